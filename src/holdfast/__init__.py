@@ -1,0 +1,1 @@
+"""Holdfast: run what an AI agent asks for inside real OS walls."""

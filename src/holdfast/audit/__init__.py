@@ -1,0 +1,1 @@
+"""The record: hash-linked, durable before the effect."""

@@ -1,0 +1,98 @@
+"""One error root. What leaves Holdfast is one of these, or it is a bug.
+
+    HoldfastError
+    ├── ConfigError          the configuration file or a profile is wrong
+    ├── BadInput             a call or an option cannot be understood
+    ├── Denied               policy, guard or a person said no
+    ├── LayerMissing         a wall the profile requires cannot be had on this host (ISO-4)
+    ├── SandboxFailed        the sandbox itself broke; never the code's own failure (ERR-2)
+    ├── Busy                 the governor has no room now (LIM-4)
+    ├── WorkspaceError       a path or a file operation was refused
+    ├── AuditFailed          the record could not be written, so nothing was done (AUD-1)
+    ├── RunFailed            raised only by `raise_for_status()`: the program failed
+    └── LimitReached         raised only by `raise_for_status()`: a limit ended the run
+
+`code` is stable and can be matched by programs. `message` and `mend` are safe to show to anybody,
+the model included: no host path, environment, secret or internal state (ERR-1). `detail` is for
+the audit record alone and never leaves by any interface.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Everything Holdfast raises on purpose."""
+
+    default_code = "HF-ERROR"
+
+    def __init__(
+        self, message: str, *, mend: str = "", code: str | None = None, detail: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+        self.message = message
+        self.mend = mend
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}]" + (f" {self.mend}" if self.mend else "")
+
+
+class ConfigError(HoldfastError):
+    """The configuration cannot be used; every mistake is listed in the message."""
+
+    default_code = "HF-CONFIG"
+
+
+class BadInput(HoldfastError):
+    """A call that cannot be understood; nothing was done."""
+
+    default_code = "HF-BAD-INPUT"
+
+
+class Denied(HoldfastError):
+    """Refused by policy, guard or a person."""
+
+    default_code = "HF-DENIED"
+
+
+class LayerMissing(HoldfastError):
+    """A required wall cannot be had here; Holdfast never runs without it (ISO-4)."""
+
+    default_code = "HF-LAYER-MISSING"
+
+
+class SandboxFailed(HoldfastError):
+    """The sandbox broke before or while it ran the code (ERR-2)."""
+
+    default_code = "HF-SANDBOX-FAILED"
+
+
+class Busy(HoldfastError):
+    """No room for one more sandbox within the time allowed to wait (LIM-4)."""
+
+    default_code = "HF-BUSY"
+
+
+class WorkspaceError(HoldfastError):
+    """A workspace or a path in it was refused."""
+
+    default_code = "HF-WORKSPACE"
+
+
+class AuditFailed(HoldfastError):
+    """The record could not be written; the action was refused (AUD-1)."""
+
+    default_code = "HF-AUDIT-FAILED"
+
+
+class RunFailed(HoldfastError):
+    """The program ended with a failure of its own."""
+
+    default_code = "HF-RUN-FAILED"
+
+
+class LimitReached(HoldfastError):
+    """A resource limit ended the run."""
+
+    default_code = "HF-LIMIT"

@@ -1,0 +1,75 @@
+"""The doors between the runtime and its parts. A part is whatever keeps one of these promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.core.events import Event
+from holdfast.core.types import Action, Finding, OutputSink, RunResult
+from holdfast.core.verdict import Decision
+
+
+class PolicyPort(Protocol):
+    """Judges an action. Pure: no I/O, no clock. No match is DENY."""
+
+    def judge(self, action: Action, findings: Sequence[Finding]) -> Decision: ...
+
+
+class GuardPort(Protocol):
+    """Looks at what goes in and cleans what comes out. A signal, never the wall."""
+
+    def screen(self, action: Action) -> Sequence[Finding]: ...
+
+    def clean(self, action: Action, result: RunResult) -> RunResult: ...
+
+
+class AuditPort(Protocol):
+    """Writes events durably; raises `AuditFailed` if it cannot, and the action is refused."""
+
+    def write(self, event: Event) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One of the bounded places for running sandboxes; the number is unique while it is held."""
+
+    number: int
+    memory_bytes: int
+
+
+class GovernorPort(Protocol):
+    """Bounds how many sandboxes run and how much memory is promised to them (LIM-4)."""
+
+    def lease(self, *, memory_bytes: int) -> AbstractAsyncContextManager[Slot]: ...
+
+
+class SandboxPort(Protocol):
+    """Runs what was allowed inside walls. A broken sandbox raises, the code's failure returns."""
+
+    async def run(
+        self, action: Action, *, slot: Slot, workspace: WorkspaceLease, sink: OutputSink | None
+    ) -> RunResult: ...
+
+
+class WorkspaceLease(Protocol):
+    """The files of one action, ready to be given to the sandbox."""
+
+    @property
+    def id(self) -> str | None: ...
+
+    def settle(self) -> Sequence[Finding]:
+        """After the run: enforce what only the border can, tell what was found (FS-3, FS-4)."""
+
+
+class WorkspacePort(Protocol):
+    """Makes workspaces ready and does file operations on them, never check-then-use (FS-1)."""
+
+    def lease(self, action: Action) -> AbstractAsyncContextManager[WorkspaceLease]: ...
+
+    def operate(self, action: Action) -> object: ...
+
+
+ApprovalAsker = Callable[[Action, Decision], bool]

@@ -1,0 +1,248 @@
+"""What travels through the house: an `Action` goes in, an `Outcome` comes out."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from holdfast.core.errors import BadInput, Denied, HoldfastError, LimitReached, RunFailed
+from holdfast.core.limits import LimitName, Limits
+from holdfast.core.verdict import Decision, Verdict
+
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
+
+_ID = re.compile(r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}")
+_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u to misread
+
+
+def new_id(prefix: str) -> str:
+    """A random id of 130 bits; it is a name, never a path until `check_id` has seen it (FS-6)."""
+    return prefix + "_" + "".join(secrets.choice(_ID_ALPHABET) for _ in range(26))
+
+
+def check_id(text: str, *, what: str = "id") -> str:
+    """The id itself if it has the one allowed form; ids come from users and become file names."""
+    if not isinstance(text, str) or _ID.fullmatch(text) is None:
+        raise BadInput(
+            f"{what} {str(text)[:40]!r} does not look like a Holdfast id",
+            mend="Use the id that Holdfast printed.",
+            code="HF-BAD-ID",
+        )
+    return text
+
+
+class Status(StrEnum):
+    """How an action ended. A refusal is a value, not an exception."""
+
+    OK = "ok"
+    FAILED = "failed"
+    LIMIT = "limit"
+    DENIED = "denied"
+    ERROR = "error"
+
+
+class WorkspaceMode(StrEnum):
+    """The ways to give a directory (FS-2); `PRIVATE` gives none of the host's."""
+
+    PRIVATE = "private"
+    READ_ONLY = "ro"
+    READ_WRITE = "rw"
+    COPY_ON_WRITE = "cow"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks. On one machine without accounts it is the user who started the process."""
+
+    name: str
+    interface: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand:
+    """Run a program with arguments; no shell is involved unless it is the program."""
+
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunCode:
+    """Run a piece of code in a language."""
+
+    language: str
+    code: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FileOperation:
+    """One call of the file API on a session's workspace (FS-7)."""
+
+    name: Literal["read", "write", "list", "stat", "exists", "make_dir", "move", "remove"]
+    path: str
+    content: bytes = b""
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRequest:
+    """Which files a run works on: a host directory in some mode, or a session's own folder."""
+
+    mode: WorkspaceMode = WorkspaceMode.PRIVATE
+    directory: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What somebody wants to do. Interfaces make it from untrusted bytes and do nothing else."""
+
+    principal: Principal
+    want: RunCommand | RunCode | FileOperation
+    workspace: WorkspaceRequest = WorkspaceRequest()
+    session_id: str | None = None
+    limits: Limits = Limits()
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes | None = None
+    allow_domains: tuple[str, ...] = ()
+    id: str = field(default_factory=lambda: new_id("act"))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a guard or a check saw, worth telling; it never carries the secret it found."""
+
+    category: str
+    severity: Literal["low", "medium", "high"]
+    message: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"category": self.category, "severity": self.severity, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a run used (LIM-5). `io_bytes` is None where the host cannot tell."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    memory_peak: int = 0
+    io_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "wall_s": round(self.wall_s, 6),
+            "cpu_s": round(self.cpu_s, 6),
+            "memory_peak": self.memory_peak,
+            "io_bytes": self.io_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """The part of an error that may leave (ERR-1)."""
+
+    code: str
+    message: str
+    mend: str = ""
+
+    @classmethod
+    def of(cls, error: HoldfastError) -> ErrorInfo:
+        return cls(error.code, error.message, error.mend)
+
+    def to_json(self) -> dict[str, str]:
+        return {"code": self.code, "message": self.message, "mend": self.mend}
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What the sandbox says of one run, before it is cleaned and recorded.
+
+    `exit_code` is the program's own; a program that died of a signal has 128 + its number.
+    `value` and `results` are the code's own words, JSON only, never trusted (CVE-2025-14931).
+    """
+
+    exit_code: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    truncated: bool = False
+    limit: LimitName | None = None
+    value: Json = None
+    text: str | None = None
+    results: tuple[Json, ...] = ()
+    code_error: Json = None
+    usage: Usage = Usage()
+    findings: tuple[Finding, ...] = ()
+    path: str = "cold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of an action: the one object every interface renders."""
+
+    status: Status
+    action_id: str
+    decision: Decision = Decision(Verdict.DENY, reason="never judged")
+    exit_code: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    stdout_bytes: bytes = b""
+    stderr_bytes: bytes = b""
+    truncated: bool = False
+    limit: LimitName | None = None
+    value: Json = None
+    text: str | None = None
+    results: tuple[Json, ...] = ()
+    code_error: Json = None
+    usage: Usage = Usage()
+    findings: tuple[Finding, ...] = ()
+    error: ErrorInfo | None = None
+    audit_id: str = ""
+    workspace_id: str | None = None
+    sandbox_path: str = ""
+    payload: Any = None
+    """What a file operation returns: bytes, a listing, a truth value."""
+
+    def to_json(self) -> dict[str, Json]:
+        """The object of CONTRACT, for `--json` and every other program-facing interface."""
+        return {
+            "status": self.status.value,
+            "exit_code": self.exit_code,
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+            "truncated": self.truncated,
+            "limit": self.limit.value if self.limit else None,
+            "value": self.value,
+            "text": self.text,
+            "results": list(self.results),
+            "code_error": self.code_error,
+            "usage": self.usage.to_json(),
+            "decision": dict(self.decision.to_json()),
+            "findings": [dict(finding.to_json()) for finding in self.findings],
+            "error": dict(self.error.to_json()) if self.error else None,
+            "audit_id": self.audit_id,
+            "workspace_id": self.workspace_id,
+            "sandbox_path": self.sandbox_path,
+        }
+
+    def raise_for_status(self) -> Outcome:
+        """Turn a failure into an exception; the only place where a refusal raises."""
+        match self.status:
+            case Status.OK:
+                return self
+            case Status.DENIED:
+                error = self.error or ErrorInfo("HF-DENIED", self.decision.reason)
+                raise Denied(error.message, mend=error.mend, code=error.code)
+            case Status.ERROR:
+                error = self.error or ErrorInfo("HF-ERROR", "the action failed")
+                raise HoldfastError(error.message, mend=error.mend, code=error.code)
+            case Status.LIMIT:
+                raise LimitReached(
+                    f"the run was ended by its {self.limit} limit",
+                    mend="Raise that limit, or make the program use less.",
+                )
+            case Status.FAILED:
+                raise RunFailed(f"the program ended with exit code {self.exit_code}")

@@ -1,0 +1,1 @@
+"""Looks at what goes in and cleans what comes out; a signal, never the wall."""

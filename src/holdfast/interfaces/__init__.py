@@ -1,0 +1,1 @@
+"""Untrusted bytes in, Action; Outcome out, bytes. Nothing is decided here."""

@@ -1,0 +1,1 @@
+"""The Python interface: one async core, one thin blocking face."""

@@ -1,0 +1,1 @@
+"""Judges what is asked for. Pure; no match is a denial."""

@@ -1,0 +1,1 @@
+"""The one path: numbered steps that judge, run, clean and record an action."""

@@ -1,0 +1,1 @@
+"""The walls, the workspaces, the governor and the host check."""

@@ -1,0 +1,1 @@
+"""The Linux sandbox: bubblewrap outside, seccomp, Landlock, cgroups and limits inside."""
