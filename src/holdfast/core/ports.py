@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.core.events import Event
-from holdfast.core.types import Action, Finding, OutputSink, RunResult
+from holdfast.core.types import Action, Finding, OutputSink, RunResult, WorkspaceMount
 from holdfast.core.verdict import Decision
 
 
@@ -60,6 +60,12 @@ class WorkspaceLease(Protocol):
     @property
     def id(self) -> str | None: ...
 
+    @property
+    def mount(self) -> WorkspaceMount: ...
+
+    def used_bytes(self) -> int | None:
+        """What the run has added so far; None where the kernel itself bounds it."""
+
     def settle(self) -> Sequence[Finding]:
         """After the run: enforce what only the border can, tell what was found (FS-3, FS-4)."""
 
@@ -70,6 +76,3 @@ class WorkspacePort(Protocol):
     def lease(self, action: Action) -> AbstractAsyncContextManager[WorkspaceLease]: ...
 
     def operate(self, action: Action) -> object: ...
-
-
-ApprovalAsker = Callable[[Action, Decision], bool]

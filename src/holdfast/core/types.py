@@ -7,13 +7,13 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from holdfast.core.errors import BadInput, Denied, HoldfastError, LimitReached, RunFailed
 from holdfast.core.limits import LimitName, Limits
 from holdfast.core.verdict import Decision, Verdict
 
-Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 
 _ID = re.compile(r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}")
@@ -27,9 +27,9 @@ def new_id(prefix: str) -> str:
 
 def check_id(text: str, *, what: str = "id") -> str:
     """The id itself if it has the one allowed form; ids come from users and become file names."""
-    if not isinstance(text, str) or _ID.fullmatch(text) is None:
+    if _ID.fullmatch(text) is None:
         raise BadInput(
-            f"{what} {str(text)[:40]!r} does not look like a Holdfast id",
+            f"{what} {text[:40]!r} does not look like a Holdfast id",
             mend="Use the id that Holdfast printed.",
             code="HF-BAD-ID",
         )
@@ -94,6 +94,25 @@ class WorkspaceRequest:
 
     mode: WorkspaceMode = WorkspaceMode.PRIVATE
     directory: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceMount:
+    """A workspace made ready: what the sandbox mounts at /workspace.
+
+    Descriptors, not names: what was judged is what is mounted (FS-1). Without `dir_fd` the cell
+    gets an empty file system in memory that ends with it.
+    """
+
+    mode: WorkspaceMode
+    dir_fd: int | None = None
+    path: str | None = None
+    layers_fd: int | None = None
+    layers_path: str | None = None
+    """For copy-on-write: the directory that holds `upper` and `work`."""
+    covers: tuple[tuple[Literal["ro", "hide", "pin"], str], ...] = ()
+    home: bool = True
+    """Whether the program's HOME is the workspace; not for a directory of the user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,67 @@
+"""Builds `holdfast-cell`, the one native program, when a wheel or an editable install is made.
+
+The host's C compiler is used where it can link statically; where there is none, the build asks for
+`ziglang`, a compiler that installs like any Python package, so that `pip install` works on a
+machine without gcc. See docs/adr/0001-native-cell.md.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+FLAGS = ["-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-fstack-protector-strong"]
+ZIG = "ziglang>=0.13,<0.16"
+
+
+def host_compiler() -> str | None:
+    """The host's C compiler if it can make a static program with kernel headers."""
+    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        found = shutil.which(name) if name else None
+        if found is None:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "probe.c")
+            source.write_text(
+                "#include <linux/openat2.h>\n#include <linux/seccomp.h>\n#include <stdio.h>\n"
+                "int main(void) { return puts(\"\") < 0; }\n"
+            )
+            command = [found, *FLAGS, "-o", str(Path(folder, "probe")), str(source)]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                return found
+    return None
+
+
+class CellBuilder(BuildHookInterface[Any]):
+    """Compiles the C sources next to the Python module that starts them."""
+
+    def dependencies(self) -> list[str]:
+        return [] if host_compiler() else [ZIG]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  # hatchling's signature
+        machine = platform.machine()
+        if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
+            raise RuntimeError("Holdfast needs Linux on x86_64 or aarch64.")
+        native = Path(self.root, "src/holdfast/sandbox/native")
+        target = native / "holdfast-cell"
+        sources = sorted(str(path) for path in (native / "cell").glob("*.c"))
+        compiler = host_compiler()
+        if compiler is not None:
+            command = [compiler]
+        else:
+            command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-musl"]
+        # Written aside and moved over: a running sandbox may hold the old one open.
+        fresh = target.with_suffix(".new")
+        subprocess.run([*command, *FLAGS, "-o", str(fresh), *sources], check=True)
+        fresh.chmod(0o755)
+        fresh.replace(target)
+        build_data["tag"] = f"py3-none-linux_{machine}"
+        build_data["pure_python"] = False

@@ -1,0 +1,320 @@
+"""The settings, each with its default, its bounds and the reason for it (CFG-1, CFG-2).
+
+Every section is frozen, refuses unknown keys and takes no value for another type's. A truth value
+here is always a wall taken away, so it is called `dangerously_…` and is false by default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from holdfast.core.errors import BadInput
+from holdfast.core.limits import GIB, KIB, MIB, Limits, parse_size
+
+ProfileName = Literal["production", "paranoid", "development"]
+PROFILE_NAMES: tuple[ProfileName, ...] = get_args(ProfileName)
+DEFAULT_PROFILE: ProfileName = "production"
+
+Number = TypeVar("Number", int, float)
+NumberOrNone = TypeVar("NumberOrNone", int, None)
+
+
+class Section(BaseModel):
+    """One table of the file. Strict: "yes" is not true and 1.5 is not a count."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+
+# What is wrong with a value is told as the rest of a sentence that begins with the value.
+
+
+def _read_size(value: object) -> object:
+    """`"512m"` -> bytes; all else is left to the integer check behind this."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_size(value)
+    except BadInput:
+        raise PydanticCustomError("size", "is not a size. Write for example 512m.") from None
+
+
+Size = Annotated[int, BeforeValidator(_read_size)]
+
+_EXTENSION = re.compile(r"\.[a-z0-9_+-]{1,16}")
+
+
+def _check_extension(text: str) -> str:
+    if _EXTENSION.fullmatch(text) is None:
+        raise PydanticCustomError(
+            "extension",
+            'is not a file extension. Write it in lower case with its dot, for example ".lnk".',
+        )
+    return text
+
+
+_PLAIN_NAME = re.compile(r"[^/\\*?\[\]\x00-\x1f\x7f]+")
+_NAME_MOST_BYTES = 255  # the kernel's own limit for one name
+
+
+def _check_name(text: str) -> str:
+    fits = text.isprintable() and len(text.encode()) <= _NAME_MOST_BYTES
+    # A path or a pattern would never equal a name, so it would protect nothing in silence.
+    if text in {".", ".."} or not fits or _PLAIN_NAME.fullmatch(text) is None:
+        raise PydanticCustomError(
+            "name", 'is not a plain file name. Write one name, for example ".npmrc".'
+        )
+    return text
+
+
+# ISO-2: these hold the host's secrets and its doors; no setting opens them as a whole.
+_CLOSED = frozenset(
+    ("/", "/root", "/home", "/etc", "/proc", "/sys", "/run", "/dev", "/var", "/tmp", "/var/run")  # noqa: S108 - refused, not used
+)
+# Sockets, devices and other processes' memory: nothing below these is a plain directory of data.
+_CLOSED_BELOW = ("/proc/", "/sys/", "/dev/", "/run/", "/var/run/")
+_A_HOME = re.compile(r"/home/[^/]+")
+_PATH_MOST_BYTES = 4096
+
+
+def _check_shared_path(text: str) -> str:
+    if not text.startswith("/") or text.startswith("//") or posixpath.normpath(text) != text:
+        raise PydanticCustomError(
+            "path", 'is not a plain absolute path. Write it without ".", ".." or a last "/".'
+        )
+    if not text.isprintable() or len(text.encode()) > _PATH_MOST_BYTES:
+        raise PydanticCustomError("path", "has characters or a length that no path here may have.")
+    if text in _CLOSED or text.startswith(_CLOSED_BELOW) or _A_HOME.fullmatch(text):
+        raise PydanticCustomError(
+            "path", "would show the host's own secrets. Name the one directory that is needed."
+        )
+    return text
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _SizeSchema:
+    """In the JSON schema a size is a number within bounds or a text; TOML has no null."""
+
+    least: int
+    most: int
+
+    def __call__(self, schema: dict[str, Any]) -> None:
+        for key in ("type", "minimum", "maximum", "anyOf"):
+            schema.pop(key, None)
+        if schema.get("default", 0) is None:
+            del schema["default"]
+        schema["anyOf"] = [
+            {"type": "integer", "minimum": self.least, "maximum": self.most},
+            {"type": "string", "pattern": r"^[0-9]{1,15}(\.[0-9]{1,3})? *[kmgtKMGT]?([iI]?[bB])?$"},
+        ]
+
+
+def _number(default: Number, reason: str, *, least: Number, most: Number) -> Number:
+    return Field(default=default, description=reason, ge=least, le=most)
+
+
+def _size(default: NumberOrNone, reason: str, *, least: int, most: int) -> NumberOrNone:
+    schema = _SizeSchema(least, most)
+    return Field(default=default, description=reason, ge=least, le=most, json_schema_extra=schema)
+
+
+def _list(default: tuple[str, ...], reason: str, *, most: int) -> tuple[str, ...]:
+    return Field(default=default, description=reason, max_length=most, strict=False)
+
+
+def _danger(reason: str) -> bool:
+    return Field(default=False, description=reason)
+
+
+class _LimitsSection(Section):
+    """What one run may use, unless the run itself asks for something else (LIM-1)."""
+
+    def to_limits(self) -> Limits:
+        return Limits(**self.model_dump())
+
+
+def _limit_fields() -> dict[str, Any]:
+    types = get_type_hints(Limits)
+    found: dict[str, Any] = {}
+    for spec in dataclasses.fields(Limits):
+        is_size = "bytes" in spec.name.split("_")
+        make: Callable[..., Any] = _size if is_size else _number
+        least, most = spec.metadata["least"], spec.metadata["most"]
+        found[spec.name] = (
+            Size if is_size else types[spec.name],
+            make(spec.default, spec.metadata["reason"], least=least, most=most),
+        )
+    return found
+
+
+if TYPE_CHECKING:
+    LimitsSection = _LimitsSection
+else:
+    LimitsSection = create_model(
+        "LimitsSection", __base__=_LimitsSection, __doc__=_LimitsSection.__doc__, **_limit_fields()
+    )
+
+
+class SandboxSection(Section):
+    """The walls, and the sizes of what passes through them."""
+
+    uid_base: int = _number(
+        1_900_000_000,
+        "first host uid for sandboxes; a range that neither distributions nor systemd hand out",
+        least=65_536,
+        most=2_147_000_000,
+    )
+    max_code_bytes: Size = _size(
+        10 * MIB, "size of the code of one run; it is held in memory", least=KIB, most=GIB
+    )
+    max_result_bytes: Size = _size(
+        8 * MIB, "value and results of one run; untrusted and parsed outside", least=KIB, most=GIB
+    )
+    max_stdin_bytes: Size = _size(
+        64 * MIB, "standard input of one run; it is held in memory", least=KIB, most=4 * GIB
+    )
+    tmp_bytes: Size = _size(
+        64 * MIB, "the private /tmp; it lives in the run's memory", least=64 * KIB, most=64 * GIB
+    )
+    shm_bytes: Size = _size(
+        32 * MIB, "the private /dev/shm; it lives in memory too", least=64 * KIB, most=64 * GIB
+    )
+    extra_read_only_paths: tuple[Annotated[str, AfterValidator(_check_shared_path)], ...] = _list(
+        (), "host directories shown read-only at the same path; all code can read them", most=64
+    )
+    dangerously_without_cgroup: bool = _danger(
+        "run with process limits alone where the host gives no cgroup; many small processes "
+        "together can then use more than the limits say"
+    )
+    dangerously_without_landlock: bool = _danger(
+        "run without Landlock where the kernel lacks it; the mount namespace is then the only "
+        "wall around files"
+    )
+
+
+class GovernorSection(Section):
+    """How much may run at once on this host (LIM-4)."""
+
+    max_concurrent: int = _number(
+        64, "sandboxes at one time; more wait in the queue", least=1, most=4096
+    )
+    max_promised_memory_bytes: Size | None = _size(
+        None,
+        "sum of the memory limits of what runs; left out, 80 % of the host's memory",
+        least=8 * MIB,
+        most=64 * 1024 * GIB,
+    )
+    queue_timeout_s: float = _number(
+        30.0, "a caller learns that the host is full rather than hang", least=0.0, most=3600.0
+    )
+    min_available_memory_bytes: Size = _size(
+        256 * MIB,
+        "refuse new runs below this, so that the host itself never swaps or kills",
+        least=16 * MIB,
+        most=1024 * GIB,
+    )
+    # Not up to 100: a pressure nobody can reach would switch the check off without saying so.
+    max_memory_pressure_percent: float = _number(
+        60.0, "refuse new runs above this memory pressure (PSI some, avg10)", least=1.0, most=95.0
+    )
+
+
+class WorkspaceSection(Section):
+    """What may be in a workspace and what of it code may see (FS-3, FS-4)."""
+
+    blocked_extensions: tuple[Annotated[str, AfterValidator(_check_extension)], ...] = _list(
+        (".lnk", ".scr", ".pif", ".hta", ".vbs", ".jse", ".wsf", ".msi", ".cpl"),
+        "files only useful to attack the desktop of whoever opens the workspace",
+        most=256,
+    )
+    max_walk_entries: int = _number(
+        200_000,
+        "entries looked at when a workspace is checked or compared",
+        least=100,
+        most=10_000_000,
+    )
+    extra_protected_names: tuple[Annotated[str, AfterValidator(_check_name)], ...] = _list(
+        (), "names to hide beside the built-in ones (.env, .ssh, key files …)", most=256
+    )
+    keep_changes_days: int = _number(
+        7, "how long copy-on-write changes wait for `diff` and `apply`", least=1, most=365
+    )
+    dangerously_expose_sensitive_names: bool = _danger(
+        "show .env, .ssh, key files and agent settings inside a given directory to the code"
+    )
+
+
+class AuditSection(Section):
+    """The record of what was decided and done."""
+
+    max_field_bytes: Size = _size(
+        4 * KIB,
+        "longest text kept of one field; a flood must not fill the record",
+        least=64,
+        most=MIB,
+    )
+
+
+class Settings(Section):
+    """The effective configuration: a profile, then the file on top of it."""
+
+    profile: ProfileName = Field(
+        default=DEFAULT_PROFILE, description="the named set of settings the file builds on"
+    )
+    limits: LimitsSection = LimitsSection()
+    sandbox: SandboxSection = SandboxSection()
+    governor: GovernorSection = GovernorSection()
+    workspace: WorkspaceSection = WorkspaceSection()
+    audit: AuditSection = AuditSection()
+
+
+SECTIONS: dict[str, type[Section]] = {
+    name: spec.annotation
+    for name, spec in Settings.model_fields.items()
+    if isinstance(spec.annotation, type) and issubclass(spec.annotation, Section)
+}
+
+
+def weakened(settings: Settings) -> tuple[str, ...]:
+    """The names of all `dangerously_` settings that are switched on (CFG-1, CFG-3)."""
+    return tuple(
+        f"{section}.{name}"
+        for section, model in SECTIONS.items()
+        for name in model.model_fields
+        if name.startswith("dangerously_") and getattr(getattr(settings, section), name)
+    )
+
+
+def is_size(spec: FieldInfo) -> bool:
+    """Whether the field takes a text such as `512m`."""
+    return isinstance(spec.json_schema_extra, _SizeSchema)
+
+
+def bounds(spec: FieldInfo) -> tuple[int | float, int | float] | None:
+    """The least and the most a field takes, or None for what is not a number."""
+    found: dict[str, int | float] = {}
+    for mark in spec.metadata:
+        found |= {name: getattr(mark, name) for name in ("ge", "le") if hasattr(mark, name)}
+    return (found["ge"], found["le"]) if found else None
+
+
+def size_text(number: int) -> str:
+    """The shortest text that `parse_size` reads as this number."""
+    for unit, scale in (("t", 1024 * GIB), ("g", GIB), ("m", MIB), ("k", KIB)):
+        if number >= scale and number % scale == 0:
+            return f"{number // scale}{unit}"
+    return str(number)

@@ -1,0 +1,109 @@
+"""Which program runs which language, and how the code is handed to it (LANG-1)."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib import resources
+
+from holdfast.core.errors import BadInput
+from holdfast.core.types import RunCode
+
+ALIASES = {
+    "python": "python", "py": "python", "python3": "python",
+    "shell": "shell", "sh": "shell", "bash": "shell",
+    "javascript": "javascript", "js": "javascript", "node": "javascript",
+}  # fmt: skip
+
+BY_EXTENSION = {".py": "python", ".sh": "shell", ".bash": "shell", ".js": "javascript"}
+
+DENO_INSIDE = "/opt/deno/deno"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A language made concrete: what to start, where its code lies, what else it must see."""
+
+    argv: tuple[str, ...]
+    code_path: str
+    tells_value: bool = False
+    extra_bind: tuple[str, str] | None = None
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def canonical(language: str) -> str:
+    """The language's one name; an unknown one is told what there is."""
+    name = ALIASES.get(language.strip().lower())
+    if name is None:
+        raise BadInput(
+            f"unknown language {language[:40]!r}",
+            mend="Use one of: " + ", ".join(sorted(set(ALIASES.values()))) + ".",
+            code="HF-UNKNOWN-LANGUAGE",
+        )
+    return name
+
+
+def program_for(want: RunCode) -> Program:
+    """The program that runs this code on this host, or the reason why there is none."""
+    match canonical(want.language):
+        case "python":
+            python = python_inside()
+            return Program(
+                (python, "-I", "-c", _runner_source()), "/code/main.py", tells_value=True
+            )
+        case "shell":
+            shell = _inside("bash") or _inside("sh")
+            if shell is not None:
+                return Program((shell, "/code/main.sh"), "/code/main.sh")
+        case "javascript":
+            node = _inside("node") or _inside("nodejs")
+            if node is not None:
+                return Program((node, "/code/main.js"), "/code/main.js")
+            deno = _deno()
+            if deno is not None:
+                # Deno's own permissions are not our wall; the kernel's are, so it may do all.
+                words = (DENO_INSIDE, "run", "--quiet", "--no-prompt", "-A", "/code/main.js")
+                env = (("DENO_DIR", "/tmp/.deno"),)  # noqa: S108  # the cell's own /tmp
+                return Program(words, "/code/main.js", extra_bind=(deno, DENO_INSIDE), env=env)
+    raise BadInput(
+        f"no interpreter for {want.language!r:.40} on this host",
+        mend="Install it, for example `apt-get install nodejs` for JavaScript.",
+        code="HF-LANGUAGE-MISSING",
+    )
+
+
+def available() -> dict[str, bool]:
+    """Which languages run here, for the host check."""
+    return {
+        "python": True,
+        "shell": (_inside("bash") or _inside("sh")) is not None,
+        "javascript": (_inside("node") or _inside("nodejs") or _deno()) is not None,
+    }
+
+
+def python_inside() -> str:
+    """The system's Python where there is one, else the one Holdfast runs on, shown at /opt."""
+    found = _inside("python3")
+    if found is not None:
+        return found
+    return f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _inside(name: str) -> str | None:
+    return shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
+
+
+def _deno() -> str | None:
+    beside_python = os.path.join(os.path.dirname(sys.executable), "deno")
+    found = beside_python if os.access(beside_python, os.X_OK) else shutil.which("deno")
+    return os.path.realpath(found) if found else None
+
+
+@functools.cache
+def _runner_source() -> str:
+    return (
+        resources.files("holdfast.sandbox.inside").joinpath("python_runner.py").read_text("utf-8")
+    )

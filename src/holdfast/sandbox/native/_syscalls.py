@@ -1,0 +1,73 @@
+"""The kernel calls Python has no name for. The only file that may use ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+RESOLVE_NO_XDEV = 0x01
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
+
+# Calls newer than 2019 have one number on every architecture (x86_64 and aarch64 included).
+_OPENAT2 = 437
+_LANDLOCK_CREATE_RULESET = 444
+_LANDLOCK_CREATE_RULESET_VERSION = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+# Indexing makes a fresh function object each time, so the two prototypes do not overwrite
+# each other. Every argument is a full machine word: libc reads them as `long`.
+_openat2 = _libc["syscall"]
+_openat2.restype = ctypes.c_long
+_openat2.argtypes = (
+    ctypes.c_long,
+    ctypes.c_long,
+    ctypes.c_char_p,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+)
+_create_ruleset = _libc["syscall"]
+_create_ruleset.restype = ctypes.c_long
+_create_ruleset.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+def openat2(dir_fd: int, path: str | bytes, *, flags: int, mode: int = 0, resolve: int) -> int:
+    """Open `path` as seen from `dir_fd` under the `RESOLVE_*` rules; raises `OSError`.
+
+    The descriptor never survives an exec: a leaked one would be a way out of the walls.
+    """
+    raw = os.fsencode(path)
+    if b"\0" in raw:
+        # ctypes would cut the path there and open something else than was asked for.
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    how = _OpenHow(flags=flags | os.O_CLOEXEC, mode=mode, resolve=resolve)
+    while True:
+        fd = int(_openat2(_OPENAT2, dir_fd, raw, ctypes.addressof(how), ctypes.sizeof(how)))
+        if fd >= 0:
+            return fd
+        code = ctypes.get_errno()
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+
+
+def landlock_abi() -> int:
+    """The Landlock version of this kernel; 0 where it is not built in or switched off."""
+    version = int(
+        _create_ruleset(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
+    )
+    if version >= 0:
+        return version
+    code = ctypes.get_errno()
+    if code in {errno.ENOSYS, errno.EOPNOTSUPP}:
+        return 0
+    raise OSError(code, os.strerror(code))

@@ -1,0 +1,269 @@
+/* Inside the walls, PID 1 of the cell.
+ *
+ * (1) mounts; (2) rlimits; (3) no capability; (4) Landlock; (5) seccomp; (6) start the program;
+ * (7) wait for its end, a limit, or the supervisor's death; (8) kill and reap every process;
+ * (9) report. Only init holds the status socket, so the code cannot forge its own end. As PID 1 it
+ * takes no signal from inside, and not being dumpable it can be neither traced nor read.
+ */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MOST_WORDS 4096
+#define MOST_WATCHED 8
+#define WATCH_EVERY_MS 20
+#define FIRST_FREE_FD 16 /* the program's descriptors are all below */
+
+static char *environment[MOST_WORDS], *arguments[MOST_WORDS];
+static int environment_count, argument_count;
+static const char *watched[MOST_WATCHED];
+static int watched_count;
+static uint64_t most_file_bytes;
+static const char *working_directory = "/";
+static struct {
+  int from, to;
+} given[FIRST_FREE_FD];
+static int given_count;
+
+static char **next_slot(char **list, int *count) {
+  if (*count >= MOST_WORDS - 1) {
+    errno = E2BIG;
+    die("init-too-many-words");
+  }
+  return &list[(*count)++];
+}
+
+/* Carries out the plan up to the walls; returns the seccomp listener. */
+static int build(struct plan plan) {
+  int workspace_fd = -1, listener = -1;
+  const char *verb;
+  while ((verb = plan_word(&plan)) != NULL) {
+    if (strcmp(verb, "tmpfs") == 0) {
+      const char *path = plan_need(&plan);
+      mount_tmpfs(path, plan_need(&plan));
+    } else if (strcmp(verb, "devpts") == 0) {
+      mount_devpts(plan_need(&plan));
+    } else if (strcmp(verb, "overlay") == 0) {
+      const char *base = plan_need(&plan);
+      mount_overlay(base, plan_need(&plan));
+    } else if (strcmp(verb, "expect") == 0) {
+      const char *path = plan_need(&plan);
+      uint64_t device = plan_number(&plan);
+      expect_same(path, device, plan_number(&plan));
+    } else if (strcmp(verb, "workspace") == 0) {
+      workspace_fd = open(plan_need(&plan), O_PATH | O_DIRECTORY | O_CLOEXEC);
+      if (workspace_fd < 0) die("workspace-open");
+    } else if (strcmp(verb, "protect") == 0) {
+      const char *treatment = plan_need(&plan);
+      cover(workspace_fd, plan_need(&plan), treatment);
+    } else if (strcmp(verb, "cover") == 0) {
+      const char *treatment = plan_need(&plan);
+      cover(AT_FDCWD, plan_need(&plan), treatment);
+    } else if (strcmp(verb, "watch") == 0 && watched_count < MOST_WATCHED) {
+      watched[watched_count++] = plan_need(&plan);
+    } else if (strcmp(verb, "file-size") == 0) {
+      most_file_bytes = plan_number(&plan);
+    } else if (strcmp(verb, "rlimit") == 0) {
+      uint64_t resource = plan_number(&plan);
+      set_rlimit(resource, plan_number(&plan));
+    } else if (strcmp(verb, "drop") == 0) {
+      drop_capabilities();
+    } else if (strcmp(verb, "landlock") == 0) {
+      uint64_t handled = plan_number(&plan);
+      landlock_begin(handled, plan_number(&plan));
+    } else if (strcmp(verb, "allow") == 0) {
+      const char *path = plan_need(&plan);
+      landlock_allow(path, plan_number(&plan));
+    } else if (strcmp(verb, "enforce") == 0) {
+      landlock_enforce();
+    } else if (strcmp(verb, "seccomp") == 0) {
+      int want_listener = plan_number(&plan) != 0;
+      size_t length = (size_t)plan_number(&plan);
+      listener = seccomp_enforce(plan_bytes(&plan, length), length, want_listener);
+    } else if (strcmp(verb, "env") == 0) {
+      *next_slot(environment, &environment_count) = (char *)plan_need(&plan);
+    } else if (strcmp(verb, "arg") == 0) {
+      *next_slot(arguments, &argument_count) = (char *)plan_need(&plan);
+    } else if (strcmp(verb, "cwd") == 0) {
+      working_directory = plan_need(&plan);
+    } else if (strcmp(verb, "give") == 0 && given_count < FIRST_FREE_FD) {
+      given[given_count].from = (int)plan_number(&plan);
+      given[given_count++].to = (int)plan_number(&plan);
+    } else {
+      errno = EINVAL;
+      die("init-verb");
+    }
+  }
+  if (argument_count == 0) {
+    errno = EINVAL;
+    die("init-no-program");
+  }
+  if (workspace_fd >= 0) close(workspace_fd);
+  return listener;
+}
+
+static const char *search_path(void) {
+  for (int i = 0; i < environment_count; i++)
+    if (strncmp(environment[i], "PATH=", 5) == 0) return environment[i] + 5;
+  return "/usr/bin:/bin";
+}
+
+/* execvpe, but with the search path of the environment that is given, not of ours. */
+static int execute(void) {
+  const char *name = arguments[0];
+  if (strchr(name, '/') != NULL) {
+    execve(name, arguments, environment);
+    return errno;
+  }
+  int error = ENOENT;
+  for (const char *at = search_path(); *at != '\0';) {
+    size_t length = strcspn(at, ":");
+    char path[4096];
+    if (length > 0 && snprintf(path, sizeof path, "%.*s/%s", (int)length, at, name) < (int)sizeof path) {
+      execve(path, arguments, environment);
+      if (errno != ENOENT && errno != ENOTDIR) error = errno;
+    }
+    at += length + (at[length] == ':');
+  }
+  return error;
+}
+
+static _Noreturn void run_program(int error_fd) {
+  int error = 0;
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+  /* No terminal of anybody's is ours: TIOCSTI has nothing to type into (ISO-6). */
+  if (setsid() < 0) error = errno;
+  if (!error && chdir(working_directory) != 0) error = errno;
+  /* First out of the way of the numbers that are about to be given. */
+  error_fd = fcntl(error_fd, F_DUPFD_CLOEXEC, FIRST_FREE_FD);
+  for (int i = 0; i < given_count; i++)
+    given[i].from = fcntl(given[i].from, F_DUPFD_CLOEXEC, FIRST_FREE_FD);
+  int above = 3;
+  for (int i = 0; !error && i < given_count; i++) {
+    if (dup2(given[i].from, given[i].to) < 0) error = errno;
+    if (given[i].to >= above) above = given[i].to + 1;
+  }
+  /* ISO-9: nothing else goes along; the error pipe closes at exec by itself. */
+  if (!error && syscall(SYS_close_range, above, error_fd - 1, 0) != 0) error = errno;
+  if (!error && syscall(SYS_close_range, error_fd + 1, ~0u, 0) != 0) error = errno;
+  if (!error) error = execute();
+  (void)!write(error_fd, &error, sizeof error);
+  _exit(127);
+}
+
+static pid_t start(void) {
+  int error_pipe[2];
+  if (pipe2(error_pipe, O_CLOEXEC) != 0) die("start-pipe");
+  pid_t child = fork();
+  if (child < 0) die("start-fork");
+  if (child == 0) run_program(error_pipe[1]);
+  close(error_pipe[1]);
+  for (int i = 0; i < given_count; i++) close(given[i].from);
+  int error = 0;
+  ssize_t got = read(error_pipe[0], &error, sizeof error);
+  close(error_pipe[0]);
+  if (got == sizeof error) {
+    report("noexec %d", error);
+    _exit(125);
+  }
+  return child;
+}
+
+static const char *limit_of_mounts(void) {
+  for (int i = 0; i < watched_count; i++)
+    if (is_full(watched[i])) return "disk";
+  return NULL;
+}
+
+static const char *limit_after_end(int status) {
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ) return "file_size";
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) return "cpu";
+  const char *limit = limit_of_mounts();
+  if (limit != NULL) return limit;
+  for (int i = 0; i < watched_count; i++)
+    if (most_file_bytes > 0 && has_file_over(watched[i], most_file_bytes)) return "file_size";
+  return NULL;
+}
+
+/* Reaps until the program has ended; returns 1 with its status, or 0 if it still runs. */
+static int reap(pid_t program, int *status) {
+  int found = 0, each;
+  pid_t pid;
+  while ((pid = waitpid(-1, &each, WNOHANG)) > 0)
+    if (pid == program) {
+      *status = each;
+      found = 1;
+    }
+  return found;
+}
+
+int init(int plan_fd, int status_fd) {
+  report_fd = status_fd;
+  /* Before anything else: from here on nothing inside can read or trace this process. */
+  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) die("init-dumpable");
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) die("init-no-new-privs");
+  fcntl(status_fd, F_SETFD, FD_CLOEXEC);
+  fcntl(plan_fd, F_SETFD, FD_CLOEXEC);
+  umask(022);
+
+  sigset_t child_ended;
+  sigemptyset(&child_ended);
+  sigaddset(&child_ended, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &child_ended, NULL);
+  int signals = signalfd(-1, &child_ended, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals < 0) die("init-signalfd");
+
+  int listener = build(plan_read(plan_fd));
+  close(plan_fd);
+  pid_t program = start();
+  for (int fd = 0; fd < 3; fd++) close(fd);
+
+  struct pollfd waits[3] = {{signals, POLLIN, 0}, {status_fd, POLLIN, 0}, {listener, POLLIN, 0}};
+  const char *limit = NULL;
+  int status = 0, ended = 0;
+  while (!ended && limit == NULL) {
+    int ready = poll(waits, 3, watched_count > 0 ? WATCH_EVERY_MS : -1);
+    if (ready < 0 && errno != EINTR) die("init-poll");
+    if (waits[1].revents) break; /* the supervisor is gone or wants the end */
+    if (waits[2].revents & POLLIN) limit = "open_files";
+    struct signalfd_siginfo ignored;
+    while (read(signals, &ignored, sizeof ignored) > 0) continue;
+    ended = reap(program, &status);
+    if (!ended && limit == NULL) limit = limit_of_mounts();
+  }
+  /* The kernel delivers this to every process of the namespace but us. */
+  kill(-1, SIGKILL);
+  int each;
+  pid_t pid;
+  while ((pid = waitpid(-1, &each, 0)) > 0 || (pid < 0 && errno == EINTR))
+    if (pid == program && !ended) {
+      status = each;
+      ended = 1;
+    }
+  if (limit == NULL) limit = limit_after_end(status);
+  struct rusage used;
+  getrusage(RUSAGE_CHILDREN, &used);
+  report("exit %s %d %s %lld %ld", WIFEXITED(status) ? "code" : "signal",
+         WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), limit ? limit : "-",
+         (long long)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 + used.ru_utime.tv_usec +
+             used.ru_stime.tv_usec,
+         used.ru_maxrss);
+  return 0;
+}

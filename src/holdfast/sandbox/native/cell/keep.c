@@ -1,0 +1,274 @@
+/* Outside the walls. One keeper for one run.
+ *
+ * (1) wait for the plan; (2) start a child inside the run's cgroup; the child (3) stages what the
+ * unprivileged uid could not reach, (4) drops root, (5) becomes bubblewrap. The keeper (6) waits
+ * for its end, or for the supervisor's word or death, and (7) leaves only when the cgroup is
+ * removed: the kernel removes a group only if no process is left in it.
+ */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC 4u
+#endif
+#define MOST_WORDS 2048
+#define MOST_GROUPS 32
+
+struct job {
+  const char *cgroup2;             /* directory to be born in, or NULL */
+  const char *tasks[MOST_GROUPS];  /* v1 `tasks` files to join */
+  const char *groups[MOST_GROUPS]; /* directories to remove at the end */
+  int task_count, group_count;
+  uid_t uid;
+  gid_t gid;
+  int drop;                        /* started as root: become uid/gid */
+  struct plan stages;              /* where the stage steps begin */
+  int stage_count;
+  int passed[MOST_GROUPS];
+  int passed_count;
+  char *argv[MOST_WORDS];
+};
+
+static int receive_plan(int line_fd) {
+  char byte;
+  union {
+    char room[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr align;
+  } control;
+  struct iovec part = {&byte, 1};
+  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room,
+                           .msg_controllen = sizeof control.room};
+  ssize_t got = recvmsg(line_fd, &message, MSG_CMSG_CLOEXEC);
+  if (got == 0) _exit(0); /* the supervisor left before it began: nothing to do */
+  struct cmsghdr *header = got == 1 ? CMSG_FIRSTHDR(&message) : NULL;
+  if (header == NULL || header->cmsg_type != SCM_RIGHTS) die("keep-plan");
+  int fd;
+  memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  return fd;
+}
+
+static void read_job(struct plan plan, struct job *job) {
+  const char *verb;
+  while ((verb = plan_word(&plan)) != NULL) {
+    if (strcmp(verb, "cgroup2") == 0) {
+      job->cgroup2 = plan_need(&plan);
+    } else if (strcmp(verb, "tasks") == 0 && job->task_count < MOST_GROUPS) {
+      job->tasks[job->task_count++] = plan_need(&plan);
+    } else if (strcmp(verb, "remove") == 0 && job->group_count < MOST_GROUPS) {
+      job->groups[job->group_count++] = plan_need(&plan);
+    } else if (strcmp(verb, "user") == 0) {
+      job->uid = (uid_t)plan_number(&plan);
+      job->gid = (gid_t)plan_number(&plan);
+      job->drop = 1;
+    } else if (strcmp(verb, "pass") == 0 && job->passed_count < MOST_GROUPS) {
+      job->passed[job->passed_count++] = (int)plan_number(&plan);
+    } else if (strcmp(verb, "stage") == 0) {
+      if (job->stage_count++ == 0) job->stages = (struct plan){verb, plan.end};
+      for (int i = 0; i < 5; i++) plan_need(&plan);
+    } else if (strcmp(verb, "exec") == 0) {
+      int count = 0;
+      const char *word;
+      while ((word = plan_word(&plan)) != NULL) {
+        if (count >= MOST_WORDS - 1) break;
+        job->argv[count++] = (char *)word;
+      }
+    } else {
+      errno = EINVAL;
+      die("keep-verb");
+    }
+  }
+  if (job->argv[0] == NULL) {
+    errno = EINVAL;
+    die("keep-exec");
+  }
+}
+
+static void put_text(const char *path, const char *text) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0 || write(fd, text, strlen(text)) < 0) die("keep-write");
+  close(fd);
+}
+
+/* A user namespace is the only form in which the kernel takes an id mapping for a mount. */
+static int mapping_userns(uint64_t owner_uid, uint64_t owner_gid, const struct job *job) {
+  int gate[2];
+  if (pipe2(gate, O_CLOEXEC) != 0) die("map-pipe");
+  pid_t child = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
+  if (child < 0) die("map-clone");
+  if (child == 0) {
+    char byte;
+    close(gate[1]);
+    (void)!read(gate[0], &byte, 1);
+    _exit(0);
+  }
+  char path[64], line[96];
+  snprintf(path, sizeof path, "/proc/%d/uid_map", child);
+  snprintf(line, sizeof line, "%llu %u 1\n", (unsigned long long)owner_uid, job->uid);
+  put_text(path, line);
+  snprintf(path, sizeof path, "/proc/%d/gid_map", child);
+  snprintf(line, sizeof line, "%llu %u 1\n", (unsigned long long)owner_gid, job->gid);
+  put_text(path, line);
+  snprintf(path, sizeof path, "/proc/%d/ns/user", child);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) die("map-open");
+  close(gate[0]);
+  close(gate[1]);
+  waitpid(child, NULL, 0);
+  return fd;
+}
+
+/* Root only: show chosen directories, by descriptor and with ids mapped, under a private /run. */
+static void stage_all(const struct job *job) {
+  if (unshare(CLONE_NEWNS) != 0) die("stage-unshare");
+  if (mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) die("stage-private");
+  if (mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k") != 0)
+    die("stage-run");
+  struct plan plan = job->stages;
+  for (int i = 0; i < job->stage_count; i++) {
+    plan_need(&plan); /* the verb */
+    int fd = (int)plan_number(&plan);
+    const char *target = plan_need(&plan);
+    const char *kind = plan_need(&plan); /* "map" or "plain" */
+    uint64_t owner_uid = plan_number(&plan);
+    uint64_t owner_gid = plan_number(&plan);
+    int map = strcmp(kind, "map") == 0;
+    int userns = map ? mapping_userns(owner_uid, owner_gid, job) : -1;
+    if (mkdir(target, 0755) != 0) die("stage-mkdir");
+    stage(fd, target, userns, !map);
+    if (userns >= 0) close(userns);
+  }
+}
+
+static _Noreturn void become_bubblewrap(const struct job *job, pid_t keeper) {
+  for (int i = 0; i < job->task_count; i++) put_text(job->tasks[i], "0");
+  if (job->stage_count > 0) stage_all(job);
+  if (job->drop) {
+    if (setgroups(0, NULL) != 0) die("drop-groups");
+    if (setresgid(job->gid, job->gid, job->gid) != 0) die("drop-gid");
+    if (setresuid(job->uid, job->uid, job->uid) != 0) die("drop-uid");
+    /* Believe the kernel, not the return code: the walls rest on this. */
+    if (setuid(0) == 0 || geteuid() == 0) {
+      errno = EPERM;
+      die("drop-kept-root");
+    }
+  }
+  /* After the uid change, which clears it. The keeper has one thread, so its death is meant. */
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) die("keep-pdeathsig");
+  if (getppid() != keeper) _exit(125);
+  if (chdir("/") != 0) die("keep-chdir");
+  umask(077);
+  /* ISO-9: whatever was inherited closes at exec unless the plan names it. */
+  if (syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) != 0) die("keep-close-range");
+  for (int i = 0; i < job->passed_count; i++)
+    if (fcntl(job->passed[i], F_SETFD, 0) != 0) die("keep-pass");
+  char *const no_environment[] = {NULL};
+  execve(job->argv[0], job->argv, no_environment);
+  die("exec-bubblewrap");
+}
+
+static pid_t start(const struct job *job, int *pidfd) {
+  struct clone_args how = {.flags = CLONE_PIDFD, .exit_signal = SIGCHLD,
+                           .pidfd = (uint64_t)(uintptr_t)pidfd};
+  int group = -1;
+  if (job->cgroup2 != NULL) {
+    /* Born inside: no moment outside the limits, and no slow migration. */
+    group = open(job->cgroup2, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (group < 0) die("cgroup-open");
+    how.flags |= CLONE_INTO_CGROUP;
+    how.cgroup = (uint64_t)group;
+  }
+  pid_t keeper = getpid();
+  pid_t child = (pid_t)syscall(SYS_clone3, &how, sizeof how);
+  if (child < 0) die("cgroup-clone");
+  if (child == 0) become_bubblewrap(job, keeper);
+  if (group >= 0) close(group);
+  return child;
+}
+
+/* Stragglers can only be processes between clone and PDEATHSIG; kill until the group is empty. */
+static void empty_group(const char *group) {
+  char path[4200], text[4096];
+  snprintf(path, sizeof path, "%s/cgroup.procs", group);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (got <= 0) return;
+  text[got] = '\0';
+  for (char *rest = NULL, *word = strtok_r(text, "\n", &rest); word != NULL;
+       word = strtok_r(NULL, "\n", &rest)) {
+    pid_t pid = (pid_t)strtol(word, NULL, 10);
+    if (pid > 1 && pid != getpid()) kill(pid, SIGKILL);
+  }
+}
+
+static int remove_groups(const struct job *job) {
+  const struct timespec pause = {0, 500 * 1000};
+  int left = 0;
+  for (int i = 0; i < job->group_count; i++) {
+    int tries = 0;
+    while (rmdir(job->groups[i]) != 0) {
+      if (errno == ENOENT) break;
+      if (errno != EBUSY || ++tries > 20000) { /* 10 s: a process stuck in the kernel */
+        left++;
+        break;
+      }
+      empty_group(job->groups[i]);
+      nanosleep(&pause, NULL);
+    }
+  }
+  return left;
+}
+
+int keep(int line_fd) {
+  report_fd = line_fd;
+  struct job job = {0};
+  report("hello");
+  read_job(plan_read(receive_plan(line_fd)), &job);
+
+  int pidfd = -1;
+  pid_t child = start(&job, &pidfd);
+  /* The keeper must not hold the run's pipes open, nor anything else of it. */
+  for (int i = 0; i < job.passed_count; i++) close(job.passed[i]);
+  close(0);
+  close(1);
+  close(2);
+
+  struct pollfd waits[2] = {{line_fd, POLLIN, 0}, {pidfd, POLLIN, 0}};
+  for (;;) {
+    if (poll(waits, 2, -1) < 0 && errno != EINTR) break;
+    if (waits[1].revents) break;                         /* bubblewrap ended by itself */
+    if (waits[0].revents) {                              /* told to kill, or the supervisor died */
+      kill(child, SIGKILL);
+      break;
+    }
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  report("ended %d", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+  /* The supervisor reads the group's counters now; any byte, or its death, says "go on". */
+  char byte;
+  while (recv(line_fd, &byte, 1, 0) == 1 && byte != 'd') continue;
+  int left = remove_groups(&job);
+  report("gone %d", left);
+  return left == 0 ? 0 : 1;
+}

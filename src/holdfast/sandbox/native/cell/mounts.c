@@ -1,0 +1,128 @@
+/* Mounts by descriptor. Runs with CAP_SYS_ADMIN over the cell's own mount namespace only (init),
+ * or as root in a private mount namespace before root is dropped (stage). */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The kernel's own numbers, spelled out: libc headers of some hosts lack them. */
+enum {
+  NR_open_tree = 428,
+  NR_move_mount = 429,
+  NR_openat2 = 437,
+  NR_mount_setattr = 442,
+  TREE_CLONE = 1,
+  TREE_CLOEXEC = O_CLOEXEC,
+  MOVE_F_EMPTY = 0x04,
+  MOVE_T_EMPTY = 0x40,
+  ATTR_RDONLY = 0x01,
+  ATTR_NOSUID = 0x02,
+  ATTR_NODEV = 0x04,
+  ATTR_IDMAP = 0x100000,
+  PATH_EMPTY = 0x1000,
+  PATH_RECURSIVE = 0x8000,
+};
+
+struct attr {
+  uint64_t set, clear, propagation, userns_fd;
+};
+
+static int clone_tree(int fd, int recursive) {
+  return (int)syscall(NR_open_tree, fd, "",
+                      TREE_CLONE | TREE_CLOEXEC | PATH_EMPTY | (recursive ? PATH_RECURSIVE : 0));
+}
+
+static int set_attr(int tree, uint64_t set, int userns_fd, int recursive) {
+  struct attr attr = {.set = set, .userns_fd = userns_fd < 0 ? 0 : (uint64_t)userns_fd};
+  return (int)syscall(NR_mount_setattr, tree, "", PATH_EMPTY | (recursive ? PATH_RECURSIVE : 0),
+                      &attr, sizeof attr);
+}
+
+static int put_over(int tree, int target) {
+  return (int)syscall(NR_move_mount, tree, "", target, "", MOVE_F_EMPTY | MOVE_T_EMPTY);
+}
+
+void mount_tmpfs(const char *path, const char *options) {
+  if (mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, options) != 0) die("mount-tmpfs");
+}
+
+void mount_devpts(const char *path) {
+  /* An instance of its own: no terminal of the host, none of another cell. */
+  if (mount("devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"))
+    die("mount-devpts");
+}
+
+void mount_overlay(const char *base, const char *target) {
+  /* Relative names: mountinfo would show the code inside any absolute one. */
+  if (chdir(base) != 0) die("overlay-chdir");
+  if (mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV,
+            "lowerdir=lower,upperdir=cow/upper,workdir=cow/work,userxattr") != 0)
+    die("mount-overlay");
+  if (chdir("/") != 0) die("overlay-chdir");
+  /* The layers themselves must not be reachable: writing `lower` or `upper` would bypass it. */
+  char path[512];
+  const char *layers[] = {"lower", "cow"};
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/%s", base, layers[i]);
+    if (umount2(path, MNT_DETACH) != 0) die("overlay-hide-layers");
+  }
+}
+
+void expect_same(const char *path, uint64_t device, uint64_t inode) {
+  /* The directory was opened and judged by the supervisor; a name swapped for a symlink since
+   * then would have led bubblewrap elsewhere. A mount cannot be swapped any more. */
+  struct stat info;
+  if (lstat(path, &info) != 0) die("expect-stat");
+  if (info.st_dev != device || info.st_ino != inode) {
+    errno = ESTALE;
+    die("expect-same");
+  }
+}
+
+/* treatment: "ro" keeps what is there read-only, "hide" shows an empty thing, "pin" only makes a
+ * mount point of it, so that it cannot be renamed away from under a protected name below it. */
+void cover(int root_fd, const char *path, const char *treatment) {
+  struct open_how how = {.flags = O_PATH | O_CLOEXEC | O_NOFOLLOW,
+                         .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS};
+  if (root_fd == AT_FDCWD) how.resolve = RESOLVE_NO_SYMLINKS;
+  int target = (int)syscall(NR_openat2, root_fd, path, &how, sizeof how);
+  if (target < 0 && errno == ENOENT) return; /* nothing there: nothing to cover */
+  if (target < 0) die("cover-open");
+  struct stat info;
+  if (fstat(target, &info) != 0) die("cover-stat");
+  int hide = strcmp(treatment, "hide") == 0;
+  int source = target;
+  if (hide) {
+    const char *empty = S_ISDIR(info.st_mode) ? "/.holdfast/empty" : "/.holdfast/nothing";
+    source = open(empty, O_PATH | O_CLOEXEC);
+    if (source < 0) die("cover-empty");
+  }
+  int tree = clone_tree(source, !hide);
+  if (tree < 0) die("cover-clone");
+  uint64_t set = ATTR_NOSUID | (strcmp(treatment, "pin") == 0 ? 0 : ATTR_RDONLY);
+  if (set_attr(tree, set, -1, !hide) != 0) die("cover-attr");
+  if (put_over(tree, target) != 0) die("cover-move");
+  close(tree);
+  if (source != target) close(source);
+  close(target);
+}
+
+void stage(int dir_fd, const char *target, int userns_fd, int read_only) {
+  int tree = clone_tree(dir_fd, 0);
+  if (tree < 0) die("stage-clone");
+  uint64_t set = ATTR_NOSUID | ATTR_NODEV | (read_only ? ATTR_RDONLY : 0);
+  if (userns_fd >= 0) set |= ATTR_IDMAP;
+  if (set_attr(tree, set, userns_fd, 0) != 0) die(userns_fd >= 0 ? "stage-idmap" : "stage-attr");
+  int place = open(target, O_PATH | O_CLOEXEC);
+  if (place < 0 || put_over(tree, place) != 0) die("stage-move");
+  close(place);
+  close(tree);
+}

@@ -1,0 +1,90 @@
+/* The walls inside bubblewrap's: rlimits, capabilities, Landlock, seccomp. Each only takes away. */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+  NR_landlock_create_ruleset = 444,
+  NR_landlock_add_rule = 445,
+  NR_landlock_restrict_self = 446,
+  RULE_PATH_BENEATH = 1,
+};
+
+/* What a rule on a thing that is not a directory may name; the kernel refuses the rest. */
+#define FILE_ACCESS (0x1ull | 0x2ull | 0x4ull | 0x4000ull | 0x8000ull)
+
+static int ruleset = -1;
+
+void set_rlimit(uint64_t resource, uint64_t value) {
+  struct rlimit limit;
+  if (getrlimit((int)resource, &limit) != 0) die("rlimit-get");
+  /* Lowering is always allowed; a stricter limit of the host's stays. */
+  if (limit.rlim_max != RLIM_INFINITY && limit.rlim_max < value) value = limit.rlim_max;
+  limit.rlim_cur = limit.rlim_max = value;
+  if (setrlimit((int)resource, &limit) != 0) die("rlimit-set");
+}
+
+void drop_capabilities(void) {
+  if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0) die("caps-ambient");
+  for (int cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
+    if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) die("caps-bounding");
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  struct __user_cap_data_struct none[2] = {{0}};
+  if (syscall(SYS_capset, &header, none) != 0) die("caps-set");
+}
+
+void landlock_begin(uint64_t handled_fs, uint64_t scoped) {
+  struct {
+    uint64_t handled_fs, handled_net, scoped;
+  } attr = {handled_fs, 0, scoped};
+  /* Kernels before scopes know a shorter struct; pass only what is used. */
+  size_t size = scoped ? sizeof attr : sizeof attr.handled_fs;
+  ruleset = (int)syscall(NR_landlock_create_ruleset, &attr, size, 0);
+  if (ruleset < 0) die("landlock-create");
+}
+
+void landlock_allow(const char *path, uint64_t access) {
+  struct {
+    uint64_t access;
+    int32_t fd;
+  } __attribute__((packed)) rule = {access, open(path, O_PATH | O_CLOEXEC)};
+  if (rule.fd < 0) {
+    if (errno == ENOENT) return; /* not there: nothing to allow */
+    die("landlock-open");
+  }
+  struct stat info;
+  if (fstat(rule.fd, &info) != 0) die("landlock-stat");
+  if (!S_ISDIR(info.st_mode)) rule.access &= FILE_ACCESS;
+  if (syscall(NR_landlock_add_rule, ruleset, RULE_PATH_BENEATH, &rule, 0) != 0)
+    die("landlock-rule");
+  close(rule.fd);
+}
+
+void landlock_enforce(void) {
+  if (ruleset < 0) return;
+  if (syscall(NR_landlock_restrict_self, ruleset, 0) != 0) die("landlock-enforce");
+  close(ruleset);
+}
+
+int seccomp_enforce(const char *filter, size_t length, int want_listener) {
+  if (length == 0 || length % sizeof(struct sock_filter) != 0) {
+    errno = EINVAL;
+    die("seccomp-length");
+  }
+  struct sock_fprog program = {(unsigned short)(length / sizeof(struct sock_filter)),
+                               (struct sock_filter *)(uintptr_t)filter};
+  unsigned flags = want_listener ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0;
+  int listener = (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+  if (listener < 0) die("seccomp-enforce");
+  return want_listener ? listener : -1;
+}

@@ -1,0 +1,207 @@
+"""Writes the two plans of one cold run: the keeper's and init's. Pure: plain data in, bytes out."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.core.limits import Limits
+from holdfast.core.types import WorkspaceMode, WorkspaceMount
+from holdfast.sandbox.native import bwrap, landlock, rootfs
+from holdfast.sandbox.native.plan import Plan
+
+# Room above the limit, so that a program can take the descriptor too many and be seen using it;
+# without it the kernel would refuse quietly and nobody could name the limit (LIM-2).
+_DESCRIPTOR_ROOM = 64
+_TMP_INODES = 16_384
+_LOCKED_BYTES = 8 * 1024 * 1024
+_MAPPED_ROOT = "/run"  # in the keeper's private mount namespace, see stage_all in cell/keep.c
+
+_WRITABLE = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108  # inside
+_DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """The layers as they are on this host and in this configuration."""
+
+    bubblewrap: str
+    root: rootfs.HostRoot
+    landlock_abi: int
+    """0: not enforced, only with `dangerously_without_landlock`."""
+    seccomp_filter: bytes
+    cgroup: bool
+    """False: rlimits alone, only with `dangerously_without_cgroup`."""
+    tmp_bytes: int
+    shm_bytes: int
+    drop_to: int | None
+    """Started as root: the uid and gid to become."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one cell is to run."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    limits: Limits
+    mount: WorkspaceMount
+    descriptors: Mapping[int, int]
+    """number inside -> our descriptor, for the program."""
+    files: Mapping[str, int]
+    """path inside -> descriptor with its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A directory of the host that the cell sees, and how the unprivileged uid gets at it."""
+
+    descriptor: int
+    outside: str
+    inside: str
+    read_only: bool
+    mapped: bool
+
+
+def shown_directories(job: Job) -> list[Shown]:
+    """The workspace, or the layers it is made of."""
+    shown = []
+    mount = job.mount
+    if mount.dir_fd is not None and mount.path is not None:
+        if mount.mode is WorkspaceMode.COPY_ON_WRITE:
+            assert mount.layers_fd is not None and mount.layers_path is not None  # noqa: S101, PT018  # by WorkspaceMount's meaning
+            shown.append(Shown(mount.dir_fd, mount.path, "/.holdfast/lower", True, True))
+            layers = Shown(mount.layers_fd, mount.layers_path, "/.holdfast/cow", False, True)
+            shown.append(layers)
+        else:
+            read_only = mount.mode is WorkspaceMode.READ_ONLY
+            shown.append(Shown(mount.dir_fd, mount.path, "/workspace", read_only, True))
+    return shown
+
+
+def keeper_plan(
+    walls: Walls,
+    job: Job,
+    shown: Sequence[Shown],
+    *,
+    cgroup2: str | None,
+    tasks: Sequence[str],
+    remove: Sequence[str],
+    cell_fd: int,
+    plan_fd: int,
+    status_fd: int,
+) -> bytes:
+    """What happens outside, up to bubblewrap's command line."""
+    plan = Plan()
+    if cgroup2 is not None:
+        plan.step("cgroup2", cgroup2)
+    for path in tasks:
+        plan.step("tasks", path)
+    for path in remove:
+        plan.step("remove", path)
+    binds = []
+    for number, place in enumerate(shown):
+        source = place.outside
+        if walls.drop_to is not None:
+            # Root's directories are often closed to others (/root is 0700), and files made inside
+            # must belong to the directory's owner: mount by descriptor, ids mapped.
+            source = f"{_MAPPED_ROOT}/{number}"
+            owner = os.fstat(place.descriptor)
+            kind = "map" if place.mapped else "plain"
+            plan.step("stage", place.descriptor, source, kind, owner.st_uid, owner.st_gid)
+        binds.append(bwrap.Bind(source, place.inside, place.read_only))
+    if walls.drop_to is not None:
+        plan.step("user", walls.drop_to, walls.drop_to)
+    passed = {cell_fd, plan_fd, status_fd, *job.descriptors.values(), *job.files.values()}
+    for descriptor in sorted(passed):
+        plan.step("pass", descriptor)
+    command = bwrap.arguments(
+        walls.bubblewrap,
+        walls.root,
+        binds=binds,
+        files=job.files,
+        layers=job.mount.mode is WorkspaceMode.COPY_ON_WRITE,
+        command=(f"/proc/self/fd/{cell_fd}", "init", str(plan_fd), str(status_fd)),
+    )
+    plan.step("exec", *command)
+    return plan.encode()
+
+
+def init_plan(walls: Walls, job: Job) -> bytes:
+    """What happens inside, in the order of cell/init.c: mounts, limits, walls, program."""
+    plan = Plan()
+    _plan_mounts(plan, walls, job)
+    _plan_rlimits(plan, walls, job.limits)
+    plan.step("drop")
+    if walls.landlock_abi:
+        rules = landlock.ruleset(walls.landlock_abi, writable=_WRITABLE, devices=_DEVICES)
+        plan.step("landlock", rules.handled, rules.scoped)
+        for path, access in rules.rules:
+            plan.step("allow", path, access)
+        plan.step("enforce")
+    plan.step("seccomp", 1, len(walls.seccomp_filter))
+    plan.blob(walls.seccomp_filter)
+    for name, value in job.env.items():
+        plan.step("env", f"{name}={value}")
+    plan.step("cwd", "/workspace")
+    for inside, descriptor in job.descriptors.items():
+        plan.step("give", descriptor, inside)
+    for word in job.argv:
+        plan.step("arg", word)
+    return plan.encode()
+
+
+def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
+    limits, mount = job.limits, job.mount
+    tmp_bytes = min(walls.tmp_bytes, limits.disk_bytes)
+    plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777")  # noqa: S108
+    shm_bytes = min(walls.shm_bytes, limits.memory_bytes)
+    plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes=1024,mode=1777")  # noqa: S108
+    plan.step("devpts", "/dev/pts")
+    watched = ["/tmp", "/dev/shm"]  # noqa: S108
+    if mount.dir_fd is None:
+        options = f"size={limits.disk_bytes},nr_inodes={limits.file_count},mode=0755"
+        plan.step("tmpfs", "/workspace", options)
+        watched.append("/workspace")
+    elif mount.mode is WorkspaceMode.COPY_ON_WRITE:
+        plan.step("expect", "/.holdfast/lower", *_identity(mount.dir_fd))
+        plan.step("overlay", "/.holdfast", "/workspace")
+    else:
+        plan.step("expect", "/workspace", *_identity(mount.dir_fd))
+    if mount.covers:
+        plan.step("workspace", "/workspace")
+        for treatment, path in mount.covers:
+            plan.step("protect", treatment, path)
+    for path in rootfs.HIDDEN_BELOW_USR:
+        plan.step("cover", "hide", path)
+    for name in rootfs.PROC_HIDDEN:
+        plan.step("cover", "hide", f"/proc/{name}")
+    for name in rootfs.PROC_READ_ONLY:
+        plan.step("cover", "ro", f"/proc/{name}")
+    for path in watched:
+        plan.step("watch", path)
+    plan.step("file-size", limits.file_size_bytes)
+
+
+def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
+    wanted = {
+        resource.RLIMIT_CORE: 0,  # a core dump would be written by the host's own handler
+        resource.RLIMIT_NOFILE: limits.open_files + _DESCRIPTOR_ROOM,
+        resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_over in cell/watch.c
+        resource.RLIMIT_CPU: int(limits.cpu_s) + 2,  # each process; the group's sum is watched
+        resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
+    }
+    if not walls.cgroup:
+        wanted[resource.RLIMIT_AS] = limits.memory_bytes
+        wanted[resource.RLIMIT_NPROC] = limits.processes + 1
+    for number, value in wanted.items():
+        plan.step("rlimit", number, value)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    info = os.fstat(descriptor)
+    return info.st_dev, info.st_ino

@@ -1,0 +1,236 @@
+"""The cold path: one bubblewrap for one run, with every layer, and nothing left after it.
+
+(1) what to start      (4) descriptors and files     (7) watch: output, limits, deadline
+(2) which layers       (5) both plans                (8) read the counters, let go
+(3) the cgroup         (6) the keeper                (9) the result
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from holdfast.core.errors import BadInput, LayerMissing
+from holdfast.core.ports import Slot, WorkspaceLease
+from holdfast.core.types import Action, OutputSink, RunCode, RunCommand, RunResult
+from holdfast.sandbox import languages
+from holdfast.sandbox.native import cellplan, cgroups, rootfs, seccomp
+from holdfast.sandbox.native._syscalls import landlock_abi
+from holdfast.sandbox.native.channels import Channels
+from holdfast.sandbox.native.keeper import Keeper, cell_program, memory_file
+from holdfast.sandbox.native.watch import Watch
+from holdfast.sandbox.runs import RunLedger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeSettings:
+    """The part of the configuration that the native sandbox needs."""
+
+    uid_base: int
+    tmp_bytes: int
+    shm_bytes: int
+    max_result_bytes: int
+    extra_read_only_paths: tuple[str, ...] = ()
+    dangerously_without_cgroup: bool = False
+    dangerously_without_landlock: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostLayers:
+    """What this host offers, looked up once when the sandbox is made."""
+
+    bubblewrap: str | None
+    landlock_abi: int
+    cgroup: cgroups.Choice
+
+    @classmethod
+    def detect(cls) -> HostLayers:
+        return cls(shutil.which("bwrap"), landlock_abi(), cgroups.choose(cgroups.gather()))
+
+
+class NativeSandbox:
+    """The port's native implementation; `run` may be called by many tasks at once."""
+
+    def __init__(self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger) -> None:
+        self._settings = settings
+        self._layers = layers
+        self._ledger = ledger
+
+    async def run(
+        self, action: Action, *, slot: Slot, workspace: WorkspaceLease, sink: OutputSink | None
+    ) -> RunResult:
+        started = time.monotonic()
+        # (1) What to start.
+        program, code = _program(action)
+        # (2) Which layers; a required one that is missing is a refusal (ISO-4).
+        walls = self._walls(slot, open_files=action.limits.open_files)
+        with ExitStack() as stack:
+            # (3) The cgroup. In a user's scope it can only be made once the keeper is in it.
+            entry = stack.enter_context(self._ledger.open(action.id))
+            group: cgroups.Group | None = None
+            prefix: list[str] = []
+            if walls.cgroup and self._layers.cgroup.way == "systemd-user":
+                prefix = cgroups.scope_command(entry.id)
+            elif walls.cgroup:
+                group = cgroups.make_group(self._layers.cgroup, entry.id)
+                entry.note_groups(group.remove)
+                _limit_group(group, action, workspace)
+            # (4) Descriptors and files.
+            channels = Channels(stack, wants_stdin=action.stdin is not None)
+            files = _files(stack, program, code, home=_home(workspace))
+            job = cellplan.Job(
+                argv=program.argv,
+                env=_environment(action, program, home=_home(workspace)),
+                limits=action.limits,
+                mount=workspace.mount,
+                descriptors=channels.inside,
+                files=files,
+            )
+            # (5) Init's plan first: the keeper's names its descriptor.
+            cell_fd = os.open(cell_program(), os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, cell_fd)
+            plan_fd = memory_file("holdfast-init", cellplan.init_plan(walls, job))
+            stack.callback(os.close, plan_fd)
+            shown = cellplan.shown_directories(job)
+            shown += self._tools(stack, walls, program)
+            passed = [cell_fd, plan_fd, channels.status_inside, *channels.inside.values()]
+            passed += [*files.values(), *(place.descriptor for place in shown)]
+            # (6) The keeper.
+            keeper = Keeper(prefix=prefix, passed=passed)
+            watch = Watch(action, keeper, channels.outside, workspace, sink, started=started)
+            async with watch:
+                if prefix:
+                    group = await watch.group_in_scope()
+                    _limit_group(group, action, workspace)
+                plan = cellplan.keeper_plan(
+                    walls,
+                    job,
+                    shown,
+                    cgroup2=group.unified if group else None,
+                    tasks=group.tasks if group else (),
+                    remove=group.remove if group else (),
+                    cell_fd=cell_fd,
+                    plan_fd=plan_fd,
+                    status_fd=channels.status_inside,
+                )
+                keeper.begin(plan)
+                channels.close_inside()
+                # (7)-(9) Until the end, whatever its cause.
+                return await watch.until_end(
+                    group, max_result_bytes=self._settings.max_result_bytes
+                )
+
+    def _walls(self, slot: Slot, *, open_files: int) -> cellplan.Walls:
+        layers, settings = self._layers, self._settings
+        if layers.bubblewrap is None:
+            raise LayerMissing(
+                "bubblewrap is not installed",
+                mend="Install it, for example: apt-get install bubblewrap",
+                code="HF-LAYER-BUBBLEWRAP",
+            )
+        abi = layers.landlock_abi
+        if abi == 0 and not settings.dangerously_without_landlock:
+            raise LayerMissing(
+                "this kernel has no Landlock",
+                mend="Use Linux 5.13 or newer with `landlock` in its lsm= list, or accept the "
+                "other walls alone with sandbox.dangerously_without_landlock = true.",
+                code="HF-LAYER-LANDLOCK",
+            )
+        way = layers.cgroup.way
+        if way == "none" and not settings.dangerously_without_cgroup:
+            choice = layers.cgroup
+            raise LayerMissing(choice.reason, mend=choice.mend, code="HF-LAYER-CGROUP")
+        return cellplan.Walls(
+            bubblewrap=layers.bubblewrap,
+            root=rootfs.survey(),
+            landlock_abi=abi,
+            seccomp_filter=seccomp.build(seccomp.host_arch(), open_files=open_files),
+            cgroup=way != "none",
+            tmp_bytes=settings.tmp_bytes,
+            shm_bytes=settings.shm_bytes,
+            drop_to=settings.uid_base + slot.number if os.geteuid() == 0 else None,
+        )
+
+    def _tools(
+        self, stack: ExitStack, walls: cellplan.Walls, program: languages.Program
+    ) -> list[cellplan.Shown]:
+        """Directories beyond /usr that the administrator or the language needs, read-only."""
+        wanted = [(path, path) for path in self._settings.extra_read_only_paths]
+        if walls.root.foreign_python is not None:
+            wanted.append((walls.root.foreign_python, "/opt/python"))
+        if program.extra_bind is not None:
+            outside, inside = program.extra_bind
+            wanted.append((os.path.dirname(outside), os.path.dirname(inside)))
+        shown = []
+        for outside, inside in wanted:
+            try:
+                descriptor = os.open(outside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                raise BadInput(
+                    f"{outside} is not a directory that can be shown",
+                    mend="Correct sandbox.extra_read_only_paths in the configuration.",
+                ) from error
+            stack.callback(os.close, descriptor)
+            shown.append(cellplan.Shown(descriptor, outside, inside, True, mapped=False))
+        return shown
+
+
+def _program(action: Action) -> tuple[languages.Program, bytes]:
+    match action.want:
+        case RunCommand(argv):
+            return languages.Program(argv, ""), b""
+        case RunCode() as want:
+            return languages.program_for(want), want.code
+        case _:
+            raise BadInput("only commands and code run in a sandbox")
+
+
+def _home(workspace: WorkspaceLease) -> str:
+    return "/workspace" if workspace.mount.home else "/tmp"  # noqa: S108  # inside
+
+
+def _environment(action: Action, program: languages.Program, *, home: str) -> Mapping[str, str]:
+    """From nothing (ISO-3): what programs cannot do without, then what the caller named."""
+    return {
+        "PATH": rootfs.SEARCH_PATH,
+        "HOME": home,
+        "USER": "sandbox",
+        "LOGNAME": "sandbox",
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp",  # noqa: S108  # inside
+        "SHELL": "/bin/sh",
+        "HOLDFAST": "1",
+        # Hooks copied from a template would be refused where .git/hooks is protected (FS-4).
+        "GIT_TEMPLATE_DIR": "/.holdfast/empty",
+        **dict(program.env),
+        **action.env,
+    }
+
+
+def _files(
+    stack: ExitStack, program: languages.Program, code: bytes, *, home: str
+) -> dict[str, int]:
+    contents = {
+        "/etc/passwd": rootfs.PASSWD.format(home=home).encode(),
+        "/etc/group": rootfs.GROUP.encode(),
+        "/etc/hosts": rootfs.HOSTS.encode(),
+        "/etc/nsswitch.conf": rootfs.NSSWITCH.encode(),
+        "/.holdfast/nothing": b"",
+    }
+    if program.code_path:
+        contents[program.code_path] = code
+    files = {}
+    for path, content in contents.items():
+        files[path] = memory_file("holdfast-file", content)
+        stack.callback(os.close, files[path])
+    return files
+
+
+def _limit_group(group: cgroups.Group, action: Action, workspace: WorkspaceLease) -> None:
+    directory = workspace.mount.dir_fd
+    device = None if directory is None else cgroups.block_device(os.fstat(directory).st_dev)
+    group.limit(action.limits, io_device=device)

@@ -1,0 +1,128 @@
+"""Starts a keeper and talks to it. The only place in Holdfast that starts a process for a run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import resources
+
+import anyio
+
+from holdfast.core.errors import LayerMissing, SandboxFailed
+
+_MOST_FRAME_BYTES = 256
+_MOST_DIAGNOSTIC_BYTES = 4096
+# systemd-run needs these two to find the user's manager; nothing else of our environment goes
+# along, and the keeper gives bubblewrap an empty one (ISO-3).
+_FOR_SYSTEMD = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+
+
+def cell_program() -> str:
+    """Where `holdfast-cell` is; it is built when Holdfast is installed."""
+    path = os.fspath(resources.files("holdfast.sandbox.native").joinpath("holdfast-cell"))  # type: ignore[call-overload]  # a real file here: the wheel is never run from a zip
+    if not os.access(path, os.X_OK):
+        raise LayerMissing(
+            "the program holdfast-cell is missing from this installation",
+            mend="Install Holdfast again with `pip install --force-reinstall .` or `./dev setup`.",
+            code="HF-LAYER-CELL",
+        )
+    return str(path)
+
+
+def memory_file(name: str, content: bytes) -> int:
+    """A descriptor with this content, read from its start."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+class Keeper:
+    """The process that holds a run together and outlives it; see cell/keep.c."""
+
+    def __init__(self, *, prefix: Sequence[str], passed: Sequence[int]) -> None:
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._diagnostics, diagnostics = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self._process = subprocess.Popen(
+                [*prefix, cell_program(), "keep", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(), *passed),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=diagnostics,  # bubblewrap's own words must not mix with the code's (ERR-2)
+                env={name: os.environ[name] for name in _FOR_SYSTEMD if name in os.environ},
+                start_new_session=True,  # Ctrl-C is for the supervisor, which then ends the run
+                cwd="/",
+            )
+        except OSError as error:
+            self._line.close()
+            os.close(self._diagnostics)
+            raise SandboxFailed(
+                "the host could not start another process",
+                mend="Wait until it is less busy, or raise its process and memory limits.",
+                detail=str(error),
+            ) from error
+        finally:
+            theirs.close()
+            os.close(diagnostics)
+        self._line.setblocking(False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def begin(self, plan: bytes) -> None:
+        descriptor = memory_file("holdfast-plan", plan)
+        try:
+            socket.send_fds(self._line, [b"p"], [descriptor])
+        except OSError as error:
+            raise self.failure("keep-line") from error
+        finally:
+            os.close(descriptor)
+
+    async def frame(self) -> list[str]:
+        """The keeper's next word; empty when it is gone."""
+        while True:
+            try:
+                return self._line.recv(_MOST_FRAME_BYTES).decode("ascii", "replace").split()
+            except BlockingIOError:
+                await anyio.wait_readable(self._line)
+            except OSError:
+                return []
+
+    def kill(self) -> None:
+        with suppress(OSError):
+            self._line.send(b"k")
+
+    def release(self) -> None:
+        """The counters were read: the group may be removed."""
+        with suppress(OSError):
+            self._line.send(b"d")
+
+    def close(self) -> None:
+        """Hang up, which ends whatever still runs, and reap the keeper."""
+        self._line.close()
+        os.close(self._diagnostics)
+        self._process.wait()
+
+    def failure(self, step: str) -> SandboxFailed:
+        """What to say when the walls could not be built; bubblewrap's words go to the record."""
+        try:
+            said = os.read(self._diagnostics, _MOST_DIAGNOSTIC_BYTES).decode("utf-8", "replace")
+        except OSError:
+            said = ""
+        return SandboxFailed(
+            f"the sandbox could not be built (step {step})",
+            mend="Run `holdfast doctor` to see which layer fails on this host.",
+            code="HF-SANDBOX-BUILD",
+            detail=f"{step}: {said.strip()}",
+        )

@@ -1,0 +1,33 @@
+"""The plan that `holdfast-cell` carries out: NUL-terminated words, a verb and its arguments each.
+
+Pure: it only writes bytes. The C side (cell/main.c) reads exactly this form and dies on any other.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.errors import BadInput
+
+
+class Plan:
+    """Steps in the order in which they are carried out."""
+
+    def __init__(self) -> None:
+        self._words: list[bytes] = []
+
+    def step(self, verb: str, *arguments: str | int) -> None:
+        for word in (verb, *arguments):
+            encoded = str(word).encode("utf-8", "surrogateescape")
+            if b"\0" in encoded:  # it would end the word early and begin a step of its own
+                raise BadInput(
+                    "an argument, path or variable holds a NUL byte",
+                    mend="Remove it; no program can be given one.",
+                    code="HF-NUL-BYTE",
+                )
+            self._words.append(encoded)
+
+    def blob(self, data: bytes) -> None:
+        """Raw bytes whose length the step before has told."""
+        self._words.append(data)
+
+    def encode(self) -> bytes:
+        return b"\0".join(self._words) + b"\0"

@@ -1,0 +1,138 @@
+"""What of the host's file system a cell sees: the least with which ordinary programs work (ISO-2).
+
+`survey` looks at the host once; everything else is pure.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+
+# Shown read-only where they exist. Nothing of /root, /home, /run, /var, /srv, /opt, /boot, /sys.
+_ETC = (
+    ("/etc/alternatives", "Debian's choice of awk, editor, java: links that /usr/bin points to"),
+    ("/etc/ca-certificates", "names of certificate authorities"),
+    ("/etc/fonts", "font configuration, for plots"),
+    ("/etc/ld.so.cache", "where shared libraries are"),
+    ("/etc/ld.so.conf", "the same, for ldconfig"),
+    ("/etc/ld.so.conf.d", "the same, for ldconfig"),
+    ("/etc/localtime", "the time zone"),
+    ("/etc/magic", "file(1)"),
+    ("/etc/mime.types", "types by extension"),
+    ("/etc/protocols", "names of protocols, getprotobyname"),
+    ("/etc/services", "names of ports, getservbyname"),
+    ("/etc/ssl/certs", "certificate authorities; never /etc/ssl/private"),
+    ("/etc/ssl/openssl.cnf", "OpenSSL refuses to start without it on some hosts"),
+    ("/etc/terminfo", "terminals"),
+)
+_ETC_PREFIXES = ("java-", "openjdk", "python3")  # a JVM and Debian's Python keep defaults there
+
+_USR_ALIASES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+# /usr holds programs, but these parts of it are the host's own affairs.
+HIDDEN_BELOW_USR = ("/usr/local/etc", "/usr/src", "/usr/lib/modules", "/usr/lib/systemd/system")
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+# Parts of a fresh /proc that tell or change the host; hidden even where the kernel would refuse,
+# because as root it does not (FIELD: core_pattern was writable in published sandboxes).
+PROC_HIDDEN = (
+    "acpi",
+    "asound",
+    "bus",
+    "cmdline",
+    "config.gz",
+    "crypto",
+    "devices",
+    "diskstats",
+    "driver",
+    "dynamic_debug",
+    "execdomains",
+    "fb",
+    "fs",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "irq",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
+    "latency_stats",
+    "locks",
+    "mdstat",
+    "misc",
+    "modules",
+    "mtrr",
+    "pagetypeinfo",
+    "partitions",
+    "sched_debug",
+    "schedstat",
+    "scsi",
+    "slabinfo",
+    "softirqs",
+    "swaps",
+    "sysrq-trigger",
+    "sysvipc",
+    "timer_list",
+    "timer_stats",
+    "tty",
+    "vmallocinfo",
+    "zoneinfo",
+)
+PROC_READ_ONLY = ("sys",)
+
+PASSWD = "root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:1000:1000::{home}:/bin/sh\n"  # noqa: S105  # a file's text
+GROUP = "root:x:0:\nsandbox:x:1000:\n"
+HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
+NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nnetworks: files\nservices: files\n"
+
+UID_INSIDE = 1000
+GID_INSIDE = 1000
+HOSTNAME = "holdfast"
+SEARCH_PATH = "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoot:
+    """The host as a cell may see it."""
+
+    binds: tuple[tuple[str, str], ...]
+    """(where on the host, where inside), read-only."""
+    links: tuple[tuple[str, str], ...]
+    """(target, name) for a host with merged /usr."""
+    foreign_python: str | None
+    """Python's prefix when it is not below /usr; shown at /opt/python."""
+
+
+def _etc_places() -> list[str]:
+    places = [place for place, _reason in _ETC if os.path.exists(place)]
+    for name in sorted(os.listdir("/etc")):
+        if name.startswith(_ETC_PREFIXES) and os.path.isdir(f"/etc/{name}"):
+            places.append(f"/etc/{name}")  # noqa: PERF401  # a comprehension would hide the condition
+    return places
+
+
+@functools.cache
+def survey() -> HostRoot:
+    """Look at the host. Cached: a host does not change its /usr while a process lives."""
+    binds = [("/usr", "/usr")]
+    links = []
+    for name in _USR_ALIASES:
+        path = f"/{name}"
+        if os.path.islink(path):
+            links.append((os.readlink(path), path))
+        elif os.path.isdir(path):
+            binds.append((path, path))
+    binds += [(place, place) for place in _etc_places()]
+    system_python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
+    prefix = os.path.realpath(sys.base_prefix)
+    foreign = None if system_python or prefix == "/usr" else prefix
+    return HostRoot(tuple(binds), tuple(links), foreign)

@@ -1,0 +1,422 @@
+"""The seccomp filter: `seccomp.toml` says what may pass and why, this file compiles it to BPF.
+
+The filter is a balanced search over system call numbers whose leaves check arguments. A plain
+`allow` leaf reads nothing but the number, so the kernel (5.11 and later) remembers the answer and
+does not run the filter for that number at all.
+
+Instructions are written from the end of the program to its start. BPF jumps only go forward, so
+every target is already in place when a jump to it is written, and its distance is known.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from holdfast.core.errors import BadInput, LayerMissing, SandboxFailed
+
+# linux/seccomp.h; the strictest of several filters' answers wins, KILL_PROCESS before all.
+RET_ALLOW: Final = 0x7FFF0000
+RET_ERRNO: Final = 0x00050000
+RET_USER_NOTIF: Final = 0x7FC00000
+RET_KILL_PROCESS: Final = 0x80000000
+
+# linux/audit.h
+AUDIT_ARCH: Final[Mapping[str, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+_X32_BIT: Final = 0x40000000
+_ALL_BITS: Final = 0xFFFFFFFF
+_NEGATIVE_BIT: Final = 0x80000000
+_ERRNOS: Final = ("EPERM", "EACCES", "ENOSYS", "EAFNOSUPPORT")
+_INSTRUCTIONS_MAX: Final = 4096  # BPF_MAXINSNS: the kernel refuses longer programs
+
+# linux/bpf_common.h: class | size or operation | source
+_LOAD: Final = 0x20  # LD | W | ABS
+_AND: Final = 0x54  # ALU | AND | K
+_JUMP: Final = 0x05  # JMP | JA
+_JEQ: Final = 0x15
+_JGE: Final = 0x35
+_JSET: Final = 0x45
+_RETURN: Final = 0x06
+
+# struct seccomp_data: nr, arch, instruction pointer, six 64-bit arguments, little endian.
+_OFFSET_NR: Final = 0
+_OFFSET_ARCH: Final = 4
+_OFFSET_ARGS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One comparison of 32 bits of one argument; see the head of `seccomp.toml`."""
+
+    arg: int
+    word: Literal["low", "high"]
+    mask: int
+    values: tuple[int, ...]
+    negated: bool
+
+    @property
+    def offset(self) -> int:
+        return _OFFSET_ARGS + 8 * self.arg + (4 if self.word == "high" else 0)
+
+
+Row = tuple[Condition, ...]
+Arguments = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Calls that all get one answer: `allow` (errno 0 means it passes) or `deny`."""
+
+    names: tuple[str, ...]
+    errno: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditional:
+    """A call that passes if every condition of any one row holds, else gets `errno`; 0 pretends."""
+
+    name: str
+    rows: tuple[Row, ...]
+    errno: int
+    reason: str
+    passes: tuple[Arguments, ...]
+    fails: tuple[Arguments, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescriptorCheck:
+    """Which arguments of these calls are descriptors, and when they count."""
+
+    names: tuple[str, ...]
+    args: tuple[int, ...]
+    when: Row
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The data files, read and found sound."""
+
+    numbers: Mapping[str, Mapping[str, int]]
+    allow: tuple[Group, ...]
+    deny: tuple[Group, ...]
+    conditional: tuple[Conditional, ...]
+    descriptors: tuple[DescriptorCheck, ...]
+
+
+def host_arch() -> str:
+    """The architecture of this host, or a refusal: no filter, no run (ISO-4)."""
+    machine = os.uname().machine
+    if machine not in AUDIT_ARCH:
+        raise LayerMissing(
+            f"No seccomp filter is known for the processor architecture {machine!r}.",
+            mend="Use an x86_64 or aarch64 host with a 64-bit userland.",
+        )
+    return machine
+
+
+@lru_cache(maxsize=32)
+def build(arch: str, *, open_files: int | None) -> bytes:
+    """The filter as packed `struct sock_filter[]`.
+
+    With `open_files`, the use of a descriptor with that number or a higher one is answered with a
+    user notification: install the filter with a listener.
+    """
+    if arch not in AUDIT_ARCH:
+        raise BadInput(
+            f"No seccomp filter is known for the architecture {arch!r}.",
+            mend=f"Choose one of: {', '.join(AUDIT_ARCH)}.",
+        )
+    if open_files is not None and not 0 < open_files < _NEGATIVE_BIT:
+        raise BadInput("The open-files limit must be a positive 31-bit number.")
+    return _compile(_leaves(load_rules(), arch, checked=open_files is not None), arch, open_files)
+
+
+@cache
+def load_rules() -> Rules:
+    """The rules that ship with Holdfast."""
+    here = Path(__file__)
+    try:
+        document = tomllib.loads(here.with_name("seccomp.toml").read_text("utf-8"))
+        numbers = tomllib.loads(here.with_name("syscall_numbers.toml").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise _broken("it cannot be read", detail=str(error)) from error
+    return parse_rules(document, numbers)
+
+
+def parse_rules(document: Mapping[str, Any], numbers: Mapping[str, Mapping[str, int]]) -> Rules:
+    """Check and shape the two documents; whatever is wrong or doubtful raises `SandboxFailed`."""
+    try:
+        rules = Rules(
+            numbers={arch: dict(numbers[arch]) for arch in AUDIT_ARCH},
+            allow=tuple(_group(entry, answered=False) for entry in document["allow"]),
+            deny=tuple(_group(entry, answered=True) for entry in document["deny"]),
+            conditional=(
+                *(_conditional(entry, pretended=False) for entry in document["allow_if"]),
+                *(_conditional(entry, pretended=True) for entry in document["pretend"]),
+            ),
+            descriptors=tuple(_descriptor_check(entry) for entry in document["descriptor"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _broken("an entry lacks a key or has a wrong one", detail=repr(error)) from error
+    if set(document) != {"allow", "allow_if", "pretend", "deny", "descriptor"}:
+        raise _broken("it has an unknown section")
+    _require_sound_names(rules)
+    return rules
+
+
+def _broken(what: str, *, detail: str = "") -> SandboxFailed:
+    return SandboxFailed(
+        f"The seccomp rules are broken: {what}.",
+        code="HF-SECCOMP-RULES",
+        mend="Install Holdfast again; its data files were changed.",
+        detail=detail,
+    )
+
+
+def _require_sound_names(rules: Rules) -> None:
+    known = {name for table in rules.numbers.values() for name in table}
+    decided = [name for group in (*rules.allow, *rules.deny) for name in group.names]
+    decided += [entry.name for entry in rules.conditional]
+    checked = [name for check in rules.descriptors for name in check.names]
+    if unknown := sorted({*decided, *checked} - known):
+        raise _broken(f"no architecture knows {', '.join(unknown)}")
+    for names in (decided, checked):
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+            # Two answers to one call: whichever came last would win without a word.
+            raise _broken(f"named twice: {', '.join(twice)}")
+    denied = {name for group in rules.deny for name in group.names}
+    if useless := sorted(set(checked) - (set(decided) - denied)):
+        raise _broken(f"a descriptor of a call that never passes: {', '.join(useless)}")
+
+
+def _shape(entry: Mapping[str, Any], required: set[str], optional: frozenset[str]) -> None:
+    if not required <= set(entry) <= required | optional:
+        raise ValueError(f"keys {sorted(entry)}, expected {sorted(required)}")
+
+
+def _reason(entry: Mapping[str, Any]) -> str:
+    # A privilege nobody can justify is one nobody can review.
+    if not isinstance(entry["reason"], str) or not entry["reason"].strip():
+        raise ValueError("empty reason")
+    return entry["reason"]
+
+
+def _names(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    if not entry["names"]:
+        raise ValueError("no names")
+    return tuple(entry["names"])
+
+
+def _errno(entry: Mapping[str, Any]) -> int:
+    if entry["errno"] not in _ERRNOS:
+        raise ValueError(f"errno {entry['errno']!r}")
+    return int(getattr(errno, entry["errno"]))
+
+
+def _group(entry: Mapping[str, Any], *, answered: bool) -> Group:
+    _shape(entry, {"names", "reason"} | ({"errno"} if answered else set()), frozenset())
+    return Group(names=_names(entry), errno=_errno(entry) if answered else 0, reason=_reason(entry))
+
+
+def _conditional(entry: Mapping[str, Any], *, pretended: bool) -> Conditional:
+    keys = {"name", "any", "passes", "fails", "reason"}
+    _shape(entry, keys if pretended else keys | {"errno"}, frozenset())
+    # An empty row always holds and an empty example list tests nothing.
+    if not entry["any"] or not all(entry["any"]) or not entry["passes"] or not entry["fails"]:
+        raise ValueError(f"{entry['name']}: empty rows or examples")
+    return Conditional(
+        name=entry["name"],
+        rows=tuple(tuple(_condition(condition) for condition in row) for row in entry["any"]),
+        errno=0 if pretended else _errno(entry),
+        reason=_reason(entry),
+        passes=tuple(tuple(arguments) for arguments in entry["passes"]),
+        fails=tuple(tuple(arguments) for arguments in entry["fails"]),
+    )
+
+
+def _descriptor_check(entry: Mapping[str, Any]) -> DescriptorCheck:
+    _shape(entry, {"names", "args", "reason"}, frozenset({"when"}))
+    if not entry["args"] or not all(arg in range(6) for arg in entry["args"]):
+        raise ValueError(f"args {entry['args']!r}")
+    return DescriptorCheck(
+        names=_names(entry),
+        args=tuple(entry["args"]),
+        when=tuple(_condition(condition) for condition in entry.get("when", ())),
+        reason=_reason(entry),
+    )
+
+
+def _condition(entry: Mapping[str, Any]) -> Condition:
+    negated = "not_in" in entry
+    key = "not_in" if negated else "in"
+    _shape(entry, {"arg", key}, frozenset({"mask", "word"}))
+    word, mask, values = entry.get("word", "low"), entry.get("mask", _ALL_BITS), tuple(entry[key])
+    if entry["arg"] not in range(6) or word not in ("low", "high") or not values:
+        raise ValueError(f"condition {entry!r}")
+    # A value outside the mask can never be met: the condition would be always or never true.
+    if not 0 < mask <= _ALL_BITS or any(value < 0 or value & ~mask for value in values):
+        raise ValueError(f"condition {entry!r}")
+    return Condition(arg=entry["arg"], word=word, mask=mask, values=values, negated=negated)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """What to do with one call. No rows: never passes. One empty row: always passes."""
+
+    rows: tuple[Row, ...]
+    otherwise: int
+    args: tuple[int, ...] = ()
+    when: Row = ()
+
+
+_UNKNOWN: Final = _Leaf((), RET_ERRNO | errno.ENOSYS)
+
+
+def _leaves(rules: Rules, arch: str, *, checked: bool) -> dict[int, _Leaf]:
+    """The leaf of every call that the rules name and this architecture has, by number."""
+    checks = {name: check for check in rules.descriptors for name in check.names if checked}
+
+    def passing(name: str, rows: tuple[Row, ...], otherwise: int) -> _Leaf:
+        check = checks.get(name)
+        return _Leaf(rows, otherwise, check.args, check.when) if check else _Leaf(rows, otherwise)
+
+    leaves = {name: passing(name, ((),), RET_ALLOW) for g in rules.allow for name in g.names}
+    leaves |= {name: _Leaf((), RET_ERRNO | g.errno) for g in rules.deny for name in g.names}
+    leaves |= {c.name: passing(c.name, c.rows, RET_ERRNO | c.errno) for c in rules.conditional}
+    table = rules.numbers[arch]
+    return {table[name]: leaf for name, leaf in leaves.items() if name in table}
+
+
+@dataclass(slots=True)
+class _Program:
+    """Instructions in reverse order; a label is an index into them."""
+
+    code: list[tuple[int, int, int, int]] = field(default_factory=list)
+    known: dict[object, int] = field(default_factory=dict)
+    nearest: dict[int, int] = field(default_factory=dict)
+
+    def put(self, operation: int, operand: int, on_true: int = 0, on_false: int = 0) -> int:
+        self.code.append((operation, on_true, on_false, operand))
+        return len(self.code) - 1
+
+    def once(self, key: object, write: Callable[[], int]) -> int:
+        """The label of a piece of code that need be written only once."""
+        if key not in self.known:
+            self.known[key] = write()
+        return self.known[key]
+
+    def answer(self, action: int) -> int:
+        return self.once(action, lambda: self.put(_RETURN, action))
+
+    def jump(self, operation: int, operand: int, *, yes: int, no: int) -> int:
+        on_true, on_false = self._reachable(yes), self._reachable(no)
+        here = len(self.code) - 1
+        return self.put(operation, operand, here - on_true, here - on_false)
+
+    def _reachable(self, label: int) -> int:
+        """`label`, or a stand-in near enough for the 8 bits of a conditional jump."""
+        near = self.nearest.get(label, label)
+        # 254: writing the stand-in of the other branch may push this one away by one more.
+        if len(self.code) - 1 - near > 254:
+            operation, _, _, operand = self.code[label]
+            near = (
+                self.put(_RETURN, operand)
+                if operation == _RETURN
+                else self.put(_JUMP, len(self.code) - 1 - label)
+            )
+            self.nearest[label] = near
+        return near
+
+    def all_of(self, row: Row, *, yes: int, no: int) -> int:
+        for condition in reversed(row):
+            yes = self.test(condition, yes=yes, no=no)
+        return yes
+
+    def test(self, condition: Condition, *, yes: int, no: int) -> int:
+        return self.once((condition, yes, no), lambda: self._write_test(condition, yes=yes, no=no))
+
+    def _write_test(self, condition: Condition, *, yes: int, no: int) -> int:
+        if condition.negated:
+            yes, no = no, yes
+        if condition.values == (0,):  # "none of these bits" needs no AND
+            self.jump(_JSET, condition.mask, yes=no, no=yes)
+        else:
+            for value in reversed(condition.values):
+                no = self.jump(_JEQ, value, yes=yes, no=no)
+            if condition.mask != _ALL_BITS:
+                self.put(_AND, condition.mask)
+        return self.put(_LOAD, condition.offset)
+
+    def descriptor(self, arg: int, limit: int, *, otherwise: int) -> int:
+        """A notification if the argument is a descriptor of `limit` or higher."""
+        notify = self.answer(RET_USER_NOTIF)
+        # Negative numbers (-1, AT_FDCWD) are not descriptors.
+        high = self.jump(_JGE, _NEGATIVE_BIT, yes=otherwise, no=notify)
+        self.jump(_JGE, limit, yes=high, no=otherwise)
+        return self.put(_LOAD, _OFFSET_ARGS + 8 * arg)
+
+    def leaf(self, leaf: _Leaf, open_files: int | None) -> int:
+        return self.once(leaf, lambda: self._write_leaf(leaf, open_files))
+
+    def _write_leaf(self, leaf: _Leaf, open_files: int | None) -> int:
+        # Descriptors are looked at only once the call would pass: a listener that lets a
+        # notification continue can then never allow what the rules refuse.
+        passed = self.answer(RET_ALLOW)
+        if open_files is not None and leaf.args:
+            allowed = passed
+            for arg in reversed(leaf.args):
+                passed = self.descriptor(arg, open_files, otherwise=passed)
+            passed = self.all_of(leaf.when, yes=passed, no=allowed)
+        target = self.answer(leaf.otherwise)
+        for row in reversed(leaf.rows):
+            target = self.all_of(row, yes=passed, no=target)
+        return target
+
+
+def _segments(leaves: Mapping[int, _Leaf]) -> Iterator[tuple[int, _Leaf]]:
+    """Ranges of numbers with the same leaf, as their first number; together they cover all."""
+    last: _Leaf | None = None
+    for number in sorted({0, *leaves, *(number + 1 for number in leaves)}):
+        leaf = leaves.get(number, _UNKNOWN)
+        if leaf != last:
+            yield number, leaf
+            last = leaf
+
+
+def _search(program: _Program, segments: list[tuple[int, int]]) -> int:
+    """A balanced search for the segment that the number lies in; `segments` are (first, label)."""
+    if len(segments) == 1:
+        return segments[0][1]
+    if len(segments) == 3 and segments[0][1] == segments[2][1]:
+        (number, label), (after, outside) = segments[1:]
+        if after == number + 1:
+            return program.jump(_JEQ, number, yes=label, no=outside)
+    middle = len(segments) // 2
+    above, below = _search(program, segments[middle:]), _search(program, segments[:middle])
+    return program.jump(_JGE, segments[middle][0], yes=above, no=below)
+
+
+def _compile(leaves: Mapping[int, _Leaf], arch: str, open_files: int | None) -> bytes:
+    program = _Program()
+    kill = program.answer(RET_KILL_PROCESS)
+    segments = [(number, program.leaf(leaf, open_files)) for number, leaf in _segments(leaves)]
+    start = _search(program, segments)
+    if arch == "x86_64":
+        start = program.jump(_JSET, _X32_BIT, yes=kill, no=start)
+    start = program.put(_LOAD, _OFFSET_NR)
+    program.jump(_JEQ, AUDIT_ARCH[arch], yes=start, no=kill)
+    program.put(_LOAD, _OFFSET_ARCH)
+    if len(program.code) > _INSTRUCTIONS_MAX:
+        raise _broken("the filter is longer than the kernel accepts")
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in reversed(program.code))

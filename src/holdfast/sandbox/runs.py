@@ -1,0 +1,125 @@
+"""The ledger of live runs: enough, on disk, to clean up after a supervisor that was killed (ISO-8).
+
+The keeper cleans up by itself in almost every case. What it cannot outlive (its own death, a power
+cut) is swept at the next start: an entry whose lock nobody holds belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from holdfast.core.errors import BadInput, SandboxFailed
+from holdfast.core.types import check_id
+
+_MOST_ENTRY_BYTES = 1024 * 1024
+_SWEEP_TRIES = 200
+
+
+class Entry:
+    """One live run; its lock lasts exactly as long as the process that made it."""
+
+    def __init__(self, run_id: str, descriptor: int) -> None:
+        self.id = run_id
+        self._descriptor = descriptor
+        self._notes: dict[str, list[str]] = {}
+
+    def note_groups(self, paths: Iterable[str]) -> None:
+        self._note("groups", paths)
+
+    def note_placeholders(self, paths: Iterable[str]) -> None:
+        """Empty files and folders that were put into a user's directory for this run."""
+        self._note("placeholders", paths)
+
+    def _note(self, kind: str, paths: Iterable[str]) -> None:
+        self._notes[kind] = list(paths)
+        text = json.dumps(self._notes).encode()
+        os.pwrite(self._descriptor, text, 0)
+        os.ftruncate(self._descriptor, len(text))
+
+
+class RunLedger:
+    """A directory with one file for each live run."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+
+    @contextmanager
+    def open(self, run_id: str) -> Iterator[Entry]:
+        path = os.path.join(self._directory, check_id(run_id))
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise SandboxFailed(
+                "the ledger of runs cannot be written",
+                mend="Check space and permissions of the Holdfast state folder.",
+                code="HF-STATE",
+                detail=str(error),
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Entry(run_id, descriptor)
+        finally:
+            with suppress(OSError):
+                os.unlink(path)
+            os.close(descriptor)
+
+    def sweep(self) -> int:
+        """Remove what dead supervisors left; returns how many runs that were."""
+        swept = 0
+        for name in os.listdir(self._directory):
+            with suppress(OSError, BadInput):
+                swept += self._sweep_one(os.path.join(self._directory, check_id(name)))
+        return swept
+
+    def _sweep_one(self, path: str) -> int:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            # Held by a live supervisor: BlockingIOError, an OSError, leaves it alone.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                notes = json.loads(os.pread(descriptor, _MOST_ENTRY_BYTES, 0) or b"{}")
+            except ValueError:
+                notes = {}  # cut short by the crash: the note was not made, so nothing was
+            for group in notes.get("groups", ()):
+                _remove_group(group)
+            for placeholder in reversed(notes.get("placeholders", ())):
+                remove_placeholder(placeholder)
+            os.unlink(path)
+            return 1
+        finally:
+            os.close(descriptor)
+
+
+def remove_placeholder(path: str) -> None:
+    """Only what is still empty and therefore still ours."""
+    with suppress(OSError):
+        info = os.lstat(path)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rmdir(path)  # refuses unless empty
+        elif info.st_size == 0 and not os.path.islink(path):
+            os.unlink(path)
+
+
+def _remove_group(path: str) -> None:
+    """Kill what is left in a dead run's cgroup and remove it; the names are our own, from 0600."""
+    for _ in range(_SWEEP_TRIES):
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return
+        except OSError:
+            with open(f"{path}/cgroup.procs", encoding="ascii") as file:
+                for line in file:
+                    with suppress(ProcessLookupError):
+                        os.kill(int(line), signal.SIGKILL)
+            time.sleep(0.005)
+        else:
+            return

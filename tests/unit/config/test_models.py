@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from holdfast.config.models import (
+    SECTIONS,
+    SandboxSection,
+    Settings,
+    WorkspaceSection,
+    bounds,
+    size_text,
+    weakened,
+)
+from holdfast.core.limits import Limits, parse_size
+
+ALL_FIELDS = [
+    (section, key, spec)
+    for section, model in SECTIONS.items()
+    for key, spec in model.model_fields.items()
+]
+
+
+@pytest.mark.requirement("CFG-2")
+def test_limits_take_defaults_bounds_and_reasons_from_core() -> None:
+    fields = SECTIONS["limits"].model_fields
+    told = {name: (spec.default, bounds(spec), spec.description) for name, spec in fields.items()}
+    assert told == {
+        spec.name: (
+            spec.default,
+            (spec.metadata["least"], spec.metadata["most"]),
+            spec.metadata["reason"],
+        )
+        for spec in dataclasses.fields(Limits)
+    }
+    assert Settings().limits.to_limits() == Limits()
+
+
+@pytest.mark.parametrize(("section", "key", "spec"), ALL_FIELDS)
+def test_every_setting_has_a_reason_and_is_bounded_both_ways(
+    section: str, key: str, spec: FieldInfo
+) -> None:
+    assert spec.description
+    bounded = spec.annotation is bool or bounds(spec) is not None
+    assert bounded or any(hasattr(mark, "max_length") for mark in spec.metadata), (section, key)
+
+
+@pytest.mark.requirement("CFG-1")
+@pytest.mark.parametrize(("section", "key", "spec"), ALL_FIELDS)
+def test_a_switch_is_called_dangerously_and_is_off_by_default(
+    section: str, key: str, spec: FieldInfo
+) -> None:
+    assert (spec.annotation is bool) == key.startswith("dangerously_")
+    if spec.annotation is bool:
+        assert spec.default is False
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = Settings()
+    with pytest.raises(ValidationError):
+        settings.sandbox.dangerously_without_cgroup = True
+    with pytest.raises(ValidationError):
+        settings.profile = "development"
+
+
+@pytest.mark.requirement("CFG-1")
+def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
+    switches = {
+        section: {key: True for key in model.model_fields if key.startswith("dangerously_")}
+        for section, model in SECTIONS.items()
+    }
+    assert weakened(Settings()) == ()
+    assert weakened(Settings.model_validate(switches)) == (
+        "sandbox.dangerously_without_cgroup",
+        "sandbox.dangerously_without_landlock",
+        "workspace.dangerously_expose_sensitive_names",
+    )
+
+
+@pytest.mark.requirement("ISO-2")
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/root", "/home", "/etc", "/proc", "/sys", "/run", "/dev", "/var", "/tmp"),
+        *("/proc/1", "/proc/self/root", "/sys/kernel", "/dev/shm", "/run/user/1000"),
+        *("/var/run", "/var/run/docker.sock", "/home/alice"),
+        *("/etc/", "//etc", "/./etc", "/opt/../etc", "/opt//x", "//", "/..", "/etc/."),
+        *("", "opt", "./opt", "../etc", "~", "~/x", "$HOME"),
+        *("/opt/\0", "/opt/a\nb", "/opt/\u202ex", "/" + "a" * 4096),
+    ],
+)
+def test_host_paths_that_hold_secrets_or_hide_where_they_lead_are_refused(path: str) -> None:
+    with pytest.raises(ValidationError):
+        SandboxSection(extra_read_only_paths=(path,))
+
+
+@pytest.mark.parametrize("path", ["/opt/toolchain", "/usr/local/share", "/home/alice/data", "/srv"])
+def test_a_plain_host_directory_can_be_shown(path: str) -> None:
+    assert SandboxSection(extra_read_only_paths=(path,)).extra_read_only_paths == (path,)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "/a", "*.pem", "a?", "[x]", "a\\b", "a\0", "a\nb", "é" * 128]
+)
+def test_a_protected_name_that_no_file_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError):
+        WorkspaceSection(extra_protected_names=(name,))
+
+
+@pytest.mark.parametrize(
+    "extension", ["", ".", "lnk", ".LNK", ".a.b", ".a/b", ". ", "." + "x" * 17]
+)
+def test_an_extension_that_no_file_can_have_is_refused(extension: str) -> None:
+    with pytest.raises(ValidationError):
+        WorkspaceSection(blocked_extensions=(extension,))
+
+
+@given(st.integers(min_value=0, max_value=10**15 - 1))
+def test_size_text_reads_back_as_the_same_size(number: int) -> None:
+    assert parse_size(size_text(number)) == number

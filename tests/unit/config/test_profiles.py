@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from holdfast.config.load import load_settings, profile_data
+from holdfast.config.models import PROFILE_NAMES, SECTIONS, Settings, weakened
+
+NOWHERE = {"HOME": "/nonexistent"}
+
+
+def settings_of(profile: str) -> Settings:
+    return load_settings(file=None, profile=profile, environ=NOWHERE)
+
+
+def values_of(settings: Settings) -> dict[str, Any]:
+    return {
+        f"{section}.{key}": getattr(getattr(settings, section), key)
+        for section, model in SECTIONS.items()
+        for key in model.model_fields
+    }
+
+
+def test_the_shipped_files_are_the_named_profiles() -> None:
+    shipped = resources.files("holdfast.config").joinpath("profiles").iterdir()
+    assert {entry.name for entry in shipped} == {f"{name}.toml" for name in PROFILE_NAMES}
+
+
+@pytest.mark.requirement("CFG-1")
+def test_without_file_and_profile_the_code_defaults_are_production() -> None:
+    assert load_settings(file=None, profile=None, environ=NOWHERE) == Settings()
+    assert settings_of("production") == Settings()
+
+
+@pytest.mark.requirement("CFG-1")
+@pytest.mark.parametrize("name", PROFILE_NAMES)
+def test_no_profile_takes_a_wall_away(name: str) -> None:
+    data = profile_data(name)
+    keys = [key for table in data.values() for key in table]
+    assert set(data) <= set(SECTIONS)
+    assert not [key for key in keys if key.startswith("dangerously_")]
+    assert weakened(settings_of(name)) == ()
+    assert settings_of(name).profile == name
+
+
+@pytest.mark.requirement("CFG-1")
+def test_paranoid_gives_nowhere_more_room_than_production() -> None:
+    production, paranoid = values_of(Settings()), values_of(settings_of("paranoid"))
+    higher_is_stricter = {"governor.min_available_memory_bytes"}
+    looser = {
+        key
+        for key, value in paranoid.items()
+        if isinstance(value, int | float)
+        and (value < production[key] if key in higher_is_stricter else value > production[key])
+    }
+    changed = {key for key in production if paranoid[key] != production[key]}
+    assert looser == set()
+    assert {"limits.memory_bytes", "limits.processes", "governor.max_concurrent"} <= changed
+
+
+@pytest.mark.requirement("CFG-1")
+def test_development_changes_nothing_but_the_room_of_a_run() -> None:
+    production, development = values_of(Settings()), values_of(settings_of("development"))
+    changed = {key for key in production if development[key] != production[key]}
+    assert {key for key in changed if not key.startswith("limits.")} == {
+        "sandbox.tmp_bytes",
+        "sandbox.shm_bytes",
+    }
+    assert all(development[key] > production[key] for key in changed)
