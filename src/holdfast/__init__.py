@@ -1,1 +1,85 @@
-"""Holdfast: run what an AI agent asks for inside real OS walls."""
+"""Holdfast: run what an AI agent asks for inside real OS walls.
+
+The names below are the public surface. They load on first use, so that `import holdfast` and the
+command line's `--help` stay quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.audit.log import AuditLog
+    from holdfast.core.errors import (
+        AuditFailed,
+        BadInput,
+        Busy,
+        ConfigError,
+        Denied,
+        HoldfastError,
+        LayerMissing,
+        LimitReached,
+        RunFailed,
+        SandboxFailed,
+        WorkspaceError,
+    )
+    from holdfast.core.types import Outcome, Status
+    from holdfast.core.verdict import Decision, Verdict
+    from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution
+    from holdfast.interfaces.sdk.blocking import Sandbox, run_code
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncSandbox": "holdfast.interfaces.sdk.asynchronous",
+    "AuditFailed": "holdfast.core.errors",
+    "AuditLog": "holdfast.audit.log",
+    "BadInput": "holdfast.core.errors",
+    "Busy": "holdfast.core.errors",
+    "ConfigError": "holdfast.core.errors",
+    "Decision": "holdfast.core.verdict",
+    "Denied": "holdfast.core.errors",
+    "Execution": "holdfast.interfaces.sdk.asynchronous",
+    "HoldfastError": "holdfast.core.errors",
+    "LayerMissing": "holdfast.core.errors",
+    "LimitReached": "holdfast.core.errors",
+    "Outcome": "holdfast.core.types",
+    "RunFailed": "holdfast.core.errors",
+    "Sandbox": "holdfast.interfaces.sdk.blocking",
+    "SandboxFailed": "holdfast.core.errors",
+    "Status": "holdfast.core.types",
+    "Verdict": "holdfast.core.verdict",
+    "WorkspaceError": "holdfast.core.errors",
+    "run_code": "holdfast.interfaces.sdk.blocking",
+}
+
+__all__ = [
+    "AsyncSandbox",
+    "AuditFailed",
+    "AuditLog",
+    "BadInput",
+    "Busy",
+    "ConfigError",
+    "Decision",
+    "Denied",
+    "Execution",
+    "HoldfastError",
+    "LayerMissing",
+    "LimitReached",
+    "Outcome",
+    "RunFailed",
+    "Sandbox",
+    "SandboxFailed",
+    "Status",
+    "Verdict",
+    "WorkspaceError",
+    "run_code",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # whatever the name stands for
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -14,6 +14,7 @@ import fcntl
 import os
 import stat
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -41,13 +42,19 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | 
 
 
 class _Tail(NamedTuple):
-    """Where the log ended when we last looked; any difference makes us look again."""
+    """Where the open log ended when we last looked; another size makes us look again."""
 
-    device: int
-    inode: int
     size_bytes: int
     seq: int
     prev: str
+
+
+class _Draft(NamedTuple):
+    """A record that has no place in the chain yet."""
+
+    event_id: str
+    fields: dict[str, str | int]
+    body: str
 
 
 class AuditLog:
@@ -59,7 +66,9 @@ class AuditLog:
         self._max_field_bytes = max_field_bytes
         self._tail: _Tail | None = None
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._file = -1
+        self._identity = (0, 0)
+        _LOGS.add(self)
 
     @classmethod
     def open(cls, directory: str, *, max_field_bytes: int = 4096) -> AuditLog:
@@ -75,8 +84,8 @@ class AuditLog:
         except OSError as error:
             raise failed(error) from None
         try:
-            with log._turn() as file:
-                log._tail = log._end_of(file)
+            with log._turn() as (file, status):
+                log._tail = log._end_of(file, status)
         except OSError as error:
             log.close()
             raise failed(error) from None
@@ -87,9 +96,11 @@ class AuditLog:
 
     def close(self) -> None:
         """Let go of the directory; a later write fails."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        with self._lock:
+            self._close_file()
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def __enter__(self) -> AuditLog:
         return self
@@ -104,105 +115,107 @@ class AuditLog:
 
     def write(self, event: Event) -> str:
         """Append an event and return its id once it is on the disk; else raise `AuditFailed`."""
-        event_id, fields = self._fields(event)
+        draft = self._draft(event)
         try:
-            with self._turn() as file:
-                end = self._end_of(file)
+            with self._turn() as (file, status):
+                end = self._end_of(file, status)
                 self._tail = None  # unknown until the new record is safe
-                self._tail = self._append(file, end, fields)
+                self._tail = self._append(file, end, draft)
         except OSError as error:
             raise failed(error) from None
-        return event_id
+        return draft.event_id
 
     def verify(self) -> VerifyReport:
         """Check the whole log; see `holdfast.audit.verify.verify`."""
         return verify(self._directory)
 
-    def _fields(self, event: Event) -> tuple[str, dict[str, Json]]:
+    def _draft(self, event: Event) -> _Draft:
         event_id = new_id("evt")
-        return event_id, {
-            "v": chain.VERSION,
+        fields: dict[str, str | int] = {
             "id": event_id,
             "kind": event.kind.value,
             "action_id": chain.cut_text(event.action_id, max_bytes=chain.MAX_NAME_BYTES),
             "principal": chain.cut_text(event.principal, max_bytes=chain.MAX_NAME_BYTES),
             "interface": chain.cut_text(event.interface, max_bytes=chain.MAX_NAME_BYTES),
-            "body": chain.bound_body(event.body, max_field_bytes=self._max_field_bytes),
         }
+        body = chain.encode_body(event.body, max_field_bytes=self._max_field_bytes)
+        return _Draft(event_id, fields, body)
 
     @contextmanager
-    def _turn(self) -> Iterator[int]:
-        """The open log, locked against every other writer."""
-        if self._pid != os.getpid():  # a fork may have copied the lock while it was held
-            self._lock, self._pid = threading.Lock(), os.getpid()
-        lock = self._lock
-        if not lock.acquire(timeout=LOCK_TIMEOUT_S):
+    def _turn(self) -> Iterator[tuple[int, os.stat_result]]:
+        """The log and its state, locked against every other writer."""
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
             raise TimeoutError(errno.ETIMEDOUT, "the log stayed locked")
         try:
-            # A fresh description for each turn: a forked child would share the lock of an old one.
-            while (file := self._open_current()) is None:
-                pass
-            try:
-                yield file
-            finally:
-                fcntl.flock(file, fcntl.LOCK_UN)
-                os.close(file)
+            while (status := self._lock_current()) is None:
+                self._close_file()
+            yield self._file, status
         finally:
-            lock.release()
+            if self._file >= 0:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._lock.release()
 
-    def _open_current(self) -> int | None:
-        """(1): the locked log, or None if it was moved away between opening and locking."""
-        file = os.open(LOG_NAME, _FLAGS, 0o600, dir_fd=self._descriptor)
+    def _lock_current(self) -> os.stat_result | None:
+        """(1): the locked log's state, or None if what was locked is no longer the log.
+
+        The file stays open between writes: opening it each time costs a third of a flush.
+        """
+        if self._file < 0:
+            self._file = os.open(LOG_NAME, _FLAGS, 0o600, dir_fd=self._descriptor)
+            status = os.fstat(self._file)
+            self._identity = status.st_dev, status.st_ino
+        wait_for_lock(self._file, fcntl.LOCK_EX)
         try:
-            wait_for_lock(file, fcntl.LOCK_EX)
-            status = os.fstat(file)
-            # Another user's or another name's file could be changed behind our back.
-            if (
-                not stat.S_ISREG(status.st_mode)
-                or status.st_uid != os.geteuid()
-                or status.st_mode & 0o077
-                or status.st_nlink > 1
-            ):
-                raise PermissionError(errno.EPERM, "not a private plain file")
-            if status.st_nlink == 1:
-                named = os.stat(LOG_NAME, dir_fd=self._descriptor, follow_symlinks=False)
-                if (named.st_dev, named.st_ino) == (status.st_dev, status.st_ino):
-                    return file
+            named = os.stat(LOG_NAME, dir_fd=self._descriptor, follow_symlinks=False)
         except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)
-        return None
+            return None
+        # Through another user or another name the file could be changed behind our back.
+        if (
+            not stat.S_ISREG(named.st_mode)
+            or named.st_uid != os.geteuid()
+            or named.st_mode & 0o077
+            or named.st_nlink != 1
+        ):
+            raise PermissionError(errno.EPERM, "not a private plain file")
+        return named if (named.st_dev, named.st_ino) == self._identity else None
 
-    def _end_of(self, file: int) -> _Tail:
+    def _close_file(self) -> None:
+        file, self._file, self._tail = self._file, -1, None
+        if file >= 0:
+            os.close(file)
+
+    def forget_parent(self) -> None:
+        """After a fork: the open file shares its lock with the parent, our lock may be held."""
+        self._lock = threading.Lock()
+        self._close_file()
+
+    def _end_of(self, file: int, status: os.stat_result) -> _Tail:
         """(2): the end of the log, mended if need be."""
-        status = os.fstat(file)
         known = self._tail
-        if known is not None and known[:3] == (status.st_dev, status.st_ino, status.st_size):
-            return known
-        size_bytes = status.st_size
+        if known is not None:
+            if status.st_size == known.size_bytes:
+                return known
+            if status.st_size < known.size_bytes:  # acknowledged records are never taken back
+                raise altered("records that were on the disk are gone from the audit log")
         try:
-            torn, end_bytes, last = _look_at_end(file, size_bytes)
+            torn, end_bytes, last = _look_at_end(file, status.st_size)
         except chain.BadRecord as problem:
             raise altered(f"the last record of the audit log was altered: {problem}") from None
-        tail = _Tail(status.st_dev, status.st_ino, end_bytes, *last)
+        tail = _Tail(end_bytes, *last)
         if not torn:
             return tail
         self._tail = None
         os.ftruncate(file, end_bytes)
         body: dict[str, Json] = {"cut_bytes": len(torn), "cut_sha256": sha256(torn).hexdigest()}
-        _, fields = self._fields(Event(EventKind.RECOVERY, "", "holdfast", "audit", body))
-        return self._append(file, tail, fields)
+        draft = self._draft(Event(EventKind.RECOVERY, "", "holdfast", "audit", body))
+        return self._append(file, tail, draft)
 
-    def _append(self, file: int, end: _Tail, fields: dict[str, Json]) -> _Tail:
+    def _append(self, file: int, end: _Tail, draft: _Draft) -> _Tail:
         """(3) and (4): one record after `end`, on the disk or not there at all."""
-        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         seq = end.seq + 1
-        line = chain.seal(
-            {**fields, "seq": seq, "time": now.replace("+00:00", "Z"), "prev": end.prev}
-        )
+        fields = {**draft.fields, "seq": seq, "time": now, "prev": end.prev}
+        line = chain.seal(fields, body=draft.body)
         try:
             if os.write(file, line + b"\n") != len(line) + 1:
                 raise OSError(errno.ENOSPC, "a part of the record was not written")
@@ -213,7 +226,18 @@ class AuditLog:
             _take_back(file, end.size_bytes)
             raise
         size_bytes = end.size_bytes + len(line) + 1
-        return _Tail(end.device, end.inode, size_bytes, seq, chain.line_digest(line))
+        return _Tail(size_bytes, seq, chain.line_digest(line))
+
+
+_LOGS: weakref.WeakSet[AuditLog] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for log in _LOGS:
+        log.forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _take_back(file: int, size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Reading the record: check it whole, or walk through it. Never writes, needs no running Holdfast."""
+"""Reading the record: check it whole, or walk through it. Never writes, trusts no writer."""
 
 from __future__ import annotations
 

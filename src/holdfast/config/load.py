@@ -111,7 +111,7 @@ class _Source:
     @property
     def in_shell(self) -> str:
         """For a command in a mend. The default place must stay unquoted to be expanded."""
-        return shlex.quote(self.path) if self.named else self.shown
+        return shlex.quote(self.shown) if self.named else self.shown
 
 
 def _find(file: str | None, environ: Mapping[str, str]) -> _Source:

@@ -67,23 +67,24 @@ def _check_extension(text: str) -> str:
     return text
 
 
-_PLAIN_NAME = re.compile(r"[^/\\*?\[\]\x00-\x1f\x7f]+")
 _NAME_MOST_BYTES = 255  # the kernel's own limit for one name
 
 
-def _check_name(text: str) -> str:
-    fits = text.isprintable() and len(text.encode()) <= _NAME_MOST_BYTES
-    # A path or a pattern would never equal a name, so it would protect nothing in silence.
-    if text in {".", ".."} or not fits or _PLAIN_NAME.fullmatch(text) is None:
-        raise PydanticCustomError(
-            "name", 'is not a plain file name. Write one name, for example ".npmrc".'
-        )
+def _check_protected(text: str) -> str:
+    # What no file can be called would protect nothing, in silence. "\\" is a Windows habit.
+    for name in text.split("/"):
+        fits = 0 < len(name.encode()) <= _NAME_MOST_BYTES and name.isprintable()
+        if not fits or name in {".", ".."} or "\\" in name:
+            raise PydanticCustomError(
+                "name",
+                'is not a relative path of plain names. Write for example ".npmrc", "keys/*.pem".',
+            )
     return text
 
 
 # ISO-2: these hold the host's secrets and its doors; no setting opens them as a whole.
 _CLOSED = frozenset(
-    ("/", "/root", "/home", "/etc", "/proc", "/sys", "/run", "/dev", "/var", "/tmp", "/var/run")  # noqa: S108 - refused, not used
+    ("/", "/root", "/home", "/etc", "/proc", "/sys", "/run", "/dev", "/var", "/tmp", "/var/run")
 )
 # Sockets, devices and other processes' memory: nothing below these is a plain directory of data.
 _CLOSED_BELOW = ("/proc/", "/sys/", "/dev/", "/run/", "/var/run/")
@@ -247,8 +248,10 @@ class WorkspaceSection(Section):
         least=100,
         most=10_000_000,
     )
-    extra_protected_names: tuple[Annotated[str, AfterValidator(_check_name)], ...] = _list(
-        (), "names to hide beside the built-in ones (.env, .ssh, key files …)", most=256
+    extra_protected_names: tuple[Annotated[str, AfterValidator(_check_protected)], ...] = _list(
+        (),
+        "names to hide beside the built-in ones, in any folder; * and ? match within one name",
+        most=256,
     )
     keep_changes_days: int = _number(
         7, "how long copy-on-write changes wait for `diff` and `apply`", least=1, most=365

@@ -14,6 +14,8 @@ from holdfast.core.limits import LimitName, Limits
 from holdfast.core.verdict import Decision, Verdict
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+Cover: TypeAlias = tuple[Literal["ro", "hide", "pin"], str]
+"""How a name in a workspace is covered, and its path beneath it."""
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 
 _ID = re.compile(r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}")
@@ -89,6 +91,18 @@ class FileOperation:
 
 
 @dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One name in a workspace."""
+
+    name: str
+    path: str
+    kind: Literal["file", "dir", "symlink", "other"]
+    size_bytes: int
+    mode: int
+    modified_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceRequest:
     """Which files a run works on: a host directory in some mode, or a session's own folder."""
 
@@ -110,7 +124,7 @@ class WorkspaceMount:
     layers_fd: int | None = None
     layers_path: str | None = None
     """For copy-on-write: the directory that holds `upper` and `work`."""
-    covers: tuple[tuple[Literal["ro", "hide", "pin"], str], ...] = ()
+    covers: tuple[Cover, ...] = ()
     home: bool = True
     """Whether the program's HOME is the workspace; not for a directory of the user's."""
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
 from holdfast.core.errors import WorkspaceError
+from holdfast.core.types import FileEntry as Entry
 from holdfast.sandbox.native._syscalls import (
     RESOLVE_BENEATH,
     RESOLVE_NO_MAGICLINKS,
@@ -41,18 +42,6 @@ ENTRIES_MAX = 1_000_000
 """Bound of a walk that was given none: more is a workspace made to wear us out."""
 
 Kind = Literal["file", "dir", "symlink", "other"]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One name in a workspace, as the file API tells it."""
-
-    name: str
-    path: str
-    kind: Kind
-    size_bytes: int
-    mode: int
-    modified_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +181,25 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def copy_data(source: int, target: int) -> None:
+    """Copy a file's bytes and leave its holes holes: a sparse terabyte must not fill the disk."""
+    size, at = os.fstat(source).st_size, 0
+    while at < size:
+        try:
+            at = os.lseek(source, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole is left
+                break
+            raise
+        end = os.lseek(source, at, os.SEEK_HOLE)
+        os.lseek(target, at, os.SEEK_SET)
+        while at < end and (part := os.pread(source, min(1 << 20, end - at), at)):
+            write_all(target, part)
+            at += len(part)
+        size = min(size, os.fstat(source).st_size)
+    os.ftruncate(target, size)
 
 
 def new_owner(dir_fd: int) -> tuple[int, int] | None:

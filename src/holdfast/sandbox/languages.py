@@ -10,15 +10,8 @@ from dataclasses import dataclass
 from importlib import resources
 
 from holdfast.core.errors import BadInput
+from holdfast.core.languages import canonical
 from holdfast.core.types import RunCode
-
-ALIASES = {
-    "python": "python", "py": "python", "python3": "python",
-    "shell": "shell", "sh": "shell", "bash": "shell",
-    "javascript": "javascript", "js": "javascript", "node": "javascript",
-}  # fmt: skip
-
-BY_EXTENSION = {".py": "python", ".sh": "shell", ".bash": "shell", ".js": "javascript"}
 
 DENO_INSIDE = "/opt/deno/deno"
 
@@ -32,18 +25,6 @@ class Program:
     tells_value: bool = False
     extra_bind: tuple[str, str] | None = None
     env: tuple[tuple[str, str], ...] = ()
-
-
-def canonical(language: str) -> str:
-    """The language's one name; an unknown one is told what there is."""
-    name = ALIASES.get(language.strip().lower())
-    if name is None:
-        raise BadInput(
-            f"unknown language {language[:40]!r}",
-            mend="Use one of: " + ", ".join(sorted(set(ALIASES.values()))) + ".",
-            code="HF-UNKNOWN-LANGUAGE",
-        )
-    return name
 
 
 def program_for(want: RunCode) -> Program:
@@ -66,7 +47,7 @@ def program_for(want: RunCode) -> Program:
             if deno is not None:
                 # Deno's own permissions are not our wall; the kernel's are, so it may do all.
                 words = (DENO_INSIDE, "run", "--quiet", "--no-prompt", "-A", "/code/main.js")
-                env = (("DENO_DIR", "/tmp/.deno"),)  # noqa: S108  # the cell's own /tmp
+                env = (("DENO_DIR", "/tmp/.deno"),)
                 return Program(words, "/code/main.js", extra_bind=(deno, DENO_INSIDE), env=env)
     raise BadInput(
         f"no interpreter for {want.language!r:.40} on this host",

@@ -105,7 +105,7 @@ def _rule(entry: Protected) -> _Rule:
 class Protection:
     """The protected names, ready to be asked. Immutable."""
 
-    __slots__ = ("_literal", "_wild", "entries")
+    __slots__ = ("_any_wild", "_literal", "_wild", "entries")
 
     def __init__(self, entries: Iterable[Protected]) -> None:
         self.entries = tuple(entries)
@@ -117,6 +117,8 @@ class Protection:
                 self._wild.append(_rule(entry))
             else:
                 self._literal.setdefault(fold(last), []).append(_rule(entry))
+        # One match instead of one per pattern: a scan asks this of every file there is.
+        self._any_wild = re.compile("|".join(rule.parts[-1].pattern for rule in self._wild) or "$.")
 
     def treatment_of(self, path: str, *, is_dir: bool | None = None) -> Treatment | None:
         """How a path is treated: its own name at any depth, or that of a directory above.
@@ -134,9 +136,10 @@ class Protection:
         self, names: tuple[str, ...], *, end: int, is_dir: bool | None
     ) -> Treatment | None:
         """How the folded name at `end` is treated for itself, whatever is above it."""
+        wild = self._wild if self._any_wild.fullmatch(names[end - 1]) else ()
         matching = (
             rule.source.treatment
-            for rule in (*self._literal.get(names[end - 1], ()), *self._wild)
+            for rule in (*self._literal.get(names[end - 1], ()), *wild)
             if (is_dir is None or rule.source.kind in {"any", "dir" if is_dir else "file"})
             and rule.matches(names, end)
         )

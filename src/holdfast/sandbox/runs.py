@@ -32,10 +32,6 @@ class Entry:
     def note_groups(self, paths: Iterable[str]) -> None:
         self._note("groups", paths)
 
-    def note_placeholders(self, paths: Iterable[str]) -> None:
-        """Empty files and folders that were put into a user's directory for this run."""
-        self._note("placeholders", paths)
-
     def _note(self, kind: str, paths: Iterable[str]) -> None:
         self._notes[kind] = list(paths)
         text = json.dumps(self._notes).encode()
@@ -71,15 +67,16 @@ class RunLedger:
                 os.unlink(path)
             os.close(descriptor)
 
-    def sweep(self) -> int:
-        """Remove what dead supervisors left; returns how many runs that were."""
-        swept = 0
+    def sweep(self) -> tuple[str, ...]:
+        """Remove what dead supervisors left; returns the ids of their runs and sessions."""
+        swept = []
         for name in os.listdir(self._directory):
             with suppress(OSError, BadInput):
-                swept += self._sweep_one(os.path.join(self._directory, check_id(name)))
-        return swept
+                self._sweep_one(os.path.join(self._directory, check_id(name)))
+                swept.append(name)
+        return tuple(swept)
 
-    def _sweep_one(self, path: str) -> int:
+    def _sweep_one(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             # Held by a live supervisor: BlockingIOError, an OSError, leaves it alone.
@@ -90,22 +87,9 @@ class RunLedger:
                 notes = {}  # cut short by the crash: the note was not made, so nothing was
             for group in notes.get("groups", ()):
                 _remove_group(group)
-            for placeholder in reversed(notes.get("placeholders", ())):
-                remove_placeholder(placeholder)
             os.unlink(path)
-            return 1
         finally:
             os.close(descriptor)
-
-
-def remove_placeholder(path: str) -> None:
-    """Only what is still empty and therefore still ours."""
-    with suppress(OSError):
-        info = os.lstat(path)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.rmdir(path)  # refuses unless empty
-        elif info.st_size == 0 and not os.path.islink(path):
-            os.unlink(path)
 
 
 def _remove_group(path: str) -> None:

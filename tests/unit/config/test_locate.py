@@ -119,7 +119,17 @@ class Writer:
         kind = self.pick("scalar", "scalar", "array", "table") if depth < 3 else "scalar"
         if kind == "scalar":
             lines = ['"""\n[x]\na = 1\n"""', "'''\n\"\"\"\n]'''"]
-            single = ["1", "-1.5", "true", '"a = [\\" #"', "'\\'", "2020-01-01 10:00:00", "''"]
+            single = [
+                "1",
+                '"""a""""',
+                "'''a''''",
+                "-1.5",
+                "true",
+                '"a = [\\" #"',
+                "'\\'",
+                "2020-01-01 10:00:00",
+                "''",
+            ]
             self.text += self.pick(*single, *([] if one_line else lines))
         elif kind == "array":
             self.array(path, depth, one_line=one_line)

@@ -105,11 +105,16 @@ def test_a_plain_host_directory_can_be_shown(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "/a", "*.pem", "a?", "[x]", "a\\b", "a\0", "a\nb", "é" * 128]
+    "name", ["", ".", "..", "a//b", "/a", "a/", "a/../b", "./a", "a\\b", "a\0", "a\nb", "é" * 128]
 )
 def test_a_protected_name_that_no_file_can_have_is_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         WorkspaceSection(extra_protected_names=(name,))
+
+
+@pytest.mark.parametrize("name", [".npmrc", "*.pem", "deploy/keys", "clé?.txt"])
+def test_names_patterns_and_relative_paths_can_be_protected(name: str) -> None:
+    assert WorkspaceSection(extra_protected_names=(name,)).extra_protected_names == (name,)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ _NAMESPACES = (
 )
 
 # The mount points that init fills; made before the root becomes read-only.
-_EMPTY_DIRS = ("/tmp", "/dev/shm", "/dev/pts", "/workspace", "/.holdfast/empty")  # noqa: S108  # inside
+_EMPTY_DIRS = ("/tmp", "/dev/shm", "/dev/pts", "/workspace", "/.holdfast/empty")
 _LAYER_DIRS = ("/.holdfast/lower", "/.holdfast/cow")
 
 

@@ -17,9 +17,10 @@ from holdfast.sandbox.native.plan import Plan
 _DESCRIPTOR_ROOM = 64
 _TMP_INODES = 16_384
 _LOCKED_BYTES = 8 * 1024 * 1024
-_MAPPED_ROOT = "/run"  # in the keeper's private mount namespace, see stage_all in cell/keep.c
+_STAGE = "/run"  # in the keeper's private mount namespace, see stage_all in cell/keep.c
+_LAYERS = {"/.holdfast/lower": "lower", "/.holdfast/cow": "cow"}
 
-_WRITABLE = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108  # inside
+_WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
 
 
@@ -101,17 +102,9 @@ def keeper_plan(
         plan.step("tasks", path)
     for path in remove:
         plan.step("remove", path)
-    binds = []
-    for number, place in enumerate(shown):
-        source = place.outside
-        if walls.drop_to is not None:
-            # Root's directories are often closed to others (/root is 0700), and files made inside
-            # must belong to the directory's owner: mount by descriptor, ids mapped.
-            source = f"{_MAPPED_ROOT}/{number}"
-            owner = os.fstat(place.descriptor)
-            kind = "map" if place.mapped else "plain"
-            plan.step("stage", place.descriptor, source, kind, owner.st_uid, owner.st_gid)
-        binds.append(bwrap.Bind(source, place.inside, place.read_only))
+    binds = [bwrap.Bind(place.outside, place.inside, place.read_only) for place in shown]
+    if walls.drop_to is not None:
+        binds = _stage(plan, shown)
     if walls.drop_to is not None:
         plan.step("user", walls.drop_to, walls.drop_to)
     passed = {cell_fd, plan_fd, status_fd, *job.descriptors.values(), *job.files.values()}
@@ -122,11 +115,33 @@ def keeper_plan(
         walls.root,
         binds=binds,
         files=job.files,
-        layers=job.mount.mode is WorkspaceMode.COPY_ON_WRITE,
+        layers=_has_layers_inside(walls, job),
         command=(f"/proc/self/fd/{cell_fd}", "init", str(plan_fd), str(status_fd)),
     )
     plan.step("exec", *command)
     return plan.encode()
+
+
+def _stage(plan: Plan, shown: Sequence[Shown]) -> list[bwrap.Bind]:
+    """Root's directories are often closed to others (/root is 0700), and files made inside must
+    belong to the directory's owner: so they are mounted by descriptor, with ids mapped."""
+    binds = []
+    for number, place in enumerate(shown):
+        layer = _LAYERS.get(place.inside)
+        source = f"{_STAGE}/{layer or number}"
+        owner = os.fstat(place.descriptor)
+        kind = "layer" if layer == "cow" else "map" if place.mapped else "plain"
+        plan.step("stage", place.descriptor, source, kind, owner.st_uid, owner.st_gid)
+        if layer is None:
+            binds.append(bwrap.Bind(source, place.inside, place.read_only))
+    if any(place.inside in _LAYERS for place in shown):
+        plan.step("overlay", f"{_STAGE}/merged")
+        binds.append(bwrap.Bind(f"{_STAGE}/merged", "/workspace", read_only=False))
+    return binds
+
+
+def _has_layers_inside(walls: Walls, job: Job) -> bool:
+    return job.mount.mode is WorkspaceMode.COPY_ON_WRITE and walls.drop_to is None
 
 
 def init_plan(walls: Walls, job: Job) -> bytes:
@@ -156,19 +171,19 @@ def init_plan(walls: Walls, job: Job) -> bytes:
 def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     limits, mount = job.limits, job.mount
     tmp_bytes = min(walls.tmp_bytes, limits.disk_bytes)
-    plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777")  # noqa: S108
+    plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777")
     shm_bytes = min(walls.shm_bytes, limits.memory_bytes)
-    plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes=1024,mode=1777")  # noqa: S108
+    plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes=1024,mode=1777")
     plan.step("devpts", "/dev/pts")
-    watched = ["/tmp", "/dev/shm"]  # noqa: S108
+    watched = ["/tmp", "/dev/shm"]
     if mount.dir_fd is None:
         options = f"size={limits.disk_bytes},nr_inodes={limits.file_count},mode=0755"
         plan.step("tmpfs", "/workspace", options)
         watched.append("/workspace")
-    elif mount.mode is WorkspaceMode.COPY_ON_WRITE:
+    elif _has_layers_inside(walls, job):
         plan.step("expect", "/.holdfast/lower", *_identity(mount.dir_fd))
         plan.step("overlay", "/.holdfast", "/workspace")
-    else:
+    elif mount.mode is not WorkspaceMode.COPY_ON_WRITE:
         plan.step("expect", "/workspace", *_identity(mount.dir_fd))
     if mount.covers:
         plan.step("workspace", "/workspace")
@@ -182,14 +197,17 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
         plan.step("cover", "ro", f"/proc/{name}")
     for path in watched:
         plan.step("watch", path)
+    for path in _WRITABLE:
+        plan.step("search", path)
     plan.step("file-size", limits.file_size_bytes)
+    plan.step("open-files", limits.open_files)
 
 
 def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
     wanted = {
         resource.RLIMIT_CORE: 0,  # a core dump would be written by the host's own handler
         resource.RLIMIT_NOFILE: limits.open_files + _DESCRIPTOR_ROOM,
-        resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_over in cell/watch.c
+        resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_of in cell/watch.c
         resource.RLIMIT_CPU: int(limits.cpu_s) + 2,  # each process; the group's sum is watched
         resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
         resource.RLIMIT_RTPRIO: 0,

@@ -190,7 +190,7 @@ def _program(action: Action) -> tuple[languages.Program, bytes]:
 
 
 def _home(workspace: WorkspaceLease) -> str:
-    return "/workspace" if workspace.mount.home else "/tmp"  # noqa: S108  # inside
+    return "/workspace" if workspace.mount.home else "/tmp"
 
 
 def _environment(action: Action, program: languages.Program, *, home: str) -> Mapping[str, str]:
@@ -201,7 +201,7 @@ def _environment(action: Action, program: languages.Program, *, home: str) -> Ma
         "USER": "sandbox",
         "LOGNAME": "sandbox",
         "LANG": "C.UTF-8",
-        "TMPDIR": "/tmp",  # noqa: S108  # inside
+        "TMPDIR": "/tmp",
         "SHELL": "/bin/sh",
         "HOLDFAST": "1",
         # Hooks copied from a template would be refused where .git/hooks is protected (FS-4).

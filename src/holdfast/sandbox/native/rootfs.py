@@ -14,21 +14,14 @@ from dataclasses import dataclass
 # Shown read-only where they exist. Nothing of /root, /home, /run, /var, /srv, /opt, /boot, /sys.
 _ETC = (
     ("/etc/alternatives", "Debian's choice of awk, editor, java: links that /usr/bin points to"),
-    ("/etc/ca-certificates", "names of certificate authorities"),
     ("/etc/fonts", "font configuration, for plots"),
     ("/etc/ld.so.cache", "where shared libraries are"),
-    ("/etc/ld.so.conf", "the same, for ldconfig"),
-    ("/etc/ld.so.conf.d", "the same, for ldconfig"),
     ("/etc/localtime", "the time zone"),
-    ("/etc/magic", "file(1)"),
-    ("/etc/mime.types", "types by extension"),
-    ("/etc/protocols", "names of protocols, getprotobyname"),
     ("/etc/services", "names of ports, getservbyname"),
     ("/etc/ssl/certs", "certificate authorities; never /etc/ssl/private"),
     ("/etc/ssl/openssl.cnf", "OpenSSL refuses to start without it on some hosts"),
-    ("/etc/terminfo", "terminals"),
 )
-_ETC_PREFIXES = ("java-", "openjdk", "python3")  # a JVM and Debian's Python keep defaults there
+_ETC_PREFIXES = ("java-", "openjdk")  # a JVM keeps its defaults there
 
 _USR_ALIASES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -37,55 +30,27 @@ HIDDEN_BELOW_USR = ("/usr/local/etc", "/usr/src", "/usr/lib/modules", "/usr/lib/
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
-# Parts of a fresh /proc that tell or change the host; hidden even where the kernel would refuse,
-# because as root it does not (FIELD: core_pattern was writable in published sandboxes).
+# Parts of a fresh /proc that tell about or change the host. Hidden even where the kernel would
+# refuse, because as root it does not (core_pattern was writable in two published sandboxes).
 PROC_HIDDEN = (
-    "acpi",
+    "acpi",  # hardware control
     "asound",
-    "bus",
-    "cmdline",
-    "config.gz",
-    "crypto",
-    "devices",
-    "diskstats",
-    "driver",
-    "dynamic_debug",
-    "execdomains",
-    "fb",
-    "fs",
-    "interrupts",
-    "iomem",
-    "ioports",
-    "irq",
-    "kallsyms",
-    "kcore",
+    "bus",  # raw PCI and input devices
+    "cmdline",  # boot parameters, sometimes with secrets
+    "fs",  # state of the host's file systems
+    "interrupts",  # keystroke timing
+    "irq",  # interrupt routing
+    "kallsyms",  # addresses for kernel exploits
+    "kcore",  # the kernel's memory
     "key-users",
-    "keys",
-    "kmsg",
-    "kpagecgroup",
-    "kpagecount",
-    "kpageflags",
+    "keys",  # keyrings are not namespaced
+    "kmsg",  # the kernel's log
     "latency_stats",
-    "locks",
-    "mdstat",
-    "misc",
     "modules",
-    "mtrr",
-    "pagetypeinfo",
-    "partitions",
-    "sched_debug",
-    "schedstat",
+    "sched_debug",  # every process of the host
     "scsi",
-    "slabinfo",
-    "softirqs",
-    "swaps",
-    "sysrq-trigger",
-    "sysvipc",
-    "timer_list",
-    "timer_stats",
-    "tty",
-    "vmallocinfo",
-    "zoneinfo",
+    "sysrq-trigger",  # reboots the host
+    "timer_list",  # addresses and processes of the host
 )
 PROC_READ_ONLY = ("sys",)
 

@@ -41,7 +41,8 @@ void mount_devpts(const char *path);
 void mount_overlay(const char *base, const char *target);
 void expect_same(const char *path, uint64_t device, uint64_t inode);
 void cover(int root_fd, const char *path, const char *treatment);
-void stage(int dir_fd, const char *target, int userns_fd, int read_only);
+int copy_tree(int dir_fd, int userns_fd, int read_only);
+void attach_tree(int tree, const char *target);
 
 /* walls.c */
 void set_rlimit(uint64_t resource, uint64_t value);
@@ -53,6 +54,7 @@ int seccomp_enforce(const char *filter, size_t length, int want_listener);
 
 /* watch.c */
 int is_full(const char *path);
-int has_file_over(const char *path, uint64_t size);
+int has_too_many_open(int listener, uint64_t most);
+int has_file_of(const char *path, uint64_t size);
 
 #endif

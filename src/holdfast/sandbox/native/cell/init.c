@@ -31,9 +31,10 @@
 
 static char *environment[MOST_WORDS], *arguments[MOST_WORDS];
 static int environment_count, argument_count;
-static const char *watched[MOST_WATCHED];
-static int watched_count;
-static uint64_t most_file_bytes;
+static const char *watched[MOST_WATCHED];  /* file systems of the cell's own: full is a limit */
+static const char *searched[MOST_WATCHED]; /* directories in which a file too large may lie */
+static int watched_count, searched_count;
+static uint64_t most_file_bytes, most_open_files;
 static const char *working_directory = "/";
 static struct {
   int from, to;
@@ -76,8 +77,12 @@ static int build(struct plan plan) {
       cover(AT_FDCWD, plan_need(&plan), treatment);
     } else if (strcmp(verb, "watch") == 0 && watched_count < MOST_WATCHED) {
       watched[watched_count++] = plan_need(&plan);
+    } else if (strcmp(verb, "search") == 0 && searched_count < MOST_WATCHED) {
+      searched[searched_count++] = plan_need(&plan);
     } else if (strcmp(verb, "file-size") == 0) {
       most_file_bytes = plan_number(&plan);
+    } else if (strcmp(verb, "open-files") == 0) {
+      most_open_files = plan_number(&plan);
     } else if (strcmp(verb, "rlimit") == 0) {
       uint64_t resource = plan_number(&plan);
       set_rlimit(resource, plan_number(&plan));
@@ -197,8 +202,9 @@ static const char *limit_after_end(int status) {
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) return "cpu";
   const char *limit = limit_of_mounts();
   if (limit != NULL) return limit;
-  for (int i = 0; i < watched_count; i++)
-    if (most_file_bytes > 0 && has_file_over(watched[i], most_file_bytes)) return "file_size";
+  if (status == 0 || most_file_bytes == 0) return NULL;
+  for (int i = 0; i < searched_count; i++)
+    if (has_file_of(searched[i], most_file_bytes + 1)) return "file_size";
   return NULL;
 }
 
@@ -230,6 +236,9 @@ int init(int plan_fd, int status_fd) {
   int signals = signalfd(-1, &child_ended, SFD_CLOEXEC | SFD_NONBLOCK);
   if (signals < 0) die("init-signalfd");
 
+  /* An ignored SIGXFSZ would be inherited, and the filter lets nobody change it later. */
+  for (int number = 1; number < NSIG; number++)
+    if (number != SIGKILL && number != SIGSTOP) signal(number, SIG_DFL);
   int listener = build(plan_read(plan_fd));
   close(plan_fd);
   pid_t program = start();
@@ -242,7 +251,8 @@ int init(int plan_fd, int status_fd) {
     int ready = poll(waits, 3, watched_count > 0 ? WATCH_EVERY_MS : -1);
     if (ready < 0 && errno != EINTR) die("init-poll");
     if (waits[1].revents) break; /* the supervisor is gone or wants the end */
-    if (waits[2].revents & POLLIN) limit = "open_files";
+    if (waits[2].revents & POLLIN && has_too_many_open(listener, most_open_files))
+      limit = "open_files";
     struct signalfd_siginfo ignored;
     while (read(signals, &ignored, sizeof ignored) > 0) continue;
     ended = reap(program, &status);

@@ -43,6 +43,7 @@ struct job {
   int drop;                        /* started as root: become uid/gid */
   struct plan stages;              /* where the stage steps begin */
   int stage_count;
+  const char *overlay;             /* where staged `lower` and `cow` are merged, or NULL */
   int passed[MOST_GROUPS];
   int passed_count;
   char *argv[MOST_WORDS];
@@ -81,9 +82,11 @@ static void read_job(struct plan plan, struct job *job) {
       job->drop = 1;
     } else if (strcmp(verb, "pass") == 0 && job->passed_count < MOST_GROUPS) {
       job->passed[job->passed_count++] = (int)plan_number(&plan);
-    } else if (strcmp(verb, "stage") == 0) {
+    } else if (strcmp(verb, "stage") == 0 && job->stage_count < MOST_GROUPS) {
       if (job->stage_count++ == 0) job->stages = (struct plan){verb, plan.end};
       for (int i = 0; i < 5; i++) plan_need(&plan);
+    } else if (strcmp(verb, "overlay") == 0) {
+      job->overlay = plan_need(&plan);
     } else if (strcmp(verb, "exec") == 0) {
       int count = 0;
       const char *word;
@@ -108,8 +111,20 @@ static void put_text(const char *path, const char *text) {
   close(fd);
 }
 
+static void put_map(pid_t child, const char *kind, uint64_t owner, unsigned id, int with_root) {
+  char path[64], text[128];
+  snprintf(path, sizeof path, "/proc/%d/%s_map", child, kind);
+  int length = snprintf(text, sizeof text, "%llu %u 1\n", (unsigned long long)owner, id);
+  /* overlayfs makes its own files in the upper layer as root, which must have some id there. */
+  if (with_root)
+    snprintf(text + length, sizeof text - (size_t)length, "%llu 0 1\n",
+             (unsigned long long)owner + 1);
+  put_text(path, text);
+}
+
 /* A user namespace is the only form in which the kernel takes an id mapping for a mount. */
-static int mapping_userns(uint64_t owner_uid, uint64_t owner_gid, const struct job *job) {
+static int mapping_userns(uint64_t owner_uid, uint64_t owner_gid, const struct job *job,
+                          int with_root) {
   int gate[2];
   if (pipe2(gate, O_CLOEXEC) != 0) die("map-pipe");
   pid_t child = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
@@ -120,13 +135,9 @@ static int mapping_userns(uint64_t owner_uid, uint64_t owner_gid, const struct j
     (void)!read(gate[0], &byte, 1);
     _exit(0);
   }
-  char path[64], line[96];
-  snprintf(path, sizeof path, "/proc/%d/uid_map", child);
-  snprintf(line, sizeof line, "%llu %u 1\n", (unsigned long long)owner_uid, job->uid);
-  put_text(path, line);
-  snprintf(path, sizeof path, "/proc/%d/gid_map", child);
-  snprintf(line, sizeof line, "%llu %u 1\n", (unsigned long long)owner_gid, job->gid);
-  put_text(path, line);
+  put_map(child, "uid", owner_uid, job->uid, with_root);
+  put_map(child, "gid", owner_gid, job->gid, with_root);
+  char path[64];
   snprintf(path, sizeof path, "/proc/%d/ns/user", child);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) die("map-open");
@@ -138,23 +149,34 @@ static int mapping_userns(uint64_t owner_uid, uint64_t owner_gid, const struct j
 
 /* Root only: show chosen directories, by descriptor and with ids mapped, under a private /run. */
 static void stage_all(const struct job *job) {
+  const char *targets[MOST_GROUPS];
+  int trees[MOST_GROUPS];
+  struct plan plan = job->stages;
+  /* Copied before we leave the mount namespace in which the descriptors were opened. */
+  for (int i = 0; i < job->stage_count; i++) {
+    plan_need(&plan); /* the verb */
+    int fd = (int)plan_number(&plan);
+    targets[i] = plan_need(&plan);
+    const char *kind = plan_need(&plan); /* "map", "layer" (map for an upper layer) or "plain" */
+    int map = strcmp(kind, "plain") != 0, layer = strcmp(kind, "layer") == 0;
+    uint64_t owner_uid = plan_number(&plan);
+    uint64_t owner_gid = plan_number(&plan);
+    int userns = map ? mapping_userns(owner_uid, owner_gid, job, layer) : -1;
+    trees[i] = copy_tree(fd, userns, !map);
+    if (userns >= 0) close(userns);
+  }
   if (unshare(CLONE_NEWNS) != 0) die("stage-unshare");
   if (mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) die("stage-private");
   if (mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k") != 0)
     die("stage-run");
-  struct plan plan = job->stages;
   for (int i = 0; i < job->stage_count; i++) {
-    plan_need(&plan); /* the verb */
-    int fd = (int)plan_number(&plan);
-    const char *target = plan_need(&plan);
-    const char *kind = plan_need(&plan); /* "map" or "plain" */
-    uint64_t owner_uid = plan_number(&plan);
-    uint64_t owner_gid = plan_number(&plan);
-    int map = strcmp(kind, "map") == 0;
-    int userns = map ? mapping_userns(owner_uid, owner_gid, job) : -1;
-    if (mkdir(target, 0755) != 0) die("stage-mkdir");
-    stage(fd, target, userns, !map);
-    if (userns >= 0) close(userns);
+    if (mkdir(targets[i], 0755) != 0) die("stage-mkdir");
+    attach_tree(trees[i], targets[i]);
+  }
+  /* The kernel takes id-mapped layers only from the namespace they were mapped in: merged here. */
+  if (job->overlay != NULL) {
+    if (mkdir(job->overlay, 0755) != 0) die("stage-mkdir");
+    mount_overlay("/run", job->overlay);
   }
 }
 
@@ -175,7 +197,7 @@ static _Noreturn void become_bubblewrap(const struct job *job, pid_t keeper) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) die("keep-pdeathsig");
   if (getppid() != keeper) _exit(125);
   if (chdir("/") != 0) die("keep-chdir");
-  umask(077);
+  umask(022); /* bubblewrap makes the directories of the cell's root with it */
   /* ISO-9: whatever was inherited closes at exec unless the plan names it. */
   if (syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) != 0) die("keep-close-range");
   for (int i = 0; i < job->passed_count; i++)

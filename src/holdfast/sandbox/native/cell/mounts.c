@@ -1,5 +1,5 @@
 /* Mounts by descriptor. Runs with CAP_SYS_ADMIN over the cell's own mount namespace only (init),
- * or as root in a private mount namespace before root is dropped (stage). */
+ * or as root in a private mount namespace before root is dropped (copy_tree, attach_tree). */
 #define _GNU_SOURCE
 #include "cell.h"
 
@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -66,6 +67,13 @@ void mount_overlay(const char *base, const char *target) {
   if (mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV,
             "lowerdir=lower,upperdir=cow/upper,workdir=cow/work,userxattr") != 0)
     die("mount-overlay");
+  /* overlayfs falls back to read-only by itself when the upper layer cannot be used. */
+  struct statvfs info;
+  if (statvfs(target, &info) != 0) die("overlay-stat");
+  if (info.f_flag & ST_RDONLY) {
+    errno = EROFS;
+    die("overlay-read-only");
+  }
   if (chdir("/") != 0) die("overlay-chdir");
   /* The layers themselves must not be reachable: writing `lower` or `upper` would bypass it. */
   char path[512];
@@ -115,12 +123,16 @@ void cover(int root_fd, const char *path, const char *treatment) {
   close(target);
 }
 
-void stage(int dir_fd, const char *target, int userns_fd, int read_only) {
+int copy_tree(int dir_fd, int userns_fd, int read_only) {
   int tree = clone_tree(dir_fd, 0);
   if (tree < 0) die("stage-clone");
   uint64_t set = ATTR_NOSUID | ATTR_NODEV | (read_only ? ATTR_RDONLY : 0);
   if (userns_fd >= 0) set |= ATTR_IDMAP;
   if (set_attr(tree, set, userns_fd, 0) != 0) die(userns_fd >= 0 ? "stage-idmap" : "stage-attr");
+  return tree;
+}
+
+void attach_tree(int tree, const char *target) {
   int place = open(target, O_PATH | O_CLOEXEC);
   if (place < 0 || put_over(tree, place) != 0) die("stage-move");
   close(place);

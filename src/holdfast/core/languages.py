@@ -1,0 +1,33 @@
+"""The names of languages; which program runs them is the sandbox's affair."""
+
+from __future__ import annotations
+
+from holdfast.core.errors import BadInput
+
+ALIASES = {
+    "python": "python",
+    "py": "python",
+    "python3": "python",
+    "shell": "shell",
+    "sh": "shell",
+    "bash": "shell",
+    "javascript": "javascript",
+    "js": "javascript",
+    "node": "javascript",
+}
+
+BY_EXTENSION = {".py": "python", ".sh": "shell", ".bash": "shell", ".js": "javascript"}
+
+NAMES = tuple(sorted(set(ALIASES.values())))
+
+
+def canonical(language: str) -> str:
+    """The language's one name; an unknown one is told what there is."""
+    name = ALIASES.get(language.strip().lower())
+    if name is None:
+        raise BadInput(
+            f"unknown language {language[:40]!r}",
+            mend=f"Use one of: {', '.join(NAMES)}.",
+            code="HF-UNKNOWN-LANGUAGE",
+        )
+    return name

@@ -1,0 +1,49 @@
+"""Words of users turned into plain values; shared by all interfaces, so they mean the same."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from holdfast.core.errors import BadInput
+from holdfast.core.limits import Limits, parse_size
+from holdfast.core.types import WorkspaceMode, WorkspaceRequest
+
+
+def parse_workspace(text: str | None) -> WorkspaceRequest:
+    """`DIR`, `DIR:ro`, `DIR:rw` or `DIR:cow`; without a mode it is read-only."""
+    if text is None:
+        return WorkspaceRequest()
+    directory, colon, mode = text.rpartition(":")
+    if not colon or "/" in mode:
+        return WorkspaceRequest(WorkspaceMode.READ_ONLY, text)
+    try:
+        return WorkspaceRequest(WorkspaceMode(mode), directory)
+    except ValueError:
+        pass
+    raise BadInput(
+        f"{mode[:20]!r} is not a way to give a workspace",
+        mend="Write DIR:ro, DIR:rw or DIR:cow.",
+        code="HF-BAD-WORKSPACE",
+    )
+
+
+def with_limits(
+    limits: Limits,
+    *,
+    timeout: float | None = None,
+    memory: str | int | None = None,
+    **others: float | None,
+) -> Limits:
+    """The profile's limits with a call's own on top. CPU time follows a longer wall time."""
+    changes: dict[str, float | int] = {
+        name: value for name, value in others.items() if value is not None
+    }
+    if timeout is not None:
+        changes["wall_s"] = float(timeout)
+        changes.setdefault("cpu_s", max(float(timeout), limits.cpu_s))
+    if memory is not None:
+        changes["memory_bytes"] = parse_size(memory, what="memory")
+    known = {spec.name for spec in fields(Limits)}
+    if not changes.keys() <= known:
+        raise BadInput(f"unknown limit: {', '.join(sorted(changes.keys() - known))}")
+    return replace(limits, **changes)  # type: ignore[arg-type]  # checked by Limits itself

@@ -1,0 +1,346 @@
+"""The async core of the SDK. Each call makes an `Action` and hands it to the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+import anyio
+
+from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.core.languages import canonical
+from holdfast.core.limits import Limits
+from holdfast.core.types import (
+    Action,
+    FileEntry,
+    FileOperation,
+    Outcome,
+    OutputSink,
+    RunCode,
+    RunCommand,
+    Status,
+)
+from holdfast.interfaces.requests import parse_workspace, with_limits
+from holdfast.runtime import wiring
+
+TextSink = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What came of a command or a piece of code."""
+
+    outcome: Outcome = field(repr=False)
+    status: Status
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    value: object
+    text: str | None
+    results: Sequence[object]
+    error: object
+    limit: str | None
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Execution:
+        return cls(
+            outcome=outcome,
+            status=outcome.status,
+            exit_code=outcome.exit_code,
+            stdout=outcome.stdout,
+            stderr=outcome.stderr,
+            value=outcome.value,
+            text=outcome.text,
+            results=outcome.results,
+            error=outcome.error if outcome.error is not None else outcome.code_error,
+            limit=outcome.limit.value if outcome.limit else None,
+        )
+
+    def raise_for_status(self) -> Execution:
+        self.outcome.raise_for_status()
+        return self
+
+
+def _sink(on_stdout: TextSink | None, on_stderr: TextSink | None) -> OutputSink | None:
+    """Text as it comes. A character cut by a chunk's border waits for its rest."""
+    if on_stdout is None and on_stderr is None:
+        return None
+    import codecs  # noqa: PLC0415  # only for streaming callers
+
+    make = codecs.getincrementaldecoder("utf-8")
+    decoders = {"stdout": make("replace"), "stderr": make("replace")}
+    callbacks = {"stdout": on_stdout, "stderr": on_stderr}
+
+    def deliver(name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+        callback = callbacks[name]
+        text = decoders[name].decode(chunk)
+        if callback is not None and text:
+            callback(text)
+
+    return deliver
+
+
+class AsyncCommands:
+    """Programs in a sandbox."""
+
+    def __init__(self, sandbox: AsyncSandbox) -> None:
+        self._sandbox = sandbox
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | str | None = None,
+        on_stdout: TextSink | None = None,
+        on_stderr: TextSink | None = None,
+    ) -> Execution:
+        """A string is given to the shell, a list is started as it is."""
+        argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
+        return await self._sandbox.perform(
+            RunCommand(argv),
+            timeout=timeout,
+            envs=envs,
+            stdin=stdin,
+            sink=_sink(on_stdout, on_stderr),
+        )
+
+
+class AsyncFiles:
+    """Files of a sandbox's workspace, reached from outside and never beyond it (FS-1, FS-7)."""
+
+    def __init__(self, sandbox: AsyncSandbox) -> None:
+        self._sandbox = sandbox
+
+    async def read(self, path: str) -> str:
+        """The file as text; bytes that are no UTF-8 are replaced. For the bytes: `read_bytes`."""
+        return (await self.read_bytes(path)).decode("utf-8", "replace")
+
+    async def read_bytes(self, path: str) -> bytes:
+        content = await self._do(FileOperation("read", path))
+        assert isinstance(content, bytes)  # noqa: S101  # the port's meaning of "read"
+        return content
+
+    async def write(self, path: str, content: str | bytes) -> None:
+        data = content.encode("utf-8") if isinstance(content, str) else bytes(content)
+        await self._do(FileOperation("write", path, data))
+
+    async def list(self, path: str = ".") -> Sequence[FileEntry]:
+        entries = await self._do(FileOperation("list", path))
+        assert isinstance(entries, tuple)  # noqa: S101  # as above
+        return entries
+
+    async def stat(self, path: str) -> FileEntry | None:
+        entry = await self._do(FileOperation("stat", path))
+        assert entry is None or isinstance(entry, FileEntry)  # noqa: S101  # as above
+        return entry
+
+    async def exists(self, path: str) -> bool:
+        return bool(await self._do(FileOperation("exists", path)))
+
+    async def make_dir(self, path: str) -> None:
+        await self._do(FileOperation("make_dir", path))
+
+    async def move(self, path: str, target: str) -> None:
+        await self._do(FileOperation("move", path, target=target))
+
+    async def remove(self, path: str) -> None:
+        await self._do(FileOperation("remove", path))
+
+    async def _do(self, operation: FileOperation) -> object:
+        outcome = await self._sandbox.perform_raw(operation)
+        if outcome.error is not None:
+            raise HoldfastError(
+                outcome.error.message, mend=outcome.error.mend, code=outcome.error.code
+            )
+        return outcome.payload
+
+
+class AsyncSandbox:
+    """A workspace with limits and an environment; every command in it is isolated afresh."""
+
+    def __init__(
+        self,
+        house: wiring.House,
+        *,
+        limits: Limits,
+        envs: Mapping[str, str],
+        allow_domains: tuple[str, ...],
+        language: str,
+        stack: AsyncExitStack,
+        session_id: str,
+    ) -> None:
+        self._house = house
+        self._limits = limits
+        self._envs = envs
+        self._allow_domains = allow_domains
+        self._language = language
+        self._stack = stack
+        self._principal = wiring.principal("sdk")
+        self._alive = True
+        self.id = session_id
+        self.commands = AsyncCommands(self)
+        self.files = AsyncFiles(self)
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        profile: str | None = None,
+        workspace: str | None = None,
+        allow_domains: Sequence[str] = (),
+        envs: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        memory: str | int | None = None,
+        language: str = "python",
+        config: str | None = None,
+        **limits: float,
+    ) -> _Creation:
+        """A sandbox to be awaited or entered: `async with AsyncSandbox.create() as sbx`."""
+
+        async def make() -> AsyncSandbox:
+            house = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
+            own = with_limits(
+                house.settings.limits.to_limits(), timeout=timeout, memory=memory, **limits
+            )
+            stack = AsyncExitStack()
+            session_id = stack.enter_context(house.session(parse_workspace(workspace)))
+            return cls(
+                house,
+                limits=own,
+                envs=dict(envs or {}),
+                allow_domains=tuple(allow_domains),
+                language=canonical(language),
+                stack=stack,
+                session_id=session_id,
+            )
+
+        return _Creation(make)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    async def run_code(
+        self,
+        code: str | bytes,
+        *,
+        language: str | None = None,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | str | None = None,
+        on_stdout: TextSink | None = None,
+        on_stderr: TextSink | None = None,
+    ) -> Execution:
+        """Run code in this sandbox's workspace and tell the value of its last expression."""
+        text = code.encode("utf-8") if isinstance(code, str) else code
+        return await self.perform(
+            RunCode(canonical(language or self._language), text),
+            timeout=timeout,
+            envs=envs,
+            stdin=stdin,
+            sink=_sink(on_stdout, on_stderr),
+        )
+
+    async def kill(self) -> None:
+        """End the sandbox; its private workspace is removed. Copy-on-write changes are kept."""
+        self._alive = False
+        with anyio.CancelScope(shield=True):
+            await self._stack.aclose()
+
+    async def perform(
+        self,
+        want: RunCommand | RunCode,
+        *,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | str | None = None,
+        sink: OutputSink | None = None,
+    ) -> Execution:
+        limits = with_limits(self._limits, timeout=timeout)
+        data = stdin.encode("utf-8") if isinstance(stdin, str) else stdin
+        outcome = await self.perform_raw(
+            want, limits=limits, envs=envs or {}, stdin=data, sink=sink
+        )
+        return Execution.of(outcome)
+
+    async def perform_raw(
+        self,
+        want: RunCommand | RunCode | FileOperation,
+        *,
+        limits: Limits | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        sink: OutputSink | None = None,
+    ) -> Outcome:
+        """One action through the runtime's steps; the only way anything happens here."""
+        if not self._alive:
+            raise BadInput(
+                "the sandbox was ended", mend="Create a new one.", code="HF-SANDBOX-ENDED"
+            )
+        action = Action(
+            principal=self._principal,
+            want=want,
+            session_id=self.id,
+            limits=limits or self._limits,
+            env={**self._envs, **(envs or {})},
+            stdin=stdin,
+            allow_domains=self._allow_domains,
+        )
+        return await self._house.runtime.perform(action, sink=sink)
+
+
+class _Creation:
+    """Lets `create` be awaited or entered, as people write both."""
+
+    def __init__(self, make: Callable[[], Awaitable[AsyncSandbox]]) -> None:
+        self._make = make
+        self._sandbox: AsyncSandbox | None = None
+
+    def __await__(self) -> Generator[object, None, AsyncSandbox]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> AsyncSandbox:
+        self._sandbox = await self._make()
+        return self._sandbox
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._sandbox is not None:
+            await self._sandbox.kill()
+
+
+async def run_code(
+    code: str | bytes,
+    *,
+    language: str = "python",
+    profile: str | None = None,
+    workspace: str | None = None,
+    allow_domains: Sequence[str] = (),
+    envs: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    memory: str | int | None = None,
+    stdin: bytes | str | None = None,
+    config: str | None = None,
+    on_stdout: TextSink | None = None,
+    on_stderr: TextSink | None = None,
+    **limits: float,
+) -> Execution:
+    """One shot: fresh isolation, nothing kept."""
+    house = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
+    action = Action(
+        principal=wiring.principal("sdk"),
+        want=RunCode(canonical(language), code.encode() if isinstance(code, str) else code),
+        workspace=parse_workspace(workspace),
+        limits=with_limits(
+            house.settings.limits.to_limits(), timeout=timeout, memory=memory, **limits
+        ),
+        env=dict(envs or {}),
+        stdin=stdin.encode() if isinstance(stdin, str) else stdin,
+        allow_domains=tuple(allow_domains),
+    )
+    return Execution.of(await house.runtime.perform(action, sink=_sink(on_stdout, on_stderr)))

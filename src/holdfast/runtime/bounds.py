@@ -1,0 +1,94 @@
+"""Step 1: nothing unbounded or malformed goes further. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from holdfast.core.errors import BadInput
+from holdfast.core.types import Action, FileOperation, RunCode, RunCommand, check_id
+
+_MOST_ARGUMENTS = 4000
+_MOST_ARGUMENT_BYTES = 128 * 1024 - 1  # the kernel's MAX_ARG_STRLEN
+_MOST_ARGUMENTS_BYTES = 1024 * 1024
+_MOST_VARIABLES = 512
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_MOST_DOMAINS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How large an action may be."""
+
+    max_code_bytes: int
+    max_stdin_bytes: int
+
+    def check(self, action: Action) -> None:
+        """Raise `BadInput` for the first thing out of bounds."""
+        check_id(action.id, what="action id")
+        if action.session_id is not None:
+            check_id(action.session_id, what="session id")
+        match action.want:
+            case RunCommand(argv):
+                _check_words(argv)
+            case RunCode(code=code):
+                if len(code) > self.max_code_bytes:
+                    raise BadInput(
+                        f"the code has {len(code)} bytes; {self.max_code_bytes} are allowed",
+                        mend="Put data into a file of the workspace, or raise "
+                        "sandbox.max_code_bytes.",
+                        code="HF-CODE-TOO-LARGE",
+                    )
+                if b"\0" in code:
+                    raise BadInput(
+                        "the code holds a NUL byte, so it is not program text",
+                        mend="Check that the file is source code.",
+                        code="HF-NUL-BYTE",
+                    )
+            case FileOperation():
+                pass  # paths are bounded where they are resolved, sizes by the workspace's limits
+        if action.stdin is not None and len(action.stdin) > self.max_stdin_bytes:
+            raise BadInput(
+                f"standard input is larger than the {self.max_stdin_bytes} bytes allowed",
+                mend="Give the data as a file of the workspace.",
+                code="HF-STDIN-TOO-LARGE",
+            )
+        _check_env(action)
+
+
+def _check_words(argv: tuple[str, ...]) -> None:
+    if not argv or not argv[0]:
+        raise BadInput(
+            "no command was given", mend="Write it after `--`, for example: holdfast run -- ls -la"
+        )
+    sizes = [len(word.encode("utf-8", "surrogateescape")) for word in argv]
+    too_long = max(sizes) > _MOST_ARGUMENT_BYTES or sum(sizes) > _MOST_ARGUMENTS_BYTES
+    if len(argv) > _MOST_ARGUMENTS or too_long:
+        raise BadInput(
+            "the command line is too long",
+            mend="Give long data through a file or standard input.",
+            code="HF-ARGUMENTS-TOO-LONG",
+        )
+    if any("\0" in word for word in argv):
+        raise BadInput("an argument holds a NUL byte", mend="Remove it.", code="HF-NUL-BYTE")
+
+
+def _check_env(action: Action) -> None:
+    if len(action.env) > _MOST_VARIABLES:
+        raise BadInput(f"more than {_MOST_VARIABLES} variables", code="HF-BAD-ENV")
+    for name, value in action.env.items():
+        if _NAME.fullmatch(name) is None:
+            raise BadInput(
+                f"{name[:60]!r} is not a variable's name",
+                mend="Use letters, digits and underscores.",
+                code="HF-BAD-ENV",
+            )
+        size = len(value.encode("utf-8", "surrogateescape"))
+        if "\0" in value or size > _MOST_ARGUMENT_BYTES:
+            raise BadInput(
+                f"the value of {name} holds a NUL byte or is too long",
+                mend="Give long or binary data through a file.",
+                code="HF-BAD-ENV",
+            )
+    if len(action.allow_domains) > _MOST_DOMAINS:
+        raise BadInput(f"more than {_MOST_DOMAINS} allowed domains", code="HF-BAD-DOMAIN")

@@ -1,0 +1,269 @@
+"""The one path of every action. Whoever reads this file sees all that can happen to one.
+
+   (1) bound and parse      (6) write the intent; a failed write denies
+   (2) who asks             (7) lease what it needs: a slot, a workspace
+   (3) guard the input      (8) run
+   (4) judge                (9) guard and clean the output
+   (5) ask a person        (10) write the outcome, give every lease back
+
+A failure of any step ends here as a value: denied or error, with a code, and recorded. Only a bug
+or a cancellation leaves as an exception, and the leases are given back then, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import anyio
+
+from holdfast.core.errors import AuditFailed, BadInput, HoldfastError
+from holdfast.core.events import Event, EventKind
+from holdfast.core.limits import LimitName
+from holdfast.core.ports import (
+    AuditPort,
+    GovernorPort,
+    GuardPort,
+    PolicyPort,
+    SandboxPort,
+    WorkspacePort,
+)
+from holdfast.core.types import (
+    Action,
+    ErrorInfo,
+    FileOperation,
+    Finding,
+    Json,
+    Outcome,
+    OutputSink,
+    RunCode,
+    RunCommand,
+    RunResult,
+    Status,
+)
+from holdfast.core.verdict import Decision, Verdict
+from holdfast.runtime.bounds import Bounds
+
+_EXIT_WALL = 124
+_EXIT_KILLED = 137
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """The parts, met in the one place where they meet."""
+
+    bounds: Bounds
+    policy: PolicyPort
+    guard: GuardPort
+    audit: AuditPort
+    governor: GovernorPort
+    sandbox: SandboxPort
+    workspaces: WorkspacePort
+
+    async def perform(self, action: Action, *, sink: OutputSink | None = None) -> Outcome:
+        """Carry one action through all steps. A refusal is a value."""
+        decision = Decision(Verdict.DENY, reason="refused before it was judged")
+        findings: Sequence[Finding] = ()
+        audit_id = ""
+        try:
+            # (1) Sizes, ids, encodings: nothing below sees an unbounded value.
+            self.bounds.check(action)
+            # (2) Who: on one machine the principal is the user who started us; nobody is refused
+            # here, but nobody unnamed passes either.
+            if not action.principal.name:
+                raise BadInput("nobody is named as the one who asks")
+            # (3) A signal for the judge, never the wall.
+            findings = self.guard.screen(action)
+            # (4) Pure; no match is DENY.
+            decision = self.policy.judge(action, findings)
+            # (5) No interface of this version can put a question to a person: no answer is a no.
+            if decision.verdict is Verdict.ASK:
+                decision = replace(
+                    decision,
+                    verdict=Verdict.DENY,
+                    reason=f"nobody could be asked: {decision.reason}",
+                )
+            if decision.verdict is not Verdict.ALLOW:
+                audit_id = self._record(action, EventKind.DENIAL, _decided(decision))
+                error = ErrorInfo("HF-DENIED", decision.reason, "Change the policy to allow it.")
+                return _ended(action, Status.DENIED, decision, findings, audit_id, error)
+            # (6) Durable before the effect, or there is no effect (AUD-1).
+            audit_id = self._record(action, EventKind.INTENT, _intent(action, decision))
+        except HoldfastError as error:
+            return self._refused(action, decision, findings, audit_id, error)
+        try:
+            outcome = await self._carry_out(action, decision, audit_id, sink)
+        except HoldfastError as error:
+            return self._refused(action, decision, findings, audit_id, error)
+        except BaseException:  # cancelled, or a bug: the record says that it did not end well
+            self._record_quietly(action, {"status": "interrupted"})
+            raise
+        # (10) The outcome; every lease was given back on the way out of `_carry_out`.
+        try:
+            self._record(action, EventKind.OUTCOME, _summary(outcome))
+        except AuditFailed as error:
+            return _ended(action, Status.ERROR, decision, findings, audit_id, ErrorInfo.of(error))
+        return replace(outcome, findings=(*findings, *outcome.findings))
+
+    async def _carry_out(
+        self, action: Action, decision: Decision, audit_id: str, sink: OutputSink | None
+    ) -> Outcome:
+        if isinstance(action.want, FileOperation):
+            # (7)+(8) A file operation needs no sandbox: it works on descriptors beneath the root.
+            payload = await anyio.to_thread.run_sync(self.workspaces.operate, action)
+            return Outcome(
+                status=Status.OK,
+                action_id=action.id,
+                decision=decision,
+                audit_id=audit_id,
+                payload=payload,
+            )
+        # (7) Given back in any case, cancellation included: both are context managers.
+        async with (
+            self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
+            self.workspaces.lease(action) as workspace,
+        ):
+            # (8) Inside the walls.
+            result = await self.sandbox.run(action, slot=slot, workspace=workspace, sink=sink)
+            with anyio.CancelScope(shield=True):
+                settled = await anyio.to_thread.run_sync(workspace.settle)
+            # (9) What comes back is untrusted.
+            result = self.guard.clean(action, result)
+            result = replace(result, findings=(*result.findings, *settled))
+            return _outcome(action, decision, audit_id, result, workspace.id)
+
+    def _refused(
+        self,
+        action: Action,
+        decision: Decision,
+        findings: Sequence[Finding],
+        audit_id: str,
+        error: HoldfastError,
+    ) -> Outcome:
+        """The one place where a failed step becomes an answer."""
+        body: dict[str, Json] = {
+            "status": "error",
+            "code": error.code,
+            "message": error.message,
+            "detail": error.detail,
+        }
+        if not isinstance(error, AuditFailed):
+            audit_id = self._record_quietly(action, body) or audit_id
+        return _ended(action, Status.ERROR, decision, findings, audit_id, ErrorInfo.of(error))
+
+    def _record(self, action: Action, kind: EventKind, body: dict[str, Json]) -> str:
+        principal = action.principal
+        event = Event(kind, action.id, principal.name, principal.interface, body)
+        return self.audit.write(event)
+
+    def _record_quietly(self, action: Action, body: dict[str, Json]) -> str:
+        """For what already failed: a second failure must not hide the first."""
+        try:
+            return self._record(action, EventKind.OUTCOME, body)
+        except AuditFailed:
+            return ""
+
+
+def _ended(
+    action: Action,
+    status: Status,
+    decision: Decision,
+    findings: Sequence[Finding],
+    audit_id: str,
+    error: ErrorInfo,
+) -> Outcome:
+    return Outcome(
+        status=status,
+        action_id=action.id,
+        decision=decision,
+        findings=tuple(findings),
+        audit_id=audit_id,
+        error=error,
+    )
+
+
+def _outcome(
+    action: Action,
+    decision: Decision,
+    audit_id: str,
+    result: RunResult,
+    workspace_id: str | None,
+) -> Outcome:
+    if result.limit is not None:
+        status = Status.LIMIT
+    else:
+        status = Status.OK if result.exit_code == 0 else Status.FAILED
+    return Outcome(
+        status=status,
+        action_id=action.id,
+        decision=decision,
+        exit_code=_exit_code(result),
+        stdout=result.stdout.decode("utf-8", "replace"),
+        stderr=result.stderr.decode("utf-8", "replace"),
+        stdout_bytes=result.stdout,
+        stderr_bytes=result.stderr,
+        truncated=result.truncated,
+        limit=result.limit,
+        value=result.value,
+        text=result.text,
+        results=result.results,
+        code_error=result.code_error,
+        usage=result.usage,
+        findings=result.findings,
+        audit_id=audit_id,
+        workspace_id=workspace_id,
+        sandbox_path=result.path,
+    )
+
+
+def _exit_code(result: RunResult) -> int | None:
+    """The program's own; a run that a limit ended never looks like a success."""
+    if result.limit is LimitName.WALL:
+        return _EXIT_WALL
+    if result.limit is LimitName.MEMORY:
+        return _EXIT_KILLED
+    if result.limit is not None and not result.exit_code:
+        return _EXIT_KILLED
+    return result.exit_code
+
+
+def _decided(decision: Decision) -> dict[str, Json]:
+    return {**decision.to_json(), "source": decision.source}
+
+
+def _intent(action: Action, decision: Decision) -> dict[str, Json]:
+    """What is going to be done. Names of variables, never their values; code by digest."""
+    body: dict[str, Json] = {
+        "decision": _decided(decision),
+        "workspace": {"mode": action.workspace.mode.value, "directory": action.workspace.directory},
+        "session": action.session_id,
+        "env_names": sorted(action.env),
+        "stdin_bytes": None if action.stdin is None else len(action.stdin),
+    }
+    match action.want:
+        case RunCommand(argv):
+            body["command"] = list(argv)
+        case RunCode(language, code):
+            body |= {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
+            body["code"] = code.decode("utf-8", "replace")
+        case FileOperation() as operation:
+            body |= {"file": operation.name, "path": operation.path, "target": operation.target}
+            body["content_bytes"] = len(operation.content)
+    return body
+
+
+def _summary(outcome: Outcome) -> dict[str, Json]:
+    return {
+        "status": outcome.status.value,
+        "exit_code": outcome.exit_code,
+        "limit": outcome.limit.value if outcome.limit else None,
+        "usage": outcome.usage.to_json(),
+        "stdout_sha256": hashlib.sha256(outcome.stdout_bytes).hexdigest(),
+        "stderr_sha256": hashlib.sha256(outcome.stderr_bytes).hexdigest(),
+        "stdout_bytes": len(outcome.stdout_bytes),
+        "stderr_bytes": len(outcome.stderr_bytes),
+        "findings": [dict(finding.to_json()) for finding in outcome.findings],
+        "workspace_id": outcome.workspace_id,
+        "sandbox_path": outcome.sandbox_path,
+    }

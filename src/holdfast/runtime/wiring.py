@@ -1,0 +1,166 @@
+"""The composition root: configuration in, a `Runtime` out. The only place that names all parts."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from holdfast.audit.log import AuditLog
+from holdfast.config.load import load_settings
+from holdfast.config.models import Settings
+from holdfast.core.errors import HoldfastError
+from holdfast.core.types import Principal, WorkspaceMode, WorkspaceRequest, new_id
+from holdfast.guard.passive import PassiveGuard
+from holdfast.policy.explicit import ExplicitPolicy
+from holdfast.runtime.bounds import Bounds
+from holdfast.runtime.pipeline import Runtime
+from holdfast.sandbox.given import open_given
+from holdfast.sandbox.governor import Governor
+from holdfast.sandbox.native.cold import HostLayers, NativeSandbox, NativeSettings
+from holdfast.sandbox.runs import RunLedger
+from holdfast.sandbox.workspace import Workspaces, WorkspaceSettings
+from holdfast.sandbox.workspace_store import WorkspaceStore
+
+_PROMISED_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """A runtime with what interfaces need beside it."""
+
+    runtime: Runtime
+    settings: Settings
+    store: WorkspaceStore
+    ledger: RunLedger
+    audit: AuditLog
+
+    @contextmanager
+    def session(self, request: WorkspaceRequest) -> Iterator[str]:
+        """A workspace that lives as long as somebody holds it; swept if the holder is killed."""
+        session_id = new_id("sbx")
+        with self.ledger.open(session_id):
+            if request.directory is not None:
+                # Refused now, with a clear word, rather than at the first command.
+                descriptor, place = open_given(request.directory, state_home=self.store.home)
+                os.close(descriptor)
+                request = WorkspaceRequest(request.mode, place)
+            self.store.make(session_id, request)
+            try:
+                yield session_id
+            finally:
+                if request.mode is not WorkspaceMode.COPY_ON_WRITE:
+                    self.store.remove(session_id)
+
+
+@functools.cache
+def shared_house(config: str | None, profile: str | None) -> House:
+    """One house for all sandboxes of a process that are configured alike."""
+    return open_house(config=config, profile=profile)
+
+
+def principal(interface: str) -> Principal:
+    """The user who started this process; the kernel's word, not the environment's."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = f"uid:{os.getuid()}"
+    return Principal(name, interface)
+
+
+def state_home(environ: Mapping[str, str]) -> str:
+    """`$HOLDFAST_HOME`, else the XDG state folder; made 0700, refused if others may write to it."""
+    home = environ.get("HOLDFAST_HOME") or os.path.join(
+        environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "holdfast"
+    )
+    try:
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        info = os.stat(home)
+    except OSError as error:
+        raise HoldfastError(
+            "the Holdfast state folder cannot be made",
+            mend="Set HOLDFAST_HOME to a directory you can write to.",
+            code="HF-STATE",
+            detail=str(error),
+        ) from error
+    if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
+        raise HoldfastError(
+            "the Holdfast state folder is open to other users",
+            mend="chmod 700 it, and make sure that it belongs to you.",
+            code="HF-STATE-UNSAFE",
+        )
+    return os.path.realpath(home)
+
+
+def open_house(
+    *,
+    config: str | None = None,
+    profile: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> House:
+    """Read the configuration, look at the host, tidy up after the dead, put the parts together."""
+    environ = os.environ if environ is None else environ
+    settings = load_settings(file=config, profile=profile, environ=environ)
+    home = state_home(environ)
+    store = WorkspaceStore(home)
+    ledger = RunLedger(os.path.join(home, "runs"))
+    dead = ledger.sweep()
+    store.placeholders.sweep()
+    store.sweep(dead=dead, keep_days=settings.workspace.keep_changes_days)
+    audit = AuditLog.open(
+        os.path.join(home, "audit"), max_field_bytes=settings.audit.max_field_bytes
+    )
+    runtime = Runtime(
+        bounds=Bounds(
+            max_code_bytes=settings.sandbox.max_code_bytes,
+            max_stdin_bytes=settings.sandbox.max_stdin_bytes,
+        ),
+        policy=ExplicitPolicy(),
+        guard=PassiveGuard(),
+        audit=audit,
+        governor=_governor(settings, home),
+        sandbox=NativeSandbox(_native_settings(settings), HostLayers.detect(), ledger),
+        workspaces=Workspaces(store, _workspace_settings(settings)),
+    )
+    return House(runtime, settings, store, ledger, audit)
+
+
+def _governor(settings: Settings, home: str) -> Governor:
+    governor = settings.governor
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Governor(
+        os.path.join(home, "governor"),
+        max_concurrent=governor.max_concurrent,
+        max_promised_memory_bytes=governor.max_promised_memory_bytes
+        or int(total * _PROMISED_SHARE),
+        queue_timeout_s=governor.queue_timeout_s,
+        min_available_memory_bytes=governor.min_available_memory_bytes,
+        max_memory_pressure_percent=governor.max_memory_pressure_percent,
+    )
+
+
+def _native_settings(settings: Settings) -> NativeSettings:
+    sandbox = settings.sandbox
+    return NativeSettings(
+        uid_base=sandbox.uid_base,
+        tmp_bytes=sandbox.tmp_bytes,
+        shm_bytes=sandbox.shm_bytes,
+        max_result_bytes=sandbox.max_result_bytes,
+        extra_read_only_paths=sandbox.extra_read_only_paths,
+        dangerously_without_cgroup=sandbox.dangerously_without_cgroup,
+        dangerously_without_landlock=sandbox.dangerously_without_landlock,
+    )
+
+
+def _workspace_settings(settings: Settings) -> WorkspaceSettings:
+    workspace = settings.workspace
+    return WorkspaceSettings(
+        blocked_extensions=workspace.blocked_extensions,
+        max_walk_entries=workspace.max_walk_entries,
+        extra_protected_names=workspace.extra_protected_names,
+        dangerously_expose_sensitive_names=workspace.dangerously_expose_sensitive_names,
+    )

@@ -1,0 +1,320 @@
+"""Workspaces: the files a run works on, made ready before it and settled after it (FS-1..4).
+
+Every directory is opened once; what was judged is what is mounted, by descriptor. A given one:
+  (1) open it without following a link at its end; refuse silly roots by the real place it has;
+  (2) share-lock it; (3) put placeholders where protected names could be planted;
+  (4) find the protected names and list what must be covered.
+After the run: (5) settle; (6) take the placeholders away again if nobody else works there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+
+from holdfast.core.errors import BadInput, WorkspaceError
+from holdfast.core.types import (
+    Action,
+    Cover,
+    FileOperation,
+    Finding,
+    WorkspaceMode,
+    WorkspaceMount,
+    WorkspaceRequest,
+)
+from holdfast.sandbox import border, placeholders, protected
+from holdfast.sandbox.beneath import Beneath
+from holdfast.sandbox.given import open_given
+from holdfast.sandbox.protected import Protection, Treatment
+from holdfast.sandbox.workspace_store import Session, WorkspaceStore
+
+_COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems stamp; `time` has no name for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceSettings:
+    """The part of the configuration that workspaces need."""
+
+    blocked_extensions: tuple[str, ...]
+    max_walk_entries: int
+    extra_protected_names: tuple[str, ...]
+    dangerously_expose_sensitive_names: bool
+    max_file_read_bytes: int = 64 * 1024 * 1024
+
+
+class Lease:
+    """A workspace while one action uses it."""
+
+    def __init__(
+        self,
+        mount: WorkspaceMount,
+        *,
+        workspace_id: str | None = None,
+        beneath: Beneath | None = None,
+        settings: WorkspaceSettings | None = None,
+    ) -> None:
+        self.mount = mount
+        self.id = workspace_id
+        self.beneath = beneath
+        self._settings = settings
+        self._before_bytes = 0
+
+    def used_bytes(self) -> int | None:
+        """New data on disk. The kernel bounds a workspace in memory; a read-only one has none."""
+        if self.beneath is None or self._settings is None:
+            return None
+        used, _count = self.beneath.usage(max_entries=self._settings.max_walk_entries)
+        return used - self._before_bytes
+
+    def settle(self) -> Sequence[Finding]:
+        return ()
+
+
+class WrittenLease(Lease):
+    """A workspace in which code writes straight to the host's disk: a border is checked after."""
+
+    def __init__(
+        self,
+        mount: WorkspaceMount,
+        *,
+        workspace_id: str | None,
+        beneath: Beneath,
+        settings: WorkspaceSettings,
+        protection: Protection,
+        action: Action,
+        quarantine_dir: str,
+    ) -> None:
+        super().__init__(mount, workspace_id=workspace_id, beneath=beneath, settings=settings)
+        self._border_settings = settings
+        self._protection = protection
+        self._action = action
+        self._quarantine_dir = quarantine_dir
+        self._started_ns = time.clock_gettime_ns(_COARSE_CLOCK)
+        most = settings.max_walk_entries
+        self._before = protected.scan(beneath, protection, max_entries=most)
+        self._before_bytes, self._before_files = beneath.usage(max_entries=most)
+
+    def settle(self) -> Sequence[Finding]:
+        assert self.beneath is not None  # noqa: S101  # by construction
+        limits, settings = self._action.limits, self._border_settings
+        return border.settle(
+            self.beneath,
+            protection=self._protection,
+            before=self._before,
+            started_ns=self._started_ns,
+            rules=border.BorderRules(
+                max_file_bytes=limits.file_size_bytes,
+                max_total_bytes=self._before_bytes + limits.disk_bytes,
+                max_files=self._before_files + limits.file_count,
+                blocked_extensions=settings.blocked_extensions,
+            ),
+            quarantine_dir=self._quarantine_dir,
+            max_entries=settings.max_walk_entries,
+        )
+
+
+class Workspaces:
+    """The port's implementation."""
+
+    def __init__(self, store: WorkspaceStore, settings: WorkspaceSettings) -> None:
+        self._store = store
+        self._settings = settings
+        protection = protected.load().with_extra(settings.extra_protected_names)
+        if settings.dangerously_expose_sensitive_names:
+            protection = Protection(())
+        self._protection = protection
+
+    @asynccontextmanager
+    async def lease(self, action: Action) -> AsyncIterator[Lease]:
+        with ExitStack() as stack:
+            if action.session_id is not None:
+                session = self._store.session(action.session_id)
+                request = session.request
+            else:
+                session, request = None, action.workspace
+            prepare = self._private if request.mode is WorkspaceMode.PRIVATE else self._given
+            yield await anyio.to_thread.run_sync(prepare, action, request, session, stack)
+
+    def _private(
+        self,
+        action: Action,
+        request: WorkspaceRequest,
+        session: Session | None,
+        stack: ExitStack,
+    ) -> Lease:
+        limits = action.limits
+        if session is None and limits.disk_bytes <= limits.memory_bytes:
+            # In memory: quick, bounded by the kernel, and gone with the cell.
+            return Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
+        if session is None:
+            # More disk than memory was asked for: a folder of its own, removed at the end.
+            session = self._store.make(action.id, request)
+            stack.callback(self._store.remove, action.id)
+        path = session.files_path
+        beneath = stack.enter_context(Beneath.open(path))
+        mount = WorkspaceMount(mode=WorkspaceMode.PRIVATE, dir_fd=beneath.fd, path=path)
+        return WrittenLease(
+            mount,
+            workspace_id=session.id,
+            beneath=beneath,
+            settings=self._settings,
+            protection=Protection(()),  # nothing of the user's is there to protect
+            action=action,
+            quarantine_dir=session.quarantine_path,
+        )
+
+    def _given(
+        self,
+        action: Action,
+        request: WorkspaceRequest,
+        session: Session | None,
+        stack: ExitStack,
+    ) -> Lease:
+        # (1) Open and judge.
+        descriptor, path = open_given(request.directory or "", state_home=self._store.home)
+        beneath = stack.enter_context(Beneath(descriptor))
+        # (2) Lock.
+        lock = stack.enter_context(placeholders.shared_lock(beneath.fd))
+        most = self._settings.max_walk_entries
+        held: tuple[str, ...] = ()
+        if request.mode is WorkspaceMode.READ_WRITE:
+            # (3) Placeholders; (6) is promised first, so that a failure here leaves none behind.
+            stack.callback(self._store.placeholders.remove, beneath, lock)
+            held = self._store.placeholders.put(beneath, self._protection.placeholders())
+        # (4) What is protected, placeholders included.
+        found = protected.scan(beneath, self._protection, max_entries=most)
+        covers = covers_for(found, request.mode, held=held)
+        if request.mode is WorkspaceMode.READ_ONLY:
+            mount = WorkspaceMount(
+                mode=request.mode, dir_fd=beneath.fd, path=path, covers=covers, home=False
+            )
+            return Lease(mount, workspace_id=session.id if session else None)
+        if session is None:
+            session = self._store.make(action.id, WorkspaceRequest(request.mode, path))
+        if request.mode is WorkspaceMode.READ_WRITE:
+            if action.session_id is None:
+                stack.callback(self._store.remove_if_empty, session.id)
+            mount = WorkspaceMount(
+                mode=request.mode, dir_fd=beneath.fd, path=path, covers=covers, home=False
+            )
+            return WrittenLease(
+                mount,
+                workspace_id=session.id,
+                beneath=beneath,
+                settings=self._settings,
+                protection=self._protection,
+                action=action,
+                quarantine_dir=session.quarantine_path,
+            )
+        layers = stack.enter_context(Beneath.open(session.layers_path))
+        upper = stack.enter_context(Beneath.open(session.upper_path))
+        mount = WorkspaceMount(
+            mode=request.mode,
+            dir_fd=beneath.fd,
+            path=path,
+            layers_fd=layers.fd,
+            layers_path=session.layers_path,
+            covers=covers,
+            home=False,
+        )
+        return Lease(mount, workspace_id=session.id, beneath=upper, settings=self._settings)
+
+    def operate(self, action: Action) -> object:
+        """One call of the file API (FS-7), on descriptors beneath the workspace only."""
+        want = action.want
+        if not isinstance(want, FileOperation) or action.session_id is None:
+            raise BadInput("file operations need a session's workspace")
+        session = self._store.session(action.session_id)
+        with ExitStack() as stack:
+            beneath = stack.enter_context(self._beneath_of(session))
+            if session.request.mode is WorkspaceMode.READ_ONLY and want.name in _WRITING:
+                raise WorkspaceError(
+                    "the workspace is read-only",
+                    mend="Create the sandbox with the directory as :rw or :cow.",
+                    code="HF-WORKSPACE-READ-ONLY",
+                )
+            return self._perform(beneath, want, action)
+
+    def _beneath_of(self, session: Session) -> Beneath:
+        match session.request.mode:
+            case WorkspaceMode.PRIVATE:
+                return Beneath.open(session.files_path)
+            case WorkspaceMode.COPY_ON_WRITE:
+                raise WorkspaceError(
+                    "the file API does not see through copy-on-write layers",
+                    mend="Use commands in the sandbox, or `holdfast diff` for what changed.",
+                    code="HF-WORKSPACE-COW",
+                )
+            case _:
+                given = session.request.directory or ""
+                descriptor, _path = open_given(given, state_home=self._store.home)
+                return Beneath(descriptor, judge=self._protection.judge)
+
+    def _perform(self, beneath: Beneath, want: FileOperation, action: Action) -> object:
+        limits, blocked = action.limits, self._settings.blocked_extensions
+        result: object = None
+        match want.name:
+            case "read":
+                result = beneath.read(want.path, max_bytes=self._settings.max_file_read_bytes)
+            case "write":
+                beneath.write(
+                    want.path,
+                    want.content,
+                    max_file_bytes=limits.file_size_bytes,
+                    max_total_bytes=limits.disk_bytes,
+                    max_files=limits.file_count,
+                    blocked_extensions=blocked,
+                )
+            case "list":
+                result = beneath.list(want.path)
+            case "stat":
+                result = beneath.stat(want.path)
+            case "exists":
+                result = beneath.exists(want.path)
+            case "make_dir":
+                beneath.make_dir(want.path, max_files=limits.file_count)
+            case "move":
+                beneath.move(want.path, want.target, blocked_extensions=blocked)
+            case "remove":
+                beneath.remove(want.path, recursive=True)
+        return result
+
+
+_WRITING = frozenset({"write", "make_dir", "move", "remove"})
+
+
+def covers_for(
+    found: Sequence[protected.Found], mode: WorkspaceMode, *, held: Sequence[str] = ()
+) -> tuple[Cover, ...]:
+    """What init must mount over, in order; `held` are the placeholders that stand there.
+
+    Hiding matters in every mode. Read-only matters where writes reach the host at once; a directory
+    above a read-only name is pinned, or code would rename it away and make the name anew.
+    """
+    read_only = dict.fromkeys(held)
+    hidden: list[Cover] = []
+    for item in found:
+        if item.treatment is Treatment.HIDE:
+            hidden.append(("hide", item.path))
+        elif mode is WorkspaceMode.READ_WRITE:
+            if item.is_symlink:
+                raise WorkspaceError(
+                    f"{item.path[:200]} is a symlink with a protected name, which cannot be kept "
+                    "from being replaced",
+                    mend="Make it a real file or directory, or give the workspace as :cow or :ro.",
+                    code="HF-WORKSPACE-SYMLINK",
+                )
+            read_only[item.path] = None
+    covers: dict[str, Cover] = {}
+    for path in read_only:
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            way = "/".join(parts[:depth])
+            covers.setdefault(way, ("pin", way))
+        covers[path] = ("ro", path)
+    # From the top down: a mount put over a directory would hide those already made below it.
+    return (*(covers[path] for path in sorted(covers)), *hidden)

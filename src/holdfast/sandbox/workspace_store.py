@@ -1,0 +1,123 @@
+"""Where sessions keep their files: `$HOLDFAST_HOME/workspaces/ID`, mode 0700.
+
+files/        a private workspace          layers/upper, layers/work   copy-on-write layers
+quarantine/   what was moved out of it     session.json                what it was made for
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from holdfast.core.errors import HoldfastError, WorkspaceError
+from holdfast.core.types import WorkspaceMode, WorkspaceRequest, check_id
+from holdfast.sandbox.beneath import remove_tree
+from holdfast.sandbox.placeholders import Placeholders
+
+_MOST_ENTRIES_TO_REMOVE = 10_000_000
+_DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One workspace on disk."""
+
+    id: str
+    folder: str
+    request: WorkspaceRequest
+    made_ns: int
+
+    @property
+    def files_path(self) -> str:
+        return f"{self.folder}/files"
+
+    @property
+    def layers_path(self) -> str:
+        return f"{self.folder}/layers"
+
+    @property
+    def upper_path(self) -> str:
+        return f"{self.folder}/layers/upper"
+
+    @property
+    def quarantine_path(self) -> str:
+        return f"{self.folder}/quarantine"
+
+
+class WorkspaceStore:
+    """Makes, finds and removes sessions' folders."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self._folder = os.path.join(home, "workspaces")
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        self.placeholders = Placeholders(os.path.join(home, "placeholders"))
+
+    def make(self, session_id: str, request: WorkspaceRequest) -> Session:
+        folder = os.path.join(self._folder, check_id(session_id))
+        made_ns = time.time_ns()
+        try:
+            os.mkdir(folder, 0o700)
+            if request.mode is WorkspaceMode.PRIVATE:
+                os.mkdir(f"{folder}/files", 0o755)
+            if request.mode is WorkspaceMode.COPY_ON_WRITE:
+                for name in ("layers", "layers/upper", "layers/work"):
+                    os.mkdir(f"{folder}/{name}", 0o755)
+            text = {"mode": request.mode.value, "directory": request.directory, "made_ns": made_ns}
+            with open(f"{folder}/session.json", "x", encoding="utf-8") as file:
+                json.dump(text, file)
+        except OSError as error:
+            with suppress(OSError, WorkspaceError):
+                self.remove(session_id)
+            raise WorkspaceError(
+                "the workspace's folder cannot be made",
+                mend="Check space and permissions of the Holdfast state folder.",
+                code="HF-STATE",
+                detail=str(error),
+            ) from error
+        return Session(session_id, folder, request, made_ns)
+
+    def session(self, session_id: str) -> Session:
+        folder = os.path.join(self._folder, check_id(session_id))
+        try:
+            with open(f"{folder}/session.json", encoding="utf-8") as file:
+                noted = json.load(file)
+            request = WorkspaceRequest(WorkspaceMode(noted["mode"]), noted["directory"])
+            return Session(session_id, folder, request, int(noted["made_ns"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise WorkspaceError(
+                f"there is no workspace {session_id}",
+                mend="It was removed, or belongs to another user or HOLDFAST_HOME.",
+                code="HF-NO-WORKSPACE",
+            ) from error
+
+    def remove(self, session_id: str) -> None:
+        """All of it, code's read-only directories included; never following a link."""
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        parent = os.open(self._folder, flags)
+        try:
+            remove_tree(parent, check_id(session_id), max_entries=_MOST_ENTRIES_TO_REMOVE)
+        except FileNotFoundError:
+            pass
+        finally:
+            os.close(parent)
+
+    def remove_if_empty(self, session_id: str) -> None:
+        """A run on the user's own directory leaves a folder only if something was quarantined."""
+        session = self.session(session_id)
+        if not os.path.isdir(session.quarantine_path) or not os.listdir(session.quarantine_path):
+            self.remove(session_id)
+
+    def sweep(self, *, dead: Collection[str], keep_days: int) -> None:
+        """Remove the folders of runs that were killed, and changes nobody took over in time."""
+        for name in os.listdir(self._folder):
+            with suppress(OSError, HoldfastError):
+                session = self.session(name)
+                kept = session.request.mode is WorkspaceMode.COPY_ON_WRITE
+                age_s = (time.time_ns() - session.made_ns) / 1e9
+                if (name in dead and not kept) or (kept and age_s > keep_days * _DAY_S):
+                    self.remove(name)
