@@ -32,7 +32,7 @@ def host_compiler() -> str | None:
             source = Path(folder, "probe.c")
             source.write_text(
                 "#include <linux/openat2.h>\n#include <linux/seccomp.h>\n#include <stdio.h>\n"
-                "int main(void) { return puts(\"\") < 0; }\n"
+                'int main(void) { return puts("") < 0; }\n'
             )
             command = [found, *FLAGS, "-o", str(Path(folder, "probe")), str(source)]
             if subprocess.run(command, capture_output=True, check=False).returncode == 0:

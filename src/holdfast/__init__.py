@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.core.types import Outcome, Status
     from holdfast.core.verdict import Decision, Verdict
     from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution
-    from holdfast.interfaces.sdk.blocking import Sandbox, run_code
+    from holdfast.interfaces.sdk.blocking import Sandbox, run_code, run_command
 
 __version__ = "0.1.0"
 
@@ -52,6 +52,7 @@ _HOMES = {
     "Verdict": "holdfast.core.verdict",
     "WorkspaceError": "holdfast.core.errors",
     "run_code": "holdfast.interfaces.sdk.blocking",
+    "run_command": "holdfast.interfaces.sdk.blocking",
 }
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "Verdict",
     "WorkspaceError",
     "run_code",
+    "run_command",
 ]
 
 

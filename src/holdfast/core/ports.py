@@ -66,7 +66,7 @@ class WorkspaceLease(Protocol):
     def used_bytes(self) -> int | None:
         """What the run has added so far; None where the kernel itself bounds it."""
 
-    def settle(self) -> Sequence[Finding]:
+    async def settle(self) -> Sequence[Finding]:
         """After the run: enforce what only the border can, tell what was found (FS-3, FS-4)."""
 
 

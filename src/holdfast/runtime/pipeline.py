@@ -127,7 +127,7 @@ class Runtime:
             # (8) Inside the walls.
             result = await self.sandbox.run(action, slot=slot, workspace=workspace, sink=sink)
             with anyio.CancelScope(shield=True):
-                settled = await anyio.to_thread.run_sync(workspace.settle)
+                settled = await workspace.settle()
             # (9) What comes back is untrusted.
             result = self.guard.clean(action, result)
             result = replace(result, findings=(*result.findings, *settled))

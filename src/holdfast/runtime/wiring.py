@@ -57,12 +57,21 @@ class House:
                     self.store.remove(session_id)
 
 
-@functools.cache
-def shared_house(config: str | None, profile: str | None) -> House:
+def shared_house(config: str | None = None, profile: str | None = None) -> House:
     """One house for all sandboxes of a process that are configured alike."""
+    return _shared(config, profile, *(os.environ.get(name) for name in _SHAPING))
+
+
+# Another value of one of these is another house.
+_SHAPING = ("HOLDFAST_HOME", "HOLDFAST_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
+
+
+@functools.cache
+def _shared(config: str | None, profile: str | None, *_shaping: str | None) -> House:
     return open_house(config=config, profile=profile)
 
 
+@functools.cache
 def principal(interface: str) -> Principal:
     """The user who started this process; the kernel's word, not the environment's."""
     try:

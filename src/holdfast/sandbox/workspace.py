@@ -70,7 +70,7 @@ class Lease:
         used, _count = self.beneath.usage(max_entries=self._settings.max_walk_entries)
         return used - self._before_bytes
 
-    def settle(self) -> Sequence[Finding]:
+    async def settle(self) -> Sequence[Finding]:
         return ()
 
 
@@ -98,7 +98,10 @@ class WrittenLease(Lease):
         self._before = protected.scan(beneath, protection, max_entries=most)
         self._before_bytes, self._before_files = beneath.usage(max_entries=most)
 
-    def settle(self) -> Sequence[Finding]:
+    async def settle(self) -> Sequence[Finding]:
+        return await anyio.to_thread.run_sync(self._settle)
+
+    def _settle(self) -> Sequence[Finding]:
         assert self.beneath is not None  # noqa: S101  # by construction
         limits, settings = self._action.limits, self._border_settings
         return border.settle(
@@ -136,8 +139,18 @@ class Workspaces:
                 request = session.request
             else:
                 session, request = None, action.workspace
+            if session is None and self._fits_memory(action):
+                # Quick, bounded by the kernel, and gone with the cell.
+                yield Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
+                return
             prepare = self._private if request.mode is WorkspaceMode.PRIVATE else self._given
             yield await anyio.to_thread.run_sync(prepare, action, request, session, stack)
+
+    @staticmethod
+    def _fits_memory(action: Action) -> bool:
+        limits = action.limits
+        private = action.workspace.mode is WorkspaceMode.PRIVATE
+        return private and limits.disk_bytes <= limits.memory_bytes
 
     def _private(
         self,
@@ -146,10 +159,6 @@ class Workspaces:
         session: Session | None,
         stack: ExitStack,
     ) -> Lease:
-        limits = action.limits
-        if session is None and limits.disk_bytes <= limits.memory_bytes:
-            # In memory: quick, bounded by the kernel, and gone with the cell.
-            return Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
         if session is None:
             # More disk than memory was asked for: a folder of its own, removed at the end.
             session = self._store.make(action.id, request)

@@ -1,4 +1,4 @@
-"""The offline check names the first bad record (AUD-2) and reading never shows an altered one."""
+"""The offline check names the first bad record and reading never shows an altered one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ def reseal(line: bytes, **changes) -> bytes:
     return json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
 
 
-@pytest.mark.requirement("AUD-2")
 def test_untouched_log_verifies(folder, lines):
     assert check(folder, lines) == VerifyReport(True, COUNT, None, "")
     with AuditLog.open(str(folder)) as log:
@@ -72,7 +71,6 @@ def test_missing_log_does_not_verify(folder):
     assert verify(str(folder)) == VerifyReport(False, 0, None, "there is no audit log")
 
 
-@pytest.mark.requirement("AUD-2")
 @shared_folder
 @given(data=st.data())
 def test_any_altered_byte_is_found_at_its_record(folder, lines, data):
@@ -86,7 +84,6 @@ def test_any_altered_byte_is_found_at_its_record(folder, lines, data):
     assert (report.ok, report.records, report.first_bad) == (False, index, index + 1)
 
 
-@pytest.mark.requirement("AUD-2")
 @shared_folder
 @given(index=st.integers(0, COUNT - 2))
 def test_altered_and_resealed_record_breaks_the_next_link(folder, lines, index):
@@ -96,7 +93,6 @@ def test_altered_and_resealed_record_breaks_the_next_link(folder, lines, index):
     )
 
 
-@pytest.mark.requirement("AUD-2")
 @shared_folder
 @given(index=st.integers(0, COUNT - 2), count=st.integers(1, COUNT))
 def test_removed_records_are_found(folder, lines, index, count):
@@ -105,7 +101,6 @@ def test_removed_records_are_found(folder, lines, index, count):
     assert check(folder, lines[:index] + rest) == bad(index + 1, f"it says it is record {follower}")
 
 
-@pytest.mark.requirement("AUD-2")
 @shared_folder
 @given(order=st.permutations(range(COUNT)).filter(lambda order: order != list(range(COUNT))))
 def test_reordered_records_are_found(folder, lines, order):
@@ -115,7 +110,6 @@ def test_reordered_records_are_found(folder, lines, order):
     )
 
 
-@pytest.mark.requirement("AUD-2")
 @shared_folder
 @given(index=st.integers(0, COUNT - 1), to=st.integers(0, COUNT))
 def test_doubled_record_is_found(folder, lines, index, to):
@@ -125,7 +119,6 @@ def test_doubled_record_is_found(folder, lines, index, to):
     assert (report.ok, report.first_bad) == (False, first_bad)
 
 
-@pytest.mark.requirement("AUD-2")
 @shared_folder
 @given(index=st.integers(0, COUNT - 1))
 def test_inserted_record_is_found_even_if_forged_to_fit(folder, lines, index):
@@ -136,7 +129,6 @@ def test_inserted_record_is_found_even_if_forged_to_fit(folder, lines, index):
     )
 
 
-@pytest.mark.requirement("AUD-2")
 def test_renumbered_records_after_a_removal_are_found(folder, lines):
     renumbered = [reseal(line, seq=number) for number, line in enumerate(lines[1:], start=1)]
     assert check(folder, renumbered) == bad(

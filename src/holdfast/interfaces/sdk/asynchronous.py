@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Literal, Self, TypedDict, Unpack
 
 import anyio
 
@@ -99,9 +99,8 @@ class AsyncCommands:
         on_stderr: TextSink | None = None,
     ) -> Execution:
         """A string is given to the shell, a list is started as it is."""
-        argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         return await self._sandbox.perform(
-            RunCommand(argv),
+            RunCommand(_argv(command)),
             timeout=timeout,
             envs=envs,
             stdin=stdin,
@@ -197,14 +196,14 @@ class AsyncSandbox:
         memory: str | int | None = None,
         language: str = "python",
         config: str | None = None,
-        **limits: float,
+        limits: Mapping[str, float] | None = None,
     ) -> _Creation:
         """A sandbox to be awaited or entered: `async with AsyncSandbox.create() as sbx`."""
 
         async def make() -> AsyncSandbox:
             house = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
             own = with_limits(
-                house.settings.limits.to_limits(), timeout=timeout, memory=memory, **limits
+                house.settings.limits.to_limits(), timeout=timeout, memory=memory, **(limits or {})
             )
             stack = AsyncExitStack()
             session_id = stack.enter_context(house.session(parse_workspace(workspace)))
@@ -315,32 +314,54 @@ class _Creation:
 
 
 async def run_code(
-    code: str | bytes,
-    *,
-    language: str = "python",
-    profile: str | None = None,
-    workspace: str | None = None,
-    allow_domains: Sequence[str] = (),
-    envs: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-    memory: str | int | None = None,
-    stdin: bytes | str | None = None,
-    config: str | None = None,
-    on_stdout: TextSink | None = None,
-    on_stderr: TextSink | None = None,
-    **limits: float,
+    code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
 ) -> Execution:
     """One shot: fresh isolation, nothing kept."""
-    house = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
+    text = code.encode("utf-8") if isinstance(code, str) else code
+    return await _one_shot(RunCode(canonical(language), text), **options)
+
+
+async def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
+    """One shot: a string is given to the shell, a list is started as it is; nothing is kept."""
+    return await _one_shot(RunCommand(_argv(command)), **options)
+
+
+class OneShot(TypedDict, total=False):
+    """What a one-shot run can be given."""
+
+    profile: str | None
+    config: str | None
+    workspace: str | None
+    allow_domains: Sequence[str]
+    envs: Mapping[str, str] | None
+    timeout: float | None
+    memory: str | int | None
+    limits: Mapping[str, float] | None
+    stdin: bytes | str | None
+    on_stdout: TextSink | None
+    on_stderr: TextSink | None
+
+
+async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
+    house = wiring.shared_house(options.get("config"), options.get("profile"))
+    stdin = options.get("stdin")
     action = Action(
         principal=wiring.principal("sdk"),
-        want=RunCode(canonical(language), code.encode() if isinstance(code, str) else code),
-        workspace=parse_workspace(workspace),
+        want=want,
+        workspace=parse_workspace(options.get("workspace")),
         limits=with_limits(
-            house.settings.limits.to_limits(), timeout=timeout, memory=memory, **limits
+            house.settings.limits.to_limits(),
+            timeout=options.get("timeout"),
+            memory=options.get("memory"),
+            **(options.get("limits") or {}),
         ),
-        env=dict(envs or {}),
-        stdin=stdin.encode() if isinstance(stdin, str) else stdin,
-        allow_domains=tuple(allow_domains),
+        env=dict(options.get("envs") or {}),
+        stdin=stdin.encode("utf-8") if isinstance(stdin, str) else stdin,
+        allow_domains=tuple(options.get("allow_domains", ())),
     )
-    return Execution.of(await house.runtime.perform(action, sink=_sink(on_stdout, on_stderr)))
+    sink = _sink(options.get("on_stdout"), options.get("on_stderr"))
+    return Execution.of(await house.runtime.perform(action, sink=sink))
+
+
+def _argv(command: str | Sequence[str]) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)

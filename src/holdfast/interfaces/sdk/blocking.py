@@ -6,13 +6,13 @@ import atexit
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from holdfast.core.types import FileEntry
 from holdfast.interfaces.sdk import asynchronous
-from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution, TextSink
+from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution, OneShot, TextSink
 
 Result = TypeVar("Result")
 
@@ -120,7 +120,7 @@ class Sandbox:
         memory: str | int | None = None,
         language: str = "python",
         config: str | None = None,
-        **limits: float,
+        limits: Mapping[str, float] | None = None,
     ) -> Self:
         """Make a sandbox; use it as a context manager, or call `kill` when done."""
 
@@ -134,7 +134,7 @@ class Sandbox:
                 memory=memory,
                 language=language,
                 config=config,
-                **limits,
+                limits=limits,
             )
 
         return cls(_loop.call(make))
@@ -175,36 +175,12 @@ class Sandbox:
 
 
 def run_code(
-    code: str | bytes,
-    *,
-    language: str = "python",
-    profile: str | None = None,
-    workspace: str | None = None,
-    allow_domains: Sequence[str] = (),
-    envs: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-    memory: str | int | None = None,
-    stdin: bytes | str | None = None,
-    config: str | None = None,
-    on_stdout: TextSink | None = None,
-    on_stderr: TextSink | None = None,
-    **limits: float,
+    code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
 ) -> Execution:
     """One shot: fresh isolation, nothing kept."""
-    return _loop.call(
-        lambda: asynchronous.run_code(
-            code,
-            language=language,
-            profile=profile,
-            workspace=workspace,
-            allow_domains=allow_domains,
-            envs=envs,
-            timeout=timeout,
-            memory=memory,
-            stdin=stdin,
-            config=config,
-            on_stdout=on_stdout,
-            on_stderr=on_stderr,
-            **limits,
-        )
-    )
+    return _loop.call(lambda: asynchronous.run_code(code, language=language, **options))
+
+
+def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
+    """One shot: a string is given to the shell, a list is started as it is; nothing is kept."""
+    return _loop.call(lambda: asynchronous.run_command(command, **options))

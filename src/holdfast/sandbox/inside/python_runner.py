@@ -1,35 +1,30 @@
 """Runs one piece of Python and tells the value of its last expression.
 
 It runs inside the cell with the code's own rights, so nothing it says is trusted: it writes one
-JSON object to descriptor 3, which the supervisor reads as bounded, plain data.
+JSON object to descriptor 3, which the supervisor reads as bounded, plain data. Imports are late:
+most code needs neither `json` nor `traceback`, and each costs more than the code itself.
 """
 
 from __future__ import annotations
 
-import ast
-import json
-import linecache
+import _ast
 import os
 import sys
-import traceback
-import types
 
 RESULT_FD = 3
 CODE = "/code/main.py"
 MOST_TEXT = 65_536
-
-
-def as_json(value: object) -> object:
-    """The value itself if JSON can carry it, else None; the text form is sent in any case."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return value
+ONLY_TREE = 0x400  # ast.PyCF_ONLY_AST
 
 
 def tell(report: dict[str, object]) -> None:
-    """Write the report; a code that closed the descriptor simply has no value."""
+    """Write the report; code that closed the descriptor simply has no value."""
+    import json  # noqa: PLC0415
+
+    try:
+        json.dumps(report.get("value"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        report["value"] = None  # the text form is sent in any case
     try:
         with os.fdopen(RESULT_FD, "w", encoding="ascii") as channel:
             channel.write(json.dumps(report))
@@ -37,8 +32,13 @@ def tell(report: dict[str, object]) -> None:
         pass
 
 
-def show_error(error: BaseException) -> dict[str, str]:
+def show_error(error: BaseException, source: bytes) -> dict[str, str]:
     """A traceback of the code's own lines: the frames of this runner say nothing to anybody."""
+    import linecache  # noqa: PLC0415
+    import traceback  # noqa: PLC0415
+
+    lines = source.decode("utf-8", "replace").splitlines(keepends=True)
+    linecache.cache[CODE] = (len(source), None, lines, CODE)
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != CODE:
         frames = frames.tb_next
@@ -54,20 +54,22 @@ def show_error(error: BaseException) -> dict[str, str]:
 
 def run(source: bytes, report: dict[str, object]) -> None:
     """Execute all, and evaluate the last statement if it is an expression."""
-    tree = ast.parse(source, CODE)
+    tree: _ast.Module = compile(source, CODE, "exec", ONLY_TREE, dont_inherit=True)
     last = None
-    if tree.body and isinstance(final := tree.body[-1], ast.Expr):
-        last = ast.Expression(final.value)
+    if tree.body and isinstance(final := tree.body[-1], _ast.Expr):
+        last = _ast.Expression(final.value)
         tree.body.pop()
-    module = types.ModuleType("__main__")
+    module = type(sys)("__main__")
     module.__file__ = CODE
     sys.modules["__main__"] = module
     sys.argv = [CODE]
-    exec(compile(tree, CODE, "exec"), module.__dict__)  # noqa: S102  # that is its task, inside
+    body = compile(tree, CODE, "exec", dont_inherit=True)
+    exec(body, module.__dict__)  # noqa: S102  # that is its task, inside
     if last is not None:
-        value = eval(compile(last, CODE, "eval"), module.__dict__)  # noqa: S307  # as above
+        expression = compile(last, CODE, "eval", dont_inherit=True)
+        value = eval(expression, module.__dict__)  # noqa: S307  # as above
         if value is not None:
-            report["value"] = as_json(value)
+            report["value"] = value
             report["text"] = repr(value)[:MOST_TEXT]
 
 
@@ -76,8 +78,6 @@ def main() -> None:
     os.set_inheritable(RESULT_FD, False)
     with open(CODE, "rb") as file:
         source = file.read()
-    lines = source.decode("utf-8", "replace").splitlines(keepends=True)
-    linecache.cache[CODE] = (len(source), None, lines, CODE)
     sys.path[0:0] = [os.getcwd()]
     report: dict[str, object] = {}
     stop: SystemExit | None = None
@@ -86,13 +86,14 @@ def main() -> None:
     except SystemExit as wanted:
         stop = wanted
     except BaseException as error:  # noqa: BLE001  # the code's failure is a result
-        report["error"] = show_error(error)
+        report["error"] = show_error(error, source)
         stop = SystemExit(1)
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
         pass
-    tell(report)
+    if report:
+        tell(report)
     if stop is not None:
         raise stop
 

@@ -1,13 +1,14 @@
 """bubblewrap's command line, the outer wall. Pure: plain data in, a list of words out.
 
-bubblewrap makes the namespaces and the mounts it knows how to make; what it lacks is done right
-after by `holdfast-cell init`, which it starts as PID 1 with two capabilities over the cell's own
-namespaces. Init drops both before the program starts.
+bubblewrap makes the namespaces and shows the directories; `holdfast-cell init`, which it starts as
+PID 1 with two capabilities over the cell's own namespaces, does the rest right after: it takes the
+few things a cell may see out of /etc and /dev, which lie aside until then, makes the root
+read-only and drops both capabilities before the program starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.sandbox.native import rootfs
@@ -31,51 +32,23 @@ _NAMESPACES = (
     "--unshare-cgroup",
 )
 
-# The mount points that init fills; made before the root becomes read-only.
-_EMPTY_DIRS = ("/tmp", "/dev/shm", "/dev/pts", "/workspace", "/.holdfast/empty")
-_LAYER_DIRS = ("/.holdfast/lower", "/.holdfast/cow")
+ETC_ASIDE = "/.holdfast/etc"
+DEV_ASIDE = "/.holdfast/dev"
 
 
 def arguments(
-    bubblewrap: str,
-    root: rootfs.HostRoot,
-    *,
-    binds: Sequence[Bind],
-    files: Mapping[str, int],
-    layers: bool,
-    command: Sequence[str],
+    bubblewrap: str, root: rootfs.HostRoot, *, binds: Sequence[Bind], command: Sequence[str]
 ) -> list[str]:
-    """The whole command line. `files` maps a path inside to a descriptor with its content."""
+    """The whole command line."""
     words = [bubblewrap, *_NAMESPACES]
     words += ["--uid", str(rootfs.UID_INSIDE), "--gid", str(rootfs.GID_INSIDE)]
     words += ["--hostname", rootfs.HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session"]
     # For init alone, over namespaces of its own: mounts (SYS_ADMIN), then dropping everything
     # from the bounding set as well (SETPCAP).
     words += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"]
-    for outside, inside in root.binds:
-        words += ["--ro-bind", outside, inside]
-    for target, name in root.links:
-        words += ["--symlink", target, name]
-    words += ["--proc", "/proc"]
-    for device in rootfs.DEVICES:
-        words += ["--dev-bind", device, device]
-    for target, name in _DEVICE_LINKS:
-        words += ["--symlink", target, name]
-    for path in _EMPTY_DIRS + (_LAYER_DIRS if layers else ()):
-        words += ["--dir", path]
-    for inside, descriptor in files.items():
-        words += ["--perms", "0444", "--file", str(descriptor), inside]
+    for path in root.binds:
+        words += ["--ro-bind", path, path]
+    words += ["--ro-bind", "/etc", ETC_ASIDE, "--dev-bind", "/dev", DEV_ASIDE, "--proc", "/proc"]
     for bind in binds:
         words += ["--ro-bind" if bind.read_only else "--bind", bind.outside, bind.inside]
-    # Last: until here the root is a tmpfs in which bubblewrap makes the mount points.
-    words += ["--remount-ro", "/", "--", *command]
-    return words
-
-
-_DEVICE_LINKS = (
-    ("/proc/self/fd", "/dev/fd"),
-    ("/proc/self/fd/0", "/dev/stdin"),
-    ("/proc/self/fd/1", "/dev/stdout"),
-    ("/proc/self/fd/2", "/dev/stderr"),
-    ("pts/ptmx", "/dev/ptmx"),
-)
+    return [*words, "--", *command]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,19 @@ from holdfast.sandbox.native.plan import Plan
 # without it the kernel would refuse quietly and nobody could name the limit (LIM-2).
 _DESCRIPTOR_ROOM = 64
 _TMP_INODES = 16_384
+_SHM_INODES = 1024
 _LOCKED_BYTES = 8 * 1024 * 1024
 _STAGE = "/run"  # in the keeper's private mount namespace, see stage_all in cell/keep.c
+_ROOT_DIRS = (
+    "/dev",
+    "/dev/pts",
+    "/dev/shm",
+    "/etc",
+    "/etc/ssl",
+    "/tmp",
+    "/code",
+    "/.holdfast/empty",
+)
 _LAYERS = {"/.holdfast/lower": "lower", "/.holdfast/cow": "cow"}
 
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
@@ -51,8 +63,8 @@ class Job:
     mount: WorkspaceMount
     descriptors: Mapping[int, int]
     """number inside -> our descriptor, for the program."""
-    files: Mapping[str, int]
-    """path inside -> descriptor with its content."""
+    files: Mapping[str, bytes]
+    """path inside -> content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +119,13 @@ def keeper_plan(
         binds = _stage(plan, shown)
     if walls.drop_to is not None:
         plan.step("user", walls.drop_to, walls.drop_to)
-    passed = {cell_fd, plan_fd, status_fd, *job.descriptors.values(), *job.files.values()}
+    passed = {cell_fd, plan_fd, status_fd, *job.descriptors.values()}
     for descriptor in sorted(passed):
         plan.step("pass", descriptor)
     command = bwrap.arguments(
         walls.bubblewrap,
         walls.root,
         binds=binds,
-        files=job.files,
-        layers=_has_layers_inside(walls, job),
         command=(f"/proc/self/fd/{cell_fd}", "init", str(plan_fd), str(status_fd)),
     )
     plan.step("exec", *command)
@@ -145,17 +155,18 @@ def _has_layers_inside(walls: Walls, job: Job) -> bool:
 
 
 def init_plan(walls: Walls, job: Job) -> bytes:
-    """What happens inside, in the order of cell/init.c: mounts, limits, walls, program."""
+    """What happens inside, in the order of cell/init.c: root, mounts, limits, walls, program."""
     plan = Plan()
+    plan.add(_root_steps(walls.root))
+    for path, content in job.files.items():
+        plan.step("file", path, 0o444, len(content))
+        plan.blob(content)
     _plan_mounts(plan, walls, job)
+    plan.add(_cover_steps())
     _plan_rlimits(plan, walls, job.limits)
     plan.step("drop")
     if walls.landlock_abi:
-        rules = landlock.ruleset(walls.landlock_abi, writable=_WRITABLE, devices=_DEVICES)
-        plan.step("landlock", rules.handled, rules.scoped)
-        for path, access in rules.rules:
-            plan.step("allow", path, access)
-        plan.step("enforce")
+        plan.add(_landlock_steps(walls.landlock_abi))
     plan.step("seccomp", 1, len(walls.seccomp_filter))
     plan.blob(walls.seccomp_filter)
     for name, value in job.env.items():
@@ -168,12 +179,32 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     return plan.encode()
 
 
+@functools.cache
+def _root_steps(root: rootfs.HostRoot) -> bytes:
+    """The root's own names, then what is taken out of /etc and /dev; the same for every cell."""
+    plan = Plan()
+    for path in _ROOT_DIRS:
+        plan.step("dir", path)
+    for target, name in (*root.links, *rootfs.DEVICE_LINKS):
+        plan.step("link", target, name)
+    for name in root.etc:
+        plan.step("take", "ro", f"{bwrap.ETC_ASIDE}/{name}", f"/etc/{name}")
+    for device in rootfs.DEVICES:
+        plan.step("take", "dev", f"{bwrap.DEV_ASIDE}/{device.removeprefix('/dev/')}", device)
+    plan.step("leave", bwrap.ETC_ASIDE)
+    plan.step("leave", bwrap.DEV_ASIDE)
+    return plan.joined()
+
+
 def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     limits, mount = job.limits, job.mount
+    if mount.dir_fd is None or _has_layers_inside(walls, job):
+        plan.step("dir", "/workspace")  # else bubblewrap has mounted it
+    plan.step("seal")
     tmp_bytes = min(walls.tmp_bytes, limits.disk_bytes)
     plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777")
     shm_bytes = min(walls.shm_bytes, limits.memory_bytes)
-    plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes=1024,mode=1777")
+    plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes={_SHM_INODES},mode=1777")
     plan.step("devpts", "/dev/pts")
     watched = ["/tmp", "/dev/shm"]
     if mount.dir_fd is None:
@@ -189,18 +220,35 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
         plan.step("workspace", "/workspace")
         for treatment, path in mount.covers:
             plan.step("protect", treatment, path)
-    for path in rootfs.HIDDEN_BELOW_USR:
-        plan.step("cover", "hide", path)
-    for name in rootfs.PROC_HIDDEN:
-        plan.step("cover", "hide", f"/proc/{name}")
-    for name in rootfs.PROC_READ_ONLY:
-        plan.step("cover", "ro", f"/proc/{name}")
     for path in watched:
         plan.step("watch", path)
     for path in _WRITABLE:
         plan.step("search", path)
     plan.step("file-size", limits.file_size_bytes)
     plan.step("open-files", limits.open_files)
+
+
+@functools.cache
+def _cover_steps() -> bytes:
+    plan = Plan()
+    for path in rootfs.HIDDEN_BELOW_USR:
+        plan.step("cover", "hide", path)
+    for name in rootfs.PROC_HIDDEN:
+        plan.step("cover", "hide", f"/proc/{name}")
+    for name in rootfs.PROC_READ_ONLY:
+        plan.step("cover", "ro", f"/proc/{name}")
+    return plan.joined()
+
+
+@functools.cache
+def _landlock_steps(abi: int) -> bytes:
+    plan = Plan()
+    rules = landlock.ruleset(abi, writable=_WRITABLE, devices=_DEVICES)
+    plan.step("landlock", rules.handled, rules.scoped)
+    for path, access in rules.rules:
+        plan.step("allow", path, access)
+    plan.step("enforce")
+    return plan.joined()
 
 
 def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:

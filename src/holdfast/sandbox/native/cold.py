@@ -23,7 +23,7 @@ from holdfast.sandbox.native._syscalls import landlock_abi
 from holdfast.sandbox.native.channels import Channels
 from holdfast.sandbox.native.keeper import Keeper, cell_program, memory_file
 from holdfast.sandbox.native.watch import Watch
-from holdfast.sandbox.runs import RunLedger
+from holdfast.sandbox.runs import Entry, RunLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,43 +69,39 @@ class NativeSandbox:
         # (2) Which layers; a required one that is missing is a refusal (ISO-4).
         walls = self._walls(slot, open_files=action.limits.open_files)
         with ExitStack() as stack:
-            # (3) The cgroup. In a user's scope it can only be made once the keeper is in it.
             entry = stack.enter_context(self._ledger.open(action.id))
-            group: cgroups.Group | None = None
-            prefix: list[str] = []
-            if walls.cgroup and self._layers.cgroup.way == "systemd-user":
-                prefix = cgroups.scope_command(entry.id)
-            elif walls.cgroup:
-                group = cgroups.make_group(self._layers.cgroup, entry.id)
-                entry.note_groups(group.remove)
-                _limit_group(group, action, workspace)
-            # (4) Descriptors and files.
+            # (3) Descriptors, and the directories shown.
             channels = Channels(stack, wants_stdin=action.stdin is not None)
-            files = _files(stack, program, code, home=_home(workspace))
+            home = "/workspace" if workspace.mount.home else "/tmp"
             job = cellplan.Job(
                 argv=program.argv,
-                env=_environment(action, program, home=_home(workspace)),
+                env=_environment(action, program, home=home),
                 limits=action.limits,
                 mount=workspace.mount,
                 descriptors=channels.inside,
-                files=files,
+                files=_files(program, code, home=home),
             )
-            # (5) Init's plan first: the keeper's names its descriptor.
             cell_fd = os.open(cell_program(), os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, cell_fd)
             plan_fd = memory_file("holdfast-init", cellplan.init_plan(walls, job))
             stack.callback(os.close, plan_fd)
-            shown = cellplan.shown_directories(job)
-            shown += self._tools(stack, walls, program)
-            passed = [cell_fd, plan_fd, channels.status_inside, *channels.inside.values()]
-            passed += [*files.values(), *(place.descriptor for place in shown)]
-            # (6) The keeper.
-            keeper = Keeper(prefix=prefix, passed=passed)
+            shown = [*cellplan.shown_directories(job), *self._tools(stack, walls, program)]
+            # (4) The keeper; it starts while we go on.
+            keeper = Keeper(
+                prefix=self._prefix(walls, entry.id),
+                passed=[
+                    *(cell_fd, plan_fd, channels.status_inside),
+                    *channels.inside.values(),
+                    *(place.descriptor for place in shown),
+                ],
+            )
             watch = Watch(action, keeper, channels.outside, workspace, sink, started=started)
             async with watch:
-                if prefix:
-                    group = await watch.group_in_scope()
+                # (5) The cgroup, with every limit in place before anything is in it.
+                group = await self._group(walls, entry, watch)
+                if group is not None:
                     _limit_group(group, action, workspace)
+                # (6) Go.
                 plan = cellplan.keeper_plan(
                     walls,
                     job,
@@ -123,6 +119,22 @@ class NativeSandbox:
                 return await watch.until_end(
                     group, max_result_bytes=self._settings.max_result_bytes
                 )
+
+    def _prefix(self, walls: cellplan.Walls, run_id: str) -> list[str]:
+        in_scope = walls.cgroup and self._layers.cgroup.way == "systemd-user"
+        return cgroups.scope_command(run_id) if in_scope else []
+
+    async def _group(
+        self, walls: cellplan.Walls, entry: Entry, watch: Watch
+    ) -> cgroups.Group | None:
+        if not walls.cgroup:
+            return None
+        if self._layers.cgroup.way == "systemd-user":
+            # In a user's scope a group can only be made once the keeper is in it.
+            return await watch.group_in_scope()
+        group = cgroups.make_group(self._layers.cgroup, entry.id)
+        entry.note_groups(group.remove)
+        return group
 
     def _walls(self, slot: Slot, *, open_files: int) -> cellplan.Walls:
         layers, settings = self._layers, self._settings
@@ -189,10 +201,6 @@ def _program(action: Action) -> tuple[languages.Program, bytes]:
             raise BadInput("only commands and code run in a sandbox")
 
 
-def _home(workspace: WorkspaceLease) -> str:
-    return "/workspace" if workspace.mount.home else "/tmp"
-
-
 def _environment(action: Action, program: languages.Program, *, home: str) -> Mapping[str, str]:
     """From nothing (ISO-3): what programs cannot do without, then what the caller named."""
     return {
@@ -211,10 +219,8 @@ def _environment(action: Action, program: languages.Program, *, home: str) -> Ma
     }
 
 
-def _files(
-    stack: ExitStack, program: languages.Program, code: bytes, *, home: str
-) -> dict[str, int]:
-    contents = {
+def _files(program: languages.Program, code: bytes, *, home: str) -> dict[str, bytes]:
+    files = {
         "/etc/passwd": rootfs.PASSWD.format(home=home).encode(),
         "/etc/group": rootfs.GROUP.encode(),
         "/etc/hosts": rootfs.HOSTS.encode(),
@@ -222,11 +228,7 @@ def _files(
         "/.holdfast/nothing": b"",
     }
     if program.code_path:
-        contents[program.code_path] = code
-    files = {}
-    for path, content in contents.items():
-        files[path] = memory_file("holdfast-file", content)
-        stack.callback(os.close, files[path])
+        files[program.code_path] = code
     return files
 
 

@@ -29,5 +29,12 @@ class Plan:
         """Raw bytes whose length the step before has told."""
         self._words.append(data)
 
+    def add(self, steps: bytes) -> None:
+        """Steps that another plan has already joined."""
+        self._words.append(steps)
+
+    def joined(self) -> bytes:
+        return b"\0".join(self._words)
+
     def encode(self) -> bytes:
-        return b"\0".join(self._words) + b"\0"
+        return self.joined() + b"\0"

@@ -11,15 +11,17 @@ import shutil
 import sys
 from dataclasses import dataclass
 
-# Shown read-only where they exist. Nothing of /root, /home, /run, /var, /srv, /opt, /boot, /sys.
+# Taken out of the host's /etc, read-only, where they exist. Nothing of /root, /home, /run, /var,
+# /srv, /opt, /boot or /sys is shown at all.
 _ETC = (
-    ("/etc/alternatives", "Debian's choice of awk, editor, java: links that /usr/bin points to"),
-    ("/etc/fonts", "font configuration, for plots"),
-    ("/etc/ld.so.cache", "where shared libraries are"),
-    ("/etc/localtime", "the time zone"),
-    ("/etc/services", "names of ports, getservbyname"),
-    ("/etc/ssl/certs", "certificate authorities; never /etc/ssl/private"),
-    ("/etc/ssl/openssl.cnf", "OpenSSL refuses to start without it on some hosts"),
+    ("alternatives", "Debian's choice of awk, editor, java: links that /usr/bin points to"),
+    ("fonts", "font configuration, for plots"),
+    ("ld.so.cache", "where shared libraries are"),
+    ("mime.types", "types by extension"),
+    ("protocols", "names of protocols, getprotobyname"),
+    ("services", "names of ports, getservbyname"),
+    ("ssl/certs", "certificate authorities; never ssl/private"),
+    ("ssl/openssl.cnf", "OpenSSL refuses to start without it on some hosts"),
 )
 _ETC_PREFIXES = ("java-", "openjdk")  # a JVM keeps its defaults there
 
@@ -65,39 +67,46 @@ HOSTNAME = "holdfast"
 SEARCH_PATH = "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
+DEVICE_LINKS = (
+    ("/proc/self/fd", "/dev/fd"),
+    ("/proc/self/fd/0", "/dev/stdin"),
+    ("/proc/self/fd/1", "/dev/stdout"),
+    ("/proc/self/fd/2", "/dev/stderr"),
+    ("pts/ptmx", "/dev/ptmx"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class HostRoot:
     """The host as a cell may see it."""
 
-    binds: tuple[tuple[str, str], ...]
-    """(where on the host, where inside), read-only."""
+    binds: tuple[str, ...]
+    """Directories shown whole at their own place, read-only."""
     links: tuple[tuple[str, str], ...]
-    """(target, name) for a host with merged /usr."""
+    """(target, name): merged /usr, the time zone."""
+    etc: tuple[str, ...]
+    """Names below /etc that are taken over."""
     foreign_python: str | None
     """Python's prefix when it is not below /usr; shown at /opt/python."""
-
-
-def _etc_places() -> list[str]:
-    places = [place for place, _reason in _ETC if os.path.exists(place)]
-    for name in sorted(os.listdir("/etc")):
-        if name.startswith(_ETC_PREFIXES) and os.path.isdir(f"/etc/{name}"):
-            places.append(f"/etc/{name}")  # noqa: PERF401  # a comprehension would hide the condition
-    return places
 
 
 @functools.cache
 def survey() -> HostRoot:
     """Look at the host. Cached: a host does not change its /usr while a process lives."""
-    binds = [("/usr", "/usr")]
+    binds = ["/usr"]
     links = []
     for name in _USR_ALIASES:
         path = f"/{name}"
         if os.path.islink(path):
             links.append((os.readlink(path), path))
         elif os.path.isdir(path):
-            binds.append((path, path))
-    binds += [(place, place) for place in _etc_places()]
+            binds.append(path)
+    zone = os.path.realpath("/etc/localtime")
+    if zone.startswith("/usr/share/zoneinfo/"):
+        links.append((zone, "/etc/localtime"))
+    etc = [name for name, _reason in _ETC if os.path.exists(f"/etc/{name}")]
+    etc += [name for name in sorted(os.listdir("/etc")) if name.startswith(_ETC_PREFIXES)]
     system_python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
     prefix = os.path.realpath(sys.base_prefix)
     foreign = None if system_python or prefix == "/usr" else prefix
-    return HostRoot(tuple(binds), tuple(links), foreign)
+    return HostRoot(tuple(binds), tuple(links), tuple(etc), foreign)

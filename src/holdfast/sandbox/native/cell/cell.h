@@ -36,6 +36,10 @@ int keep(int line_fd);
 int init(int plan_fd, int status_fd);
 
 /* mounts.c: all by descriptor, so that no name is resolved twice (FS-1). */
+void make_file(const char *path, uint64_t mode, const char *content, size_t length);
+void take(const char *from, const char *to, const char *kind);
+void leave(const char *path);
+void seal_root(void);
 void mount_tmpfs(const char *path, const char *options);
 void mount_devpts(const char *path);
 void mount_overlay(const char *base, const char *target);

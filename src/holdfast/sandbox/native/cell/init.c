@@ -54,7 +54,25 @@ static int build(struct plan plan) {
   int workspace_fd = -1, listener = -1;
   const char *verb;
   while ((verb = plan_word(&plan)) != NULL) {
-    if (strcmp(verb, "tmpfs") == 0) {
+    if (strcmp(verb, "dir") == 0) {
+      if (mkdir(plan_need(&plan), 0755) != 0) die("dir-make");
+    } else if (strcmp(verb, "link") == 0) {
+      const char *target = plan_need(&plan);
+      if (symlink(target, plan_need(&plan)) != 0) die("link-make");
+    } else if (strcmp(verb, "file") == 0) {
+      const char *path = plan_need(&plan);
+      uint64_t mode = plan_number(&plan);
+      size_t length = (size_t)plan_number(&plan);
+      make_file(path, mode, plan_bytes(&plan, length), length);
+    } else if (strcmp(verb, "take") == 0) {
+      const char *kind = plan_need(&plan);
+      const char *from = plan_need(&plan);
+      take(from, plan_need(&plan), kind);
+    } else if (strcmp(verb, "leave") == 0) {
+      leave(plan_need(&plan));
+    } else if (strcmp(verb, "seal") == 0) {
+      seal_root();
+    } else if (strcmp(verb, "tmpfs") == 0) {
       const char *path = plan_need(&plan);
       mount_tmpfs(path, plan_need(&plan));
     } else if (strcmp(verb, "devpts") == 0) {
@@ -237,8 +255,8 @@ int init(int plan_fd, int status_fd) {
   if (signals < 0) die("init-signalfd");
 
   /* An ignored SIGXFSZ would be inherited, and the filter lets nobody change it later. */
-  for (int number = 1; number < NSIG; number++)
-    if (number != SIGKILL && number != SIGSTOP) signal(number, SIG_DFL);
+  signal(SIGXFSZ, SIG_DFL);
+  signal(SIGPIPE, SIG_DFL);
   int listener = build(plan_read(plan_fd));
   close(plan_fd);
   pid_t program = start();

@@ -1,0 +1,34 @@
+"""`./dev bench NAME [--json]`: speed as ratios against a bare process or a peer of the same run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+
+import cells
+
+BENCHES = {"cells": cells.measure}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("name", choices=sorted(BENCHES))
+    parser.add_argument("--json", action="store_true", help="one object of named figures")
+    parser.add_argument("--rounds", type=int, default=60, help="interleaved rounds")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
+        os.environ["HOLDFAST_HOME"] = home
+        figures = BENCHES[options.name](options.rounds, quiet=options.json)
+    if options.json:
+        print(json.dumps(figures, indent=2))
+        return
+    for name, value in figures.items():
+        print(f"{name:44} {value}")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(__file__))
+    main()

@@ -1,0 +1,210 @@
+"""`holdfast`: finds the command, runs it, and turns whatever happens into an exit code.
+
+Only click and the standard library are imported here: each command's module is loaded when it is
+called, so that `--help` and completion are quick.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from holdfast.core.types import ErrorInfo
+
+REFUSED = 125  # CONTRACT: everything that Holdfast refused or that failed in Holdfast
+_PIPE_BROKEN = 128 + signal.SIGPIPE
+AS_JSON = "holdfast.as_json"
+"""The key in a context's `meta` that a command's `--json` sets."""
+
+# name -> (module, attribute, what --help says)
+COMMANDS = {
+    "run": ("run_command", "run", "Run a command in a new sandbox."),
+    "code": ("run_code", "code", "Run code in a new sandbox."),
+    "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
+    "apply": ("changes", "apply", "Take the changes of a copy-on-write run over."),
+    "doctor": ("doctor", "doctor", "Tell what works on this host, and mend what does not."),
+    "audit": ("record", "audit", "Read and check the record of what was done."),
+    "config": ("settings", "config", "Check and show the configuration."),
+    "completion": ("completion", "completion", "Print the completion script of a shell."),
+}
+
+
+class Commands(click.Group):
+    """Commands by name; a module is imported only when its command is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        found = getattr(import_module(f"holdfast.interfaces.cli.{module}"), attribute)
+        assert isinstance(found, click.Command)  # noqa: S101  # the table is ours
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, told) for name, (_, _, told) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  # click's signature
+    if wanted and not ctx.resilient_parsing:
+        from holdfast import __version__  # noqa: PLC0415  # only when asked
+
+        click.echo(f"holdfast {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  holdfast run -- ls -la
+  holdfast code -c 'print(6 * 7)'
+  holdfast run --workspace .:cow -- make
+  holdfast doctor
+
+\b
+Exit codes:
+  the program's own    124  wall time over    137  killed by the memory limit
+  125  Holdfast refused or failed; the reason is on standard error
+""",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and end.",
+)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Run what an AI agent asks for inside real OS walls.
+
+    `holdfast COMMAND --help` tells more about each command.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+class Terminated(BaseException):
+    """SIGTERM came while nothing that needs an event loop was running."""
+
+
+def _on_sigterm(*_: object) -> None:
+    raise Terminated
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of the whole program; no exception leaves it."""
+    plug_closed_descriptors()
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = _ended(words)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            return _tell(_internal(error), as_json=False)
+        code = _PIPE_BROKEN
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    except Terminated:
+        code = 128 + signal.SIGTERM
+    if code == _PIPE_BROKEN:
+        _forget_output()
+    return code
+
+
+def _ended(words: list[str]) -> int:
+    """Every way in which a command can end, except by a signal or a reader that went away."""
+    if "_HOLDFAST_COMPLETE" in os.environ:
+        cli.main(words, prog_name="holdfast")
+    meta: dict[str, Any] = {}
+    try:
+        with cli.make_context("holdfast", list(words)) as ctx:
+            meta = ctx.meta
+            return int(cli.invoke(ctx) or 0)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        return _tell_usage(error, words)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        return _tell(_internal(error), as_json=AS_JSON in meta)
+    except Exception as error:  # noqa: BLE001  # ERR-1: no trace leaves, whatever went wrong
+        return _tell(_as_info(error), as_json=AS_JSON in meta)
+
+
+def _tell_usage(error: click.ClickException, words: list[str]) -> int:
+    """A command line that cannot be understood; the parser stopped before it saw `--json`."""
+    from holdfast.core.types import ErrorInfo  # noqa: PLC0415  # only when something went wrong
+
+    ours = words[: words.index("--")] if "--" in words else words
+    as_json = "--json" in ours
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "holdfast"
+    help_instead = isinstance(error, click.exceptions.NoArgsIsHelpError)
+    if help_instead and not as_json:
+        click.echo(error.format_message(), err=True)
+        return REFUSED
+    message = "a command is missing" if help_instead else error.format_message()
+    mend = f"See `{path} --help`."
+    return _tell(ErrorInfo("HF-USAGE", " ".join(message.split()), mend), as_json=as_json)
+
+
+def _as_info(error: Exception) -> ErrorInfo:
+    from holdfast.core.errors import HoldfastError  # noqa: PLC0415  # only when something went wrong
+    from holdfast.core.types import ErrorInfo  # noqa: PLC0415  # as above
+
+    return ErrorInfo.of(error) if isinstance(error, HoldfastError) else _internal(error)
+
+
+def _internal(error: BaseException) -> ErrorInfo:
+    """A bug. The trace may hold paths, environment and secrets: only who asks for it sees it."""
+    from holdfast.core.types import ErrorInfo  # noqa: PLC0415  # only when something went wrong
+
+    if os.environ.get("HOLDFAST_DEBUG") == "1":
+        sys.excepthook(type(error), error, error.__traceback__)
+    return ErrorInfo(
+        "HF-INTERNAL", "internal error", "Set HOLDFAST_DEBUG=1 to see the trace, and report it."
+    )
+
+
+def _tell(error: ErrorInfo, *, as_json: bool) -> int:
+    telling: Callable[..., None] = import_module("holdfast.interfaces.cli.telling").tell_error
+    telling(error, as_json=as_json)
+    return REFUSED
+
+
+def plug_closed_descriptors() -> None:
+    """Whoever starts us with 0, 1 or 2 closed must not have our files opened in their place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    # Python has no stream objects for what was closed; libraries expect them.
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+
+
+def _forget_output() -> None:
+    """What is still buffered has no reader; Python would complain about it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

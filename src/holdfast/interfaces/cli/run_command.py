@@ -1,0 +1,47 @@
+"""`holdfast run`: a command in a new sandbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast.core.errors import BadInput
+from holdfast.interfaces.cli.main import REFUSED
+from holdfast.interfaces.cli.options import EXIT_CODES, SandboxOptions, sandbox_options
+
+
+@click.command(
+    # What follows the command's name is the command's own, also without `--`.
+    context_settings={"allow_interspersed_args": False},
+    epilog=f"""\b
+Examples:
+  holdfast run -- ls -la
+  holdfast run --timeout 5 --memory 256m -- python3 -c 'print(1)'
+  holdfast run --workspace .:cow -- make test
+  echo data | holdfast run --stdin -- wc -c
+  holdfast run --json -- uname -a | jq .stdout
+
+{EXIT_CODES}""",
+)
+@sandbox_options
+@click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def run(ctx: click.Context, command: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the shared options
+    """Run a command in a new sandbox.
+
+    It sees no network, none of your files and no variable of yours, unless an option gives it; its
+    output comes as it is written. No shell is involved: for pipes write -- sh -c 'a | b'.
+    """
+    options = SandboxOptions(**typed)
+    if not command and not options.as_json:
+        click.echo(ctx.get_help(), err=True)
+        return REFUSED
+    if not command:
+        raise BadInput("no command was given", mend="Write it after `--`.", code="HF-USAGE")
+    from holdfast.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
+    from holdfast.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
+
+    house = options.open_house()
+    action = options.action(house, RunCommand(command))
+    return execute(house, action, as_json=options.as_json)

@@ -1,0 +1,74 @@
+"""What we say ourselves: errors, notes and JSON, never mixed into a program's output."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+
+from holdfast.core.types import ErrorInfo, Json, Outcome, Status
+from holdfast.core.verdict import Decision, Verdict
+from holdfast.interfaces.cli.streams import is_terminal, write_all
+from holdfast.interfaces.cli.terminal import TerminalFilter, one_line, safe_text
+
+_DEEPEST_JSON = 100
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def say(text: str) -> None:
+    """A line of ours on standard error; if nobody can hear it the exit code still tells."""
+    try:
+        write_all(2, f"holdfast: {safe_text(text)}\n".encode())
+    except OSError:
+        return
+
+
+def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
+    """Why it was refused or what failed, and the mend."""
+    if as_json:
+        print_json(_failed(error).to_json())
+        return
+    mend = f"\n  mend: {one_line(error.mend)}" if error.mend else ""
+    say(f"{error.message} [{error.code}]{mend}")
+
+
+def _failed(error: ErrorInfo) -> Outcome:
+    never = Decision(Verdict.DENY, reason="refused before it was judged")
+    return Outcome(status=Status.ERROR, action_id="", decision=never, error=error)
+
+
+def print_json(value: Json) -> None:
+    """Exactly one object on standard output, valid for every reader of JSON."""
+    text = json.dumps(_plain(value), ensure_ascii=True, allow_nan=False)
+    write_all(1, text.encode("ascii") + b"\n")
+
+
+def _plain(value: object, depth: int = 0) -> object:
+    """The value without what JSON cannot carry; values in it are the code's own words.
+
+    Lone surrogates make strict readers refuse the whole object, NaN makes all of them, and a deep
+    nest would overflow theirs or our stack.
+    """
+    if depth > _DEEPEST_JSON:
+        return None
+    match value:
+        case str():
+            return _SURROGATE.sub("\ufffd", value)
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {_plain(str(key)): _plain(item, depth + 1) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item, depth + 1) for item in value]
+        case _:
+            return value
+
+
+def print_text(text: str) -> None:
+    """Text that holds words of others; a terminal shows it and does not obey it."""
+    data = os.fsencode(text)
+    if is_terminal("stdout"):
+        clean = TerminalFilter(colours=False)
+        data = clean.feed(data) + clean.finish()
+    write_all(1, data)

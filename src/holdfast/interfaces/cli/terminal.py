@@ -1,0 +1,80 @@
+"""What untrusted bytes may do to a terminal: show text, and nothing else.
+
+Escape sequences rename windows, answer queries as if the user had typed, write to the clipboard
+and move the cursor over what was shown before. So on a terminal every control character is shown
+instead of obeyed, except line ends, tabs and, where asked for, plain colours.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+_MOST_COLOUR_CHARACTERS = 64
+_COLOUR = rf"\x1b\[[0-9;]{{0,{_MOST_COLOUR_CHARACTERS}}}m"
+_UNFINISHED = re.compile(rf"\x1b(?:\[[0-9;]{{0,{_MOST_COLOUR_CHARACTERS}}})?\Z")
+# C0 without \t \n \r, DEL, C1; bytes that were no UTF-8 (an 8-bit terminal reads those as C1);
+# marks that reorder what a reader sees (CVE-2021-42574).
+_CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udcff\u202a-\u202e\u2066-\u2069"
+_LENIENT = re.compile(f"({_COLOUR})|[{_CONTROLS}]")
+_STRICT = re.compile(f"[{_CONTROLS}\r]")
+_ONE_LINE = re.compile(f"[{_CONTROLS}\r\n\t\ud800-\udfff\u2028\u2029]")
+_RESET = "\x1b[0m"
+
+
+class TerminalFilter:
+    """Bytes in, bytes safe for a terminal out; chunks may be cut anywhere.
+
+    With `colours` plain colour sequences pass, and are reset at the end. Without them a carriage
+    return is shown, too: for text that somebody reads to judge it, such as a diff.
+    """
+
+    def __init__(self, *, colours: bool) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._colours = colours
+        self._waiting = ""
+        self._coloured = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be shown by now; the rest of a character or a colour is waited for."""
+        text = self._waiting + self._decoder.decode(data)
+        unfinished = _UNFINISHED.search(text) if self._colours else None
+        end = len(text) if unfinished is None else unfinished.start()
+        self._waiting = text[end:]
+        return self._shown(text[:end]).encode()
+
+    def finish(self) -> bytes:
+        """What was waited for in vain, and an end to colours that would spill over."""
+        text = self._shown(self._waiting + self._decoder.decode(b"", final=True))
+        self._waiting = ""
+        reset, self._coloured = (_RESET if self._coloured else ""), False
+        return (text + reset).encode()
+
+    def _shown(self, text: str) -> str:
+        return (_LENIENT if self._colours else _STRICT).sub(self._replacement, text)
+
+    def _replacement(self, found: re.Match[str]) -> str:
+        if self._colours and found[1] is not None:
+            self._coloured = True
+            return found[1]
+        return visible(found[0])
+
+
+def visible(character: str) -> str:
+    """A control character as people write it: `^[` for ESC, `\\x9b` for a byte or a C1 control."""
+    code = ord(character)
+    if code < 0x20 or code == 0x7F:
+        return "^" + chr(code ^ 0x40)
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def one_line(text: str) -> str:
+    """Text of others for a line of ours: it can neither end the line nor steer the terminal."""
+    return _ONE_LINE.sub(lambda found: visible(found[0]), text)
+
+
+def safe_text(text: str) -> str:
+    """As `one_line` for each line; for messages of ours that have several."""
+    return "\n".join(one_line(line) for line in text.split("\n"))

@@ -1,0 +1,63 @@
+"""The host check with its proof: trial runs through the same path as every other run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+
+import anyio
+
+from holdfast.config.load import load_settings
+from holdfast.config.models import weakened
+from holdfast.core.errors import HoldfastError
+from holdfast.core.types import Action, Outcome, RunCommand, WorkspaceMode, WorkspaceRequest
+from holdfast.runtime.wiring import House, open_house, principal
+from holdfast.sandbox.doctor import Facts, Report, Trial, gather, judge
+
+
+def examine_host(*, config: str | None, profile: str | None, interface: str) -> Report:
+    """Look at every layer, then try them all at once."""
+    settings = load_settings(file=config, profile=profile, environ=os.environ)
+    facts: Facts = gather(weakened=weakened(settings))
+    trials: tuple[Trial, ...]
+    try:
+        house = open_house(config=config, profile=profile)
+        trials = anyio.run(_try_all, house, interface)
+    except HoldfastError as error:
+        trials = (Trial("trial run", "the proof", error.message, error.mend),)
+    return judge(replace(facts, trials=trials))
+
+
+async def _try_all(house: House, interface: str) -> tuple[Trial, ...]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-trial-") as folder:
+        given = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, folder)
+        plain = await _try(house, interface, WorkspaceRequest())
+        layered = await _try(house, interface, given)
+        if layered.workspace_id is not None:
+            house.store.remove(layered.workspace_id)
+    return (
+        _told("trial run", "all layers together, as in every run", plain, required=True),
+        _told("trial of copy-on-write", "DIR:cow needs overlayfs", layered, required=False),
+    )
+
+
+async def _try(house: House, interface: str, workspace: WorkspaceRequest) -> Outcome:
+    action = Action(
+        principal=principal(interface),
+        want=RunCommand(("/bin/sh", "-c", "echo tried > file && cat file")),
+        workspace=workspace,
+        limits=house.settings.limits.to_limits(),
+    )
+    return await house.runtime.perform(action)
+
+
+def _told(name: str, why: str, outcome: Outcome, *, required: bool) -> Trial:
+    if outcome.error is not None:
+        return Trial(
+            name, why, f"{outcome.error.message} [{outcome.error.code}]", outcome.error.mend
+        )
+    if outcome.stdout != "tried\n":
+        problem = f"ended with {outcome.status.value}"
+        return Trial(name, why, problem, "See the audit record.", required)
+    return Trial(name, why, required=required)

@@ -1,0 +1,106 @@
+"""The stage on which every attack program plays; its text is put before the program's own.
+
+The same text runs inside a cell and, as the positive control, outside of one. Each attack is a
+function in a process of its own. What it returns is what it got; an OSError or `Stopped` means that
+it was refused; `Lacking` means that this host has no such thing to attack. Anything else is a
+broken attack, which must never pass for a refused one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import sys
+
+ATTACKS = {}
+GIVEN = json.loads(os.environ.get("ATTACK", "{}"))
+LIBC = ctypes.CDLL(None, use_errno=True)
+_PATIENCE_S = 10
+
+
+class Stopped(Exception):
+    """The attack did not get what it wanted, though no call failed."""
+
+
+class Lacking(Exception):
+    """There is nothing to attack: the kernel or the host lacks it."""
+
+
+def attack(name):
+    def register(function):
+        assert name not in ATTACKS, name
+        ATTACKS[name] = function
+        return function
+
+    return register
+
+
+def called(result):
+    """The result of a libc call, or its OSError."""
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def syscall(name, *arguments):
+    """A raw system call by name; all six registers are set, so that none holds chance."""
+    number = GIVEN["calls"].get(name)
+    if number is None:
+        raise Lacking(f"the system call {name}")
+    padded = (*arguments, *[0] * (6 - len(arguments)))
+    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in padded]
+    LIBC.syscall.restype = ctypes.c_long
+    return called(LIBC.syscall(ctypes.c_long(number), *words))
+
+
+def reach(name, *arguments):
+    """Whether the kernel's own code is reached: an error about the arguments comes from there."""
+    try:
+        return f"{name} gave {syscall(name, *arguments)}"
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.ENOSYS):
+            raise
+        return f"{name} was judged by its arguments: {errno.errorcode[error.errno]}"
+
+
+def in_child(function):
+    """Run it in a process that may be ruined; its word comes back over a pipe."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(_PATIENCE_S)
+        try:
+            word = ("through", str(function()))
+        except OSError as error:
+            word = ("refused", errno.errorcode.get(error.errno, str(error)))
+        except Stopped as stopped:
+            word = ("refused", str(stopped))
+        except Lacking as lacking:
+            word = ("lacks", str(lacking))
+        except BaseException as error:
+            word = ("broken", repr(error))
+        try:
+            os.write(writing, json.dumps(word).encode()[:60_000])
+        finally:
+            os._exit(0)
+    os.close(writing)
+    text = b""
+    while chunk := os.read(reading, 65_536):
+        text += chunk
+    os.close(reading)
+    _, status = os.waitpid(child, 0)
+    if text:
+        return json.loads(text)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS:
+        return ["refused", "SIGSYS"]
+    return ["broken", f"ended with {status}"]
+
+
+def play():
+    """Every attack, and one line of JSON with what came of each."""
+    print(json.dumps({name: in_child(function) for name, function in ATTACKS.items()}))

@@ -1,0 +1,152 @@
+"""How attack programs are run: inside a cell by the public SDK, and outside as their control."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from conftest import need
+
+ATTACKS = Path(__file__).with_name("attacks")
+ORDINARY_UID = 65534
+WHO = ("as-root", "as-ordinary-user")
+Verdicts = Mapping[str, tuple[str, str]]
+
+# What an ordinary user's process runs: one call of the SDK, as JSON in and out.
+_CALL = """
+import json, sys, holdfast
+job = json.load(sys.stdin)
+ran = holdfast.run_code(job["code"], **job["options"])
+error = ran.outcome.error
+print(json.dumps({"status": ran.status.value, "exit_code": ran.exit_code, "stdout": ran.stdout,
+                  "stderr": ran.stderr, "error": error and [error.code, error.message]}))
+"""
+
+
+@functools.cache
+def source(name: str) -> str:
+    """The program with its stage before it."""
+    stage, program = (ATTACKS / f"{part}.py" for part in ("stage", name))
+    return f"{stage.read_text()}\n{program.read_text()}\nif __name__ == '__main__':\n    play()\n"
+
+
+@functools.cache
+def attack_names(name: str) -> list[str]:
+    """What the program would try on this machine; nothing is tried."""
+    scene: dict[str, object] = {"__name__": name}
+    exec(compile(source(name), name, "exec"), scene)
+    return list(scene["ATTACKS"])  # type: ignore[call-overload]  # a dict, by stage.py
+
+
+@functools.cache
+def system_calls() -> Mapping[str, int]:
+    table = resources.files("holdfast.sandbox.native").joinpath("syscall_numbers.toml")
+    return tomllib.loads(table.read_text())[platform.machine()]
+
+
+def given(**facts: object) -> dict[str, str]:
+    """The variable by which an attack learns what to attack."""
+    return {"ATTACK": json.dumps({"calls": system_calls(), **facts})}
+
+
+def outside(name: str, *, prefix: tuple[str, ...] = (), **facts: object) -> Verdicts:
+    """The control: the same text, without walls."""
+    done = subprocess.run(
+        [*prefix, sys.executable, "-I", "-c", source(name)],
+        env={"PATH": os.environ["PATH"], **given(**facts)},
+        capture_output=True,
+        timeout=100,
+        check=True,
+    )
+    return _verdicts(done.stdout.decode())
+
+
+def throwaway() -> tuple[str, ...]:
+    """Namespaces in which a control may do its worst; an ordinary user is root in them, too."""
+    need(shutil.which("unshare"), "unshare of util-linux")
+    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    words = ("unshare", *user, "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc")
+    return (*words, "sh", "-c", 'mount -t tmpfs tmpfs /tmp && exec "$@"', "sh")
+
+
+def inside(name: str, *, who: str, options: Mapping[str, object], **facts: object) -> Verdicts:
+    ran = run_as(who, source(name), {"timeout": 90, "envs": given(**facts), **options})
+    assert (ran["status"], ran["stderr"]) == ("ok", ""), ran
+    return _verdicts(str(ran["stdout"]))
+
+
+def _verdicts(text: str) -> Verdicts:
+    return {name: (kind, word) for name, (kind, word) in json.loads(text).items()}
+
+
+def run_as(who: str, code: str, options: Mapping[str, object]) -> dict[str, object]:
+    """One `holdfast.run_code` in a process of its own, as root or as somebody without any right."""
+    if who == "as-root":
+        need(os.geteuid() == 0, "root")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        home = Path(folder, "state")
+        home.mkdir(mode=0o700)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOLDFAST_HOME": str(home),
+            "XDG_CONFIG_HOME": folder,
+        }
+        user: dict[str, object] = {}
+        if who == "as-ordinary-user":
+            # Nobody delegates a cgroup to this uid; the other walls are what is attacked here.
+            config = Path(folder, "holdfast.toml")
+            config.write_text("[sandbox]\ndangerously_without_cgroup = true\n")
+            environment["HOLDFAST_CONFIG"] = str(config)
+            if os.geteuid() == 0:
+                Path(folder).chmod(0o755)
+                os.chown(home, ORDINARY_UID, ORDINARY_UID)
+                user = {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
+        done = subprocess.run(
+            [sys.executable, "-c", _CALL],
+            input=json.dumps({"code": code, "options": options}).encode(),
+            env=environment,
+            cwd="/",
+            capture_output=True,
+            timeout=110,
+            check=False,
+            **user,  # type: ignore[call-overload]  # a user, a group and no further groups
+        )
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def judge(name: str, control: Verdicts, verdicts: Verdicts) -> None:
+    """Through outside, refused inside; what this host does not have cannot be judged here."""
+    kind, word = control[name]
+    need(kind != "lacks", word)
+    need((kind, word) != ("refused", "ENOSYS"), f"the system call behind {name}")
+    found = {"outside": control[name], "inside": verdicts[name]}
+    assert {place: kind for place, (kind, _) in found.items()} == {
+        "outside": "through",
+        "inside": "refused",
+    }, found
+
+
+@pytest.fixture(scope="session")
+def remember() -> Iterator[Callable[..., Verdicts]]:
+    """One program runs many attacks at once, and each is a test of its own: so run it once."""
+    known: dict[object, Verdicts] = {}
+
+    def recall(key: object, work: Callable[[], Verdicts]) -> Verdicts:
+        if key not in known:
+            known[key] = work()
+        return known[key]
+
+    yield recall

@@ -1,0 +1,27 @@
+"""What all tests share: a state folder of their own, and skips that CI forbids."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def need(condition: object, feature: str) -> None:
+    """Skip for a missing kernel feature, by name; where everything must work, fail instead."""
+    if condition:
+        return
+    if os.environ.get("HOLDFAST_MUST_WORK") == "1":
+        pytest.fail(f"HOLDFAST_MUST_WORK=1, but this host lacks: {feature}")
+    pytest.skip(f"this host lacks: {feature}")
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test has its own HOLDFAST_HOME and no configuration of the developer's."""
+    home = tmp_path_factory.mktemp("holdfast-home")
+    home.chmod(0o700)
+    monkeypatch.setenv("HOLDFAST_HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "no-config"))
+    monkeypatch.delenv("HOLDFAST_CONFIG", raising=False)
+    return str(home)

@@ -1,0 +1,295 @@
+"""Makes what a virtual machine boots from: kernel, initramfs, root file system and job disk.
+
+Everything but the job disk is kept below `.vm`, under a name that changes with its recipe. Packages
+come from wherever the host's own apt gets them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CACHE = ROOT / ".vm"
+USER, UID = "tester", 1000
+
+_GUEST_PACKAGES = (
+    "bubblewrap", "busybox-static", "dbus", "libpam-systemd", "python3", "systemd",
+    "systemd-sysv", "udev", "util-linux",
+)  # fmt: skip
+_GUEST_HOOKS = (
+    f'chroot "$1" useradd --create-home --uid {UID} --shell /bin/sh {USER}',
+    f'mkdir -p "$1/var/lib/systemd/linger" && touch "$1/var/lib/systemd/linger/{USER}"',
+    'mkdir -p "$1/job" && rm -rf "$1/usr/share/doc" "$1/usr/share/man" "$1/usr/share/locale"',
+    # Not what is tested here, and slow under software emulation.
+    'for unit in systemd-networkd-wait-online systemd-timesyncd apt-daily e2scrub_reap; do '
+    'ln -sf /dev/null "$1/etc/systemd/system/$unit.service"; done',
+    'for unit in apt-daily apt-daily-upgrade dpkg-db-backup e2scrub_all fstrim; do '
+    'ln -sf /dev/null "$1/etc/systemd/system/$unit.timer"; done',
+)
+_MODULES = ("virtio_pci", "virtio_mmio", "virtio_blk", "virtio_rng", "ext4", "overlay")
+_ROOT_BYTES, _JOB_BYTES = 2 * 1024**3, 256 * 1024**2
+
+
+class Unusable(Exception):
+    """This host cannot run the tests; the text says why and what helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What differs between the processors we build for."""
+
+    debian: str
+    emulator: str
+    emulator_package: str
+    arguments: tuple[str, ...]
+    console: str
+
+    @classmethod
+    def of_host(cls) -> Machine:
+        match platform.machine():
+            case "aarch64":
+                options = ("-M", "virt", "-cpu", "cortex-a72")
+                return cls("arm64", "qemu-system-aarch64", "qemu-system-arm", options, "ttyAMA0")
+            case "x86_64":
+                options = ("-M", "q35", "-cpu", "max")
+                return cls("amd64", "qemu-system-x86_64", "qemu-system-x86", options, "ttyS0")
+            case other:
+                raise Unusable(f"no virtual machine is described for {other}")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The parts a machine boots from; the same for every scenario."""
+
+    kernel: Path
+    initramfs: Path
+    root: Path
+
+
+def build(machine: Machine) -> Image:
+    """Make, or find in the cache, everything but the job."""
+    CACHE.mkdir(exist_ok=True)
+    _install_tools(machine)
+    kernel, modules = _kernel(machine)
+    return Image(kernel, _initramfs(modules), _root(machine))
+
+
+def _root_words() -> list[str]:
+    if os.geteuid() == 0:
+        return []
+    if shutil.which("sudo") is None:
+        raise Unusable("the first run installs packages and makes a root file system: run as root")
+    return ["sudo"]
+
+
+def _run(*words: str | Path, cwd: Path | None = None, quiet: bool = True) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd, text=True, capture_output=quiet, check=False, timeout=1200,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise Unusable(f"{words[0]} failed ({done.returncode}): {(done.stderr or '')[-2000:]}")
+    return done.stdout or ""
+
+
+def _install_tools(machine: Machine) -> None:
+    wanted = {
+        machine.emulator: machine.emulator_package,
+        "mmdebstrap": "mmdebstrap",
+        "mke2fs": "e2fsprogs",
+        "busybox": "busybox-static",
+        "cpio": "cpio",
+    }
+    search = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    missing = [package for tool, package in wanted.items() if not shutil.which(tool, path=search)]
+    if missing:
+        if shutil.which("apt-get") is None:
+            raise Unusable(f"install these first: {', '.join(missing)}")
+        _say(f"installing {', '.join(missing)}")
+        _run(*_root_words(), "apt-get", "update", "-qq")
+        _run(*_root_words(), "apt-get", "install", "-qqy", "--no-install-recommends", *missing)
+
+
+def _kernel(machine: Machine) -> tuple[Path, Path]:
+    """Debian's kernel for clouds, unpacked and never installed."""
+    folder = CACHE / f"kernel-{_codename()}-{machine.debian}"
+    if not (folder / "done").exists():
+        _say("fetching a kernel")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        depends = _run("apt-cache", "depends", f"linux-image-cloud-{machine.debian}")
+        found = re.search(r"Depends: (linux-image-\S+)", depends)
+        if found is None:
+            raise Unusable("apt knows no linux-image-cloud package; this test needs Debian's")
+        # apt's own download user need not be able to write to the checkout.
+        _run("apt-get", "-o", "APT::Sandbox::User=root", "download", found[1], cwd=folder)
+        (package,) = folder.glob("*.deb")
+        _run("dpkg-deb", "-x", package, folder / "files")
+        package.unlink()
+        (folder / "done").touch()
+    (kernel,) = (folder / "files/boot").glob("vmlinuz-*")
+    (modules,) = folder.glob("files/**/lib/modules/*")
+    return kernel, modules
+
+
+def _module_files(modules: Path) -> Iterator[tuple[str, bytes]]:
+    """The modules we need and those they need, in an order in which they can be loaded."""
+    paths = {
+        path.name.split(".ko")[0].replace("-", "_"): path
+        for path in sorted(modules.rglob("*.ko*"))
+    }
+    done: set[str] = set()
+
+    def visit(name: str) -> Iterator[tuple[str, bytes]]:
+        if name in done or name not in paths:  # not a file: built into the kernel
+            return
+        done.add(name)
+        data = paths[name].read_bytes()
+        if paths[name].suffix == ".xz":
+            data = lzma.decompress(data)
+        found = re.search(rb"\0(?:depends)=([^\0]*)\0", data)
+        soft = re.findall(rb"\0softdep=pre: ([^\0]*)\0", data)
+        needs = (found[1].decode().split(",") if found else []) + [
+            word for text in soft for word in text.decode().split()
+        ]
+        for need in filter(None, needs):
+            yield from visit(need.replace("-", "_"))
+        yield name, data
+
+    for name in _MODULES:
+        yield from visit(name)
+
+
+def _initramfs(modules: Path) -> Path:
+    init = (HERE / "inside/initramfs-init").read_bytes()
+    target = CACHE / f"initramfs-{_key([modules.name, *_MODULES, init.decode()])}.gz"
+    if target.exists():
+        return target
+    folder = CACHE / "initramfs"
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("bin", "modules", "proc", "sys", "dev", "root"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(shutil.which("busybox") or "/usr/bin/busybox", folder / "bin/busybox")
+    (folder / "init").write_bytes(init)
+    (folder / "init").chmod(0o755)
+    order = []
+    for name, data in _module_files(modules):
+        (folder / f"modules/{name}.ko").write_bytes(data)
+        order.append(name)
+    (folder / "modules/order").write_text("\n".join(order) + "\n")
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    packed = subprocess.run(
+        ["cpio", "--quiet", "-o", "-H", "newc", "-R", "0:0"],
+        input="\n".join(names).encode(), cwd=folder, capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    target.write_bytes(gzip.compress(packed, 1, mtime=0))
+    return target
+
+
+def _root(machine: Machine) -> Path:
+    name = f"root-{_codename()}-{machine.debian}"
+    target = CACHE / f"{name}-{_key([*_GUEST_PACKAGES, *_GUEST_HOOKS])}.ext4"
+    if target.exists():
+        return target
+    _say("making a root file system (some minutes, once)")
+    root = _root_words()
+    folder, unfinished = CACHE / "root", target.with_suffix(".part")
+    _run(*root, "rm", "-rf", folder)
+    options = CACHE / "apt.conf"
+    options.write_text(_run("apt-config", "dump", "Acquire"))
+    hooks = [f"--customize-hook={hook}" for hook in _GUEST_HOOKS]
+    _run(
+        *root, "mmdebstrap", "--variant=minbase", f"--architectures={machine.debian}",
+        f"--include={','.join(_GUEST_PACKAGES)}", f"--aptopt={options}", *hooks,
+        _codename(), folder, *_apt_sources(),
+    )  # fmt: skip
+    _make_disk(folder, unfinished, _ROOT_BYTES, as_root=root)
+    _run(*root, "chown", str(os.getuid()), unfinished)
+    _run(*root, "rm", "-rf", folder)
+    unfinished.rename(target)
+    return target
+
+
+def _apt_sources() -> list[Path]:
+    below = Path("/etc/apt/sources.list.d")
+    places = [Path("/etc/apt/sources.list"), *below.glob("*.list"), *below.glob("*.sources")]
+    return [place for place in places if place.exists()]
+
+
+def _codename() -> str:
+    release = Path("/etc/os-release").read_text(encoding="utf-8")
+    found = re.search(r"^VERSION_CODENAME=\"?(\w+)", release, re.MULTILINE)
+    if found is None or "ID=debian" not in release.splitlines():
+        raise Unusable("this test builds its machines from the packages of a Debian host")
+    return found[1]
+
+
+def _make_disk(folder: Path, target: Path, size: int, *, as_root: Sequence[str] = ()) -> None:
+    target.unlink(missing_ok=True)
+    mke2fs = shutil.which("mke2fs") or "/usr/sbin/mke2fs"
+    _run(*as_root, mke2fs, "-q", "-t", "ext4", "-d", folder, target, f"{size // 1024}k")
+
+
+def _key(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def job_disk(target: Path) -> None:
+    """Holdfast as it is in this checkout, what it imports, and the tests."""
+    if not (ROOT / "src/holdfast/sandbox/native/holdfast-cell").exists():
+        raise Unusable("holdfast-cell is not built: run ./dev setup")
+    folder = target.with_suffix(".d")
+    shutil.rmtree(folder, ignore_errors=True)
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "src/holdfast", folder / "python/holdfast", ignore=ignore)
+    shutil.copytree(HERE / "inside", folder, ignore=ignore, dirs_exist_ok=True)
+    (site,) = (ROOT / ".venv/lib").glob("python3.*/site-packages")
+    (folder / "python-version").write_text(site.parent.name.removeprefix("python"))
+    for distribution in _needed(site):
+        for file in distribution.files or ():
+            source = Path(str(file.locate()))
+            if ".." not in file.parts and "__pycache__" not in file.parts and source.exists():
+                (folder / "python" / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, folder / "python" / file)
+    _make_disk(folder, target, _JOB_BYTES)
+    shutil.rmtree(folder)
+
+
+def _needed(site: Path) -> list[Distribution]:
+    """What Holdfast requires, and what that requires; not the tools of developers."""
+    present = {_plain(item.name): item for item in distributions(path=[str(site)])}
+    needed: dict[str, Distribution] = {}
+    waiting = ["holdfast"]
+    while waiting:
+        name = waiting.pop()
+        if name in needed or name not in present:
+            continue
+        needed[name] = present[name]
+        for line in present[name].requires or ():
+            requirement, _, marker = line.partition(";")
+            if "extra" not in marker:
+                waiting.append(_plain(re.split(r"[^\w.-]", requirement.strip())[0]))
+    if "holdfast" not in needed:
+        raise Unusable("holdfast is not installed in .venv: run ./dev setup")
+    return [item for name, item in needed.items() if name != "holdfast"]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _say(text: str) -> None:
+    print(f"# {text}", file=sys.stderr, flush=True)

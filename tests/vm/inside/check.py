@@ -1,0 +1,401 @@
+"""The checks, run inside a machine that has nothing but cgroup v2. Speaks TAP to the console.
+
+Software emulation is slow: every limit that a check is not about is generous.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+HOME = f"{os.path.expanduser('~')}/holdfast-state"
+CGROUP = "/sys/fs/cgroup"
+LEAST_UID = 1_900_000_000
+WALL_S = 120
+ROOM = {"timeout": WALL_S, "memory": "128m", "cpu_s": WALL_S}
+SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
+
+Check = Callable[[], None]
+_checks: dict[str, list[tuple[str, Check]]] = {"root-v2": [], "user-systemd": []}
+
+
+def check(name: str, *scenarios: str) -> Callable[[Check], Check]:
+    def register(function: Check) -> Check:
+        for scenario in scenarios or _checks:
+            _checks[scenario].append((name, function))
+        return function
+
+    return register
+
+
+def equal(found: object, wanted: object) -> None:
+    if found != wanted:
+        raise AssertionError(f"{found!r} is not {wanted!r}")
+
+
+def within(seconds: float, condition: Callable[[], object], what: str) -> None:
+    """Poll until it holds; the machine has no other way to be told."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.05)
+
+
+def groups() -> list[str]:
+    """Every cgroup of a run, in either way of making one."""
+    return [
+        os.path.join(top, name)
+        for top, names, _ in os.walk(CGROUP)
+        for name in names
+        if os.path.basename(top) == "holdfast" or name.startswith("holdfast-")
+        if name.startswith(("act_", "holdfast-act_"))
+    ]
+
+
+def processes() -> dict[int, str]:
+    """Every process that a run starts outside of its program."""
+    found = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            name = pathlib.Path(f"/proc/{entry}/comm").read_text(encoding="utf-8").strip()
+        except OSError:
+            continue
+        if name in ("holdfast-cell", "bwrap", "systemd-run") or name.startswith("holdfast"):
+            found[int(entry)] = name
+    return found
+
+
+def members(group: str) -> dict[int, int]:
+    """pid -> uid on the host, for every process in or below a group."""
+    found = {}
+    for top, _, _ in os.walk(group):
+        for line in pathlib.Path(f"{top}/cgroup.procs").read_text(encoding="ascii").split():
+            status = pathlib.Path(f"/proc/{line}/status").read_text(encoding="utf-8")
+            uid = next(row.split()[1] for row in status.splitlines() if row.startswith("Uid:"))
+            found[int(line)] = int(uid)
+    return found
+
+
+def nothing_left() -> None:
+    within(20, lambda: not groups() and not processes(), f"left: {groups()} {processes()}")
+
+
+@contextmanager
+def supervisor(environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Another process that runs the sleeper, up to the moment at which it sleeps."""
+    script = (
+        "import holdfast, sys\n"
+        f"holdfast.run_code({SLEEPER!r}, on_stdout=lambda text: print(text, end='', flush=True),"
+        f" **{ROOM!r})\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        assert process.stdout is not None
+        equal(process.stdout.readline(), "up\n")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def cell_of(group: str) -> str:
+    """In a user's scope the limits are on a leaf below it."""
+    return f"{group}/cell" if os.path.isdir(f"{group}/cell") else group
+
+
+@check("the way to a cgroup is found")
+def way() -> None:
+    from holdfast.sandbox.native.cold import HostLayers
+
+    wanted = "v2-root" if os.geteuid() == 0 else "systemd-user"
+    equal(HostLayers.detect().cgroup.way, wanted)
+
+
+@check("code runs, and its use of processor and memory is told")
+def runs() -> None:
+    import holdfast
+
+    done = holdfast.run_code("print(1)", **ROOM)
+    equal((done.status, done.stdout, done.exit_code, done.error), ("ok", "1\n", 0, None))
+    usage = done.outcome.usage
+    assert usage.cpu_s > 0 and usage.memory_peak > 1024 * 1024, usage
+
+
+@check("a memory bomb ends at the memory limit")
+def memory_bomb() -> None:
+    import holdfast
+
+    held = "held = []\nwhile True: held.append(b'x' * 1_000_000)"
+    done = holdfast.run_code(held, **{**ROOM, "memory": "64m"})
+    equal((done.status, done.limit), ("limit", "memory"))
+
+
+@check("a fork bomb ends at the process limit")
+def fork_bomb() -> None:
+    import holdfast
+
+    done = holdfast.run_code("import os\nwhile True: os.fork()", **ROOM, processes=24)
+    equal((done.status, done.limit), ("limit", "processes"))
+
+
+@check("a spinner ends at the processor limit")
+def spinner() -> None:
+    import holdfast
+
+    done = holdfast.run_code("while True: pass", **{**ROOM, "cpu_s": 1})
+    equal((done.status, done.limit), ("limit", "cpu"))
+    assert done.outcome.usage.cpu_s < 10, done.outcome.usage
+
+
+@check("inside, the cgroup is the root and no other is in sight")
+def own_cgroup_namespace() -> None:
+    import holdfast
+
+    done = holdfast.run_code(
+        "import os\nprint(open('/proc/self/cgroup').read(), os.path.exists('/sys/fs'))", **ROOM
+    )
+    equal(done.stdout, "0::/\n False\n")
+
+
+@check("from outside, the program has an unprivileged uid and the limits that were asked for")
+def seen_from_outside() -> None:
+    with supervisor():
+        (group,) = groups()
+        cell = cell_of(group)
+        uids = set(members(cell).values())
+        assert len(members(cell)) >= 2, members(cell)
+        if os.geteuid() == 0:
+            assert all(uid >= LEAST_UID for uid in uids), uids
+        else:
+            equal(uids, {os.geteuid()})
+        written = {
+            name: pathlib.Path(f"{cell}/{name}").read_text(encoding="ascii").strip()
+            for name in ("memory.max", "pids.max", "cpu.max")
+        }
+        wanted = {
+            "memory.max": str(128 * 1024 * 1024),
+            "pids.max": "130",
+            "cpu.max": "100000 100000",
+        }
+        equal(written, wanted)
+
+
+@check("a workspace on a disk gets a bandwidth", "root-v2")
+def bandwidth() -> None:
+    import holdfast
+
+    place = _workspace("io")
+    seen: list[str] = []
+
+    def look(_text: str) -> None:
+        (group,) = groups()
+        seen.append(pathlib.Path(f"{group}/io.max").read_text(encoding="ascii"))
+
+    done = holdfast.run_code(
+        "print('up', flush=True)", workspace=f"{place}:rw", on_stdout=look, **ROOM
+    )
+    equal(done.status, "ok")
+    most = 512 * 1024 * 1024
+    device = os.stat(place).st_dev
+    equal(
+        seen,
+        [f"{os.major(device)}:{os.minor(device)} rbps={most} wbps={most} riops=max wiops=max\n"],
+    )
+
+
+def _workspace(name: str) -> str:
+    place = f"{os.path.expanduser('~')}/{name}"
+    os.makedirs(place, exist_ok=True)
+    pathlib.Path(place, "old.txt").write_text("old", encoding="ascii")
+    return place
+
+
+WRITER = """
+import os
+open('new.txt', 'w').write('new')
+open('old.txt', 'w').write('changed')
+print(open('old.txt').read(), os.stat('new.txt').st_uid == os.getuid() == 1000)
+"""
+
+
+@check("what is made in a writable workspace belongs to the workspace's owner")
+def read_write() -> None:
+    import holdfast
+
+    place = _workspace("project-rw")
+    done = holdfast.run_code(WRITER, workspace=f"{place}:rw", **ROOM)
+    equal((done.status, done.stdout, done.error), ("ok", "changed True\n", None))
+    equal(pathlib.Path(place, "old.txt").read_text(encoding="ascii"), "changed")
+    made = os.stat(f"{place}/new.txt")
+    equal((made.st_uid, made.st_gid), (os.geteuid(), os.getegid()))
+    equal(sorted(os.listdir(place)), ["new.txt", "old.txt"])
+
+
+@check("a copy-on-write workspace leaves the original as it was")
+def copy_on_write() -> None:
+    import holdfast
+
+    place = _workspace("project-cow")
+    done = holdfast.run_code(WRITER, workspace=f"{place}:cow", **ROOM)
+    equal((done.status, done.stdout, done.error), ("ok", "changed True\n", None))
+    equal(pathlib.Path(place, "old.txt").read_text(encoding="ascii"), "old")
+    equal(os.listdir(place), ["old.txt"])
+
+
+@check("several runs at once each have a group of their own")
+def at_once() -> None:
+    import holdfast
+
+    seen: list[int] = []
+    results: list[str] = []
+
+    def one() -> None:
+        done = holdfast.run_code(
+            "import time; print('up', flush=True); time.sleep(3)",
+            on_stdout=lambda _text: seen.append(len(groups())),
+            **ROOM,
+        )
+        results.append(str(done.status))
+
+    threads = [threading.Thread(target=one) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    equal(results, ["ok", "ok", "ok"])
+    assert max(seen) > 1, seen
+
+
+@check("after all of these, no process and no cgroup remains")
+def clean() -> None:
+    nothing_left()
+
+
+@check("kill -9 of the supervisor leaves no process and no cgroup")
+def killed_supervisor() -> None:
+    with supervisor() as process:
+        (group,) = groups()
+        inside = members(group)
+        assert inside and processes(), (inside, processes())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        nothing_left()
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in inside), inside
+
+
+@check("kill -9 of the keeper ends the program; the next start removes the rest")
+def killed_keeper() -> None:
+    with supervisor() as process:
+        inside = members(cell_of(groups()[0]))
+        keeper = next(
+            pid for pid, name in processes().items() if name == "holdfast-cell" and pid not in inside
+        )
+        os.kill(keeper, signal.SIGKILL)
+        within(20, lambda: not any(os.path.exists(f"/proc/{pid}") for pid in inside), str(inside))
+        process.wait(timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", "from holdfast.runtime.wiring import open_house; open_house()"],
+        check=False, timeout=60,
+    )  # fmt: skip
+    equal(done.returncode, 0)
+    nothing_left()
+
+
+def _refusal(environment: dict[str, str], uid: int) -> str:
+    script = (
+        "import holdfast\n"
+        f"done = holdfast.run_code('print(1)', **{ROOM!r})\n"
+        "print(done.status, done.stdout, getattr(done.error, 'code', None))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment, user=uid, group=uid, extra_groups=[] if os.geteuid() == 0 else None,
+        capture_output=True, text=True, check=False, timeout=WALL_S, cwd="/",
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+@check("an ordinary user without a systemd of their own is refused")
+def refused() -> None:
+    home = "/tmp/refused-home"
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(home, 1000, 1000)
+    environment = {**os.environ, "XDG_RUNTIME_DIR": "/run/user/none", "HOLDFAST_HOME": home}
+    equal(_refusal(environment, 1000), "error  HF-LAYER-CGROUP\n")
+
+
+@check("a user's manager that cannot be reached is a refusal, not a hang", "user-systemd")
+def deaf_manager() -> None:
+    import socket
+
+    directory = "/tmp/deaf/systemd"
+    os.makedirs(directory, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(f"{directory}/private")
+        deaf.listen(8)
+        environment = {**os.environ, "XDG_RUNTIME_DIR": "/tmp/deaf"}
+        started = time.monotonic()
+        equal(_refusal(environment, 1000), "error  HF-SANDBOX-BUILD\n")
+        assert time.monotonic() - started < 60
+
+
+@check("it works without XDG_RUNTIME_DIR, as from cron", "user-systemd")
+def without_variable() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "XDG_RUNTIME_DIR"}
+    with supervisor(environment):
+        equal(len(groups()), 1)
+    nothing_left()
+
+
+@check("it works from a service of the user's own", "user-systemd")
+def from_user_service() -> None:
+    script = f"import holdfast; print(holdfast.run_code('print(1)', **{ROOM!r}).status)"
+    names = ("PYTHONPATH", "HOLDFAST_HOME", "XDG_RUNTIME_DIR")
+    done = subprocess.run(
+        ["systemd-run", "--user", "--quiet", "--wait", "--pipe",
+         *(f"--setenv={name}={os.environ[name]}" for name in names),
+         sys.executable, "-c", script],
+        capture_output=True, text=True, check=False, timeout=WALL_S,
+    )  # fmt: skip
+    equal((done.stdout, done.stderr), ("ok\n", ""))
+
+
+def main() -> None:
+    scenario = sys.argv[1]
+    wanted = pathlib.Path("/job/python-version").read_text(encoding="ascii")
+    if wanted != f"{sys.version_info.major}.{sys.version_info.minor}":
+        say(f"Bail out! .venv has Python {wanted}, the machine {sys.version.split()[0]}")
+        return
+    os.environ["HOLDFAST_HOME"] = HOME
+    checks = _checks[scenario]
+    say(f"1..{len(checks)}")
+    for number, (name, function) in enumerate(checks, 1):
+        started = time.monotonic()
+        try:
+            function()
+        except BaseException:  # whatever it was, the next check is to be run as well
+            say(f"not ok {number} - {name}")
+            for line in traceback.format_exc().splitlines():
+                say(f"# {line}")
+        else:
+            say(f"ok {number} - {name} # {time.monotonic() - started:.1f} s")
+
+
+def say(line: str) -> None:
+    print(f"VM| {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
