@@ -227,7 +227,9 @@ def _variables(pairs: tuple[str, ...]) -> dict[str, str]:
         if not equals:
             # Docker's `--env NAME` copies ours; here nothing enters unless it is written out.
             raise BadInput(
-                f"--env {name[:60]!r} has no value", mend="Write --env NAME=VALUE.", code="HF-BAD-ENV"
+                f"--env {name[:60]!r} has no value",
+                mend="Write --env NAME=VALUE.",
+                code="HF-BAD-ENV",
             )
         variables[name] = value
     return variables

@@ -17,7 +17,7 @@ class Outside:
     status: socket.socket
     stdout: int
     stderr: int
-    result: int
+    result: int | None
     stdin: int | None
 
     def close_stdin(self) -> None:
@@ -30,8 +30,11 @@ class Outside:
 class Channels:
     """The pipes of one run. The program gets one end of each, the supervisor the other."""
 
-    def __init__(self, stack: ExitStack, *, wants_stdin: bool) -> None:
+    def __init__(
+        self, stack: ExitStack, *, wants_stdin: bool, wants_result: bool, owner: int | None
+    ) -> None:
         self._stack = stack
+        self._owner = owner
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         stack.callback(ours.close)
@@ -39,11 +42,14 @@ class Channels:
         (self.status_inside,) = self._open_inside
         out_r, out_w = self._pipe()
         err_r, err_w = self._pipe()
-        result_r, result_w = self._pipe()
-        self.inside = {1: out_w, 2: err_w, RESULT_FD_INSIDE: result_w}
+        self.inside = {1: out_w, 2: err_w}
+        result_r: int | None = None
+        if wants_result:
+            result_r, self.inside[RESULT_FD_INSIDE] = self._pipe()
         stdin_w: int | None = None
         if wants_stdin:
             self.inside[0], stdin_w = os.pipe2(os.O_CLOEXEC)
+            self._give(self.inside[0])
             os.set_blocking(stdin_w, False)
         else:
             self.inside[0] = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -56,7 +62,13 @@ class Channels:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
         self._stack.callback(os.close, reading)
+        self._give(writing)
         return reading, writing
+
+    def _give(self, pipe: int) -> None:
+        """A root supervisor's pipe belongs to root, and `echo > /dev/stderr` opens it anew."""
+        if self._owner is not None:
+            os.fchown(pipe, self._owner, self._owner)
 
     def close_inside(self) -> None:
         """Only the cell holds these from now on, so that their end is the program's end."""

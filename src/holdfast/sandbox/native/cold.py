@@ -71,7 +71,12 @@ class NativeSandbox:
         with ExitStack() as stack:
             entry = stack.enter_context(self._ledger.open(action.id))
             # (3) Descriptors, and the directories shown.
-            channels = Channels(stack, wants_stdin=action.stdin is not None)
+            channels = Channels(
+                stack,
+                wants_stdin=action.stdin is not None,
+                wants_result=program.tells_value,
+                owner=walls.drop_to,
+            )
             home = "/workspace" if workspace.mount.home else "/tmp"
             job = cellplan.Job(
                 argv=program.argv,

@@ -88,7 +88,8 @@ class Watch:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._pump, "stdout", self._channels.stdout)
             tasks.start_soon(self._pump, "stderr", self._channels.stderr)
-            tasks.start_soon(self._collect_result, max_result_bytes)
+            if self._channels.result is not None:
+                tasks.start_soon(self._collect_result, self._channels.result, max_result_bytes)
             if self._channels.stdin is not None:
                 tasks.start_soon(self._feed, self._channels.stdin)
             watching = anyio.CancelScope()
@@ -159,12 +160,12 @@ class Watch:
                 if self._sink is not None:
                     self._sink(name, chunk)
 
-    async def _collect_result(self, most: int) -> None:
+    async def _collect_result(self, descriptor: int, most: int) -> None:
         while True:
             try:
-                chunk = os.read(self._channels.result, _CHUNK_BYTES)
+                chunk = os.read(descriptor, _CHUNK_BYTES)
             except BlockingIOError:
-                await anyio.wait_readable(self._channels.result)
+                await anyio.wait_readable(descriptor)
                 continue
             if not chunk:
                 return
