@@ -16,6 +16,7 @@ NAMESPACES = {
 SIGCHLD = 17
 AT_FDCWD = -100
 MNT_DETACH = 2
+IS_X86 = os.uname().machine == "x86_64"
 
 
 def text(value):
@@ -220,10 +221,7 @@ for _name, _arguments in {
     "migrate_pages": (0, 0, 0, 0),
     "mbind": (0, 0, 0, 0, 0, 0),
     "cachestat": (-1, 0, 0, 0),
-    "lookup_dcookie": (0, 0, 0),
-    "iopl": (0,),
-    "ioperm": (0, 1, 0),
-    "modify_ldt": (0, 0, 0),
+    **({"iopl": (0,), "ioperm": (0, 1, 0), "modify_ldt": (0, 0, 0)} if IS_X86 else {}),
     "listmount": (0, 0, 0, 0),
     "statmount": (0, 0, 0, 0),
     "openat2": (AT_FDCWD, text("/"), 0, 0),
@@ -291,3 +289,41 @@ def _():
     if number:
         raise OSError(number, "TIOCSTI")
     return "typed"
+
+
+# A foreign architecture speaks other numbers: exit(42) as the smallest 32-bit program there is.
+_PROGRAM = (
+    bytes.fromhex("b801000000bb2a000000cd80") if IS_X86  # int 0x80
+    else bytes.fromhex("0170a0e32a00a0e3000000ef")  # mov r7, #1; mov r0, #42; svc 0
+)  # fmt: skip
+
+
+@attack("a-32-bit-program")
+def _():
+    machine = 3 if IS_X86 else 40
+    start = 0x10000 + 84
+    head = struct.pack(
+        "<16sHHIIIIIHHHHHH", b"\x7fELF\x01\x01\x01", 2, machine, 1, start, 52, 0,
+        0 if IS_X86 else 0x5000200, 52, 32, 1, 0, 0, 0,
+    )  # fmt: skip
+    load = struct.pack("<8I", 1, 0, 0x10000, 0x10000, 84 + 12, 84 + 12, 5, 0x1000)
+    path = scratch() + "/program"
+    with open(path, "wb") as file:
+        file.write(head + load + _PROGRAM)
+    os.chmod(path, 0o755)
+    try:
+        child = os.posix_spawn(path, [path], {})
+    except OSError as error:
+        raise Lacking("32-bit programs") from error
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == 42:
+        return "its call was carried out"
+    raise Stopped(f"ended with {code}")
+
+
+if IS_X86:
+
+    @attack("x32-numbers")
+    def _():
+        LIBC.syscall.restype = ctypes.c_long
+        return called(LIBC.syscall(ctypes.c_long(0x40000000 | 39)))

@@ -14,8 +14,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.limits import LimitName, Limits
 from holdfast.core.types import Action, ErrorInfo, Outcome, Status, WorkspaceMode
 from holdfast.interfaces.cli.main import REFUSED
-from holdfast.interfaces.cli.streams import Relay, is_broken_pipe
-from holdfast.interfaces.cli.telling import print_json, say, tell_error
+from holdfast.interfaces.cli.streams import Relay
+from holdfast.interfaces.cli.telling import UNWRITABLE, print_json, say, tell_error
 from holdfast.interfaces.cli.terminal import one_line
 from holdfast.runtime.wiring import House
 
@@ -50,7 +50,10 @@ def execute(house: House, action: Action, *, as_json: bool) -> int:
     if course.bug is not None:
         raise course.bug
     if relay is not None and relay.failure is not None:
-        return _unwritable(relay.failure)
+        if isinstance(relay.failure, BrokenPipeError):
+            return 128 + signal.SIGPIPE  # as every tool before `| head`
+        tell_error(UNWRITABLE, as_json=False)
+        return REFUSED
     if course.stopped_by is not None:
         return _stopped(house, action, course.stopped_by, as_json=as_json)
     assert course.outcome is not None  # noqa: S101  # nothing else ends the run
@@ -110,18 +113,6 @@ def exit_code(outcome: Outcome) -> int:
     if outcome.status in {Status.DENIED, Status.ERROR} or outcome.exit_code is None:
         return REFUSED
     return outcome.exit_code
-
-
-def _unwritable(failure: OSError) -> int:
-    if is_broken_pipe(failure):
-        return 128 + signal.SIGPIPE
-    error = ErrorInfo(
-        "HF-OUTPUT-UNWRITABLE",
-        "the output could not be written, so the run was ended",
-        "Check the disk or device that standard output and error go to.",
-    )
-    tell_error(error, as_json=False)
-    return REFUSED
 
 
 def _stopped(house: House, action: Action, number: Signals, *, as_json: bool) -> int:

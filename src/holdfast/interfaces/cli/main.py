@@ -10,7 +10,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -116,14 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _ended(words)
         sys.stdout.flush()
     except OSError as error:
-        if error.errno != errno.EPIPE:
-            return _tell(_internal(error), as_json=False)
-        code = _PIPE_BROKEN
-    except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
-    except Terminated:
-        code = 128 + signal.SIGTERM
-    if code == _PIPE_BROKEN:
+        code = _PIPE_BROKEN if error.errno == errno.EPIPE else _tell(_unwritable(), as_json=False)
         _forget_output()
     return code
 
@@ -139,16 +132,25 @@ def _ended(words: list[str]) -> int:
             return int(cli.invoke(ctx) or 0)
     except click.exceptions.Exit as ended:
         return ended.exit_code
-    except click.Abort:
-        raise KeyboardInterrupt from None
+    except (click.Abort, KeyboardInterrupt):
+        return _tell_signal(signal.SIGINT, meta)
+    except Terminated:
+        return _tell_signal(signal.SIGTERM, meta)
     except click.ClickException as error:
         return _tell_usage(error, words)
-    except OSError as error:
-        if error.errno == errno.EPIPE:
-            raise
-        return _tell(_internal(error), as_json=AS_JSON in meta)
+    except BrokenPipeError:
+        raise
     except Exception as error:  # noqa: BLE001  # ERR-1: no trace leaves, whatever went wrong
         return _tell(_as_info(error), as_json=AS_JSON in meta)
+
+
+def _tell_signal(number: signal.Signals, meta: dict[str, Any]) -> int:
+    """The shell shows a signal itself; a program that reads JSON has to be told."""
+    if AS_JSON in meta:
+        from holdfast.core.types import ErrorInfo  # noqa: PLC0415  # only when it is needed
+
+        _tell(ErrorInfo("HF-INTERRUPTED", f"ended by {number.name}"), as_json=True)
+    return 128 + number
 
 
 def _tell_usage(error: click.ClickException, words: list[str]) -> int:
@@ -186,9 +188,16 @@ def _internal(error: BaseException) -> ErrorInfo:
     )
 
 
+def _unwritable() -> ErrorInfo:
+    from holdfast.interfaces.cli.telling import UNWRITABLE  # noqa: PLC0415  # as above
+
+    return UNWRITABLE
+
+
 def _tell(error: ErrorInfo, *, as_json: bool) -> int:
-    telling: Callable[..., None] = import_module("holdfast.interfaces.cli.telling").tell_error
-    telling(error, as_json=as_json)
+    from holdfast.interfaces.cli.telling import tell_error  # noqa: PLC0415  # as above
+
+    tell_error(error, as_json=as_json)
     return REFUSED
 
 
@@ -200,7 +209,8 @@ def plug_closed_descriptors() -> None:
     # Python has no stream objects for what was closed; libraries expect them.
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+            stream = os.fdopen(number, mode, encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)
 
 
 def _forget_output() -> None:

@@ -26,7 +26,7 @@ EXIT_CODES = """\b
 Exit codes:
   the program's own, if it ran to its own end
   124  wall time over        137  killed by the memory limit (or by another one)
-  125  Holdfast refused or failed: nothing was run, the reason is on standard error
+  125  Holdfast refused or failed; the reason is on standard error
   130, 143  ended by Ctrl-C or SIGTERM, with nothing left behind
 """
 

@@ -27,7 +27,7 @@ Examples:
 @sandbox_options
 @click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def run(ctx: click.Context, command: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the shared options
+def run(ctx: click.Context, /, command: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the shared options
     """Run a command in a new sandbox.
 
     It sees no network, none of your files and no variable of yours, unless an option gives it; its

@@ -7,7 +7,6 @@ bounded by the run's output limit.
 
 from __future__ import annotations
 
-import errno
 import os
 import queue
 import threading
@@ -110,8 +109,3 @@ class Relay:
         if self._spinner_shown:
             write_all(2, _ERASE)
             self._spinner_shown = False
-
-
-def is_broken_pipe(error: BaseException) -> bool:
-    """The reader of our output has gone, which is its right."""
-    return isinstance(error, OSError) and error.errno in {errno.EPIPE, errno.ECONNRESET}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 
+from holdfast.core.errors import HoldfastError
 from holdfast.core.types import ErrorInfo, Json, Outcome, Status
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.interfaces.cli.streams import is_terminal, write_all
@@ -14,6 +14,13 @@ from holdfast.interfaces.cli.terminal import TerminalFilter, one_line, safe_text
 
 _DEEPEST_JSON = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+UNWRITABLE = ErrorInfo(
+    "HF-OUTPUT-UNWRITABLE",
+    "the output could not be written",
+    "Check the disk or device that standard output and error go to.",
+)
 
 
 def say(text: str) -> None:
@@ -27,7 +34,11 @@ def say(text: str) -> None:
 def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
     """Why it was refused or what failed, and the mend."""
     if as_json:
-        print_json(_failed(error).to_json())
+        try:
+            print_json(_failed(error).to_json())
+        except HoldfastError:  # not writable: then at least for the person
+            as_json = False
+    if as_json:
         return
     mend = f"\n  mend: {one_line(error.mend)}" if error.mend else ""
     say(f"{error.message} [{error.code}]{mend}")
@@ -41,7 +52,7 @@ def _failed(error: ErrorInfo) -> Outcome:
 def print_json(value: Json) -> None:
     """Exactly one object on standard output, valid for every reader of JSON."""
     text = json.dumps(_plain(value), ensure_ascii=True, allow_nan=False)
-    write_all(1, text.encode("ascii") + b"\n")
+    _put(text.encode("ascii") + b"\n")
 
 
 def _plain(value: object, depth: int = 0) -> object:
@@ -67,8 +78,18 @@ def _plain(value: object, depth: int = 0) -> object:
 
 def print_text(text: str) -> None:
     """Text that holds words of others; a terminal shows it and does not obey it."""
-    data = os.fsencode(text)
+    data = text.encode("utf-8", "surrogateescape")
     if is_terminal("stdout"):
         clean = TerminalFilter(colours=False)
         data = clean.feed(data) + clean.finish()
-    write_all(1, data)
+    _put(data)
+
+
+def _put(data: bytes) -> None:
+    try:
+        write_all(1, data)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        problem = UNWRITABLE
+        raise HoldfastError(problem.message, mend=problem.mend, code=problem.code) from error

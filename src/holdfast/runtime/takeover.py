@@ -1,0 +1,189 @@
+"""What a copy-on-write run changed, shown and taken over (FS-2); the record and settings, read.
+
+Taking over is an action of its own, with the host's files as its effect:
+  (1) find the workspace; only copy-on-write has changes that wait;
+  (2) hold it, so that neither a live run nor another takeover works on it at once;
+  (3) write the intent; a failed write refuses (AUD-1);
+  (4) take over, file by file, what nothing speaks against;
+  (5) write the outcome.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+from holdfast.audit import verify as record
+from holdfast.audit.verify import VerifyReport
+from holdfast.config.load import load_settings
+from holdfast.config.models import Settings, weakened
+from holdfast.config.schema import schema_text
+from holdfast.core.errors import AuditFailed, SandboxFailed, WorkspaceError
+from holdfast.core.events import Event, EventKind
+from holdfast.core.types import Json, Principal, WorkspaceMode
+from holdfast.runtime.wiring import House, state_home
+from holdfast.sandbox import changes, protected
+from holdfast.sandbox.beneath import Beneath
+from holdfast.sandbox.changes import ApplyReport, Change
+from holdfast.sandbox.given import open_given
+from holdfast.sandbox.protected import Protection
+from holdfast.sandbox.workspace_store import Session
+
+__all__ = [
+    "ApplyReport",
+    "Change",
+    "Settings",
+    "VerifyReport",
+    "audit_records",
+    "check_audit",
+    "describe_changes",
+    "read_settings",
+    "schema_text",
+    "take_over",
+    "target_directory",
+    "unified_diff",
+    "weakened",
+]
+
+_MOST_NAMED = 1000  # paths in the record of one takeover; their number is told in any case
+
+
+def target_directory(house: House, workspace_id: str) -> str:
+    """The host's directory that the changes belong to."""
+    return _copy_on_write(house, workspace_id).request.directory or ""
+
+
+def describe_changes(house: House, workspace_id: str) -> tuple[Change, ...]:
+    """Every path that the run added, changed or removed."""
+    session = _copy_on_write(house, workspace_id)
+    with _layers(house, session) as (lower, upper):
+        return changes.changes(lower, upper, max_entries=house.settings.workspace.max_walk_entries)
+
+
+def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
+    """The changes as `git diff` writes them, cut at `max_bytes`."""
+    session = _copy_on_write(house, workspace_id)
+    with _layers(house, session) as (lower, upper):
+        return changes.unified_diff(lower, upper, max_bytes=max_bytes)
+
+
+def take_over(house: House, workspace_id: str, *, force: bool, principal: Principal) -> ApplyReport:
+    """Write the changes to the host's directory. What is refused is told, the rest goes on."""
+    # (1)
+    session = _copy_on_write(house, workspace_id)
+
+    def write(body: dict[str, Json]) -> None:
+        event = Event(EventKind.APPLY, session.id, principal.name, principal.interface, body)
+        house.audit.write(event)
+
+    with ExitStack() as stack:
+        lower, upper = stack.enter_context(_layers(house, session))
+        # (2)
+        stack.enter_context(_held(house, session))
+        # (3)
+        write({"step": "intent", "directory": session.request.directory, "force": force})
+        # (4)
+        try:
+            report = changes.apply(
+                lower,
+                upper,
+                _protection(house.settings),
+                started_ns=session.made_ns,
+                blocked_extensions=house.settings.workspace.blocked_extensions,
+                force=force,
+                max_entries=house.settings.workspace.max_walk_entries,
+            )
+        except BaseException:
+            with suppress(AuditFailed):  # a second failure must not hide the first
+                write({"step": "outcome", "status": "interrupted"})
+            raise
+        # (5)
+        try:
+            write(_summary(report))
+        except AuditFailed as error:
+            raise AuditFailed(
+                f"{len(report.applied)} changes were taken over, but not recorded: {error.message}",
+                mend=error.mend,
+                code=error.code,
+                detail=error.detail,
+            ) from error
+    return report
+
+
+def _copy_on_write(house: House, workspace_id: str) -> Session:
+    session = house.store.session(workspace_id)
+    if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
+        raise WorkspaceError(
+            f"{workspace_id} is not a copy-on-write workspace, so no changes wait in it",
+            mend="Give the directory as DIR:cow to look at changes before they are taken over.",
+            code="HF-WORKSPACE-NOT-COW",
+        )
+    return session
+
+
+@contextmanager
+def _layers(house: House, session: Session) -> Iterator[tuple[Beneath, Beneath]]:
+    descriptor, _ = open_given(session.request.directory or "", state_home=house.store.home)
+    with Beneath(descriptor) as lower, Beneath.open(session.upper_path) as upper:
+        yield lower, upper
+
+
+@contextmanager
+def _held(house: House, session: Session) -> Iterator[None]:
+    """The ledger has one entry for each live run or session, and makes none twice."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(house.ledger.open(session.id))
+        except SandboxFailed as error:
+            if not isinstance(error.__cause__, FileExistsError):
+                raise
+            raise WorkspaceError(
+                f"{session.id} is still in use",
+                mend="Wait until its run or session has ended, then try again.",
+                code="HF-WORKSPACE-BUSY",
+            ) from None
+        yield
+
+
+def _protection(settings: Settings) -> Protection:
+    """The same names that are protected while code runs."""
+    if settings.workspace.dangerously_expose_sensitive_names:
+        return Protection(())
+    return protected.load().with_extra(settings.workspace.extra_protected_names)
+
+
+def _summary(report: ApplyReport) -> dict[str, Json]:
+    applied = [f"{change.kind} {change.path}" for change in report.applied[:_MOST_NAMED]]
+    refused = [f"{path}: {reason}" for path, reason in report.refused[:_MOST_NAMED]]
+    return {
+        "step": "outcome",
+        "status": "ok" if not report.refused else "partly",
+        "applied_count": len(report.applied),
+        "refused_count": len(report.refused),
+        "applied": applied,
+        "refused": refused,
+    }
+
+
+# The record and the settings, for interfaces that only read them.
+
+
+def audit_records(*, action_id: str | None = None) -> Iterator[dict[str, Any]]:
+    """The records in order, or those of one action; an altered one raises."""
+    return record.read(_audit_directory(), action_id=action_id)
+
+
+def check_audit() -> VerifyReport:
+    """Check the whole log; writes nothing, not even a repair."""
+    return record.verify(_audit_directory())
+
+
+def _audit_directory() -> str:
+    return os.path.join(state_home(os.environ), "audit")
+
+
+def read_settings(*, config: str | None, profile: str | None) -> Settings:
+    """The effective settings, without touching the host or the state folder."""
+    return load_settings(file=config, profile=profile, environ=os.environ)
