@@ -18,7 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FLAGS = ["-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-fstack-protector-strong"]
+FLAGS = ["-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-fstack-protector-strong", "-s"]
 ZIG = "ziglang>=0.13,<0.16"
 
 

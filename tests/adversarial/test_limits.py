@@ -41,7 +41,7 @@ class Case:
     limits: dict[str, float] = field(default_factory=dict)
     language: str = "python"
     memory: str = "128m"
-    timeout: float = 30
+    timeout: float = 8
 
 
 _FORK_CHILDREN = """
@@ -197,7 +197,12 @@ def test_what_goes_over_a_limit_ends_and_is_told_which(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_just_below_a_limit_the_same_program_ends_well(case: Case) -> None:
     below = run(case, case.below)
-    assert (below.status, below.limit, below.exit_code, below.stderr.strip("\0")) == ("ok", None, 0, "")
+    assert (below.status, below.limit, below.exit_code, below.stderr.strip("\0")) == (
+        "ok",
+        None,
+        0,
+        "",
+    )
 
 
 # --- places on disk, where the kernel has no quota and the supervisor looks

@@ -74,6 +74,15 @@ class Lease:
         return ()
 
 
+class LayeredLease(Lease):
+    """A copy-on-write workspace; its id is worth telling only if something was changed."""
+
+    async def settle(self) -> Sequence[Finding]:
+        if self.beneath is not None and not self.beneath.list(".", max_entries=1_000_000):
+            self.id = None
+        return ()
+
+
 class WrittenLease(Lease):
     """A workspace in which code writes straight to the host's disk: a border is checked after."""
 
@@ -230,7 +239,9 @@ class Workspaces:
             covers=covers,
             home=False,
         )
-        return Lease(mount, workspace_id=session.id, beneath=upper, settings=self._settings)
+        if action.session_id is None:
+            stack.callback(self._store.remove_if_unchanged, session.id)
+        return LayeredLease(mount, workspace_id=session.id, beneath=upper, settings=self._settings)
 
     def operate(self, action: Action) -> object:
         """One call of the file API (FS-7), on descriptors beneath the workspace only."""

@@ -112,6 +112,11 @@ class WorkspaceStore:
         if not os.path.isdir(session.quarantine_path) or not os.listdir(session.quarantine_path):
             self.remove(session_id)
 
+    def remove_if_unchanged(self, session_id: str) -> None:
+        """A copy-on-write run that changed nothing, or never began, leaves nothing to apply."""
+        if not os.listdir(self.session(session_id).upper_path):
+            self.remove(session_id)
+
     def sweep(self, *, dead: Collection[str], keep_days: int) -> None:
         """Remove the folders of runs that were killed, and changes nobody took over in time."""
         for name in os.listdir(self._folder):

@@ -1,4 +1,4 @@
-"""Reaching files of the host from inside (ISO-2, ISO-6), and writing where nobody may.
+"""Reaching files of the host from inside (ISO-2, ISO-6).
 
 `secret` is a file of the host that its owner alone may read; `link` a symlink to it and `hardlink`
 a second name, both lying in the workspace; `place` is a directory of the host, outside.
@@ -130,12 +130,8 @@ def _():
     return "connected"
 
 
-for _place in ("/root", "/home", "/run", "/var", "/srv", "/sys", "/boot", "/mnt", "/media", "/etc/ssl/private"):
-    attack(f"list{_place.replace('/', '-')}")(lambda place=_place: exists(place))
-for _place in ("/etc/shadow", "/etc/gshadow", "/etc/hostname", "/etc/sudoers", "/etc/machine-id",
-               "/etc/fstab", "/var/run/docker.sock", "/run/docker.sock", "/run/dbus/system_bus_socket",
-               "/run/systemd/private", "/dev/mem", "/dev/kmsg", "/dev/fuse", "/dev/kvm", "/dev/vda",
-               "/dev/sda", "/dev/tty", "/dev/console"):  # fmt: skip
+for _place in ("/root", "/home", "/run", "/var", "/srv", "/sys", "/boot", "/mnt", "/media", "/etc/ssl/private",
+               "/etc/shadow", "/etc/gshadow", "/etc/hostname", "/dev/tty"):  # fmt: skip
     attack(f"see{_place.replace('/', '-')}")(lambda place=_place: exists(place))
 
 
@@ -157,8 +153,7 @@ def _():
 
 
 # Tells about the kernel or the host; hidden, so that there is nothing to read.
-for _name in ("kcore", "kallsyms", "keys", "key-users", "cmdline", "interrupts", "timer_list", "modules",
-              "sched_debug", "latency_stats"):  # fmt: skip
+for _name in ("kcore", "kallsyms", "keys", "key-users", "cmdline", "interrupts", "timer_list"):
 
     @attack(f"read-proc-{_name}")
     def _(path=f"/proc/{_name}"):
@@ -171,58 +166,3 @@ for _name in ("kcore", "kallsyms", "keys", "key-users", "cmdline", "interrupts",
         if not found:
             raise Stopped("empty")
         return len(found)
-
-
-# Opened, never written: opening is already what a write-deny has to refuse.
-for _name in ("sys/kernel/core_pattern", "sys/kernel/modprobe", "sys/kernel/hostname", "sys/vm/overcommit_memory",
-              "sys/kernel/randomize_va_space", "sys/fs/protected_symlinks", "sys/net/ipv4/ip_forward",
-              "sysrq-trigger", "irq/default_smp_affinity"):  # fmt: skip
-
-    @attack(f"open-to-write-proc-{_name.replace('/', '-')}")
-    def _(path=f"/proc/{_name}"):
-        if GIVEN.get("control") and not os.path.exists(path):
-            raise Lacking(path)
-        return os.open(path, os.O_WRONLY)
-
-
-# File modes and mounts allow these (the process's own, /proc is mounted writable): only Landlock
-# stands before them.
-for _name, _text in {"comm": "renamed", "coredump_filter": "0x33", "oom_score_adj": "500",
-                     "clear_refs": "1", "timerslack_ns": "50000", "autogroup": "10"}.items():  # fmt: skip
-
-    @attack(f"landlock-write-own-{_name}")
-    def _(path=f"/proc/self/{_name}", text=_text):
-        if GIVEN.get("control") and not os.path.exists(path):
-            raise Lacking(path)
-        with open(path, "w") as file:
-            file.write(text)
-        return "written"
-
-
-@attack("landlock-write-own-memory-by-proc-self-mem")
-def _():
-    place = ctypes.create_string_buffer(b"before")
-    with open("/proc/self/mem", "r+b", buffering=0) as memory:
-        memory.seek(ctypes.addressof(place))
-        memory.write(b"AFTER!")
-    return place.value
-
-
-@attack("landlock-reopen-standard-input-to-write")
-def _():
-    # The descriptor comes from outside, from a mount that no rule of the cell names.
-    return os.open("/proc/self/fd/0", os.O_RDWR)
-
-
-for _name, _act in {
-    "make-a-directory-in-the-root": lambda: os.mkdir("/planted"),
-    "write-into-usr": lambda: open("/usr/planted", "x"),
-    "write-into-etc": lambda: open("/etc/planted", "x"),
-    "replace-a-program": lambda: os.open("/usr/bin/env", os.O_WRONLY),
-    "change-the-mode-of-a-program": lambda: os.chmod("/usr/bin/env", 0o755),
-    "touch-a-program": lambda: os.utime("/usr/bin/env"),
-    "mark-a-program-with-an-attribute": lambda: os.setxattr("/usr/bin/env", "user.mark", b"1"),
-    "touch-dev-null": lambda: os.utime("/dev/null"),
-    "remove-dev-null": lambda: os.remove("/dev/null"),
-}.items():
-    attack(_name)(_act)

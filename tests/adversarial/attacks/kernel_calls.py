@@ -272,7 +272,11 @@ def terminal_ioctl(command):
 
 
 for _name, _command in {"tiocsti": 0x5412, "tioclinux": 0x541C, "tiocsetd": 0x5423}.items():
-    for _kind, _high in {"": 0, "-with-high-bits": 1 << 32, "-with-all-high": 0xFFFFFFFF << 32}.items():
+    for _kind, _high in {
+        "": 0,
+        "-with-high-bits": 1 << 32,
+        "-with-all-high": 0xFFFFFFFF << 32,
+    }.items():
         attack(f"{_name}{_kind}")(lambda command=_command | _high: terminal_ioctl(command))
 
 

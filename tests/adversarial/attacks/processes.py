@@ -60,7 +60,9 @@ def _():
 
 
 for _name, _request in {"attach": PTRACE_ATTACH, "seize": PTRACE_SEIZE}.items():
-    attack(f"ptrace-{_name}-init")(lambda request=_request: syscall("ptrace", request, TARGET, 0, 0))
+    attack(f"ptrace-{_name}-init")(
+        lambda request=_request: syscall("ptrace", request, TARGET, 0, 0)
+    )
 
 
 @attack("ptrace-attach-a-child")
@@ -105,14 +107,6 @@ def _():
 @attack("open-init-namespaces")
 def _():
     return os.open(f"/proc/{TARGET}/ns/mnt", os.O_RDONLY)
-
-
-@attack("parent-of-the-user-namespace")
-def _():
-    # NS_GET_PARENT: the control asks from a namespace below, which may see its parent.
-    import fcntl
-
-    return fcntl.ioctl(os.open("/proc/self/ns/pid", os.O_RDONLY), 0xB702)
 
 
 @attack("lower-init-limits")
@@ -192,15 +186,3 @@ def _():
 def _():
     with open(f"/dev/shm/{MARK}", "rb") as file:
         return len(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-
-
-@attack("watch-what-the-host-opens")
-def _():
-    # inotify works on inodes, which a read-only bind of the host's /usr shares with the host.
-    import select
-
-    watch = called(LIBC.inotify_init1(os.O_NONBLOCK))
-    called(LIBC.inotify_add_watch(watch, GIVEN["watched"].encode(), 0x20))
-    if not select.select([watch], [], [], 3)[0]:
-        raise Stopped("nothing was seen")
-    return os.read(watch, 4096)

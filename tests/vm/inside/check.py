@@ -153,7 +153,16 @@ def fork_bomb() -> None:
 def spinner() -> None:
     import holdfast
 
-    done = holdfast.run_code("while True: pass", **{**ROOM, "cpu_s": 1})
+    def spy():
+        for i in range(8):
+            time.sleep(3)
+            for g in groups():
+                say(g + repr(members(g)) + repr(open(g+"/cpu.stat").read()))
+                for pid in members(g):
+                    say(open(f"/proc/{pid}/stat").read() + open(f"/proc/{pid}/limits").read().splitlines()[1] + open(f"/proc/{pid}/wchan").read())
+    threading.Thread(target=spy, daemon=True).start()
+    done = holdfast.run_code("while True: pass", **{**ROOM, "cpu_s": 1, "timeout": 40})
+    say(repr(done.outcome))
     equal((done.status, done.limit), ("limit", "cpu"))
     assert done.outcome.usage.cpu_s < 10, done.outcome.usage
 

@@ -15,7 +15,7 @@ from holdfast.core.limits import LimitName, Limits
 from holdfast.core.types import Action, ErrorInfo, Outcome, Status, WorkspaceMode
 from holdfast.interfaces.cli.main import REFUSED
 from holdfast.interfaces.cli.streams import Relay
-from holdfast.interfaces.cli.telling import UNWRITABLE, print_json, say, tell_error
+from holdfast.interfaces.cli.telling import UNWRITABLE, failed, print_json, say, tell_error
 from holdfast.interfaces.cli.terminal import one_line
 from holdfast.runtime.wiring import House
 
@@ -117,13 +117,16 @@ def exit_code(outcome: Outcome) -> int:
 
 def _stopped(house: House, action: Action, number: Signals, *, as_json: bool) -> int:
     message = f"the run was ended by {number.name}; nothing of it is left"
+    kept = None
+    if action.workspace.mode is WorkspaceMode.COPY_ON_WRITE:
+        with suppress(HoldfastError):  # ended before there was a workspace
+            kept = house.store.session(action.id).id
     if as_json:
-        tell_error(ErrorInfo("HF-INTERRUPTED", message), as_json=True)
-    else:
-        say(message)
-        if action.workspace.mode is WorkspaceMode.COPY_ON_WRITE:
-            with suppress(HoldfastError):  # ended before there was a workspace
-                _tell_kept(house.store.session(action.id).id)
+        print_json(failed(ErrorInfo("HF-INTERRUPTED", message), workspace_id=kept).to_json())
+        return 128 + number
+    say(message)
+    if kept is not None:
+        _tell_kept(kept)
     return 128 + number
 
 

@@ -35,7 +35,7 @@ def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
     """Why it was refused or what failed, and the mend."""
     if as_json:
         try:
-            print_json(_failed(error).to_json())
+            print_json(failed(error).to_json())
         except HoldfastError:  # not writable: then at least for the person
             as_json = False
     if as_json:
@@ -44,9 +44,16 @@ def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
     say(f"{error.message} [{error.code}]{mend}")
 
 
-def _failed(error: ErrorInfo) -> Outcome:
-    never = Decision(Verdict.DENY, reason="refused before it was judged")
-    return Outcome(status=Status.ERROR, action_id="", decision=never, error=error)
+def failed(error: ErrorInfo, *, workspace_id: str | None = None) -> Outcome:
+    """The outcome of what never came to one."""
+    undecided = Decision(Verdict.DENY, reason="it ended before there was a decision to tell")
+    return Outcome(
+        status=Status.ERROR,
+        action_id="",
+        decision=undecided,
+        error=error,
+        workspace_id=workspace_id,
+    )
 
 
 def print_json(value: Json) -> None:

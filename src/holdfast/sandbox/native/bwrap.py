@@ -37,15 +37,25 @@ DEV_ASIDE = "/.holdfast/dev"
 
 
 def arguments(
-    bubblewrap: str, root: rootfs.HostRoot, *, binds: Sequence[Bind], command: Sequence[str]
+    bubblewrap: str,
+    root: rootfs.HostRoot,
+    *,
+    binds: Sequence[Bind],
+    layers: bool,
+    command: Sequence[str],
 ) -> list[str]:
-    """The whole command line."""
+    """The whole command line. `layers`: init will mount an overlay."""
     words = [bubblewrap, *_NAMESPACES]
     words += ["--uid", str(rootfs.UID_INSIDE), "--gid", str(rootfs.GID_INSIDE)]
     words += ["--hostname", rootfs.HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session"]
     # For init alone, over namespaces of its own: mounts (SYS_ADMIN), then dropping everything
     # from the bounding set as well (SETPCAP).
     words += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"]
+    if layers:
+        # overlayfs works in its layers with what its mounter had: it makes a directory of mode 0
+        # and writes in it, and copies owners and modes. All within the one mapped uid.
+        for name in ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"):
+            words += ["--cap-add", name]
     for path in root.binds:
         words += ["--ro-bind", path, path]
     words += ["--ro-bind", "/etc", ETC_ASIDE, "--dev-bind", "/dev", DEV_ASIDE, "--proc", "/proc"]

@@ -126,6 +126,7 @@ def keeper_plan(
         walls.bubblewrap,
         walls.root,
         binds=binds,
+        layers=_has_layers_inside(walls, job),
         command=(f"/proc/self/fd/{cell_fd}", "init", str(plan_fd), str(status_fd)),
     )
     plan.step("exec", *command)

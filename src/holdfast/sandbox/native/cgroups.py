@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -195,6 +196,12 @@ class Group:
     @property
     def unified(self) -> str | None:
         return self.remove[0] if self.version == 2 else None
+
+    def discard(self) -> None:
+        """Remove the group if it is still there: a run that never began has no keeper to do it."""
+        for path in self.remove:
+            with suppress(OSError):
+                os.rmdir(path)
 
     def limit(self, limits: Limits, *, io_device: str | None) -> None:
         """Write every limit; one that is needed and cannot be written is a refusal."""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import time
@@ -105,6 +106,7 @@ class NativeSandbox:
                 # (5) The cgroup, with every limit in place before anything is in it.
                 group = await self._group(walls, entry, watch)
                 if group is not None:
+                    stack.callback(group.discard)
                     _limit_group(group, action, workspace)
                 # (6) Go.
                 plan = cellplan.keeper_plan(
@@ -161,6 +163,14 @@ class NativeSandbox:
         if way == "none" and not settings.dangerously_without_cgroup:
             choice = layers.cgroup
             raise LayerMissing(choice.reason, mend=choice.mend, code="HF-LAYER-CGROUP")
+        drop_to = settings.uid_base + slot.number if os.geteuid() == 0 else None
+        if drop_to is not None and not is_mapped(drop_to):
+            raise LayerMissing(
+                f"the unprivileged uid {drop_to} does not exist in this user namespace",
+                mend="Set sandbox.uid_base to the first of a range of uids that are mapped here "
+                "and belong to nobody (see /proc/self/uid_map).",
+                code="HF-LAYER-UID",
+            )
         return cellplan.Walls(
             bubblewrap=layers.bubblewrap,
             root=rootfs.survey(),
@@ -169,7 +179,7 @@ class NativeSandbox:
             cgroup=way != "none",
             tmp_bytes=settings.tmp_bytes,
             shm_bytes=settings.shm_bytes,
-            drop_to=settings.uid_base + slot.number if os.geteuid() == 0 else None,
+            drop_to=drop_to,
         )
 
     def _tools(
@@ -194,6 +204,14 @@ class NativeSandbox:
             stack.callback(os.close, descriptor)
             shown.append(cellplan.Shown(descriptor, outside, inside, True, mapped=False))
         return shown
+
+
+@functools.cache
+def is_mapped(uid: int) -> bool:
+    """Whether a uid exists here: in a container root may be the only one."""
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        ranges = [tuple(map(int, line.split())) for line in file]
+    return any(first <= uid < first + count for first, _outside, count in ranges)
 
 
 def _program(action: Action) -> tuple[languages.Program, bytes]:

@@ -11,9 +11,11 @@ from importlib import resources
 
 import anyio
 
-from holdfast.core.errors import LayerMissing, SandboxFailed
+from holdfast.core.errors import HoldfastError, LayerMissing, SandboxFailed
 
 _MOST_FRAME_BYTES = 256
+# bubblewrap's words when the kernel, a sysctl or AppArmor refuses the namespaces.
+_NO_NAMESPACES = ("new namespace", "uid map", "gid map", "No permissions", "unshare user")
 _MOST_DIAGNOSTIC_BYTES = 4096
 # systemd-run needs these two to find the user's manager; nothing else of our environment goes
 # along, and the keeper gives bubblewrap an empty one (ISO-3).
@@ -114,15 +116,23 @@ class Keeper:
         os.close(self._diagnostics)
         self._process.wait()
 
-    def failure(self, step: str) -> SandboxFailed:
+    def failure(self, step: str) -> HoldfastError:
         """What to say when the walls could not be built; bubblewrap's words go to the record."""
         try:
             said = os.read(self._diagnostics, _MOST_DIAGNOSTIC_BYTES).decode("utf-8", "replace")
         except OSError:
             said = ""
+        detail = f"{step}: {said.strip()}"
+        if any(sign in said for sign in _NO_NAMESPACES):
+            return LayerMissing(
+                "this host does not let bubblewrap make user namespaces",
+                mend="Run `holdfast doctor`: it names the setting and the command that mends it.",
+                code="HF-LAYER-USERNS",
+                detail=detail,
+            )
         return SandboxFailed(
             f"the sandbox could not be built (step {step})",
             mend="Run `holdfast doctor` to see which layer fails on this host.",
             code="HF-SANDBOX-BUILD",
-            detail=f"{step}: {said.strip()}",
+            detail=detail,
         )

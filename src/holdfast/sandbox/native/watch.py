@@ -54,6 +54,7 @@ class Watch:
         self._limit: LimitName | None = None
         self._status: list[str] = []
         self._failure: HoldfastError | None = None
+        self._sink_error: Exception | None = None
         self._group: cgroups.Group | None = None
         self._gone = False
 
@@ -105,6 +106,8 @@ class Watch:
         counters = group.counters() if group else cgroups.Counters()
         self._keeper.release()
         await self._until_gone()
+        if self._sink_error is not None:
+            raise self._sink_error
         return self._conclude(counters, wall_s)
 
     def _hit(self, limit: LimitName) -> None:
@@ -157,8 +160,17 @@ class Watch:
                 chunk = chunk[: max(0, room)]
             if chunk:
                 kept += chunk
-                if self._sink is not None:
-                    self._sink(name, chunk)
+                self._deliver(name, chunk)
+
+    def _deliver(self, name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+        """A listener that fails ends the run; its own error is what the caller gets."""
+        if self._sink is None:
+            return
+        try:
+            self._sink(name, chunk)
+        except Exception as error:  # noqa: BLE001  # whatever the caller's own code raises
+            self._sink, self._sink_error = None, error
+            self._keeper.kill()
 
     async def _collect_result(self, descriptor: int, most: int) -> None:
         while True:

@@ -1,0 +1,488 @@
+"""`holdfast run` and `holdfast code`: every option, every exit code, every bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from conftest import need
+from interfaces.test_cli_process import error_code, holdfast, through_shell
+
+
+def result(*words: str | bytes, **changes) -> dict:
+    return json.loads(holdfast(*words, **changes).stdout)
+
+
+# What runs
+
+
+def test_output_is_the_programs_own_bytes_and_nothing_else():
+    done = holdfast("run", "--", "sh", "-c", r"printf 'a\377\000\033[2Jb'; echo e >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"a\xff\0\x1b[2Jb", b"e\n")
+
+
+def test_options_of_the_command_are_its_own_without_a_dash_dash():
+    done = holdfast("run", "--timeout", "9", "printf", "%s ", "--json", "--timeout", "x")
+    assert (done.returncode, done.stdout) == (0, b"--json --timeout x ")
+
+
+def test_arguments_that_are_no_utf8_arrive_unchanged():
+    done = holdfast("run", "--", "printf", "%s", b"\xff\xfe")
+    assert done.stdout == b"\xff\xfe"
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (["-c", "print(6 * 7)"], b"42\n"),
+        (["-c", "6 * 7"], b""),  # the value is not output
+        (["-l", "sh", "-c", "echo $((6 * 7))"], b"42\n"),
+        (["--language", "python3", "-c", "print(1)"], b"1\n"),
+    ],
+)
+def test_code_from_the_command_line(words, printed):
+    done = holdfast("code", *words)
+    assert (done.returncode, done.stdout, done.stderr) == (0, printed, b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words", "printed"),
+    [
+        ("a.py", "print(1)", [], b"1\n"),
+        ("a.sh", "echo $0", [], b"/code/main.sh\n"),
+        ("a.BASH", "echo ok", [], b"ok\n"),
+        ("a.unknown", "print(2)", [], b"2\n"),
+        ("noextension", "print(3)", [], b"3\n"),
+        ("a.py", "echo 4", ["-l", "shell"], b"4\n"),
+    ],
+)
+def test_code_from_a_file_in_the_language_of_its_name(tmp_path, name, text, words, printed):
+    (tmp_path / name).write_text(text)
+    done = holdfast("code", *words, str(tmp_path / name))
+    assert (done.returncode, done.stdout, done.stderr) == (0, printed, b"")
+
+
+def test_javascript_by_its_extension(tmp_path):
+    need(shutil.which("node") or shutil.which("deno") or shutil.which("nodejs"), "JavaScript")
+    (tmp_path / "a.js").write_text("console.log(6 * 7)")
+    assert holdfast("code", str(tmp_path / "a.js")).stdout == b"42\n"
+
+
+def test_code_from_standard_input():
+    done = holdfast("code", "-", stdin=b"print(40 + 2)\n")
+    assert (done.returncode, done.stdout) == (0, b"42\n")
+
+
+def test_standard_input_reaches_the_program_only_when_asked_for():
+    data = bytes(range(256)) * 1000
+    assert holdfast("run", "--stdin", "--", "cat", stdin=data).stdout == data
+    assert holdfast("run", "--", "cat", stdin=data).stdout == b""
+    code = "import sys; print(len(sys.stdin.buffer.read()))"
+    assert holdfast("code", "--stdin", "-c", code, stdin=data).stdout == b"256000\n"
+
+
+@pytest.mark.requirement("ISO-3")
+def test_variables_enter_only_when_they_are_named():
+    words = ["run", "--env", "A=1", "--env", "B=x=y", "--env", "C=", "--", "env"]
+    lines = holdfast(*words, SECRET="hunter2").stdout.decode().splitlines()
+    assert {"A=1", "B=x=y", "C="} <= set(lines)
+    assert not [line for line in lines if "hunter2" in line]
+
+
+def test_workspace_modes(tmp_path):
+    (tmp_path / "given").write_text("old")
+    for mode in ("", ":ro"):
+        done = holdfast(
+            "run",
+            "--workspace",
+            f"{tmp_path}{mode}",
+            "--",
+            "sh",
+            "-c",
+            "cat given; echo new > given",
+        )
+        assert (done.stdout, done.returncode != 0) == (b"old", True)
+    assert (tmp_path / "given").read_text() == "old"
+    cow = holdfast(
+        "run", "--workspace", f"{tmp_path}:cow", "--", "sh", "-c", "echo new > given; cat given"
+    )
+    assert (cow.returncode, cow.stdout) == (0, b"new\n")
+    assert (tmp_path / "given").read_text() == "old"
+    (kept,) = os.listdir(os.path.join(os.environ["HOLDFAST_HOME"], "workspaces"))
+    assert (
+        cow.stderr.decode()
+        == f"holdfast: changes kept as {kept}; see them with: holdfast diff {kept}\n"
+    )
+    assert (
+        holdfast(
+            "run", "--workspace", f"{tmp_path}:rw", "--", "sh", "-c", "echo new > given"
+        ).returncode
+        == 0
+    )
+    assert (tmp_path / "given").read_text() == "new\n"
+
+
+def test_findings_are_told_on_standard_error_one_line_each(tmp_path):
+    script = (
+        r"""printf x > "$(printf 'a\nholdfast: forged\033[2J.lnk')"; chmod u+s /proc/self/exe; :"""
+    )
+    done = holdfast("run", "--workspace", f"{tmp_path}:rw", "--", "sh", "-c", script)
+    (line,) = [x for x in done.stderr.split(b"\n") if b".lnk" in x]
+    assert line.startswith(b"holdfast: ")
+    assert b"\x1b" not in line
+    assert not [x for x in done.stderr.split(b"\n") if x.startswith(b"holdfast: forged")]
+
+
+# Limits
+
+
+@pytest.mark.requirement("LIM-1")
+@pytest.mark.parametrize(
+    ("words", "script", "limit", "codes", "line"),
+    [
+        (["--timeout", "0.5"], "sleep 50", "wall", {124}, "(0.5 s); raise it with --timeout"),
+        (
+            ["--memory", "32m"],
+            "python3 -c 'x = bytearray(10 ** 9)'",
+            "memory",
+            {137},
+            "(33554432 bytes); raise it with --memory",
+        ),
+        (
+            ["--processes", "8"],
+            "for i in 1 2 3 4 5 6 7 8 9; do sleep 9 & done; wait",
+            "processes",
+            set(range(1, 256)),
+            "(8); raise it with --processes",
+        ),
+        (
+            ["--output", "1k"],
+            "while :; do echo y; done",
+            "output",
+            set(range(1, 256)),
+            "(1024 bytes); raise it with --output",
+        ),
+        (
+            ["--disk", "1m"],
+            "head -c 9000000 /dev/zero > f; sleep 9",
+            "disk",
+            set(range(1, 256)),
+            "(1048576 bytes); raise it with --disk",
+        ),
+        (
+            ["--file-size", "64k"],
+            "exec head -c 9000000 /dev/zero > f",
+            "file_size",
+            set(range(1, 256)),
+            "(65536 bytes); raise it with --file-size",
+        ),
+        (
+            ["--timeout", "60", "--cpus", "2"],
+            "python3 -c 'import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile 1: pass'",
+            None,
+            {137},
+            "",
+        ),
+    ],
+)
+def test_each_limit_by_its_option(words, script, limit, codes, line):
+    told = holdfast("run", *words, "--json", "--", "sh", "-c", script)
+    outcome = json.loads(told.stdout)
+    assert (outcome["limit"], told.stderr) == (limit, b"")
+    assert told.returncode in codes
+    assert outcome["status"] == ("limit" if limit else "failed")
+    done = holdfast("run", *words, "--", "sh", "-c", script)
+    assert done.returncode in codes
+    mine = [x.decode() for x in done.stderr.splitlines() if x.startswith(b"holdfast: ")]
+    name = (limit or "").replace("_", " ")
+    assert mine == ([f"holdfast: ended by the {name} limit {line}"] if limit else [])
+
+
+@pytest.mark.requirement("LIM-1")
+def test_open_files_and_processors_are_given_by_their_options():
+    done = holdfast("run", "--open-files", "64", "--cpus", "0.5", "--", "sh", "-c", "ulimit -n")
+    assert (done.returncode, done.stdout) == (0, b"64\n")
+
+
+# What Holdfast refuses
+
+REFUSALS = [
+    (["run", "--timeout", "abc", "--", "true"], "HF-USAGE"),
+    (["run", "--timeout", "0", "--", "true"], "HF-BAD-LIMIT"),
+    (["run", "--timeout", "-1", "--", "true"], "HF-BAD-LIMIT"),
+    (["run", "--timeout", "nan", "--", "true"], "HF-BAD-LIMIT"),
+    (["run", "--timeout", "inf", "--", "true"], "HF-BAD-LIMIT"),
+    (["run", "--memory", "lots", "--", "true"], "HF-BAD-SIZE"),
+    (["run", "--memory", "1", "--", "true"], "HF-BAD-LIMIT"),
+    (["run", "--memory", "-5m", "--", "true"], "HF-BAD-SIZE"),
+    (["run", "--cpus", "many", "--", "true"], "HF-USAGE"),
+    (["run", "--cpus", "0", "--", "true"], "HF-BAD-LIMIT"),
+    (["run", "--processes", "1.5", "--", "true"], "HF-USAGE"),
+    (["run", "--processes", "0", "--", "true"], "HF-BAD-LIMIT"),
+    (["run", "--disk", "", "--", "true"], "HF-BAD-SIZE"),
+    (["run", "--output", "0", "--", "true"], "HF-BAD-LIMIT"),
+    (["run", "--open-files", "1", "--", "true"], "HF-BAD-LIMIT"),
+    (["run", "--file-size", "1", "--", "true"], "HF-BAD-LIMIT"),
+    (["run", "--env", "NOVALUE", "--", "true"], "HF-BAD-ENV"),
+    (["run", "--env", "=x", "--", "true"], "HF-BAD-ENV"),
+    (["run", "--env", "A-B=x", "--", "true"], "HF-BAD-ENV"),
+    (["run", "--workspace", "/nonexistent", "--", "true"], "HF-WORKSPACE-REFUSED"),
+    (["run", "--workspace", "/", "--", "true"], "HF-WORKSPACE-REFUSED"),
+    (["run", "--workspace", ":rw", "--", "true"], "HF-WORKSPACE-REFUSED"),
+    (["run", "--workspace", "/srv:sideways", "--", "true"], "HF-BAD-WORKSPACE"),
+    (["run", "--profile", "lenient", "--", "true"], "HF-CONFIG-PROFILE"),
+    (["run", "--config", "/nonexistent.toml", "--", "true"], "HF-CONFIG-FILE"),
+    (["run", "--policy", "rules.toml", "--", "true"], "HF-NO-POLICY-ENGINE"),
+    (["run", "--allow-domain", "example.com", "--", "true"], "HF-DENIED"),
+    (["run", "--", "no-such-program"], "HF-COMMAND-NOT-FOUND"),
+    (["run", "--", "/etc/passwd"], "HF-COMMAND-NOT-EXECUTABLE"),
+    (["run", "--tiemout", "5", "--", "true"], "HF-USAGE"),
+    (["run", "--timeout"], "HF-USAGE"),
+    (["bogus"], "HF-USAGE"),
+    (["--bogus"], "HF-USAGE"),
+    (["code"], "HF-USAGE"),
+    (["code", "-c", "1", "file.py"], "HF-USAGE"),
+    (["code", "a.py", "b.py"], "HF-USAGE"),
+    (["code", "--stdin", "-"], "HF-USAGE"),
+    (["code", "-l", "cobol", "-c", "1"], "HF-UNKNOWN-LANGUAGE"),
+    (["code", "/nonexistent.py"], "HF-CODE-FILE"),
+    (["code", "/"], "HF-CODE-FILE"),
+    (["code", "/dev/zero"], "HF-CODE-FILE"),
+    (["code", "/etc/passwd/x"], "HF-CODE-FILE"),
+    (["code", "x" * 5000], "HF-CODE-FILE"),
+    (["code", "--policy", "p", "-c", "1"], "HF-NO-POLICY-ENGINE"),
+    (["diff"], "HF-USAGE"),
+    (["diff", "../../etc"], "HF-BAD-ID"),
+    (["apply", "act_00000000000000000000000000"], "HF-NO-WORKSPACE"),
+    (["audit", "tail", "-n", "0"], "HF-USAGE"),
+    (["audit", "show", "act_00000000000000000000000000"], "HF-NO-RECORD"),
+    (["config", "check", "--profile", "x"], "HF-CONFIG-PROFILE"),
+    (["doctor", "--profile", "x"], "HF-CONFIG-PROFILE"),
+    (["completion", "tcsh"], "HF-USAGE"),
+]
+
+
+@pytest.mark.requirement("ERR-1", "ERR-2")
+@pytest.mark.parametrize(("words", "code"), REFUSALS)
+def test_a_refusal_is_125_with_code_and_mend_and_no_output(words, code):
+    done = holdfast(*words)
+    assert (done.returncode, done.stdout, error_code(done)) == (125, b"", code)
+    assert b"Traceback" not in done.stderr
+    assert os.environ["HOLDFAST_HOME"].encode() not in done.stderr
+
+
+def with_json(words: list[str]) -> list[str]:
+    """`--json` as the first option of the innermost command."""
+    depth = 2 if words[0] in {"audit", "config"} else 1
+    return [*words[:depth], "--json", *words[depth:]]
+
+
+KEYS = {
+    *("status", "exit_code", "stdout", "stderr", "truncated", "limit", "value", "results"),
+    *("usage", "decision", "findings", "error", "audit_id"),
+}
+
+
+@pytest.mark.requirement("ERR-1", "ERR-2")
+@pytest.mark.parametrize(("words", "code"), [*REFUSALS, (["run"], "HF-USAGE")])
+def test_a_refusal_is_one_object_where_json_was_asked_for(words, code):
+    done = holdfast(*with_json(words))
+    told = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (125, b"")
+    assert told.keys() >= KEYS
+    assert told["status"] == ("denied" if code == "HF-DENIED" else "error")
+    assert (told["exit_code"], told["stdout"], told["error"]["code"]) == (None, "", code)
+    assert told["error"].keys() == {"code", "message", "mend"}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "exit_code"),
+    [
+        (["run", "--json", "--", "true"], "ok", 0),
+        (["run", "--json", "--", "false"], "failed", 1),
+        (["run", "--json", "--timeout", "0.3", "--", "sleep", "9"], "limit", 124),
+        (["run", "--json", "--", "sh", "-c", r"printf '\377\000\033\355\240\200'"], "ok", 0),
+        (["code", "--json", "-c", "'\\ud800'"], "ok", 0),
+        (["code", "--json", "-c", "float('nan')"], "ok", 0),
+        (["code", "--json", "-c", "1 / 0"], "failed", 1),
+        (["code", "-c", "print('x' * 1000000)", "--json"], "ok", 0),
+        (
+            # The code speaks over the result's own descriptor: NaN and a nest are no JSON of ours.
+            [
+                "code",
+                "--json",
+                "-c",
+                'import os; os.write(3, b\'{"value": [NaN, "\\\\ud800"]}\'); os.close(3)',
+            ],
+            "ok",
+            0,
+        ),
+    ],
+)
+def test_every_run_is_one_object_and_nothing_else(words, status, exit_code):
+    done = holdfast(*words)
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    assert done.stdout.count(b"\n") == 1
+    told = json.loads(done.stdout.decode("ascii"), parse_constant=refuse)
+    assert (told["status"], told["exit_code"], done.returncode) == (status, exit_code, exit_code)
+    assert done.stderr == b""
+    assert told.keys() >= KEYS
+    json.dumps(told, ensure_ascii=False).encode()  # no lone surrogate in it
+
+
+def test_the_object_of_a_run_is_that_of_the_contract():
+    told = result(
+        "code", "--json", "-c", "import sys; print('o'); print('e', file=sys.stderr); 20 + 1"
+    )
+    usage = told.pop("usage")
+    assert usage["wall_s"] > 0
+    assert told.pop("audit_id").startswith("evt_")
+    who = told["decision"].pop("reason")
+    assert who.startswith("asked for explicitly by ")
+    assert told == {
+        "status": "ok",
+        "exit_code": 0,
+        "stdout": "o\n",
+        "stderr": "e\n",
+        "truncated": False,
+        "limit": None,
+        "value": 21,
+        "text": "21",
+        "results": [],
+        "code_error": None,
+        "decision": {"verdict": "allow", "rule": "explicit"},
+        "findings": [],
+        "error": None,
+        "workspace_id": None,
+        "sandbox_path": "cold",
+    }
+
+
+# Files that are not code
+
+
+def test_a_fifo_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "f.py")
+    done = holdfast("code", str(tmp_path / "f.py"))
+    assert (done.returncode, error_code(done)) == (125, "HF-CODE-FILE")
+
+
+def test_a_file_that_may_not_be_read(tmp_path):
+    need(os.geteuid() != 0, "a user other than root")
+    (tmp_path / "f.py").write_text("print(1)")
+    (tmp_path / "f.py").chmod(0)
+    done = holdfast("code", str(tmp_path / "f.py"))
+    assert (done.returncode, error_code(done)) == (125, "HF-CODE-FILE")
+
+
+def test_code_that_is_too_large_is_never_read_into_memory(tmp_path):
+    with open(tmp_path / "f.py", "wb") as file:
+        file.truncate(1 << 40)  # a hole of a tebibyte: reading it would not end
+    done = holdfast("code", str(tmp_path / "f.py"))
+    assert (done.returncode, error_code(done)) == (125, "HF-CODE-TOO-LARGE")
+    endless = through_shell("yes '#' | holdfast code -; exit ${PIPESTATUS[1]}")
+    assert (endless.returncode, error_code(endless)) == (125, "HF-CODE-TOO-LARGE")
+
+
+def test_endless_standard_input_is_refused(tmp_path):
+    (tmp_path / "c.toml").write_text('[sandbox]\nmax_stdin_bytes = "1k"\n')
+    done = through_shell(
+        f"yes | holdfast run --config {tmp_path}/c.toml --stdin -- cat; exit ${{PIPESTATUS[1]}}"
+    )
+    assert (done.returncode, error_code(done)) == (125, "HF-STDIN-TOO-LARGE")
+
+
+# Configuration and host
+
+
+@pytest.mark.requirement("CFG-2")
+def test_a_configuration_is_used_and_its_mistakes_are_told_with_their_lines(tmp_path):
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text("[limits]\nwall_s = 0.4\n")
+    bad.write_text("[limits]\nwall_s = 1\nwal_s = 2\ncpus = 'x'\n")
+    slow = holdfast("run", "--config", str(good), "--", "sleep", "9")
+    assert slow.returncode == 124
+    assert holdfast("run", "--", "sleep", "0.6").returncode == 0  # the control
+    assert holdfast("run", "--", "sleep", "9", HOLDFAST_CONFIG=str(good)).returncode == 124
+    done = holdfast("config", "check", "--config", str(bad))
+    assert (done.returncode, done.stdout) == (125, b"")
+    told = done.stderr.decode()
+    assert f"{bad}:3: limits.wal_s: unknown key. Did you mean limits.wall_s?" in told
+    assert f"{bad}:4: limits.cpus:" in told
+
+
+@pytest.mark.requirement("CFG-2")
+def test_the_effective_settings_and_their_schema_are_json():
+    shown = json.loads(holdfast("config", "show", "--profile", "paranoid").stdout)
+    assert shown["profile"] == "paranoid"
+    schema = json.loads(holdfast("config", "schema").stdout)
+    assert schema["properties"].keys() == shown.keys()
+    ok = holdfast("config", "check")
+    assert (ok.returncode, ok.stdout) == (0, b"ok: profile production\n")
+
+
+def test_weak_settings_are_named(tmp_path):
+    (tmp_path / "c.toml").write_text("[sandbox]\ndangerously_without_cgroup = true\n")
+    done = holdfast("config", "check", "--config", str(tmp_path / "c.toml"))
+    assert done.stdout == b"ok: profile production\nweak: sandbox.dangerously_without_cgroup\n"
+
+
+@pytest.mark.requirement("ISO-4")
+def test_without_bubblewrap_nothing_runs(tmp_path):
+    words = ["run", "--workspace", f"{tmp_path}:rw", "--", "/usr/bin/touch", "ran"]
+    done = holdfast(*words, PATH="/nonexistent")
+    assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "HF-LAYER-BUBBLEWRAP")
+    assert b"\n  mend: Install it" in done.stderr
+    assert not (tmp_path / "ran").exists()
+    assert holdfast(*words).returncode == 0  # the control
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.requirement("ISO-4", "ISO-12")
+def test_doctor_tells_what_is_missing_by_exit_code_and_mend():
+    well, ill = holdfast("doctor", "--json"), holdfast("doctor", "--json", PATH="/nonexistent")
+    assert (well.returncode, json.loads(well.stdout)["usable"]) == (0, True)
+    report = json.loads(ill.stdout)
+    assert (ill.returncode, report["usable"]) == (1, False)
+    missing = [check for check in report["checks"] if check["status"] == "missing"]
+    assert {"bubblewrap"} <= {check["name"] for check in missing}
+    assert all(check["mend"] for check in missing)
+    told = holdfast("doctor", PATH="/nonexistent")
+    assert (told.returncode, told.stderr) == (1, b"")
+    assert b"MISSING bubblewrap" in told.stdout
+    assert told.stdout.endswith(b"Sandboxes do not run here.\n")
+
+
+def test_run_without_a_command_shows_its_help_on_standard_error():
+    done = holdfast("run")
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert done.stderr.startswith(b"Usage: holdfast run [OPTIONS] -- CMD [ARG]...")
+
+
+def test_no_variable_of_the_environment_is_an_option():
+    done = holdfast("run", "--", "true", HOLDFAST_RUN_TIMEOUT="x", HOLDFAST_TIMEOUT="x")
+    assert done.returncode == 0
+
+
+def test_output_comes_while_the_program_runs():
+    from interfaces.test_cli_process import PROGRAM  # noqa: PLC0415  # one use
+
+    process = subprocess.Popen(
+        [PROGRAM, "run", "--stdin", "--", "sh", "-c", "echo first; cat; sleep 100"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    process.stdin.write(b"second\n")
+    process.stdin.close()
+    assert [process.stdout.readline(), process.stdout.readline()] == [b"first\n", b"second\n"]
+    assert process.poll() is None  # it still runs
+    process.terminate()
+    process.stdout.close()
+    assert process.wait(60) == 143
