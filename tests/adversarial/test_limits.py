@@ -16,9 +16,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from conftest import need
 
 import holdfast
+from conftest import need
 from holdfast.sandbox.native import cgroups
 
 MIB = 1 << 20
@@ -44,16 +44,6 @@ class Case:
     timeout: float = 8
 
 
-_FORK_CHILDREN = """
-import os, signal
-for _ in range(AMOUNT):
-    if os.fork() == 0:
-        {body}
-        signal.pause()
-os.killpg(0, 0)
-{after}
-os.kill(-1, signal.SIGKILL) if os.getpid() == 1 else None
-"""
 _WRITE = "with open('{path}', 'wb') as f:\n    for _ in range(int(AMOUNT)): f.write(bytes(1 << 20))"
 _IGNORES = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
 _SURVIVES = (
@@ -117,10 +107,10 @@ CASES = (
         300,
         90,
         "disk",
-        {"file_count": 100},
+        {"file_count": 100, "disk_bytes": 8 * MIB},
     ),
     Case(
-        "file size", "open('a', 'wb').write(bytes(AMOUNT))", MIB + 1, MIB, "file_size",
+        "file size", "open('a', 'wb').write(bytes(AMOUNT))", MIB + 2, MIB, "file_size",
         {"file_size_bytes": MIB},
     ),
     Case(
@@ -137,7 +127,7 @@ CASES = (
     ),
     Case(
         "file size, ftruncate",
-        "import os; os.ftruncate(os.open('a', os.O_RDWR | os.O_CREAT), AMOUNT)", MIB + 1, MIB,
+        "import os; os.ftruncate(os.open('a', os.O_RDWR | os.O_CREAT), AMOUNT)", MIB + 2, MIB,
         "file_size", {"file_size_bytes": MIB},
     ),
     Case(
@@ -209,7 +199,7 @@ def test_just_below_a_limit_the_same_program_ends_well(case: Case) -> None:
 
 
 def _fill_disk(sandbox: holdfast.Sandbox, command: str) -> tuple[str, str | None]:
-    done = sandbox.commands.run(command, timeout=20)
+    done = sandbox.commands.run(command, timeout=3)
     return done.status, done.limit
 
 
@@ -309,15 +299,16 @@ def test_a_program_that_does_not_want_to_end_is_ended(code: str, limit: str) -> 
 def test_daemons_do_not_outlive_the_program_that_made_them() -> None:
     token = f"holdfast-daemon-{secrets.token_hex(8)}"
     daemon = (
-        "import os, subprocess, sys\n"
+        "import os\n"
         f"word = {token!r}\n"
+        "gone, open_end = os.pipe()  # closes at exec: then the daemon lives under its own name\n"
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
         "    if os.fork() == 0:\n"
         "        for n in (0, 1, 2, 3): os.close(n)\n"
         "        os.execv('/bin/sh', ['sh', '-c', 'trap \"\" TERM HUP; while :; do sleep 1; done', word])\n"
         "    os._exit(0)\n"
-        "os.wait()\n"
+        "os.wait(); os.close(open_end); os.read(gone, 1)\n"
         "found = [n for n in os.listdir('/proc') if n.isdigit() and word.encode() in open(f'/proc/{n}/cmdline', 'rb').read()]\n"
         "print(len(found) >= 1)"
     )

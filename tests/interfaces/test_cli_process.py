@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -150,22 +152,26 @@ def test_a_bug_is_told_without_its_trace_unless_asked_for(tmp_path):
 # Signals
 
 
+@contextmanager
+def started(*words: str, **streams) -> Iterator[subprocess.Popen]:
+    """The real program while it runs; ended with the block at the latest."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    with subprocess.Popen([PROGRAM, *words], **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 class Running:
-    """A run that has said that it is there."""
+    """A run with two processes, seen from outside."""
 
-    def __init__(self, *words: str) -> None:
-        self.mark = f"{uuid.uuid4().int % 10**9 + 10**9}"
-        script = f"echo ready; sleep {self.mark} & sleep {self.mark}"
-        self.process = subprocess.Popen(
-            [PROGRAM, "run", *words, "--timeout", "100", "--", "sh", "-c", script],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-
-    def until_ready(self) -> Running:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == b"ready\n"
-        return self
+    def __init__(self, process: subprocess.Popen, mark: str) -> None:
+        self.process = process
+        self.mark = mark
+        while len(self.processes()) < 2:
+            pass  # until both are there; the test's own timeout bounds it
+        (self.id,) = ledger()
 
     def processes(self) -> list[str]:
         found = []
@@ -174,14 +180,12 @@ class Running:
                 command = entry.read_bytes()
             except OSError:
                 continue
-            if command.startswith(b"sleep\0") and self.mark.encode() in command:
+            if command == f"sleep\0{self.mark}\0".encode():
                 found.append(entry.parent.name)
         return found
 
     def groups(self) -> list[str]:
         """The cgroups of the run, which carry its id."""
-        (entry,) = os.listdir(Path(os.environ["HOLDFAST_HOME"], "runs")) or [""]
-        self.id = entry or self.id
         walk = os.walk("/sys/fs/cgroup")
         return [name for _, names, _ in walk for name in names if self.id in name]
 
@@ -190,23 +194,35 @@ class Running:
         return self.process.returncode, out, err
 
 
+@contextmanager
+def two_sleepers() -> Iterator[Running]:
+    mark = f"{uuid.uuid4().int % 10**9 + 10**9}"
+    script = f"sleep {mark} & sleep {mark}"
+    with started("run", "--timeout", "100", "--", "sh", "-c", script) as process:
+        yield Running(process, mark)
+
+
+def ledger() -> list[str]:
+    """The ids of live runs."""
+    runs = Path(os.environ["HOLDFAST_HOME"], "runs")
+    return os.listdir(runs) if runs.is_dir() else []
+
+
 @pytest.mark.requirement("ISO-8")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_a_signal_ends_the_run_and_leaves_nothing(number, code):
-    running = Running().until_ready()
-    assert len(running.processes()) == 2  # the control: they are there to be found
-    assert running.groups() != []
-    running.process.send_signal(number)
-    assert running.ended() == (
-        code,
-        b"",
-        f"holdfast: the run was ended by {number.name}; nothing of it is left\n".encode(),
-    )
-    assert running.processes() == []
-    assert running.groups() == []
-    assert os.listdir(Path(os.environ["HOLDFAST_HOME"], "runs")) == []
+    with two_sleepers() as running:
+        assert len(running.processes()) == 2  # the control: they are there to be found
+        assert running.groups() != []
+        running.process.send_signal(number)
+        assert running.ended() == (
+            code,
+            b"",
+            f"holdfast: the run was ended by {number.name}; nothing of it is left\n".encode(),
+        )
+        assert (running.processes(), running.groups(), ledger()) == ([], [], [])
     records = json.loads(holdfast("audit", "show", "--json", running.id).stdout)["records"]
     assert [(r["kind"], r["body"].get("status")) for r in records] == [
         ("intent", None),
@@ -216,27 +232,21 @@ def test_a_signal_ends_the_run_and_leaves_nothing(number, code):
 
 @pytest.mark.requirement("ISO-8")
 def test_many_signals_do_not_cut_the_cleaning_up_short():
-    running = Running().until_ready()
-    running.groups()
-    for _ in range(20):
-        running.process.send_signal(signal.SIGINT)
-    code, _, err = running.ended()
-    assert code == 130
-    assert b"Traceback" not in err
-    assert (running.processes(), running.groups()) == ([], [])
+    with two_sleepers() as running:
+        for _ in range(20):
+            running.process.send_signal(signal.SIGINT)
+        code, _, err = running.ended()
+        assert code == 130
+        assert b"Traceback" not in err
+        assert (running.processes(), running.groups(), ledger()) == ([], [], [])
 
 
 def test_a_signal_is_told_as_json_where_json_was_asked_for():
-    process = subprocess.Popen(
-        [PROGRAM, "run", "--json", "--timeout", "100", "--", "sleep", "100"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    runs = Path(os.environ["HOLDFAST_HOME"], "runs")
-    while process.poll() is None and not (runs.is_dir() and os.listdir(runs)):
-        pass  # until the run is in the ledger; the test's own timeout bounds it
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=DEADLINE_S)
+    with started("run", "--json", "--timeout", "100", "--", "sleep", "100") as process:
+        while process.poll() is None and not ledger():
+            pass  # until the run is there; the test's own timeout bounds it
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=DEADLINE_S)
     told = json.loads(out)
     assert (process.returncode, told["status"], told["error"]["code"], err) == (
         143,
@@ -249,38 +259,34 @@ def test_a_signal_is_told_as_json_where_json_was_asked_for():
 def test_a_reader_that_does_not_read_cannot_keep_a_run_alive():
     # The pipe is full and nobody reads: limits and signals must still be looked after.
     script = "echo ready; yes | head -c 1000000; sleep 100"
-    process = subprocess.Popen(
-        [PROGRAM, "run", "--timeout", "3", "--", "sh", "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert os.read(process.stdout.fileno(), 6) == b"ready\n"
-    runs = Path(os.environ["HOLDFAST_HOME"], "runs")
-    while os.listdir(runs):
-        pass  # until the wall limit has ended it; the test's own timeout bounds it
-    process.send_signal(signal.SIGTERM)
-    assert (
-        process.stderr.read() == b"holdfast: the run was ended by SIGTERM; nothing of it is left\n"
-    )
-    assert process.wait(DEADLINE_S) == 143
+    with started("run", "--timeout", "3", "--", "sh", "-c", script) as process:
+        assert os.read(process.stdout.fileno(), 6) == b"ready\n"
+        while ledger():
+            pass  # until the wall limit has ended it; the test's own timeout bounds it
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr.read().startswith(b"holdfast: the run was ended by SIGTERM;")
+        assert process.wait(DEADLINE_S) == 143
 
 
 def test_a_signal_that_our_parent_ignores_stays_ignored():
-    done = through_shell(
-        "trap '' INT; holdfast run -- sh -c 'echo a; sleep 1; echo b' & kill -INT $!; wait $!"
-    )
+    script = "sh -c 'echo a; sleep 1; echo b'"
+    done = through_shell(f"trap '' INT; holdfast run -- {script} & kill -INT $!; wait $!")
     assert (done.returncode, done.stdout) == (0, b"a\nb\n")
 
 
 def test_ctrl_c_while_standard_input_is_read():
-    process = subprocess.Popen(
-        [PROGRAM, "run", "--stdin", "--", "cat"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    status = Path(f"/proc/{process.pid}/wchan")
-    while "pipe_read" not in status.read_text():
-        pass  # until it waits for input; the test's own timeout bounds it
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, err) == (130, b"")
+    with started("run", "--stdin", "--", "cat", stdin=subprocess.PIPE) as process:
+        waits_in = Path(f"/proc/{process.pid}/wchan")
+        while "pipe_read" not in waits_in.read_text():
+            pass  # until it waits for input; the test's own timeout bounds it
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_output_comes_while_the_program_runs():
+    with started("run", "--", "sh", "-c", "echo first; sleep 100") as process:
+        assert process.stdout.readline() == b"first\n"
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(DEADLINE_S) == 143

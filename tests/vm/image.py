@@ -34,11 +34,14 @@ _GUEST_HOOKS = (
     f'mkdir -p "$1/var/lib/systemd/linger" && touch "$1/var/lib/systemd/linger/{USER}"',
     'mkdir -p "$1/job" && rm -rf "$1/usr/share/doc" "$1/usr/share/man" "$1/usr/share/locale"',
     # Not what is tested here, and slow under software emulation.
-    'for unit in systemd-networkd-wait-online systemd-timesyncd apt-daily e2scrub_reap; do '
-    'ln -sf /dev/null "$1/etc/systemd/system/$unit.service"; done',
-    'for unit in apt-daily apt-daily-upgrade dpkg-db-backup e2scrub_all fstrim; do '
-    'ln -sf /dev/null "$1/etc/systemd/system/$unit.timer"; done',
-)
+    *(
+        f'ln -sf /dev/null "$1/etc/systemd/system/{unit}"'
+        for unit in (
+            "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer",
+            "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer",
+        )
+    ),
+)  # fmt: skip
 _MODULES = ("virtio_pci", "virtio_mmio", "virtio_blk", "virtio_rng", "ext4", "overlay")
 _ROOT_BYTES, _JOB_BYTES = 2 * 1024**3, 256 * 1024**2
 
@@ -148,8 +151,7 @@ def _kernel(machine: Machine) -> tuple[Path, Path]:
 def _module_files(modules: Path) -> Iterator[tuple[str, bytes]]:
     """The modules we need and those they need, in an order in which they can be loaded."""
     paths = {
-        path.name.split(".ko")[0].replace("-", "_"): path
-        for path in sorted(modules.rglob("*.ko*"))
+        path.name.split(".ko")[0].replace("-", "_"): path for path in sorted(modules.rglob("*.ko*"))
     }
     done: set[str] = set()
 

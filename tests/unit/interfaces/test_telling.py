@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
 import pytest
 
 from holdfast.config.models import PROFILE_NAMES
+from holdfast.core.errors import BadInput
 from holdfast.core.limits import LimitName, Limits
-from holdfast.interfaces.cli import options, telling
+from holdfast.interfaces.cli import options, run_code, telling
 from holdfast.interfaces.cli.execute import limit_line
 from holdfast.interfaces.cli.main import COMMANDS, cli
 
@@ -87,3 +89,13 @@ def test_read_bounded_never_takes_more_than_it_may():
         assert len(os.read(reading, 1000)) == 89
     finally:
         os.close(reading)
+
+
+def test_a_file_that_may_not_be_read_is_told_so(monkeypatch):
+    def closed(*_):
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(os, "open", closed)
+    with pytest.raises(BadInput) as told:
+        run_code._read("secret.py", 10)
+    assert (told.value.code, told.value.message) == ("HF-CODE-FILE", "'secret.py' may not be read")

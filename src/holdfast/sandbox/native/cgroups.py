@@ -10,8 +10,11 @@ None of them: the run is refused with the reason and the mend (ISO-4).
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import signal
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +28,8 @@ _USEFUL_V1 = ("memory", "pids", "cpu", "cpuacct", "blkio")
 _USEFUL_V2 = ("memory", "pids", "cpu", "io")
 _OWN_PROCESSES = 2  # bubblewrap's monitor and init share the group with the program
 _PERIOD_US = 100_000
+_DISCARD_TRIES = 400
+_DISCARD_PAUSE_S = 0.005
 
 Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
 
@@ -102,7 +107,9 @@ def parse_membership(text: str) -> dict[str, str]:
 
 def _below(mount: Mount, path: str) -> str:
     """Our place as a directory: the mount may itself begin deeper (a container's view)."""
-    relative = path.removeprefix(mount.root.rstrip("/")) if mount.root != "/" else path
+    top = mount.root.rstrip("/")
+    # Not below what is mounted (another cgroup namespace's view): the mount is all we can reach.
+    relative = path.removeprefix(top) if f"{path}/".startswith(f"{top}/") else ""
     return mount.point + relative.rstrip("/")
 
 
@@ -130,7 +137,16 @@ def choose(facts: Facts) -> Choice:
             "(in a container: start it with a private, writable cgroup namespace).",
         )
     if unified is not None and facts.user_systemd:
-        return Choice("systemd-user", {})
+        lacking = ", ".join(sorted(NEEDED - facts.unified_controllers))
+        if not lacking:
+            return Choice("systemd-user", {})
+        return Choice(
+            "none",
+            {},
+            f"cgroup v2 has no controller here for: {lacking}; an ordinary user gets none from v1",
+            "Boot with systemd.unified_cgroup_hierarchy=1, or run as root; "
+            "or accept rlimits alone with sandbox.dangerously_without_cgroup = true.",
+        )
     return Choice(
         "none",
         {},
@@ -145,14 +161,18 @@ def gather() -> Facts:
     mounts = parse_mounts(_read("/proc/self/mountinfo"))
     unified = next((mount for mount in mounts if mount.version == 2), None)
     controllers = _read(f"{unified.point}/cgroup.controllers") if unified else ""
-    runtime_dir = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
     return Facts(
         mounts=mounts,
         membership=parse_membership(_read("/proc/self/cgroup")),
         unified_controllers=frozenset(controllers.split()),
         euid=os.geteuid(),
-        user_systemd=os.path.exists(f"{runtime_dir}/systemd/private"),
+        user_systemd=os.path.exists(f"{runtime_directory()}/systemd/private"),
     )
+
+
+def runtime_directory() -> str:
+    """Where the user's systemd listens; cron and sudo start us without the variable."""
+    return os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
 
 
 def settings_v1(limits: Limits) -> tuple[tuple[str, str, str, bool], ...]:
@@ -198,10 +218,14 @@ class Group:
         return self.remove[0] if self.version == 2 else None
 
     def discard(self) -> None:
-        """Remove the group if it is still there: a run that never began has no keeper to do it."""
+        """Remove the group if it is still there: the run never began, or its keeper was killed.
+
+        Then its processes are dying but not yet dead, and the kernel removes no group before.
+        """
+        tries = _DISCARD_TRIES
         for path in self.remove:
-            with suppress(OSError):
-                os.rmdir(path)
+            while not _removed(path) and (tries := tries - 1) > 0:
+                time.sleep(_DISCARD_PAUSE_S)
 
     def limit(self, limits: Limits, *, io_device: str | None) -> None:
         """Write every limit; one that is needed and cannot be written is a refusal."""
@@ -282,9 +306,18 @@ def make_group(choice: Choice, name: str) -> Group:
         for path in dict.fromkeys(directories.values()):
             os.mkdir(path)
     except OSError as error:
+        mend = "Run `holdfast doctor`; the cgroup file system must be writable."
+        if error.errno == errno.EBUSY and version == 2:
+            # A container's own root group: unlike the host's, it cannot both hold processes and
+            # limit groups below it. Moving other people's processes is not ours to do.
+            mend = (
+                "Move the container's processes into a group of their own before Holdfast starts: "
+                "mkdir /sys/fs/cgroup/main && for pid in $(cat /sys/fs/cgroup/cgroup.procs); "
+                "do echo $pid > /sys/fs/cgroup/main/cgroup.procs; done"
+            )
         raise LayerMissing(
             "no cgroup can be made on this host",
-            mend="Run `holdfast doctor`; the cgroup file system must be writable.",
+            mend=mend,
             code="HF-LAYER-CGROUP",
             detail=str(error),
         ) from error
@@ -297,6 +330,14 @@ def scope_command(name: str) -> list[str]:
         "systemd-run", "--user", "--scope", "--quiet", "--collect",
         f"--unit=holdfast-{name}", "--property=Delegate=yes", "--",
     ]  # fmt: skip
+
+
+def scope_environment() -> dict[str, str]:
+    """With which systemd-run finds the user's manager. Nothing else of our environment goes along,
+    and the keeper gives bubblewrap an empty one (ISO-3)."""
+    bus = os.environ.get("DBUS_SESSION_BUS_ADDRESS")
+    environment = {"XDG_RUNTIME_DIR": runtime_directory()}
+    return environment | ({"DBUS_SESSION_BUS_ADDRESS": bus} if bus else {})
 
 
 def group_in_scope(keeper_pid: int) -> Group:
@@ -347,6 +388,22 @@ def block_device(st_dev: int) -> str | None:
     if os.path.exists(f"{node}/partition"):
         return _read(f"{os.path.realpath(node)}/../dev").strip() or None
     return f"{major}:{minor}"
+
+
+def _removed(path: str) -> bool:
+    """True when nothing more can be done; else what is in the group was killed once more."""
+    try:
+        os.rmdir(path)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            return True
+        for word in _read(f"{path}/cgroup.procs").split():
+            pid = int(word)
+            if pid > 1:  # 0 stands for a process that our PID namespace does not show
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        return False
+    return True
 
 
 def _write(path: str, value: str) -> None:

@@ -12,14 +12,12 @@ from importlib import resources
 import anyio
 
 from holdfast.core.errors import HoldfastError, LayerMissing, SandboxFailed
+from holdfast.sandbox.native import cgroups
 
 _MOST_FRAME_BYTES = 256
 # bubblewrap's words when the kernel, a sysctl or AppArmor refuses the namespaces.
 _NO_NAMESPACES = ("new namespace", "uid map", "gid map", "No permissions", "unshare user")
 _MOST_DIAGNOSTIC_BYTES = 4096
-# systemd-run needs these two to find the user's manager; nothing else of our environment goes
-# along, and the keeper gives bubblewrap an empty one (ISO-3).
-_FOR_SYSTEMD = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 
 
 def cell_program() -> str:
@@ -61,7 +59,7 @@ class Keeper:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=diagnostics,  # bubblewrap's own words must not mix with the code's (ERR-2)
-                env={name: os.environ[name] for name in _FOR_SYSTEMD if name in os.environ},
+                env=cgroups.scope_environment() if prefix else {},
                 start_new_session=True,  # Ctrl-C is for the supervisor, which then ends the run
                 cwd="/",
             )
@@ -109,6 +107,10 @@ class Keeper:
         """The counters were read: the group may be removed."""
         with suppress(OSError):
             self._line.send(b"d")
+
+    def abandon(self) -> None:
+        """Before `begin` only: systemd-run may wait for ever for a manager that does not answer."""
+        self._process.kill()
 
     def close(self) -> None:
         """Hang up, which ends whatever still runs, and reap the keeper."""

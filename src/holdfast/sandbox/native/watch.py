@@ -78,10 +78,16 @@ class Watch:
 
     async def group_in_scope(self) -> cgroups.Group:
         """In a user's scope the keeper must first be there to make its group beside it."""
-        with anyio.move_on_after(_TEARDOWN_S):
-            if await self._keeper.frame() == ["hello"]:
-                return cgroups.group_in_scope(self._keeper.pid)
-        raise self._keeper.failure("systemd-scope")
+        there = False
+        try:
+            with anyio.move_on_after(_TEARDOWN_S):
+                there = await self._keeper.frame() == ["hello"]
+        finally:
+            if not there:
+                self._keeper.abandon()
+        if not there:
+            raise self._keeper.failure("systemd-scope")
+        return cgroups.group_in_scope(self._keeper.pid)
 
     async def until_end(self, group: cgroups.Group | None, *, max_result_bytes: int) -> RunResult:
         self._group = group

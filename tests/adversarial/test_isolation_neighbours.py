@@ -1,0 +1,145 @@
+"""Two sandboxes beside each other, and one after the other (ISO-7)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from adversarial.conftest import Verdicts, attack_names, given, judge, outside, source, system_calls
+
+Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
+_PERSISTENT = ["file-in-tmp", "file-in-dev-shm", "file-in-workspace", "system-v-memory"]
+_PERSISTENT += ["system-v-semaphore", "system-v-queue", "posix-queue"]
+
+
+def _facts() -> dict[str, object]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    key = 0x48470000 | (os.getpid() & 0xFFFF)
+    return {"mark": f"holdfast-held-{os.getpid()}", "port": port, "ipc_key": key}
+
+
+@contextmanager
+def _held_outside(facts: dict[str, object]) -> Iterator[str]:
+    """The holder without walls; what it leaves on the host is removed at the end."""
+    with tempfile.TemporaryDirectory() as workspace:
+        holder = subprocess.Popen(
+            [sys.executable, "-I", "-c", source("holder")],
+            env=given(workspace=workspace, **facts),
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"ready\n"
+            yield workspace
+        finally:
+            Path(workspace, "end").touch()
+            holder.wait(10)
+            holder.stdout.close()
+            _tidy(facts)
+
+
+def _tidy(facts: dict[str, object]) -> None:
+    libc, mark, key = ctypes.CDLL(None), str(facts["mark"]), facts["ipc_key"]
+    for path in (f"/tmp/{mark}", f"/tmp/{mark}.sock", f"/dev/shm/{mark}"):
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    libc.shmctl(libc.shmget(key, 1, 0), 0, None)
+    libc.semctl(libc.semget(key, 1, 0), 0, 0)
+    libc.msgctl(libc.msgget(key, 0), 0, None)
+    libc.syscall(ctypes.c_long(system_calls()["mq_unlink"]), mark.encode())
+
+
+def _verdicts(ran: holdfast.Execution) -> Verdicts:
+    import json
+
+    assert (ran.status.value, ran.stderr) == ("ok", "")
+    return {name: (kind, word) for name, (kind, word) in json.loads(ran.stdout).items()}
+
+
+@contextmanager
+def _held_inside(facts: dict[str, object]) -> Iterator[holdfast.Sandbox]:
+    ready = threading.Event()
+    with holdfast.Sandbox.create(timeout=60) as sandbox, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(
+            sandbox.run_code,
+            source("holder"),
+            envs={**given(**facts), "HELD": f"{facts['mark']}-variable"},
+            on_stdout=lambda _text: ready.set(),
+        )
+        assert ready.wait(20), running.result(0)
+        try:
+            yield sandbox
+        finally:
+            sandbox.files.write("end", "")
+            ran = running.result(20)
+        assert (ran.status.value, ran.stdout) == ("ok", "ready\n"), ran.stderr
+
+
+@pytest.mark.requirement("ISO-7")
+@pytest.mark.parametrize("name", attack_names("neighbours"))
+def test_concurrent_sandbox_sees_nothing_of_its_neighbour(name: str, remember: Remember) -> None:
+    facts = _facts()
+
+    def without_walls() -> Verdicts:
+        with _held_outside(facts) as workspace:
+            return outside("neighbours", workspace=workspace, **facts)
+
+    def beside() -> Verdicts:
+        with _held_inside(facts):
+            return _verdicts(holdfast.run_code(source("neighbours"), envs=given(**facts)))
+
+    judge(name, remember("neighbours", without_walls), remember("neighbours beside", beside))
+
+
+@pytest.mark.requirement("ISO-7")
+@pytest.mark.parametrize("name", _PERSISTENT)
+def test_later_run_sees_no_leftover_of_an_earlier_one(name: str, remember: Remember) -> None:
+    """The control is the neighbour's: these things outlive their maker outside."""
+    facts = _facts()
+
+    def without_walls() -> Verdicts:
+        with _held_outside(facts) as workspace:
+            Path(workspace, "end").touch()
+            return outside("neighbours", workspace=workspace, **facts)
+
+    def after() -> Verdicts:
+        with _held_inside(facts):
+            pass
+        return _verdicts(holdfast.run_code(source("neighbours"), envs=given(**facts)))
+
+    judge(name, remember("leftover", without_walls), remember("leftover after", after))
+
+
+@pytest.mark.requirement("ISO-7")
+def test_later_command_in_the_same_sandbox_finds_its_workspace_and_nothing_else() -> None:
+    facts = _facts()
+    with _held_inside(facts) as sandbox:
+        # Beside the running holder, in the same workspace.
+        found = _verdicts(sandbox.run_code(source("neighbours"), envs=given(**facts)))
+    through = {name for name, (kind, _) in found.items() if kind == "through"}
+    assert through == {"file-in-workspace"}
+
+
+@pytest.mark.requirement("ISO-7", "ISO-10")
+def test_concurrent_sandboxes_run_under_different_host_uids() -> None:
+    """One uid for two cells would share quotas, and whatever the kernel keeps by uid."""
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user has only one uid")
+    code = "import time\nprint(open('/proc/self/uid_map').read().split()[1], flush=True)\ntime.sleep(0.5)\n"
+    with ThreadPoolExecutor(3) as pool:
+        seen = [ran.stdout for ran in pool.map(lambda _: holdfast.run_code(code), range(3))]
+    assert len(set(seen)) == 3
+    assert all(int(uid) >= 65_536 for uid in seen)

@@ -1,0 +1,100 @@
+"""The documentation says what the code does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.core.limits import MIB, Limits
+
+ROOT = Path(__file__).parents[2]
+
+
+def generated() -> dict[Path, str]:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.documents()
+
+
+@pytest.mark.requirement("CFG-2")
+def test_generated_documents_are_current():
+    stale = [path.name for path, text in generated().items() if path.read_text("utf-8") != text]
+    assert stale == [], "run ./dev docs"
+
+
+def test_links_between_documents_lead_somewhere():
+    broken = []
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text("utf-8")):
+            if not (document.parent / target).exists():
+                broken += [f"{document.name}: {target}"]
+    assert broken == []
+
+
+def test_ci_runs_the_command_of_the_readme():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    ci = (ROOT / ".ci/run").read_text("utf-8")
+    assert "./dev test" in readme
+    assert [line for line in ci.splitlines() if "./dev" in line] == ["exec ./dev test"]
+
+
+def code_blocks(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text("utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_python_of_the_readme_runs_as_written(tmp_path):
+    (program,) = code_blocks("python")
+    script = tmp_path / "readme.py"
+    script.write_text(program, "utf-8")
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "21"
+    assert lines[-1] == "limit wall"
+
+
+def test_commands_of_the_readme_run_as_written(tmp_path):
+    commands = next(block for block in code_blocks("sh") if "doctor" in block)
+    program = f"set -eu\nPATH={Path(sys.executable).parent}:$PATH\n" + commands.replace(
+        ".venv/bin/holdfast", "holdfast"
+    )
+    done = subprocess.run(
+        ["sh", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "uid=1000" in done.stdout
+    assert '"stdout": "42\\n"' in done.stdout
+    assert "hello" in done.stdout
+    assert re.search(r"holdfast diff act_\w+", done.stderr)
+
+
+def test_limits_table_of_the_readme_has_the_defaults_of_the_code():
+    limits = Limits()
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for row in (
+        f"| wall time | {limits.wall_s:.0f} s |",
+        f"| CPU time | {limits.cpu_s:.0f} s |",
+        f"| memory | {limits.memory_bytes // MIB} MiB |",
+        f"| processes and threads | {limits.processes} |",
+        f"| disk | {limits.disk_bytes // MIB} MiB |",
+        f"| one file | {limits.file_size_bytes // MIB} MiB |",
+        f"| output | {limits.output_bytes // MIB} MiB |",
+        f"| open files | {limits.open_files} |",
+    ):
+        assert row in readme
+
+
+def test_version_is_told_once():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["version"] == holdfast.__version__

@@ -1,0 +1,202 @@
+"""`holdfast diff` and `holdfast apply`: looked at, taken over, refused, recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from interfaces.test_cli_process import error_code, holdfast, ledger, started
+
+SCRIPT = "echo two > a; rm b; mkdir d; echo three > d/c; echo KEY=1 > .env; ln -s /etc/passwd out"
+
+
+def run_on(folder: Path, script: str = SCRIPT) -> str:
+    words = ["run", "--json", "--workspace", f"{folder}:cow", "--", "sh", "-ec", script]
+    return json.loads(holdfast(*words).stdout)["workspace_id"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a").write_text("one\n")
+    (tmp_path / "b").write_text("gone\n")
+    return tmp_path
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+DIFF = """\
+diff --git a/a b/a
+--- a/a
++++ b/a
+@@ -1,1 +1,1 @@
+-one
++two
+"""
+
+
+@pytest.mark.requirement("FS-2")
+def test_diff_lists_and_shows_without_changing_anything(folder):
+    found = run_on(folder, "echo two > a")
+    done = holdfast("diff", found)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode() == "modified  a (4 -> 4 bytes)\n\n" + DIFF
+    assert holdfast("diff", "--stat", found).stdout == b"modified  a (4 -> 4 bytes)\n"
+    change = {
+        "kind": "modified",
+        "path": "a",
+        "entry_kind": "file",
+        "size_before": 4,
+        "size_after": 4,
+        "binary": False,
+    }
+    assert json.loads(holdfast("diff", "--json", found).stdout) == {
+        "id": found,
+        "changes": [change],
+        "diff": DIFF,
+    }
+    assert content(folder) == {"a": "one\n", "b": "gone\n"}
+
+
+def test_what_diff_prints_is_a_patch(folder, tmp_path_factory):
+    found = run_on(folder, "echo two > a; rm b; mkdir d; echo three > d/c")
+    patch = holdfast("diff", found).stdout
+    copy = tmp_path_factory.mktemp("copy")
+    (copy / "a").write_text("one\n")
+    (copy / "b").write_text("gone\n")
+    subprocess.run(["git", "apply", "-"], input=patch, cwd=copy, check=True)
+    assert content(copy) == {"a": "two\n", "d/c": "three\n"}
+
+
+def test_a_run_that_changed_nothing(folder):
+    found = run_on(folder, "true")
+    assert holdfast("diff", found).stdout == b"no changes\n"
+    assert holdfast("apply", found).stdout == b"0 applied, 0 refused\n"
+
+
+def test_names_cannot_forge_lines(folder):
+    found = run_on(folder, r"""printf x > "$(printf 'n\nremoved   everything\033[2J')" """)
+    lines = holdfast("diff", "--stat", found).stdout.splitlines()
+    assert lines == [rb"added     n^Jremoved   everything^[[2J (1 bytes)"]
+
+
+@pytest.mark.requirement("FS-2", "FS-4")
+def test_apply_takes_over_what_may_be_and_tells_the_rest(folder):
+    found = run_on(folder)
+    done = holdfast("apply", found)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert done.stdout.decode().splitlines() == [
+        "removed   b (5 bytes)",
+        "modified  a (4 -> 4 bytes)",
+        "added     d/",
+        "added     d/c (6 bytes)",
+        "refused   .env: protected name (hide)",
+        "refused   out: link to an absolute path",
+        "4 applied, 2 refused",
+    ]
+    assert content(folder) == {"a": "two\n", "d/c": "three\n"}
+
+
+@pytest.mark.requirement("AUD-1")
+def test_apply_is_recorded_before_and_after(folder):
+    found = run_on(folder, "echo two > a; echo KEY=1 > .env")
+    told = json.loads(holdfast("apply", "--json", found).stdout)
+    assert [change["path"] for change in told["applied"]] == ["a"]
+    assert told["refused"] == [{"path": ".env", "reason": "protected name (hide)"}]
+    records = json.loads(holdfast("audit", "show", "--json", found).stdout)["records"]
+    bodies = [entry["body"] for entry in records if entry["kind"] == "apply"]
+    assert bodies == [
+        {"step": "intent", "directory": str(folder), "force": False},
+        {
+            "step": "outcome",
+            "status": "partly",
+            "applied_count": 1,
+            "refused_count": 1,
+            "applied": ["modified a"],
+            "refused": [".env: protected name (hide)"],
+        },
+    ]
+
+
+@pytest.mark.requirement("AUD-1")
+def test_what_cannot_be_recorded_is_not_taken_over(folder):
+    found = run_on(folder, "echo two > a")
+    log = Path(os.environ["HOLDFAST_HOME"], "audit", "audit.jsonl")
+    log.chmod(0o644)  # the log's own check: open to others, so it is not trusted
+    done = holdfast("apply", found)
+    assert (done.returncode, error_code(done)) == (125, "HF-AUDIT-FAILED")
+    assert content(folder)["a"] == "one\n"
+    log.chmod(0o600)
+    assert holdfast("apply", found).returncode == 0  # the control
+    assert content(folder)["a"] == "two\n"
+
+
+def test_what_the_host_changed_since_is_kept_unless_forced(folder):
+    found = run_on(folder, "echo two > a")
+    (folder / "a").write_text("mine\n")
+    done = holdfast("apply", found)
+    assert done.returncode == 1
+    assert b"refused   a: changed on the host since the run\n" in done.stdout
+    assert content(folder)["a"] == "mine\n"
+    assert holdfast("apply", "--force", found).returncode == 0
+    assert content(folder)["a"] == "two\n"
+
+
+def test_a_dry_run_changes_and_records_nothing(folder):
+    found = run_on(folder, "echo two > a")
+    done = holdfast("apply", "--dry-run", found)
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"modified  a (4 -> 4 bytes)\n")
+    assert content(folder)["a"] == "one\n"
+    kinds = [
+        entry["kind"]
+        for entry in json.loads(holdfast("audit", "show", "--json", found).stdout)["records"]
+    ]
+    assert kinds == ["intent", "outcome"]
+
+
+def test_a_workspace_in_use_is_not_taken_over(folder):
+    words = ["run", "--workspace", f"{folder}:cow", "--", "sh", "-c", "echo two > a; echo ok; cat"]
+    words = [*words[:-1], "echo two > a; echo ok; sleep 100"]
+    with started(*words) as process:
+        assert process.stdout.readline() == b"ok\n"
+        (found,) = ledger()
+        done = holdfast("apply", found)
+        assert (done.returncode, error_code(done)) == (125, "HF-WORKSPACE-BUSY")
+        assert content(folder)["a"] == "one\n"
+        process.terminate()
+        err = process.communicate(timeout=60)[1]
+    assert (
+        f"holdfast: changes kept as {found}; see them with: holdfast diff {found}\n" in err.decode()
+    )
+    assert holdfast("apply", found).returncode == 0
+    assert content(folder)["a"] == "two\n"
+
+
+def test_only_copy_on_write_has_changes_that_wait(folder):
+    (workspaces := Path(os.environ["HOLDFAST_HOME"], "workspaces")).mkdir(mode=0o700)
+    found = "act_" + "0" * 26
+    (workspaces / found).mkdir()
+    noted = {"mode": "rw", "directory": str(folder), "made_ns": 1}
+    (workspaces / found / "session.json").write_text(json.dumps(noted))
+    for command in ("diff", "apply"):
+        done = holdfast(command, found)
+        assert (done.returncode, error_code(done)) == (125, "HF-WORKSPACE-NOT-COW")
+
+
+def test_a_directory_that_is_gone(folder):
+    found = run_on(folder, "echo two > a")
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    done = holdfast("diff", found)
+    assert (done.returncode, error_code(done)) == (125, "HF-WORKSPACE-REFUSED")

@@ -1,0 +1,151 @@
+"""Help, completion and the record: what people meet first."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from holdfast import __version__
+from interfaces.test_cli_process import PROGRAM, holdfast, through_shell
+
+COMMANDS = ["run", "code", "diff", "apply", "doctor", "audit", "config", "completion"]
+INNER = [
+    *(["audit", name] for name in ("tail", "show", "verify")),
+    *(["config", name] for name in ("check", "show", "schema")),
+]
+
+
+def test_holdfast_alone_prints_its_help():
+    alone, asked = holdfast(), holdfast("--help")
+    assert (alone.returncode, alone.stdout, alone.stderr) == (0, asked.stdout, b"")
+    listed = asked.stdout.decode().partition("Commands:\n")[2].partition("\n\n")[0]
+    assert [line.split()[0] for line in listed.splitlines()] == COMMANDS
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), *INNER])
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_every_help_has_examples_that_name_the_command(words, option):
+    done = holdfast(*words, option)
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode()
+    assert "Examples:\n" in text
+    assert f"    holdfast {' '.join(words)}".rstrip() in text
+    assert text.isascii()  # it must print in every locale
+
+
+@pytest.mark.parametrize("name", ["run", "code"])
+def test_the_shared_options_are_those_of_the_contract(name):
+    text = holdfast(name, "--help").stdout.decode()
+    for option in [
+        *("--profile", "--config", "--policy", "--workspace", "--env", "--allow-domain"),
+        *("--timeout", "--memory", "--cpus", "--processes", "--disk", "--output", "--stdin"),
+        *("--json", "--open-files", "--file-size"),
+    ]:
+        assert f"\n  {option} " in text
+    for code in ("124", "125", "137"):
+        assert code in text.partition("Exit codes:")[2]
+
+
+def test_version():
+    assert holdfast("--version").stdout == f"holdfast {__version__}\n".encode()
+
+
+@pytest.mark.parametrize("name", ["audit", "config"])
+def test_a_group_without_a_command_shows_its_help(name):
+    done = holdfast(name)
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert done.stderr.startswith(f"Usage: holdfast {name} ".encode())
+
+
+# Completion
+
+
+def completed(*words: str) -> set[str]:
+    done = holdfast(
+        _HOLDFAST_COMPLETE="bash_complete",
+        COMP_WORDS=shlex.join(["holdfast", *words]),
+        COMP_CWORD=str(len(words)),
+    )
+    return {line.partition(",")[2] for line in done.stdout.decode().splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["co"], {"code", "config", "completion"}),
+        (["run", "--work"], {"--workspace"}),
+        (["code", "--profile", "p"], {"production", "paranoid"}),
+        (["code", "-l", "jav"], {"javascript"}),
+        (["audit", "v"], {"verify"}),
+        (["completion", ""], {"bash", "zsh", "fish"}),
+    ],
+)
+def test_words_are_completed(words, expected):
+    assert completed(*words) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_says_where_it_goes(shell):
+    text = holdfast("completion", shell).stdout.decode()
+    assert text.startswith("# Put this into ~/.")
+    assert "_HOLDFAST_COMPLETE" in text
+
+
+def test_the_script_works_in_bash():
+    folder = os.path.dirname(PROGRAM)
+    line = (
+        f'PATH={shlex.quote(folder)}:$PATH; eval "$(command {PROGRAM} completion bash)"; '
+        "COMP_WORDS=(HF doc); COMP_CWORD=1; _HF_completion HF; echo ${COMPREPLY[@]}"
+    ).replace("HF", "hold''fast")
+    # The name in two pieces, so that `through_shell` leaves it alone.
+    done = through_shell(line.replace("_hold''fast_completion", "_hold''fast_completion"))
+    assert (done.stdout, done.stderr) == (b"doctor\n", b"")
+
+
+# The record
+
+
+@pytest.fixture
+def some_runs() -> list[dict]:
+    words = (["run", "--json", "--", "true"], ["code", "--json", "-c", "1 / 0"])
+    return [json.loads(holdfast(*each).stdout) for each in words]
+
+
+def test_tail_shows_the_latest_records(some_runs):
+    lines = holdfast("audit", "tail").stdout.decode().splitlines()
+    assert [line.split()[1] for line in lines] == ["intent", "outcome", "intent", "outcome"]
+    assert lines[0].endswith(" true")
+    assert lines[2].endswith(" 1 / 0")
+    assert holdfast("audit", "tail", "-n", "1").stdout.decode().splitlines() == lines[-1:]
+    told = json.loads(holdfast("audit", "tail", "--json", "-n", "3").stdout)["records"]
+    assert [entry["seq"] for entry in told] == [2, 3, 4]
+
+
+def test_show_finds_an_action_by_its_audit_id(some_runs):
+    by_event = json.loads(holdfast("audit", "show", "--json", some_runs[1]["audit_id"]).stdout)
+    assert [entry["seq"] for entry in by_event["records"]] == [3, 4]
+    action_id = by_event["records"][0]["action_id"]
+    assert json.loads(holdfast("audit", "show", "--json", action_id).stdout) == by_event
+
+
+@pytest.mark.requirement("AUD-2")
+def test_verify_names_the_first_bad_record(some_runs):
+    good = holdfast("audit", "verify")
+    assert (good.returncode, good.stdout) == (0, b"ok: 4 records\n")
+    log = Path(os.environ["HOLDFAST_HOME"], "audit", "audit.jsonl")
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([lines[0], lines[1].replace(b'"ok"', b'"no"'), *lines[2:]]))
+    bad = holdfast("audit", "verify", "--json")
+    told = json.loads(bad.stdout)
+    assert (bad.returncode, told["ok"], told["records"], told["first_bad"]) == (1, False, 1, 2)
+    assert holdfast("audit", "verify").returncode == 1
+
+
+def test_no_record_at_all():
+    assert holdfast("audit", "tail").stdout == b""
+    done = holdfast("audit", "verify", "--json")
+    assert (done.returncode, json.loads(done.stdout)["reason"]) == (1, "there is no audit log")

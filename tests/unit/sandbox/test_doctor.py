@@ -1,0 +1,94 @@
+"""The host check on hosts we do not have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.sandbox.doctor import Facts, Trial, gather, judge
+from holdfast.sandbox.native.cgroups import Choice
+from holdfast.sandbox.native.cold import HostLayers
+
+GOOD = Facts(
+    kernel="6.1.0-13-amd64",
+    machine="x86_64",
+    euid=1000,
+    layers=HostLayers("/usr/bin/bwrap", 4, Choice("systemd-user", {})),
+    bubblewrap_version="bubblewrap 0.8.0",
+    cell=True,
+    max_user_namespaces=1000,
+    userns_clone=1,
+    apparmor_restricts_userns=False,
+    seccomp_actions="kill_process kill_thread trap errno user_notif trace log allow",
+    languages={"python": True, "shell": True, "javascript": False},
+    pressure_known=True,
+    weakened=(),
+    trials=(Trial("trial run", "the proof"),),
+)
+
+
+def missing(facts: Facts) -> list[str]:
+    return [
+        check.name for check in judge(facts).checks if check.required and check.status == "missing"
+    ]
+
+
+@pytest.mark.requirement("ISO-12")
+def test_a_good_host_is_usable_even_without_every_language():
+    report = judge(GOOD)
+    assert (missing(GOOD), report.usable) == ([], True)
+
+
+@pytest.mark.requirement("ISO-12", "ISO-4")
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"kernel": "5.10.0"}, "kernel"),
+        ({"kernel": "weird"}, "kernel"),
+        ({"machine": "riscv64"}, "architecture"),
+        ({"layers": HostLayers(None, 4, Choice("systemd-user", {}))}, "bubblewrap"),
+        ({"cell": False}, "holdfast-cell"),
+        ({"max_user_namespaces": 0}, "user namespaces"),
+        ({"userns_clone": 0}, "user namespaces"),
+        ({"seccomp_actions": "errno allow"}, "seccomp"),
+        ({"layers": HostLayers("/usr/bin/bwrap", 0, Choice("systemd-user", {}))}, "Landlock"),
+        ({"layers": HostLayers("/usr/bin/bwrap", 4, Choice("none", {}, "why", "mend"))}, "cgroup"),
+        ({"trials": (Trial("trial run", "the proof", "broke", "mend it"),)}, "trial run"),
+    ],
+)
+def test_each_missing_layer_is_named_with_its_mend(change, name):
+    facts = replace(GOOD, **change)
+    report = judge(facts)
+    assert (missing(facts), report.usable) == ([name], False)
+    (check,) = [check for check in report.checks if check.name == name]
+    assert check.mend
+    assert check.why
+
+
+@pytest.mark.requirement("CFG-1")
+def test_what_was_weakened_is_told_and_no_longer_required():
+    layers = HostLayers("/usr/bin/bwrap", 4, Choice("none", {}, "why", "mend"))
+    facts = replace(GOOD, layers=layers, weakened=("sandbox.dangerously_without_cgroup",))
+    report = judge(facts)
+    assert report.usable
+    weak = [check.name for check in report.checks if check.status == "weak"]
+    assert weak == ["sandbox.dangerously_without_cgroup"]
+
+
+def test_apparmor_is_a_warning_because_the_trial_decides():
+    report = judge(replace(GOOD, apparmor_restricts_userns=True))
+    (check,) = [check for check in report.checks if check.name == "user namespaces"]
+    assert (check.status, report.usable) == ("weak", True)
+    assert "apparmor" in check.mend
+
+
+@pytest.mark.requirement("ISO-12")
+def test_this_host_is_looked_at_and_the_report_is_plain_data():
+    report = judge(gather(weakened=()))
+    found = report.to_json()
+    assert [check["name"] for check in found["checks"]][:3] == [
+        "kernel",
+        "architecture",
+        "bubblewrap",
+    ]
