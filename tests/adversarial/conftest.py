@@ -82,7 +82,7 @@ def throwaway() -> tuple[str, ...]:
 
 
 def inside(name: str, *, who: str, options: Mapping[str, object], **facts: object) -> Verdicts:
-    ran = run_as(who, source(name), {"timeout": 90, "envs": given(**facts), **options})
+    ran = run_as(who, source(name), {"timeout": 90, "envs": given(cell=True, **facts), **options})
     assert (ran["status"], ran["stderr"]) == ("ok", ""), ran
     return _verdicts(str(ran["stdout"]))
 

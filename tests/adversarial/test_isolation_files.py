@@ -27,11 +27,14 @@ Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
 
 # An overlay above the whole root: the control may write everywhere and changes nothing.
 _COPY_OF_THE_HOST = """
-cd /tmp && mkdir upper work root &&
-mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root &&
-mount --rbind /proc root/proc && mount -t tmpfs tmpfs root/dev &&
-{ mknod -m 666 root/dev/null c 1 3 2>/dev/null || { touch root/dev/null; mount --bind /dev/null root/dev/null; }; } &&
-for place in /work /var /home; do mountpoint -q $place && mount --rbind $place root$place; done
+set -e
+cd /tmp
+mkdir upper work root
+mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root
+mount --rbind /proc root/proc
+mount -t tmpfs tmpfs root/dev
+mknod -m 666 root/dev/null c 1 3 2>/dev/null || touch root/dev/null
+for place in /work /var /home; do if mountpoint -q $place; then mount --rbind $place root$place; fi; done
 exec chroot root "$@"
 """
 

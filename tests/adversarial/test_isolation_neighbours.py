@@ -79,7 +79,9 @@ def _held_inside(facts: dict[str, object]) -> Iterator[holdfast.Sandbox]:
             envs={**given(**facts), "HELD": f"{facts['mark']}-variable"},
             on_stdout=lambda _text: ready.set(),
         )
-        assert ready.wait(20), running.result(0)
+        running.add_done_callback(lambda _: ready.set())  # it failed: do not wait for it
+        assert ready.wait(20)
+        assert not running.done(), running.result()
         try:
             yield sandbox
         finally:

@@ -56,109 +56,58 @@ _SPIN_MANY = (
     "for _ in range(4): os.wait()"
 )
 
+# fmt: off
 CASES = (
     Case("wall", "import time; time.sleep(AMOUNT)", 60, 0.0, "wall", timeout=0.8),
     Case("wall shell", "sleep AMOUNT", 60, 0.0, "wall", language="sh", timeout=0.5),
     Case("cpu spinner", _SPIN, 20, 0.1, "cpu", {"cpu_s": 0.6}),
     Case("cpu, many processes", _SPIN_MANY, 20, 0.02, "cpu", {"cpu_s": 0.8, "cpus": 2}),
     Case("memory", "x = bytearray(AMOUNT << 20)", 200, 10, "memory", memory="64m"),
-    Case(
-        "memory, many small processes",
+    Case("memory, many small processes",
         "import os, time\nr, w = os.pipe()\nfor _ in range(AMOUNT):\n    if os.fork() == 0:\n"
         "        x = bytearray(4 << 20); os.write(w, b'.'); time.sleep(60)\n"
-        "for _ in range(AMOUNT): os.read(r, 1)",
-        60,
-        2,
-        "memory",
-        memory="64m",
-    ),
+        "for _ in range(AMOUNT): os.read(r, 1)", 60, 2, "memory", memory="64m"),
     Case("memory by /dev/shm", _WRITE.format(path="/dev/shm/a"), 30, 5, "memory", memory="24m"),
-    Case(
-        "processes",
-        "import os, time\nfor _ in range(AMOUNT):\n    if os.fork() == 0: time.sleep(60)",
-        40,
-        18,
-        "processes",
-        {"processes": 20},
-    ),
-    Case(
-        "threads are processes",
-        "import threading\ne = threading.Event()\n"
+    Case("processes", "import os, time\nfor _ in range(AMOUNT):\n    if os.fork() == 0: time.sleep(60)", 40,
+        18, "processes", {"processes": 20}),
+    Case("threads are processes", "import threading\ne = threading.Event()\n"
         "t = [threading.Thread(target=e.wait) for _ in range(AMOUNT)]\n"
-        "[x.start() for x in t]; e.set(); [x.join() for x in t]",
-        40,
-        18,
-        "processes",
-        {"processes": 20},
-    ),
-    Case(
-        "zombie maker",
-        "import os\nfor _ in range(AMOUNT):\n    if os.fork() == 0: os._exit(0)",
-        400,
-        18,
-        "processes",
-        {"processes": 20},
-    ),
+        "[x.start() for x in t]; e.set(); [x.join() for x in t]", 40, 18, "processes", {"processes": 20}),
+    Case("zombie maker", "import os\nfor _ in range(AMOUNT):\n    if os.fork() == 0: os._exit(0)", 400, 18,
+        "processes", {"processes": 20}),
     Case("disk, workspace", _WRITE.format(path="a"), 9, 6, "disk", {"disk_bytes": 8 * MIB}),
     Case("disk, /tmp", _WRITE.format(path="/tmp/a"), 9, 6, "disk", {"disk_bytes": 8 * MIB}),
-    Case(
-        "inodes",
-        "for n in range(AMOUNT): open(f'f{n}', 'x').close()",
-        300,
-        90,
-        "disk",
-        {"file_count": 100, "disk_bytes": 8 * MIB},
-    ),
-    Case(
-        "file size", "open('a', 'wb').write(bytes(AMOUNT))", MIB + 2, MIB, "file_size",
-        {"file_size_bytes": MIB},
-    ),
-    Case(
-        "file size, SIGXFSZ ignored", _IGNORES + _SURVIVES, 2 * MIB, MIB, "file_size",
-        {"file_size_bytes": MIB},
-    ),
-    Case(
-        "file size, dd", "dd if=/dev/zero of=a bs=4096 count=AMOUNT 2>/dev/null", 300, 256,
-        "file_size", {"file_size_bytes": MIB}, "sh",
-    ),
-    Case(
-        "file size, child of a shell", "head -c AMOUNT /dev/zero > a; exit $?", 2 * MIB, MIB,
-        "file_size", {"file_size_bytes": MIB}, "sh",
-    ),
-    Case(
-        "file size, ftruncate",
+    Case("inodes", "for n in range(AMOUNT): open(f'f{n}', 'x').close()", 300, 90, "disk",
+        {"file_count": 100, "disk_bytes": 8 * MIB}),
+    Case("file size", "open('a', 'wb').write(bytes(AMOUNT))", MIB + 2, MIB, "file_size",
+        {"file_size_bytes": MIB}),
+    Case("file size, SIGXFSZ ignored", _IGNORES + _SURVIVES, 2 * MIB, MIB, "file_size",
+        {"file_size_bytes": MIB}),
+    Case("file size, dd", "dd if=/dev/zero of=a bs=4096 count=AMOUNT 2>/dev/null", 300, 256,
+        "file_size", {"file_size_bytes": MIB}, "sh"),
+    Case("file size, child of a shell", "head -c AMOUNT /dev/zero > a; exit $?", 2 * MIB, MIB,
+        "file_size", {"file_size_bytes": MIB}, "sh"),
+    Case("file size, ftruncate",
         "import os; os.ftruncate(os.open('a', os.O_RDWR | os.O_CREAT), AMOUNT)", MIB + 2, MIB,
-        "file_size", {"file_size_bytes": MIB},
-    ),
-    Case(
-        "file size, in /tmp", "open('/tmp/a', 'wb').write(bytes(AMOUNT))", 2 * MIB, MIB,
-        "file_size", {"file_size_bytes": MIB},
-    ),
-    Case(
-        "output, stdout", "head -c AMOUNT /dev/zero", 100_001, 100_000, "output",
-        {"output_bytes": 100_000}, "sh",
-    ),
-    Case(
-        "output, stderr", "head -c AMOUNT /dev/zero >&2", 100_001, 100_000, "output",
-        {"output_bytes": 100_000}, "sh",
-    ),
-    Case(
-        "output, both together", "head -c AMOUNT /dev/zero; head -c AMOUNT /dev/zero >&2", 50_001,
-        50_000, "output", {"output_bytes": 100_000}, "sh",
-    ),
+        "file_size", {"file_size_bytes": MIB}),
+    Case("file size, in /tmp", "open('/tmp/a', 'wb').write(bytes(AMOUNT))", 2 * MIB, MIB,
+        "file_size", {"file_size_bytes": MIB}),
+    Case("output, stdout", "head -c AMOUNT /dev/zero", 100_001, 100_000, "output",
+        {"output_bytes": 100_000}, "sh"),
+    Case("output, stderr", "head -c AMOUNT /dev/zero >&2", 100_001, 100_000, "output",
+        {"output_bytes": 100_000}, "sh"),
+    Case("output, both together", "head -c AMOUNT /dev/zero; head -c AMOUNT /dev/zero >&2", 50_001,
+        50_000, "output", {"output_bytes": 100_000}, "sh"),
     Case("output, result channel", "'x' * AMOUNT", 9 * MIB, MIB, "output"),
     Case("open files", "[open('/dev/null') for _ in range(AMOUNT)]", 80, 40, "open_files", {"open_files": 64}),
-    Case(
-        "open files, os.open", "import os; [os.open('/', os.O_RDONLY) for _ in range(AMOUNT)]\n"
-        "for n in range(300):\n    try: os.fstat(n)\n    except OSError: pass", 80, 40, "open_files", {"open_files": 64},
-    ),
-    Case(
-        "open files, sockets", "import socket; [socket.socket(socket.AF_UNIX) for _ in range(AMOUNT)]",
-        80, 40, "open_files", {"open_files": 64},
-    ),
+    Case("open files, os.open", "import os; [os.open('/', os.O_RDONLY) for _ in range(AMOUNT)]\n"
+        "for n in range(300):\n    try: os.fstat(n)\n    except OSError: pass", 80, 40, "open_files", {"open_files": 64}),
+    Case("open files, sockets", "import socket; [socket.socket(socket.AF_UNIX) for _ in range(AMOUNT)]",
+        80, 40, "open_files", {"open_files": 64}),
     Case("open files, pipes", "import os; x = [os.pipe() for _ in range(AMOUNT)]; [os.write(w, b'.') for r, w in x]", 40, 20, "open_files", {"open_files": 64}),
     Case("open files, dup", "import os; [os.write(os.dup(1), b'') for _ in range(AMOUNT)]", 80, 40, "open_files", {"open_files": 64}),
-)  # fmt: skip
+)
+# fmt: on
 
 
 def run(case: Case, amount: float) -> holdfast.Execution:

@@ -14,9 +14,11 @@ from interfaces.test_cli_process import error_code, holdfast, ledger, started
 SCRIPT = "echo two > a; rm b; mkdir d; echo three > d/c; echo KEY=1 > .env; ln -s /etc/passwd out"
 
 
-def run_on(folder: Path, script: str = SCRIPT) -> str:
+def run_on(folder: Path, script: str = SCRIPT) -> str | None:
     words = ["run", "--json", "--workspace", f"{folder}:cow", "--", "sh", "-ec", script]
-    return json.loads(holdfast(*words).stdout)["workspace_id"]
+    told = json.loads(holdfast(*words).stdout)
+    assert told["status"] == "ok", told
+    return told["workspace_id"]
 
 
 @pytest.fixture
@@ -77,8 +79,15 @@ def test_what_diff_prints_is_a_patch(folder, tmp_path_factory):
     assert content(copy) == {"a": "two\n", "d/c": "three\n"}
 
 
-def test_a_run_that_changed_nothing(folder):
-    found = run_on(folder, "true")
+def test_a_run_that_changed_nothing_keeps_nothing(folder):
+    assert run_on(folder, "true") is None
+    done = holdfast("run", "--workspace", f"{folder}:cow", "--", "true")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_what_was_taken_over_is_no_change_any_more(folder):
+    found = run_on(folder, "echo two > a")
+    assert holdfast("apply", found).stdout == b"modified  a (4 -> 4 bytes)\n1 applied, 0 refused\n"
     assert holdfast("diff", found).stdout == b"no changes\n"
     assert holdfast("apply", found).stdout == b"0 applied, 0 refused\n"
 
@@ -165,9 +174,8 @@ def test_a_dry_run_changes_and_records_nothing(folder):
 
 
 def test_a_workspace_in_use_is_not_taken_over(folder):
-    words = ["run", "--workspace", f"{folder}:cow", "--", "sh", "-c", "echo two > a; echo ok; cat"]
-    words = [*words[:-1], "echo two > a; echo ok; sleep 100"]
-    with started(*words) as process:
+    script = "echo two > a; echo ok; sleep 100"
+    with started("run", "--workspace", f"{folder}:cow", "--", "sh", "-c", script) as process:
         assert process.stdout.readline() == b"ok\n"
         (found,) = ledger()
         done = holdfast("apply", found)
@@ -200,3 +208,13 @@ def test_a_directory_that_is_gone(folder):
     folder.rmdir()
     done = holdfast("diff", found)
     assert (done.returncode, error_code(done)) == (125, "HF-WORKSPACE-REFUSED")
+
+
+@pytest.mark.requirement("FS-6")
+@pytest.mark.parametrize("command", [["diff"], ["apply"], ["audit", "show"]])
+def test_an_id_never_becomes_a_path_unchecked(command, folder):
+    found = run_on(folder, "echo two > a")
+    assert holdfast("diff", found).returncode == 0  # the control
+    for bad in ("../workspaces/" + found, "./" + found, found + "/", found + "\n", "", "a" * 5000):
+        done = holdfast(*command, "--", bad)
+        assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "HF-BAD-ID")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from holdfast import __version__
-from interfaces.test_cli_process import PROGRAM, holdfast, through_shell
+from interfaces.test_cli_process import PROGRAM, holdfast
 
 COMMANDS = ["run", "code", "diff", "apply", "doctor", "audit", "config", "completion"]
 INNER = [
@@ -96,13 +97,19 @@ def test_the_script_says_where_it_goes(shell):
 
 
 def test_the_script_works_in_bash():
-    folder = os.path.dirname(PROGRAM)
-    line = (
-        f'PATH={shlex.quote(folder)}:$PATH; eval "$(command {PROGRAM} completion bash)"; '
-        "COMP_WORDS=(HF doc); COMP_CWORD=1; _HF_completion HF; echo ${COMPREPLY[@]}"
-    ).replace("HF", "hold''fast")
-    # The name in two pieces, so that `through_shell` leaves it alone.
-    done = through_shell(line.replace("_hold''fast_completion", "_hold''fast_completion"))
+    lines = [
+        'eval "$(holdfast completion bash)"',
+        "complete -p holdfast >/dev/null",  # registered
+        "COMP_WORDS=(holdfast doc); COMP_CWORD=1; _holdfast_completion holdfast",
+        "echo ${COMPREPLY[@]}",
+    ]
+    path = f"{os.path.dirname(PROGRAM)}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["/bin/bash", "-ec", "\n".join(lines)],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        check=False,
+    )
     assert (done.stdout, done.stderr) == (b"doctor\n", b"")
 
 

@@ -134,19 +134,41 @@ def test_a_full_disk_under_our_output_is_told(words):
 
 
 @pytest.mark.requirement("ERR-1")
-def test_a_bug_is_told_without_its_trace_unless_asked_for(tmp_path):
-    # A state folder in which the ledger is a file: nothing in Holdfast expects that.
+def test_a_bug_is_told_without_its_trace_unless_asked_for():
+    broken = (
+        "import sys\n"
+        "import holdfast.runtime.wiring as wiring\n"
+        "from holdfast.interfaces.cli.main import main\n"
+        "def bug(**_): raise ZeroDivisionError('/a/secret/path')\n"
+        "wiring.open_house = bug\n"
+        "sys.exit(main())\n"
+    )
+
+    def run(*words: str, **changes) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-c", broken, *words],
+            capture_output=True,
+            timeout=DEADLINE_S,
+            env={**os.environ, **changes},
+            check=False,
+        )
+
+    done = run("run", "--", "true")
+    assert (done.returncode, error_code(done)) == (125, "HF-INTERNAL")
+    assert b"secret" not in done.stderr
+    assert b"Traceback" not in done.stderr
+    told = run("run", "--json", "--", "true")
+    assert json.loads(told.stdout)["error"]["code"] == "HF-INTERNAL"
+    assert told.stderr == b""
+    assert b"Traceback" in run("run", "--", "true", HOLDFAST_DEBUG="1").stderr
+
+
+def test_a_state_folder_that_cannot_be_used_is_told(tmp_path):
     (tmp_path / "runs").write_text("")
     tmp_path.chmod(0o700)
     done = holdfast("run", "--", "true", HOLDFAST_HOME=str(tmp_path))
-    assert (done.returncode, error_code(done)) == (125, "HF-INTERNAL")
+    assert (done.returncode, error_code(done)) == (125, "HF-STATE")
     assert str(tmp_path).encode() not in done.stderr
-    assert b"Traceback" not in done.stderr
-    told = holdfast("run", "--json", "--", "true", HOLDFAST_HOME=str(tmp_path))
-    assert json.loads(told.stdout)["error"]["code"] == "HF-INTERNAL"
-    assert told.stderr == b""
-    traced = holdfast("run", "--", "true", HOLDFAST_HOME=str(tmp_path), HOLDFAST_DEBUG="1")
-    assert b"Traceback" in traced.stderr
 
 
 # Signals

@@ -57,18 +57,20 @@ class Machine:
     debian: str
     emulator: str
     emulator_package: str
-    arguments: tuple[str, ...]
+    board: str
+    emulated_cpu: str
     console: str
 
     @classmethod
     def of_host(cls) -> Machine:
         match platform.machine():
             case "aarch64":
-                options = ("-M", "virt", "-cpu", "cortex-a72")
-                return cls("arm64", "qemu-system-aarch64", "qemu-system-arm", options, "ttyAMA0")
+                board, cpu = "virt", "cortex-a72"  # `max` signs pointers, slow to emulate
+                tool, package = "qemu-system-aarch64", "qemu-system-arm"
+                return cls("arm64", tool, package, board, cpu, "ttyAMA0")
             case "x86_64":
-                options = ("-M", "q35", "-cpu", "max")
-                return cls("amd64", "qemu-system-x86_64", "qemu-system-x86", options, "ttyS0")
+                tool, package = "qemu-system-x86_64", "qemu-system-x86"
+                return cls("amd64", tool, package, "q35", "max", "ttyS0")
             case other:
                 raise Unusable(f"no virtual machine is described for {other}")
 
@@ -198,6 +200,7 @@ def _initramfs(modules: Path) -> Path:
         input="\n".join(names).encode(), cwd=folder, capture_output=True, check=True,
     ).stdout  # fmt: skip
     target.write_bytes(gzip.compress(packed, 1, mtime=0))
+    shutil.rmtree(folder)
     return target
 
 
@@ -207,6 +210,8 @@ def _root(machine: Machine) -> Path:
     if target.exists():
         return target
     _say("making a root file system (some minutes, once)")
+    for old in CACHE.glob(f"{name}-*"):
+        old.unlink()
     root = _root_words()
     folder, unfinished = CACHE / "root", target.with_suffix(".part")
     _run(*root, "rm", "-rf", folder)

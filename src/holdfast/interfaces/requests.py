@@ -8,6 +8,8 @@ from holdfast.core.errors import BadInput
 from holdfast.core.limits import Limits, parse_size
 from holdfast.core.types import WorkspaceMode, WorkspaceRequest
 
+_GIVEN = frozenset(mode.value for mode in WorkspaceMode) - {WorkspaceMode.PRIVATE.value}
+
 
 def parse_workspace(text: str | None) -> WorkspaceRequest:
     """`DIR`, `DIR:ro`, `DIR:rw` or `DIR:cow`; without a mode it is read-only."""
@@ -16,10 +18,8 @@ def parse_workspace(text: str | None) -> WorkspaceRequest:
     directory, colon, mode = text.rpartition(":")
     if not colon or "/" in mode:
         return WorkspaceRequest(WorkspaceMode.READ_ONLY, text)
-    try:
+    if mode in _GIVEN:
         return WorkspaceRequest(WorkspaceMode(mode), directory)
-    except ValueError:
-        pass
     raise BadInput(
         f"{mode[:20]!r} is not a way to give a workspace",
         mend="Write DIR:ro, DIR:rw or DIR:cow.",

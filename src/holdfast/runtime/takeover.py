@@ -1,4 +1,4 @@
-"""What a copy-on-write run changed, shown and taken over (FS-2); the record and settings, read.
+"""What a copy-on-write run changed, shown and taken over (FS-2).
 
 Taking over is an action of its own, with the host's files as its effect:
   (1) find the workspace; only copy-on-write has changes that wait;
@@ -10,41 +10,27 @@ Taking over is an action of its own, with the host's files as its effect:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
 
-from holdfast.audit import verify as record
-from holdfast.audit.verify import VerifyReport
-from holdfast.config.load import load_settings
-from holdfast.config.models import Settings, weakened
-from holdfast.config.schema import schema_text
 from holdfast.core.errors import AuditFailed, SandboxFailed, WorkspaceError
 from holdfast.core.events import Event, EventKind
 from holdfast.core.types import Json, Principal, WorkspaceMode
-from holdfast.runtime.wiring import House, state_home
-from holdfast.sandbox import changes, protected
+from holdfast.runtime.wiring import House
+from holdfast.sandbox import changes
 from holdfast.sandbox.beneath import Beneath
 from holdfast.sandbox.changes import ApplyReport, Change
 from holdfast.sandbox.given import open_given
-from holdfast.sandbox.protected import Protection
 from holdfast.sandbox.workspace_store import Session
 
 __all__ = [
     "ApplyReport",
     "Change",
-    "Settings",
-    "VerifyReport",
-    "audit_records",
-    "check_audit",
     "describe_changes",
-    "read_settings",
-    "schema_text",
+    "foresee",
     "take_over",
     "target_directory",
     "unified_diff",
-    "weakened",
 ]
 
 _MOST_NAMED = 1000  # paths in the record of one takeover; their number is told in any case
@@ -69,9 +55,16 @@ def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
         return changes.unified_diff(lower, upper, max_bytes=max_bytes)
 
 
+def foresee(house: House, workspace_id: str, *, force: bool) -> ApplyReport:
+    """What `take_over` would do now; nothing is written."""
+    session = _copy_on_write(house, workspace_id)
+    with _layers(house, session) as (lower, upper):
+        return _apply(house, session, lower, upper, force=force, dry_run=True)
+
+
 def take_over(house: House, workspace_id: str, *, force: bool, principal: Principal) -> ApplyReport:
     """Write the changes to the host's directory. What is refused is told, the rest goes on."""
-    # (1)
+    # (1) Find.
     session = _copy_on_write(house, workspace_id)
 
     def write(body: dict[str, Json]) -> None:
@@ -80,26 +73,18 @@ def take_over(house: House, workspace_id: str, *, force: bool, principal: Princi
 
     with ExitStack() as stack:
         lower, upper = stack.enter_context(_layers(house, session))
-        # (2)
+        # (2) Hold.
         stack.enter_context(_held(house, session))
-        # (3)
+        # (3) The intent.
         write({"step": "intent", "directory": session.request.directory, "force": force})
-        # (4)
+        # (4) The effect.
         try:
-            report = changes.apply(
-                lower,
-                upper,
-                _protection(house.settings),
-                started_ns=session.made_ns,
-                blocked_extensions=house.settings.workspace.blocked_extensions,
-                force=force,
-                max_entries=house.settings.workspace.max_walk_entries,
-            )
+            report = _apply(house, session, lower, upper, force=force, dry_run=False)
         except BaseException:
             with suppress(AuditFailed):  # a second failure must not hide the first
                 write({"step": "outcome", "status": "interrupted"})
             raise
-        # (5)
+        # (5) The outcome.
         try:
             write(_summary(report))
         except AuditFailed as error:
@@ -110,6 +95,21 @@ def take_over(house: House, workspace_id: str, *, force: bool, principal: Princi
                 detail=error.detail,
             ) from error
     return report
+
+
+def _apply(
+    house: House, session: Session, lower: Beneath, upper: Beneath, *, force: bool, dry_run: bool
+) -> ApplyReport:
+    return changes.apply(
+        lower,
+        upper,
+        house.protection,
+        started_ns=session.made_ns,
+        blocked_extensions=house.settings.workspace.blocked_extensions,
+        force=force,
+        dry_run=dry_run,
+        max_entries=house.settings.workspace.max_walk_entries,
+    )
 
 
 def _copy_on_write(house: House, workspace_id: str) -> Session:
@@ -147,13 +147,6 @@ def _held(house: House, session: Session) -> Iterator[None]:
         yield
 
 
-def _protection(settings: Settings) -> Protection:
-    """The same names that are protected while code runs."""
-    if settings.workspace.dangerously_expose_sensitive_names:
-        return Protection(())
-    return protected.load().with_extra(settings.workspace.extra_protected_names)
-
-
 def _summary(report: ApplyReport) -> dict[str, Json]:
     applied = [f"{change.kind} {change.path}" for change in report.applied[:_MOST_NAMED]]
     refused = [f"{path}: {reason}" for path, reason in report.refused[:_MOST_NAMED]]
@@ -165,25 +158,3 @@ def _summary(report: ApplyReport) -> dict[str, Json]:
         "applied": applied,
         "refused": refused,
     }
-
-
-# The record and the settings, for interfaces that only read them.
-
-
-def audit_records(*, action_id: str | None = None) -> Iterator[dict[str, Any]]:
-    """The records in order, or those of one action; an altered one raises."""
-    return record.read(_audit_directory(), action_id=action_id)
-
-
-def check_audit() -> VerifyReport:
-    """Check the whole log; writes nothing, not even a repair."""
-    return record.verify(_audit_directory())
-
-
-def _audit_directory() -> str:
-    return os.path.join(state_home(os.environ), "audit")
-
-
-def read_settings(*, config: str | None, profile: str | None) -> Settings:
-    """The effective settings, without touching the host or the state folder."""
-    return load_settings(file=config, profile=profile, environ=os.environ)

@@ -19,9 +19,11 @@ from holdfast.guard.passive import PassiveGuard
 from holdfast.policy.explicit import ExplicitPolicy
 from holdfast.runtime.bounds import Bounds
 from holdfast.runtime.pipeline import Runtime
+from holdfast.sandbox import protected
 from holdfast.sandbox.given import open_given
 from holdfast.sandbox.governor import Governor
 from holdfast.sandbox.native.cold import HostLayers, NativeSandbox, NativeSettings
+from holdfast.sandbox.protected import Protection
 from holdfast.sandbox.runs import RunLedger
 from holdfast.sandbox.workspace import Workspaces, WorkspaceSettings
 from holdfast.sandbox.workspace_store import WorkspaceStore
@@ -38,6 +40,7 @@ class House:
     store: WorkspaceStore
     ledger: RunLedger
     audit: AuditLog
+    protection: Protection
 
     @contextmanager
     def session(self, request: WorkspaceRequest) -> Iterator[str]:
@@ -90,12 +93,7 @@ def state_home(environ: Mapping[str, str]) -> str:
         os.makedirs(home, mode=0o700, exist_ok=True)
         info = os.stat(home)
     except OSError as error:
-        raise HoldfastError(
-            "the Holdfast state folder cannot be made",
-            mend="Set HOLDFAST_HOME to a directory you can write to.",
-            code="HF-STATE",
-            detail=str(error),
-        ) from error
+        raise _no_state(error) from error
     if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
         raise HoldfastError(
             "the Holdfast state folder is open to other users",
@@ -103,6 +101,15 @@ def state_home(environ: Mapping[str, str]) -> str:
             code="HF-STATE-UNSAFE",
         )
     return os.path.realpath(home)
+
+
+def _no_state(error: OSError) -> HoldfastError:
+    return HoldfastError(
+        "the Holdfast state folder cannot be made or read",
+        mend="Set HOLDFAST_HOME to a directory you can write to, with space left.",
+        code="HF-STATE",
+        detail=str(error),
+    )
 
 
 def open_house(
@@ -115,11 +122,18 @@ def open_house(
     environ = os.environ if environ is None else environ
     settings = load_settings(file=config, profile=profile, environ=environ)
     home = state_home(environ)
-    store = WorkspaceStore(home)
-    ledger = RunLedger(os.path.join(home, "runs"))
-    dead = ledger.sweep()
-    store.placeholders.sweep()
-    store.sweep(dead=dead, keep_days=settings.workspace.keep_changes_days)
+    try:
+        store = WorkspaceStore(home)
+        ledger = RunLedger(os.path.join(home, "runs"))
+        dead = ledger.sweep()
+        store.placeholders.sweep()
+        store.sweep(dead=dead, keep_days=settings.workspace.keep_changes_days)
+    except OSError as error:
+        raise _no_state(error) from error
+    protection = protected.effective(
+        settings.workspace.extra_protected_names,
+        dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
+    )
     audit = AuditLog.open(
         os.path.join(home, "audit"), max_field_bytes=settings.audit.max_field_bytes
     )
@@ -133,9 +147,9 @@ def open_house(
         audit=audit,
         governor=_governor(settings, home),
         sandbox=NativeSandbox(_native_settings(settings), HostLayers.detect(), ledger),
-        workspaces=Workspaces(store, _workspace_settings(settings)),
+        workspaces=Workspaces(store, _workspace_settings(settings, protection)),
     )
-    return House(runtime, settings, store, ledger, audit)
+    return House(runtime, settings, store, ledger, audit, protection)
 
 
 def _governor(settings: Settings, home: str) -> Governor:
@@ -165,11 +179,10 @@ def _native_settings(settings: Settings) -> NativeSettings:
     )
 
 
-def _workspace_settings(settings: Settings) -> WorkspaceSettings:
+def _workspace_settings(settings: Settings, protection: Protection) -> WorkspaceSettings:
     workspace = settings.workspace
     return WorkspaceSettings(
         blocked_extensions=workspace.blocked_extensions,
         max_walk_entries=workspace.max_walk_entries,
-        extra_protected_names=workspace.extra_protected_names,
-        dangerously_expose_sensitive_names=workspace.dangerously_expose_sensitive_names,
+        protection=protection,
     )

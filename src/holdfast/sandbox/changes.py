@@ -393,12 +393,14 @@ def apply(
     started_ns: int,
     blocked_extensions: Collection[str] = (),
     force: bool = False,
+    dry_run: bool = False,
     max_entries: int = ENTRIES_MAX,
 ) -> ApplyReport:
     """Take the changes over to the host's directory; what is refused is told, the rest goes on.
 
     `started_ns` is when the run started, by `time.clock_gettime_ns(CLOCK_REALTIME_COARSE)`, the
-    clock of file times. What the host changed after it is kept, unless `force`.
+    clock of file times. What the host changed after it is kept, unless `force`. A `dry_run` says
+    what would happen and writes nothing.
     """
     found = changes(lower, upper, max_entries=max_entries)
     removals = [change for change in reversed(found) if change.kind == "removed"]
@@ -414,7 +416,8 @@ def apply(
             if not reason and not force and _is_newer(lower, change.path, started_ns):
                 reason = "changed on the host since the run"
             if not reason:
-                _take_over(lower, upper, change)
+                if not dry_run:
+                    _take_over(lower, upper, change)
                 applied.append(change)
         except OSError as error:
             reason = _words(error)

@@ -207,6 +207,11 @@ def load() -> Protection:
     return Protection(entries)
 
 
+def effective(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
+    """What a configuration protects: the names we know and the user's own, or nothing at all."""
+    return Protection(()) if dangerously_expose else load().with_extra(extra_names)
+
+
 def scan(beneath: Beneath, protection: Protection, *, max_entries: int) -> tuple[Found, ...]:
     """The protected names that exist in a directory now, parents before what is in them.
 

@@ -30,9 +30,7 @@ from holdfast.sandbox import border, placeholders, protected
 from holdfast.sandbox.beneath import Beneath
 from holdfast.sandbox.given import open_given
 from holdfast.sandbox.protected import Protection, Treatment
-from holdfast.sandbox.workspace_store import Session, WorkspaceStore
-
-_COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems stamp; `time` has no name for it
+from holdfast.sandbox.workspace_store import COARSE_CLOCK, Session, WorkspaceStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +39,7 @@ class WorkspaceSettings:
 
     blocked_extensions: tuple[str, ...]
     max_walk_entries: int
-    extra_protected_names: tuple[str, ...]
-    dangerously_expose_sensitive_names: bool
+    protection: Protection
     max_file_read_bytes: int = 64 * 1024 * 1024
 
 
@@ -102,7 +99,7 @@ class WrittenLease(Lease):
         self._protection = protection
         self._action = action
         self._quarantine_dir = quarantine_dir
-        self._started_ns = time.clock_gettime_ns(_COARSE_CLOCK)
+        self._started_ns = time.clock_gettime_ns(COARSE_CLOCK)
         most = settings.max_walk_entries
         self._before = protected.scan(beneath, protection, max_entries=most)
         self._before_bytes, self._before_files = beneath.usage(max_entries=most)
@@ -135,10 +132,7 @@ class Workspaces:
     def __init__(self, store: WorkspaceStore, settings: WorkspaceSettings) -> None:
         self._store = store
         self._settings = settings
-        protection = protected.load().with_extra(settings.extra_protected_names)
-        if settings.dangerously_expose_sensitive_names:
-            protection = Protection(())
-        self._protection = protection
+        self._protection = settings.protection
 
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[Lease]:

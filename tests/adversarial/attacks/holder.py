@@ -21,7 +21,11 @@ def hold():
     called(LIBC.shmget(GIVEN["ipc_key"], 4096, 0o1666))
     called(LIBC.semget(GIVEN["ipc_key"], 1, 0o1666))
     called(LIBC.msgget(GIVEN["ipc_key"], 0o1666))
-    syscall("mq_open", ctypes.c_char_p(mark.encode()), os.O_CREAT | os.O_RDWR, 0o666, 0)
+    try:
+        syscall("mq_open", ctypes.c_char_p(mark.encode()), os.O_CREAT | os.O_RDWR, 0o666, 0)
+    except PermissionError:  # Landlock leaves a cell no queue of its own; the control must have one
+        if place != "/workspace":
+            raise
     sleeper = [sys.executable, "-c", "import signal; signal.pause()", f"{mark}-process"]
     child = subprocess.Popen(sleeper, env={"HELD": f"{mark}-variable"})
     print("ready", flush=True)

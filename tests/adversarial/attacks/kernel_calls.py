@@ -9,6 +9,8 @@ import os
 import pty
 import struct
 
+only_in_throwaway_namespaces()
+
 NAMESPACES = {
     "time": 0x80, "mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000,
     "user": 0x10000000, "pid": 0x20000000, "net": 0x40000000,
@@ -231,19 +233,13 @@ for _name, _arguments in {
 
 @attack("clock_settime")
 def _():
-    import time
-
-    time.clock_settime_ns(time.CLOCK_REALTIME, time.clock_gettime_ns(time.CLOCK_REALTIME))
-    return "set"
+    # No second has -1 nanoseconds: reached, and the host's clock stays as it is.
+    return reach("clock_settime", 0, ctypes.create_string_buffer(struct.pack("qq", 0, -1), 16))
 
 
 @attack("settimeofday")
 def _():
-    import time
-
-    now = struct.pack("qq", int(time.time()), 0)
-    # A wrong time zone is refused after the caller's right was checked: the clock stays.
-    return reach("settimeofday", ctypes.create_string_buffer(now, 16), text("\x7f\x7f\x7f\x7f"))
+    return reach("settimeofday", ctypes.create_string_buffer(struct.pack("qq", 0, -1), 16), 0)
 
 
 for _name, _at in (("adjtimex", ()), ("clock_adjtime", (0,))):

@@ -8,15 +8,16 @@ PORT = GIVEN.get("port", 0)
 IPC_KEY = GIVEN.get("ipc_key", 0)
 
 
-for _place in ("/tmp", "/dev/shm", GIVEN.get("workspace", "/workspace"), "/var/tmp"):
-    if _place != "/var/tmp":
+for _name, _place in {
+    "tmp": "/tmp",
+    "dev-shm": "/dev/shm",
+    "workspace": GIVEN.get("workspace", "/workspace"),
+}.items():
 
-        @attack(
-            f"file-in-{'workspace' if 'work' in _place else _place.strip('/').replace('/', '-')}"
-        )
-        def _(path=f"{_place}/{MARK}"):
-            with open(path) as file:
-                return file.read()
+    @attack(f"file-in-{_name}")
+    def _(path=f"{_place}/{MARK}"):
+        with open(path) as file:
+            return file.read()
 
 
 @attack("process")

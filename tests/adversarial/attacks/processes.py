@@ -115,6 +115,16 @@ def _():
     return syscall("prlimit64", TARGET, 0, ctypes.create_string_buffer(limit, 16), 0)
 
 
+# Init watches limits and ends the run: made unimportant, it lets busy orphans live on for long.
+for _name, _act in {
+    "make-init-idle": lambda: os.sched_setscheduler(TARGET, os.SCHED_IDLE, os.sched_param(0)),
+    "lower-init-priority": lambda: os.setpriority(os.PRIO_PROCESS, TARGET, 19),
+    "pin-init-to-one-processor": lambda: os.sched_setaffinity(TARGET, os.sched_getaffinity(0)),
+    "lower-init-io-priority": lambda: syscall("ioprio_set", 1, TARGET, 3 << 13),
+}.items():
+    attack(_name)(_act)
+
+
 @attack("see-a-process-of-the-host")
 def _():
     for name in os.listdir("/proc"):

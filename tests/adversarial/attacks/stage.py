@@ -4,6 +4,9 @@ The same text runs inside a cell and, as the positive control, outside of one. E
 function in a process of its own. What it returns is what it got; an OSError or `Stopped` means that
 it was refused; `Lacking` means that this host has no such thing to attack. Anything else is a
 broken attack, which must never pass for a refused one.
+
+The control succeeds, with all the rights of whoever runs the tests. So an attack names one target,
+made by its test or lying in throwaway namespaces; never "all", a user, a group or the host's own.
 """
 
 from __future__ import annotations
@@ -101,6 +104,12 @@ def in_child(function):
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS:
         return ["refused", "SIGSYS"]
     return ["broken", f"ended with {status}"]
+
+
+def only_in_throwaway_namespaces():
+    """For programs whose control would ruin the host it succeeds on."""
+    if __name__ == "__main__" and not (GIVEN.get("disposable") or GIVEN.get("cell")):
+        raise SystemExit("this control must not run on the host itself")
 
 
 def play():

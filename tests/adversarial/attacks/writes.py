@@ -2,6 +2,8 @@
 
 import os
 
+only_in_throwaway_namespaces()
+
 # Opened, never written: opening is already what a write-deny has to refuse.
 for _name in ("sys/kernel/core_pattern", "sys/kernel/hostname", "sys/vm/overcommit_memory",
               "sys/kernel/randomize_va_space", "sys/fs/protected_symlinks", "sys/net/ipv4/ip_forward",

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess as Process
 
@@ -33,7 +34,12 @@ SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 forks = multiprocessing.get_context("forkserver")
 
 Check = Callable[[], None]
-_checks: dict[str, list[tuple[str, Check]]] = {"root-v2": [], "user-systemd": []}
+_checks: dict[str, list[tuple[str, Check]]] = {
+    "root-v2": [],
+    "root-systemd": [],
+    "user-systemd": [],
+}
+WIDE = ("root-v2", "user-systemd")  # what systemd around root makes no difference to
 
 
 def check(name: str, *scenarios: str) -> Callable[[Check], Check]:
@@ -176,20 +182,20 @@ def memory_bomb() -> None:
     equal((done.status, done.limit), ("limit", "memory"))
 
 
-@check("a fork bomb ends at the process limit")
+@check("a fork bomb ends at the process limit", *WIDE)
 def fork_bomb() -> None:
     done = holdfast.run_code("import os\nwhile True: os.fork()", **ROOM, limits={"processes": 24})
     equal((done.status, done.limit), ("limit", "processes"))
 
 
-@check("a spinner ends at the processor limit")
+@check("a spinner ends at the processor limit", *WIDE)
 def spinner() -> None:
     done = holdfast.run_code("while True: pass", **ROOM, limits={"cpu_s": 1})
     equal((done.status, done.limit), ("limit", "cpu"))
     assert done.outcome.usage.cpu_s < 10, done.outcome.usage
 
 
-@check("inside, the cgroup is the root and no other is in sight")
+@check("inside, the cgroup is the root and no other is in sight", *WIDE)
 def own_cgroup_namespace() -> None:
     done = holdfast.run_code(
         "import os\nprint(open('/proc/self/cgroup').read(), os.path.exists('/sys/fs'))", **ROOM
@@ -197,27 +203,39 @@ def own_cgroup_namespace() -> None:
     equal(done.stdout, "0::/\n False\n")
 
 
+def limits_of(cell: str) -> dict[str, str]:
+    names = ("memory.max", "pids.max", "cpu.max")
+    return {
+        name: pathlib.Path(f"{cell}/{name}").read_text(encoding="ascii").strip() for name in names
+    }
+
+
+ASKED = {"memory.max": str(128 * 1024 * 1024), "pids.max": "130", "cpu.max": "100000 100000"}
+
+
 @check("from outside, the program has an unprivileged uid and the limits that were asked for")
 def seen_from_outside() -> None:
     with supervisor():
         (group,) = groups()
         cell = cell_of(group)
-        uids = set(members(cell).values())
-        assert len(members(cell)) >= 2, members(cell)
+        found = members(cell)
+        assert len(found) >= 2, found
         if os.geteuid() == 0:
-            assert all(uid >= LEAST_UID for uid in uids), uids
+            assert all(uid >= LEAST_UID for uid in found.values()), found
         else:
-            equal(uids, {os.geteuid()})
-        written = {
-            name: pathlib.Path(f"{cell}/{name}").read_text(encoding="ascii").strip()
-            for name in ("memory.max", "pids.max", "cpu.max")
-        }
-        wanted = {
-            "memory.max": str(128 * 1024 * 1024),
-            "pids.max": "130",
-            "cpu.max": "100000 100000",
-        }
-        equal(written, wanted)
+            equal(set(found.values()), {os.geteuid()})
+        equal(limits_of(cell), ASKED)
+
+
+@check("systemd leaves groups of ours alone when it reads its units again", "root-systemd")
+def daemon_reload() -> None:
+    with supervisor():
+        (group,) = groups()
+        for words in (["daemon-reload"], ["start", "systemd-tmpfiles-clean.service"]):
+            subprocess.run(["systemctl", *words], check=True, timeout=WALL_S)
+        equal(limits_of(group), ASKED)
+        assert len(members(group)) >= 2, members(group)
+    equal(holdfast.run_code("print(1)", **ROOM).status, "ok")
 
 
 @check("a workspace on a disk gets a bandwidth", "root-v2")
@@ -256,7 +274,7 @@ print(open('old.txt').read(), os.stat('new.txt').st_uid == os.getuid() == 1000)
 """
 
 
-@check("what is made in a writable workspace belongs to the workspace's owner")
+@check("what is made in a writable workspace belongs to the workspace's owner", *WIDE)
 def read_write() -> None:
     place = _workspace("project-rw")
     done = holdfast.run_code(WRITER, workspace=f"{place}:rw", **ROOM)
@@ -267,7 +285,7 @@ def read_write() -> None:
     equal(sorted(os.listdir(place)), ["new.txt", "old.txt"])
 
 
-@check("a copy-on-write workspace leaves the original as it was")
+@check("a copy-on-write workspace leaves the original as it was", *WIDE)
 def copy_on_write() -> None:
     place = _workspace("project-cow")
     done = holdfast.run_code(WRITER, workspace=f"{place}:cow", **ROOM)
@@ -276,7 +294,7 @@ def copy_on_write() -> None:
     equal(os.listdir(place), ["old.txt"])
 
 
-@check("several runs at once each have a group of their own")
+@check("several runs at once each have a group of their own", *WIDE)
 def at_once() -> None:
     seen: list[int] = []
     results: list[str] = []
@@ -298,11 +316,6 @@ def at_once() -> None:
     assert max(seen) > 1, seen
 
 
-@check("after all of these, no process and no cgroup remains")
-def clean() -> None:
-    nothing_left()
-
-
 @check("kill -9 of the supervisor leaves no process and no cgroup")
 def killed_supervisor() -> None:
     with supervisor() as process:
@@ -316,7 +329,7 @@ def killed_supervisor() -> None:
         assert not any(os.path.exists(f"/proc/{pid}") for pid in inside), inside
 
 
-@check("kill -9 of the keeper leaves no process and no cgroup")
+@check("kill -9 of the keeper leaves no process and no cgroup", *WIDE)
 def killed_keeper() -> None:
     with supervisor() as process:
         inside = members(cell_of(groups()[0]))
@@ -332,7 +345,7 @@ def killed_keeper() -> None:
     nothing_left()
 
 
-@check("kill -9 of keeper and supervisor: the next start removes the rest")
+@check("kill -9 of keeper and supervisor: the next start removes the rest", *WIDE)
 def killed_both() -> None:
     with supervisor() as process:
         group = groups()[0]
@@ -345,7 +358,7 @@ def killed_both() -> None:
     nothing_left()
 
 
-@check("an ordinary user without a systemd of their own is refused")
+@check("an ordinary user without a systemd of their own is refused", *WIDE)
 def refused() -> None:
     home = "/tmp/refused"
     os.makedirs(home, mode=0o700, exist_ok=True)
@@ -371,17 +384,49 @@ def without_variable() -> None:
     equal(answer(_run_in_sandbox, environment, 1000), ("ok", "1\n", None))
 
 
-@check("it works from a service of the user's own", "user-systemd")
-def from_user_service() -> None:
-    script = f"import holdfast; print(holdfast.run_code('print(1)', **{ROOM!r}).status)"
-    names = ("PYTHONPATH", "HOLDFAST_HOME", "XDG_RUNTIME_DIR")
+def _elsewhere(*words: str, script: str) -> str:
     done = subprocess.run(
-        ["systemd-run", "--user", "--quiet", "--wait", "--pipe",
-         *(f"--setenv={name}={os.environ[name]}" for name in names),
-         sys.executable, "-c", script],
-        capture_output=True, text=True, check=False, timeout=WALL_S,
-    )  # fmt: skip
-    equal((done.stdout, done.stderr), ("ok\n", ""))
+        [*words, sys.executable, "-c", f"import holdfast\nROOM = {ROOM!r}\n{script}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WALL_S,
+    )
+    return done.stdout + done.stderr
+
+
+@check("it works from below the user's own manager", "user-systemd")
+def in_user_scope() -> None:
+    script = "print(holdfast.run_code('print(1)', **ROOM).status)"
+    equal(_elsewhere("systemd-run", "--user", "--scope", "--quiet", script=script), "ok\n")
+
+
+IN_CONTAINER = """
+import subprocess
+first = holdfast.run_code('print(1)', **ROOM)
+print(first.status, first.error.code)
+subprocess.run(first.error.mend.partition(': ')[2], shell=True, check=True)
+print(holdfast.run_code('print(1)', **ROOM).status)
+"""
+
+
+@check("in a container's cgroup namespace, the mend that the refusal names does mend", "root-v2")
+def in_container() -> None:
+    container = f"{CGROUP}/container"
+    os.mkdir(container)
+    view = f"umount {CGROUP} && mount -t cgroup2 none {CGROUP}"
+    enter = (
+        f"echo $$ > {container}/cgroup.procs; "
+        f'exec unshare --cgroup --mount sh -c \'{view} && exec "$@"\' - "$@"'
+    )
+    said = _elsewhere("sh", "-c", enter, "-", script=IN_CONTAINER)
+    equal(said, "error HF-LAYER-CGROUP\nok\n")
+    nothing_left()
+
+
+@check("after all of these, no process and no cgroup remains")
+def clean() -> None:
+    nothing_left()
 
 
 def main() -> None:
@@ -392,6 +437,7 @@ def main() -> None:
         return
     os.environ["HOLDFAST_HOME"] = HOME
     forks.set_forkserver_preload(["holdfast.interfaces.sdk.blocking"])
+    forkserver.ensure_running()  # it imports on the other processor meanwhile
     checks = _checks[scenario]
     say(f"1..{len(checks)}")
     for number, (name, function) in enumerate(checks, 1):

@@ -14,7 +14,7 @@ from holdfast.interfaces.cli.terminal import one_line
 
 if TYPE_CHECKING:
     from holdfast.core.types import Json
-    from holdfast.runtime.takeover import Change
+    from holdfast.runtime.takeover import ApplyReport, Change
 
 _MOST_DIFF_BYTES = 16 * 1024 * 1024
 
@@ -77,7 +77,7 @@ Exit codes:
 )
 @click.argument("workspace_id", metavar="ID")
 @click.option("--force", is_flag=True, help="Also overwrite what changed since the run began.")
-@click.option("--dry-run", is_flag=True, help="List the changes and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask, though there is a terminal.")
 @place_options
 @json_option("Print one JSON object with what was taken over and what was refused.")
@@ -100,13 +100,10 @@ def apply(
     from holdfast.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
     house = open_house(config=config, profile=profile)
-    found = takeover.describe_changes(house, workspace_id)
     if dry_run:
-        if as_json:
-            print_json({"id": workspace_id, "changes": [_as_json(change) for change in found]})
-        else:
-            print_text(_summary(found) + "Nothing was changed; what is refused is told by apply.\n")
-        return 0
+        report = takeover.foresee(house, workspace_id, force=force)
+        return _tell(workspace_id, report, as_json=as_json, verb="would be applied")
+    found = takeover.describe_changes(house, workspace_id)
     if found and not yes and sys.stdin.isatty():
         where = takeover.target_directory(house, workspace_id)
         click.echo(_summary(found), err=True, nl=False)
@@ -114,13 +111,17 @@ def apply(
             say("nothing was changed")
             return 1
     report = takeover.take_over(house, workspace_id, force=force, principal=principal("cli"))
+    return _tell(workspace_id, report, as_json=as_json, verb="applied")
+
+
+def _tell(workspace_id: str, report: ApplyReport, *, as_json: bool, verb: str) -> int:
     if as_json:
         refused: list[Json] = [{"path": path, "reason": why} for path, why in report.refused]
         applied: list[Json] = [_as_json(change) for change in report.applied]
         print_json({"id": workspace_id, "applied": applied, "refused": refused})
     else:
         lines = [f"refused   {_name(path)}: {one_line(why)}" for path, why in report.refused]
-        lines.append(f"{len(report.applied)} applied, {len(report.refused)} refused")
+        lines.append(f"{len(report.applied)} {verb}, {len(report.refused)} refused")
         print_text(_lines(report.applied) + "".join(f"{line}\n" for line in lines))
     return 1 if report.refused else 0
 

@@ -51,9 +51,9 @@ Examples:
 @json_option("Print one JSON object with the whole records.")
 def tail(count: int, *, as_json: bool) -> int:
     """Show the latest records, one line each, the newest last."""
-    from holdfast.runtime import takeover  # noqa: PLC0415  # heavy
+    from holdfast.runtime import reading  # noqa: PLC0415  # heavy
 
-    latest = deque(takeover.audit_records(), maxlen=count)
+    latest = deque(reading.audit_records(), maxlen=count)
     if as_json:
         print_json({"records": list(latest)})
     else:
@@ -75,14 +75,14 @@ def show(wanted: str, *, as_json: bool) -> int:
 
     ID is the action's, or that of one of its records, such as the `audit_id` of a result.
     """
-    from holdfast.runtime import takeover  # noqa: PLC0415  # heavy
+    from holdfast.runtime import reading  # noqa: PLC0415  # heavy
 
     check_id(wanted)
     action_id: str | None = wanted
     if wanted.startswith("evt_"):
-        entries = takeover.audit_records()
+        entries = reading.audit_records()
         action_id = next((e["action_id"] for e in entries if e["id"] == wanted), None)
-    records = list(takeover.audit_records(action_id=action_id)) if action_id else []
+    records = list(reading.audit_records(action_id=action_id)) if action_id else []
     if not records:
         raise BadInput(
             f"the record has nothing about {wanted}",
@@ -111,9 +111,9 @@ Exit codes:
 @json_option("Print one JSON object.")
 def verify(*, as_json: bool) -> int:
     """Check every record's hash, number and link to the one before it."""
-    from holdfast.runtime import takeover  # noqa: PLC0415  # heavy
+    from holdfast.runtime import reading  # noqa: PLC0415  # heavy
 
-    report = takeover.check_audit()
+    report = reading.check_audit()
     if as_json:
         print_json(
             {

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.plain import plain
 from holdfast.core.types import ErrorInfo, Json, Outcome, Status
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.interfaces.cli.streams import is_terminal, write_all
 from holdfast.interfaces.cli.terminal import TerminalFilter, one_line, safe_text
-
-_DEEPEST_JSON = 100
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
 
 UNWRITABLE = ErrorInfo(
     "HF-OUTPUT-UNWRITABLE",
@@ -58,29 +53,8 @@ def failed(error: ErrorInfo, *, workspace_id: str | None = None) -> Outcome:
 
 def print_json(value: Json) -> None:
     """Exactly one object on standard output, valid for every reader of JSON."""
-    text = json.dumps(_plain(value), ensure_ascii=True, allow_nan=False)
+    text = json.dumps(plain(value), ensure_ascii=True, allow_nan=False)
     _put(text.encode("ascii") + b"\n")
-
-
-def _plain(value: object, depth: int = 0) -> object:
-    """The value without what JSON cannot carry; values in it are the code's own words.
-
-    Lone surrogates make strict readers refuse the whole object, NaN makes all of them, and a deep
-    nest would overflow theirs or our stack.
-    """
-    if depth > _DEEPEST_JSON:
-        return None
-    match value:
-        case str():
-            return _SURROGATE.sub("\ufffd", value)
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {_plain(str(key)): _plain(item, depth + 1) for key, item in value.items()}
-        case list() | tuple():
-            return [_plain(item, depth + 1) for item in value]
-        case _:
-            return value
 
 
 def print_text(text: str) -> None:

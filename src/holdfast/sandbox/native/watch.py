@@ -18,6 +18,7 @@ import anyio.abc
 
 from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
 from holdfast.core.limits import LimitName
+from holdfast.core.plain import plain
 from holdfast.core.ports import WorkspaceLease
 from holdfast.core.types import Action, Json, OutputSink, RunResult, Usage
 from holdfast.sandbox.native import cgroups
@@ -288,7 +289,7 @@ def _limit_of(counters: cgroups.Counters, action: Action) -> LimitName | None:
 def _parse_report(text: bytes) -> dict[str, Json]:
     """The code's own words about itself: JSON or nothing, whatever it tries (never unpickled)."""
     try:
-        report = json.loads(text) if text else {}
+        report = plain(json.loads(text)) if text else {}
     except (ValueError, RecursionError):
         return {}
     return report if isinstance(report, dict) else {}

@@ -1,0 +1,217 @@
+"""What a process inherits without asking: environment, descriptors, terminal (ISO-3, ISO-9)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import socket
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from adversarial.conftest import source
+
+_MARK = "holdfast-secret-of-the-parent"
+# Supervisor and control at once: it holds secrets open in every way, then looks from both sides.
+_PARENT = """
+import json, os, socket, subprocess, sys
+import holdfast
+code, secret, target = sys.argv[1:]
+held = [os.open(secret, os.O_RDONLY), os.open("/", os.O_RDONLY | os.O_DIRECTORY)]
+pair = socket.socketpair()
+held += [end.fileno() for end in pair]
+held += os.pipe()
+for number in list(held):
+    os.set_inheritable(number, True)
+    os.dup2(number, number + 200)
+    os.set_inheritable(number + 200, True)
+text = open(code).read()
+plain = subprocess.run([sys.executable, "-c", text], close_fds=False, stdout=subprocess.PIPE, check=True)
+walled = holdfast.run_code(text)
+command = None
+with holdfast.Sandbox.create() as sandbox:
+    sandbox.files.write("code.py", text)
+    command = sandbox.commands.run(["/usr/bin/env", "python3", "/workspace/code.py"])
+    shell = sandbox.commands.run("env")
+seen = {"outside": plain.stdout.decode(), "code": walled.stdout, "command": command.stdout,
+        "shell": shell.stdout, "errors": [walled.stderr, command.stderr]}
+with open(target, "w") as file:
+    json.dump(seen, file)
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """The same program outside and inside, with a parent that has a terminal and secrets."""
+    folder = tmp_path_factory.mktemp("inheritance")
+    code, secret, target, home = (folder / name for name in ("code", "secret", "seen", "home"))
+    code.write_text(source("descriptors"))
+    secret.write_text(_MARK)
+    home.mkdir(mode=0o700)
+    master, terminal = pty.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    done = subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(code), str(secret), str(target)],
+        env={
+            "PATH": os.environ["PATH"],
+            "HOLDFAST_HOME": str(home),
+            "XDG_CONFIG_HOME": str(folder),
+            "AWS_SECRET_ACCESS_KEY": _MARK,
+            "SSH_AUTH_SOCK": f"/run/{_MARK}",
+            "DBUS_SESSION_BUS_ADDRESS": f"unix:path=/run/{_MARK}",
+            "XDG_RUNTIME_DIR": f"/run/{_MARK}",
+            "PYTHONSTARTUP": _MARK,
+            "BASH_ENV": f"/{_MARK}",
+            "GLIBC_TUNABLES": _MARK,
+        },
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        preexec_fn=take_terminal,  # noqa: PLW1509  # no other thread touches this child
+    )
+    os.close(terminal)
+    try:
+        code_seen = done.wait(60)
+    finally:
+        done.kill()
+        words = b""
+        os.set_blocking(master, False)
+        try:
+            words = os.read(master, 65_536)
+        except OSError:
+            pass
+        os.close(master)
+    assert code_seen == 0, words.decode()
+    found = json.loads(target.read_text())
+    assert found.pop("errors") == ["", ""]
+    shell = found.pop("shell")
+    parsed: dict[str, object] = {name: json.loads(text) for name, text in found.items()}
+    parsed["shell"] = dict(line.split("=", 1) for line in shell.splitlines())
+    return parsed
+
+
+@pytest.mark.requirement("ISO-3")
+@pytest.mark.parametrize("way", ["code", "command"])
+def test_environment_is_built_from_nothing(way: str, seen: dict[str, dict[str, object]]) -> None:
+    outside = seen["outside"]["variables"]
+    assert isinstance(outside, dict)
+    assert outside["AWS_SECRET_ACCESS_KEY"] == _MARK, "outside, children inherit it"
+    assert seen[way]["variables"] == {
+        "PATH": "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+        "HOME": "/workspace",
+        "USER": "sandbox",
+        "LOGNAME": "sandbox",
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp",
+        "SHELL": "/bin/sh",
+        "HOLDFAST": "1",
+        "GIT_TEMPLATE_DIR": "/.holdfast/empty",
+    }
+
+
+@pytest.mark.requirement("ISO-3")
+def test_shell_sees_no_variable_of_the_parent(seen: dict[str, dict[str, str]]) -> None:
+    assert set(seen["shell"]) - {"PWD", "OLDPWD", "SHLVL", "_"} == set(seen["code"]["variables"])
+    assert [name for name, value in seen["shell"].items() if _MARK in value] == []
+
+
+@pytest.mark.requirement("ISO-3", "ISO-5")
+@pytest.mark.parametrize("way", ["code", "command"])
+def test_secret_of_the_parent_is_in_no_proc_file(
+    way: str, seen: dict[str, dict[str, object]]
+) -> None:
+    assert seen["outside"]["environments"] == ["environ"], "outside, it can be read there"
+    assert seen[way]["environments"] == []
+
+
+@pytest.mark.requirement("ISO-9")
+@pytest.mark.parametrize("way", ["code", "command"])
+def test_only_the_standard_streams_and_the_result_are_open(
+    way: str, seen: dict[str, dict[str, object]]
+) -> None:
+    outside = seen["outside"]["descriptors"]
+    assert isinstance(outside, dict)
+    assert {"file", "directory", "socket", "pipe"} <= set(outside.values()), "they are inheritable"
+    result = {"3": "pipe"} if way == "code" else {}
+    assert seen[way]["descriptors"] == {"0": "device", "1": "pipe", "2": "pipe", **result}
+
+
+@pytest.mark.requirement("ISO-9")
+@pytest.mark.parametrize("way", ["code", "command"])
+def test_secret_file_of_the_parent_is_in_no_descriptor(
+    way: str, seen: dict[str, dict[str, object]]
+) -> None:
+    assert seen["outside"]["secrets"] != [], "outside, the file is read through its number"
+    assert seen[way]["secrets"] == []
+
+
+@pytest.mark.requirement("ISO-6", "ISO-9")
+@pytest.mark.parametrize("way", ["code", "command"])
+def test_terminal_of_the_parent_is_out_of_reach(
+    way: str, seen: dict[str, dict[str, object]]
+) -> None:
+    outside = seen["outside"]["terminal"]
+    assert isinstance(outside, dict)
+    number = outside["number"]
+    assert number != 0
+    assert outside == {"number": number, "open": True, "group": True, "name": True}
+    assert seen[way]["terminal"] == {"number": 0, "open": False, "group": False, "name": False}
+
+
+@pytest.mark.requirement("ISO-3")
+def test_named_variables_reach_the_code_and_only_they() -> None:
+    ran = holdfast.run_code("import os\nos.environ.get('GIVEN')", envs={"GIVEN": "x=y\n z"})
+    assert ran.value == "x=y\n z"
+
+
+@pytest.mark.requirement("ISO-9")
+def test_descriptor_passed_over_a_socket_stays_in_the_cell(tmp_path: Path) -> None:
+    """A listening socket in the workspace is how a cell could hand descriptors to another one."""
+    server = (
+        "import socket\n"
+        "line = socket.socket(socket.AF_UNIX)\n"
+        "line.bind('/workspace/meet')\n"
+        "line.listen()\n"
+        "line.settimeout(3)\n"
+        "print('ready', flush=True)\n"
+        "try:\n"
+        "    met = line.accept()[0].recv(10)\n"
+        "except TimeoutError:\n"
+        "    met = None\n"
+        "met is not None\n"
+    )
+    client = (
+        "import socket\n"
+        "line = socket.socket(socket.AF_UNIX)\n"
+        "try:\n"
+        "    line.connect('/workspace/meet')\n"
+        "    line.send(b'x')\n"
+        "    met = True\n"
+        "except OSError:\n"
+        "    met = False\n"
+        "met\n"
+    )
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    ready = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(
+            holdfast.run_code, server, workspace=f"{tmp_path}:rw", on_stdout=lambda _: ready.set()
+        )
+        assert ready.wait(20)
+        with socket.socket(socket.AF_UNIX) as control:
+            control.connect(str(tmp_path / "meet"))  # the socket is alive
+        second = holdfast.run_code(client, workspace=f"{tmp_path}:ro")
+        first.result(20)
+    assert second.value is False

@@ -1,0 +1,305 @@
+"""The steps of an action, their order, and what a failure of each becomes (AUD-1, ERR-2)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import anyio
+import pytest
+
+from holdfast.core.errors import AuditFailed, BadInput, Busy, HoldfastError, SandboxFailed
+from holdfast.core.events import Event, EventKind
+from holdfast.core.limits import LimitName
+from holdfast.core.ports import Slot
+from holdfast.core.types import (
+    Action,
+    ErrorInfo,
+    FileOperation,
+    Finding,
+    OutputSink,
+    Principal,
+    RunCode,
+    RunCommand,
+    RunResult,
+    Status,
+    WorkspaceMode,
+    WorkspaceMount,
+)
+from holdfast.core.verdict import Decision, Verdict
+from holdfast.runtime.bounds import Bounds
+from holdfast.runtime.pipeline import Runtime
+
+INPUT_FINDING = Finding("input", "low", "seen on the way in")
+BORDER_FINDING = Finding("workspace", "medium", "seen after the run")
+
+
+@dataclass
+class Stage:
+    """All ports at once; each writes down that it was called, and fails if told to."""
+
+    verdict: Verdict = Verdict.ALLOW
+    fails: dict[str, BaseException] = field(default_factory=dict)
+    result: RunResult = RunResult(0, stdout=b"out")
+    steps: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    id: str | None = "act_workspace"
+    mount: WorkspaceMount = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
+
+    def _step(self, name: str) -> None:
+        self.steps.append(name)
+        if name in self.fails:
+            raise self.fails[name]
+
+    def screen(self, action: Action) -> Sequence[Finding]:
+        self._step("screen")
+        return (INPUT_FINDING,)
+
+    def judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
+        assert findings == (INPUT_FINDING,)
+        self._step("judge")
+        return Decision(self.verdict, "rule", "because", "test")
+
+    def write(self, event: Event) -> str:
+        self._step(f"write {event.kind.value}")
+        self.events.append(event)
+        return f"aud_{len(self.events)}"
+
+    @asynccontextmanager
+    async def _lease(self, name: str, what: object) -> AsyncIterator[object]:
+        self._step(f"take {name}")
+        try:
+            yield what
+        finally:
+            self.steps.append(f"release {name}")
+
+    def lease(self, action: Action | None = None, *, memory_bytes: int = 0) -> object:
+        if action is None:
+            return self._lease("slot", Slot(0, memory_bytes))
+        return self._lease("workspace", self)
+
+    async def run(
+        self, action: Action, *, slot: Slot, workspace: object, sink: OutputSink | None
+    ) -> RunResult:
+        self._step("run")
+        await anyio.lowlevel.checkpoint()
+        return self.result
+
+    def used_bytes(self) -> int | None:
+        return None
+
+    async def settle(self) -> Sequence[Finding]:
+        self._step("settle")
+        return (BORDER_FINDING,)
+
+    def clean(self, action: Action, result: RunResult) -> RunResult:
+        self._step("clean")
+        return result
+
+    def operate(self, action: Action) -> object:
+        self._step("operate")
+        return b"content"
+
+    def runtime(self) -> Runtime:
+        bounds = Bounds(max_code_bytes=1000, max_stdin_bytes=1000)
+        return Runtime(
+            bounds=bounds, policy=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self,
+        )  # type: ignore[arg-type]  # one class plays every port  # fmt: skip
+
+
+def action(**changes: object) -> Action:
+    return replace(Action(principal=Principal("me", "sdk"), want=RunCommand(("true",))), **changes)
+
+
+def perform(stage: Stage, wanted: Action | None = None):
+    return anyio.run(stage.runtime().perform, wanted or action())
+
+
+BEFORE = ["screen", "judge", "write intent"]
+LEASED = [*BEFORE, "take slot", "take workspace"]
+RELEASED = ["release workspace", "release slot"]
+
+
+@pytest.mark.requirement("AUD-1")
+def test_steps_come_in_their_order_and_the_intent_is_written_before_the_run() -> None:
+    stage = Stage()
+    outcome = perform(stage)
+    assert stage.steps == [*LEASED, "run", "settle", "clean", *RELEASED, "write outcome"]
+    assert (outcome.status, outcome.stdout, outcome.audit_id) == (Status.OK, "out", "aud_1")
+    assert outcome.findings == (INPUT_FINDING, BORDER_FINDING)
+    assert [event.kind for event in stage.events] == [EventKind.INTENT, EventKind.OUTCOME]
+
+
+@pytest.mark.requirement("AUD-1")
+def test_an_intent_that_cannot_be_written_refuses_and_nothing_runs() -> None:
+    stage = Stage(fails={"write intent": AuditFailed("the disk is full")})
+    outcome = perform(stage)
+    assert stage.steps == BEFORE
+    assert (outcome.status, outcome.error) == (
+        Status.ERROR,
+        ErrorInfo("HF-AUDIT-FAILED", "the disk is full"),
+    )
+
+
+@pytest.mark.requirement("AUD-1")
+def test_an_outcome_that_cannot_be_written_is_an_error_that_shows_no_output() -> None:
+    outcome = perform(Stage(fails={"write outcome": AuditFailed("the disk is full")}))
+    assert (outcome.status, outcome.stdout, outcome.error) == (
+        Status.ERROR, "", ErrorInfo("HF-AUDIT-FAILED", "the disk is full"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("verdict", [Verdict.DENY, Verdict.ASK])
+def test_what_is_not_allowed_is_a_denied_value_and_nothing_runs(verdict: Verdict) -> None:
+    stage = Stage(verdict=verdict)
+    outcome = perform(stage)
+    assert stage.steps == ["screen", "judge", "write denial"]
+    assert (outcome.status, outcome.decision.verdict) == (Status.DENIED, Verdict.DENY)
+    assert outcome.error is not None
+    assert outcome.error.code == "HF-DENIED"
+    assert "because" in outcome.error.message
+
+
+@pytest.mark.requirement("AUD-1")
+def test_a_denial_that_cannot_be_written_still_denies() -> None:
+    stage = Stage(verdict=Verdict.DENY, fails={"write denial": AuditFailed("full")})
+    outcome = perform(stage)
+    assert (outcome.status, stage.steps) == (Status.ERROR, ["screen", "judge", "write denial"])
+
+
+FAILING = ("screen", "judge", "take slot", "take workspace", "run", "settle", "clean")
+
+
+@pytest.mark.requirement("ERR-2")
+@pytest.mark.parametrize("step", FAILING)
+def test_a_failing_step_is_an_error_outcome_with_its_code_and_is_recorded(step: str) -> None:
+    error = SandboxFailed("it broke", mend="mend it", code="HF-TEST", detail="for the record alone")
+    stage = Stage(fails={step: error})
+    outcome = perform(stage)
+    assert (outcome.status, outcome.error, outcome.stdout) == (
+        Status.ERROR,
+        ErrorInfo("HF-TEST", "it broke", "mend it"),
+        "",
+    )
+    assert "for the record alone" not in str(outcome.to_json())
+    last = stage.events[-1]
+    assert (last.kind, last.body["code"], last.body["detail"]) == (
+        EventKind.OUTCOME,
+        "HF-TEST",
+        "for the record alone",
+    )
+    assert [s for s in stage.steps if s.startswith("release")] == _released_after(step)
+
+
+def _released_after(step: str) -> list[str]:
+    return {"screen": [], "judge": [], "take slot": [], "take workspace": ["release slot"]}.get(
+        step, RELEASED
+    )
+
+
+@pytest.mark.requirement("FS-3", "FS-4")
+@pytest.mark.parametrize("how", ["it broke", "cancelled", "a bug"])
+def test_the_border_is_settled_even_when_the_run_does_not_end_well(how: str) -> None:
+    # What code wrote by then lies in the user's directory, whoever interrupted it.
+    errors: dict[str, BaseException] = {
+        "it broke": SandboxFailed("x"),
+        "a bug": ZeroDivisionError(),
+    }
+    stage = Stage(fails={"run": errors[how]} if how in errors else {})
+
+    async def interrupted() -> None:
+        with anyio.CancelScope() as scope:
+            if how == "cancelled":
+                scope.cancel()
+            try:
+                await stage.runtime().perform(action())
+            except ZeroDivisionError:
+                pass
+
+    anyio.run(interrupted)
+    assert "settle" in stage.steps
+    assert stage.steps[-1] == "write outcome"
+
+
+def test_a_failed_step_is_told_even_if_it_cannot_be_recorded() -> None:
+    stage = Stage(fails={"run": Busy("full", code="HF-BUSY"), "write outcome": AuditFailed("full")})
+    outcome = perform(stage)
+    assert outcome.error == ErrorInfo("HF-BUSY", "full")
+
+
+def test_cancellation_gives_every_lease_back_and_is_recorded() -> None:
+    stage = Stage()
+
+    async def cancelled() -> bool:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await stage.runtime().perform(action())
+        return scope.cancelled_caught
+
+    assert anyio.run(cancelled)
+    assert [s for s in stage.steps if s.startswith("release")] == RELEASED
+    assert stage.events[-1].body == {"status": "interrupted"}
+
+
+def test_a_bug_leaves_as_itself_with_leases_given_back_and_recorded() -> None:
+    stage = Stage(fails={"run": ZeroDivisionError("bug")})
+    with pytest.raises(ZeroDivisionError):
+        perform(stage)
+    assert [s for s in stage.steps if s.startswith("release")] == RELEASED
+    assert stage.events[-1].body == {"status": "interrupted"}
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "exit_code"),
+    [
+        (RunResult(0), Status.OK, 0),
+        (RunResult(3), Status.FAILED, 3),
+        (RunResult(None, limit=LimitName.WALL), Status.LIMIT, 124),
+        (RunResult(0, limit=LimitName.WALL), Status.LIMIT, 124),
+        (RunResult(1, limit=LimitName.MEMORY), Status.LIMIT, 137),
+        (RunResult(0, limit=LimitName.OUTPUT), Status.LIMIT, 137),
+        (RunResult(5, limit=LimitName.DISK), Status.LIMIT, 5),
+    ],
+)
+def test_a_limit_never_looks_like_a_success(
+    result: RunResult, status: Status, exit_code: int
+) -> None:
+    outcome = perform(Stage(result=result))
+    assert (outcome.status, outcome.exit_code) == (status, exit_code)
+
+
+def test_a_file_operation_takes_no_slot_and_no_sandbox() -> None:
+    stage = Stage()
+    outcome = perform(stage, action(want=FileOperation("read", "a"), session_id="sbx_" + "a" * 26))
+    assert stage.steps == [*BEFORE, "operate", "write outcome"]
+    assert (outcome.status, outcome.payload) == (Status.OK, b"content")
+
+
+def test_nobody_unnamed_passes() -> None:
+    stage = Stage()
+    outcome = perform(stage, action(principal=Principal("", "sdk")))
+    assert (outcome.status, outcome.error and outcome.error.code) == (Status.ERROR, "HF-BAD-INPUT")
+    assert stage.steps == ["write outcome"]
+
+
+@pytest.mark.requirement("SEC-2")
+def test_the_intent_names_variables_but_never_tells_their_values_nor_stdin() -> None:
+    stage = Stage()
+    perform(stage, action(env={"TOKEN": "hunter2"}, stdin=b"hunter2", want=RunCode("python", b"1")))
+    assert "hunter2" not in repr(stage.events)
+    assert (stage.events[0].body["env_names"], stage.events[0].body["stdin_bytes"]) == (
+        ["TOKEN"],
+        7,
+    )
+
+
+def test_only_raise_for_status_raises() -> None:
+    for stage in (
+        Stage(verdict=Verdict.DENY),
+        Stage(result=RunResult(1)),
+        Stage(fails={"run": BadInput("x")}),
+    ):
+        with pytest.raises(HoldfastError):
+            perform(stage).raise_for_status()
+    assert perform(Stage()).raise_for_status().status is Status.OK

@@ -1,0 +1,152 @@
+"""The composition root: state folder, sweeping, sessions, and walls that are missing (ISO-4)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+from holdfast.core.errors import HoldfastError, LayerMissing, WorkspaceError
+from holdfast.core.ports import Slot
+from holdfast.core.types import (
+    Action,
+    Principal,
+    RunCommand,
+    WorkspaceMode,
+    WorkspaceMount,
+    WorkspaceRequest,
+    new_id,
+)
+from holdfast.runtime import wiring
+from holdfast.sandbox.native.cgroups import Choice
+from holdfast.sandbox.native.cold import HostLayers, NativeSandbox, NativeSettings
+from holdfast.sandbox.runs import RunLedger
+from holdfast.sandbox.workspace import Lease
+
+NO_GROUP = Choice("none", {}, "no controller here", "mount one")
+GROUP = Choice("v1-root", {})
+SETTINGS = {
+    "uid_base": 1_900_000_000,
+    "tmp_bytes": 1 << 20,
+    "shm_bytes": 1 << 20,
+    "max_result_bytes": 1 << 20,
+}
+
+
+@pytest.mark.requirement("ISO-4")
+@pytest.mark.parametrize(
+    ("layers", "danger", "code"),
+    [
+        (HostLayers(None, 6, GROUP), {}, "HF-LAYER-BUBBLEWRAP"),
+        (
+            HostLayers(None, 6, GROUP),
+            {"dangerously_without_cgroup": True, "dangerously_without_landlock": True},
+            "HF-LAYER-BUBBLEWRAP",
+        ),
+        (HostLayers("/usr/bin/bwrap", 0, GROUP), {}, "HF-LAYER-LANDLOCK"),
+        (
+            HostLayers("/usr/bin/bwrap", 0, GROUP),
+            {"dangerously_without_cgroup": True},
+            "HF-LAYER-LANDLOCK",
+        ),
+        (HostLayers("/usr/bin/bwrap", 6, NO_GROUP), {}, "HF-LAYER-CGROUP"),
+        (
+            HostLayers("/usr/bin/bwrap", 6, NO_GROUP),
+            {"dangerously_without_landlock": True},
+            "HF-LAYER-CGROUP",
+        ),
+    ],
+)
+def test_a_missing_wall_is_a_refusal_with_its_mend(
+    layers: HostLayers, danger: dict[str, bool], code: str, tmp_path: Path
+) -> None:
+    sandbox = NativeSandbox(NativeSettings(**SETTINGS, **danger), layers, RunLedger(str(tmp_path)))  # type: ignore[arg-type]  # plain keywords
+    lease = Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
+    wanted = Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)))
+
+    async def run() -> None:
+        await sandbox.run(wanted, slot=Slot(0, 1), workspace=lease, sink=None)
+
+    with pytest.raises(LayerMissing) as refused:
+        anyio.run(run)
+    assert (refused.value.code, bool(refused.value.mend)) == (code, True)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.requirement("ISO-4")
+@pytest.mark.parametrize(
+    ("danger", "landlock", "choice"),
+    [("dangerously_without_cgroup", 6, NO_GROUP), ("dangerously_without_landlock", 0, GROUP)],
+)
+def test_only_a_setting_called_dangerous_gives_a_wall_up(
+    danger: str, landlock: int, choice: Choice, tmp_path: Path
+) -> None:
+    settings = NativeSettings(**SETTINGS, **{danger: True})  # type: ignore[arg-type]  # plain keywords
+    sandbox = NativeSandbox(
+        settings, HostLayers("/usr/bin/bwrap", landlock, choice), RunLedger(str(tmp_path))
+    )
+    walls = sandbox._walls(Slot(3, 1), open_files=64)
+    assert (walls.landlock_abi, walls.cgroup) == (landlock, choice.way != "none")
+    assert walls.drop_to == (1_900_000_003 if os.geteuid() == 0 else None)
+
+
+def test_the_state_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    home = tmp_path / "state" / "holdfast"
+    assert wiring.state_home({"HOLDFAST_HOME": str(home)}) == str(home)
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_a_state_folder_open_to_others_is_refused(mode: int, tmp_path: Path) -> None:
+    tmp_path.chmod(mode)
+    with pytest.raises(HoldfastError) as refused:
+        wiring.state_home({"HOLDFAST_HOME": str(tmp_path)})
+    assert refused.value.code == "HF-STATE-UNSAFE"
+
+
+def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HoldfastError) as refused:
+        wiring.state_home({"HOLDFAST_HOME": str(tmp_path / "file" / "below")})
+    assert refused.value.code == "HF-STATE"
+
+
+def test_a_session_ends_with_its_holder_and_leaves_no_folder(state_home: str) -> None:
+    house = wiring.open_house()
+    with house.session(WorkspaceRequest()) as session_id:
+        assert os.listdir(f"{state_home}/workspaces") == [session_id]
+        assert os.listdir(f"{state_home}/runs") == [session_id]
+    assert (os.listdir(f"{state_home}/workspaces"), os.listdir(f"{state_home}/runs")) == ([], [])
+
+
+def test_a_session_on_a_refused_directory_leaves_nothing(state_home: str) -> None:
+    house = wiring.open_house()
+    with (
+        pytest.raises(WorkspaceError),
+        house.session(WorkspaceRequest(WorkspaceMode.READ_WRITE, "/")),
+    ):
+        pytest.fail("the root of the host became a workspace")
+    assert (os.listdir(f"{state_home}/workspaces"), os.listdir(f"{state_home}/runs")) == ([], [])
+
+
+@pytest.mark.requirement("ISO-8")
+def test_opening_a_house_sweeps_what_the_dead_left_and_leaves_the_living_alone(
+    state_home: str,
+) -> None:
+    house = wiring.open_house()
+    dead = new_id("sbx")
+    house.store.make(dead, WorkspaceRequest())
+    Path(state_home, "runs", dead).write_text("{}")
+    with house.session(WorkspaceRequest()) as living:
+        wiring.open_house()
+        assert os.listdir(f"{state_home}/workspaces") == [living]
+        assert os.listdir(f"{state_home}/runs") == [living]
+
+
+def test_the_principal_is_the_kernel_s_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    wiring.principal.cache_clear()
+    monkeypatch.setenv("USER", "mallory")
+    monkeypatch.setenv("LOGNAME", "mallory")
+    assert wiring.principal("cli").name != "mallory"

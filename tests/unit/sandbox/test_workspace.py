@@ -1,0 +1,249 @@
+"""Workspaces: what is leased, what is covered, and what the file API lets in (FS-1..4, FS-6)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+import holdfast
+from holdfast.core.errors import BadInput, WorkspaceError
+from holdfast.core.limits import MIB, Limits
+from holdfast.core.types import (
+    Action,
+    FileOperation,
+    Principal,
+    RunCommand,
+    WorkspaceMode,
+    WorkspaceRequest,
+    new_id,
+)
+from holdfast.runtime import wiring
+from holdfast.sandbox import protected
+from holdfast.sandbox.protected import Found, Treatment
+from holdfast.sandbox.workspace import Workspaces, WorkspaceSettings, covers_for
+from holdfast.sandbox.workspace_store import WorkspaceStore
+
+RW, RO, COW = WorkspaceMode.READ_WRITE, WorkspaceMode.READ_ONLY, WorkspaceMode.COPY_ON_WRITE
+
+
+def found(path: str, treatment: Treatment = Treatment.READ_ONLY, *, link: bool = False) -> Found:
+    return Found(path, treatment, is_dir=False, is_symlink=link, directory_id=(1, 1))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "project" / "sub").mkdir(parents=True)
+    (tmp_path / "project" / ".env").write_text("secret")
+    (tmp_path / "project" / "sub" / "id_rsa").write_text("secret")
+    (tmp_path / "project" / ".bashrc").write_text("mine")
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def workspaces(tmp_path: Path) -> Workspaces:
+    protection = protected.load().with_extra(("my-secret",))
+    settings = WorkspaceSettings(
+        blocked_extensions=(".lnk",), max_walk_entries=1000, protection=protection
+    )
+    return Workspaces(WorkspaceStore(str(tmp_path / "state")), settings)
+
+
+def action(**changes: object) -> Action:
+    values = {"principal": Principal("me", "sdk"), "want": RunCommand(("true",)), **changes}
+    return Action(**values)  # type: ignore[arg-type]  # plain keywords
+
+
+def leased(workspaces: Workspaces, wanted: Action):
+    async def take():
+        async with workspaces.lease(wanted) as lease:
+            await lease.settle()
+            return lease.mount, lease.id, lease.used_bytes()
+
+    return anyio.run(take)
+
+
+# --- covers
+
+
+@pytest.mark.requirement("FS-4")
+def test_hidden_names_are_covered_in_every_mode_and_read_only_ones_where_writes_reach_the_host() -> (
+    None
+):
+    names = (found(".env", Treatment.HIDE), found(".bashrc"))
+    assert covers_for(names, RO) == (("hide", ".env"),)
+    assert covers_for(names, COW) == (("hide", ".env"),)
+    assert covers_for(names, RW) == (("ro", ".bashrc"), ("hide", ".env"))
+
+
+@pytest.mark.requirement("FS-4")
+def test_every_directory_above_a_read_only_name_is_pinned_from_the_top_down() -> None:
+    covers = covers_for((found("a/b/.git/hooks"),), RW, held=(".git",))
+    assert covers == (
+        ("ro", ".git"),
+        ("pin", "a"),
+        ("pin", "a/b"),
+        ("pin", "a/b/.git"),
+        ("ro", "a/b/.git/hooks"),
+    )
+
+
+@pytest.mark.requirement("FS-4")
+def test_every_directory_above_a_hidden_name_is_pinned_where_writes_reach_the_host() -> None:
+    # Else a second run renames the directory while this one is being built, and nothing is covered.
+    covers = covers_for((found("a/b/.env", Treatment.HIDE),), RW)
+    assert covers == (("pin", "a"), ("pin", "a/b"), ("hide", "a/b/.env"))
+
+
+@pytest.mark.requirement("FS-4")
+def test_a_read_only_symlink_is_refused_where_it_could_be_replaced() -> None:
+    with pytest.raises(WorkspaceError) as refused:
+        covers_for((found(".bashrc", link=True),), RW)
+    assert refused.value.code == "HF-WORKSPACE-SYMLINK"
+    assert covers_for((found(".bashrc", link=True),), COW) == ()
+
+
+# --- leases
+
+
+def test_a_private_workspace_is_in_memory_unless_more_disk_than_memory_is_asked_for(
+    workspaces: Workspaces,
+) -> None:
+    small = Limits(disk_bytes=MIB, memory_bytes=64 * MIB)
+    mount, workspace_id, used = leased(workspaces, action(limits=small))
+    assert (mount.dir_fd, workspace_id, used) == (None, None, None)
+    large = Limits(disk_bytes=64 * MIB, memory_bytes=16 * MIB)
+    wanted = action(limits=large)
+    mount, workspace_id, used = leased(workspaces, wanted)
+    assert (mount.dir_fd is not None, workspace_id, used) == (True, wanted.id, 0)
+    assert not os.path.exists(mount.path or "")  # removed at the end
+
+
+@pytest.mark.requirement("FS-2", "FS-4")
+@pytest.mark.parametrize("mode", [RO, RW, COW])
+def test_a_given_directory_is_leased_with_its_secrets_covered_and_given_back_as_it_was(
+    mode: WorkspaceMode, workspaces: Workspaces, project: Path
+) -> None:
+    mount, _, _ = leased(workspaces, action(workspace=WorkspaceRequest(mode, str(project))))
+    assert {path for treatment, path in mount.covers if treatment == "hide"} == {
+        ".env",
+        "sub/id_rsa",
+    }
+    assert (mount.mode, mount.path, mount.home) == (mode, str(project), False)
+    assert (("ro", ".bashrc") in mount.covers) == (mode is RW)
+    assert sorted(os.listdir(project)) == [".bashrc", ".env", "sub"]
+
+
+@pytest.mark.requirement("FS-4")
+def test_names_of_the_user_s_own_are_hidden_too(workspaces: Workspaces, project: Path) -> None:
+    (project / "sub" / "MY-secret").touch()
+    mount, _, _ = leased(workspaces, action(workspace=WorkspaceRequest(RO, str(project))))
+    assert ("hide", "sub/MY-secret") in mount.covers
+
+
+def test_a_directory_with_more_names_than_can_be_checked_is_refused(
+    workspaces: Workspaces, project: Path
+) -> None:
+    for number in range(1001):
+        (project / "sub" / str(number)).touch()
+    with pytest.raises(WorkspaceError) as refused:
+        leased(workspaces, action(workspace=WorkspaceRequest(RW, str(project))))
+    assert refused.value.code == "HF-WORKSPACE-TOO-LARGE"
+    assert sorted(os.listdir(project)) == [".bashrc", ".env", "sub"]  # no placeholder stayed
+
+
+# --- the file API
+
+
+def test_file_operations_need_a_session(workspaces: Workspaces) -> None:
+    with pytest.raises(BadInput):
+        workspaces.operate(action(want=FileOperation("read", "a")))
+
+
+@pytest.mark.requirement("FS-2", "FS-4")
+@pytest.mark.parametrize(
+    ("mode", "work", "code"),
+    [
+        ("ro", lambda files: files.write("a", "x"), "HF-WORKSPACE-READ-ONLY"),
+        ("ro", lambda files: files.remove(".bashrc"), "HF-WORKSPACE-READ-ONLY"),
+        ("ro", lambda files: files.read(".env"), "HF-PATH-PROTECTED"),
+        ("rw", lambda files: files.read("sub/id_rsa"), "HF-PATH-PROTECTED"),
+        ("rw", lambda files: files.write(".bashrc", "x"), "HF-PATH-PROTECTED"),
+        ("rw", lambda files: files.write(".BASHRC", "x"), "HF-PATH-PROTECTED"),
+        ("rw", lambda files: files.move(".env", "env"), "HF-PATH-PROTECTED"),
+        ("rw", lambda files: files.move("sub", ".claude"), "HF-PATH-PROTECTED"),
+        ("rw", lambda files: files.write("sub/.git/hooks/x", "x"), "HF-PATH-PROTECTED"),
+        ("cow", lambda files: files.read("a"), "HF-WORKSPACE-COW"),
+    ],
+)
+def test_the_file_api_keeps_the_same_names_from_its_callers(
+    mode: str, work, code: str, project: Path
+) -> None:
+    with holdfast.Sandbox.create(workspace=f"{project}:{mode}") as sandbox:
+        with pytest.raises(holdfast.HoldfastError) as refused:
+            work(sandbox.files)
+        assert refused.value.code == code
+    assert (project / ".bashrc").read_text() == "mine"
+
+
+@pytest.mark.requirement("FS-4")
+@pytest.mark.parametrize("name", ["remove", "move"])
+def test_the_file_api_does_not_take_a_protected_name_along_with_the_directory_above_it(
+    name: str, project: Path
+) -> None:
+    (project / "repo" / ".git" / "hooks").mkdir(parents=True)
+    (project / "repo" / ".git" / "hooks" / "pre-commit").write_text("mine")
+    with holdfast.Sandbox.create(workspace=f"{project}:rw") as sandbox:
+        with pytest.raises(holdfast.HoldfastError) as refused:
+            sandbox.files.remove("repo") if name == "remove" else sandbox.files.move("repo", "away")
+        assert refused.value.code == "HF-PATH-PROTECTED"
+    assert (project / "repo" / ".git" / "hooks" / "pre-commit").read_text() == "mine"
+
+
+# --- ids (FS-6)
+
+
+@pytest.mark.requirement("FS-6")
+@pytest.mark.parametrize("text", ["../../etc", "sbx_..", "a\0b", "sbx_" + "a" * 10_000, "sbx_" + "é" * 26, "", ".", "sbx_/" + "a" * 25, "SBX_" + "a" * 26])  # fmt: skip
+@pytest.mark.parametrize(
+    "want", [RunCommand(("true",)), FileOperation("read", "x")], ids=["command", "file"]
+)
+def test_an_id_that_is_none_becomes_no_path(text: str, want: RunCommand | FileOperation) -> None:
+    house = wiring.shared_house()
+    action = Action(principal=Principal("me", "sdk"), want=want, session_id=text)
+    outcome = anyio.run(house.runtime.perform, action)
+    assert (outcome.status, outcome.error and outcome.error.code) == ("error", "HF-BAD-ID")
+    known = Action(principal=Principal("me", "sdk"), want=want, session_id=new_id("sbx"))
+    missing = anyio.run(house.runtime.perform, known)
+    assert (missing.status, missing.error and missing.error.code) == ("error", "HF-NO-WORKSPACE")
+
+
+# --- sizes and kinds, by the API and by code (FS-3)
+
+
+@pytest.mark.requirement("FS-3")
+def test_sizes_counts_and_extensions_hold_for_the_file_api() -> None:
+    limits = {"file_size_bytes": 8192, "disk_bytes": 65_536, "file_count": 16}
+    with holdfast.Sandbox.create(limits=limits) as sandbox:
+        sandbox.files.write("fits", b"x" * 8192)
+        for path, content in (
+            ("big", b"x" * 8193),
+            ("a.lnk", b"x"),
+            ("a.LNK", b"x"),
+            ("../x", b"x"),
+            ("a\0b", b""),
+        ):
+            with pytest.raises(holdfast.HoldfastError):
+                sandbox.files.write(path, content)
+        with pytest.raises(holdfast.HoldfastError):
+            sandbox.files.move("fits", "fits.scr")
+        written = 1
+        with pytest.raises(holdfast.HoldfastError):
+            for written in range(2, 40):  # how far it came is what is asked
+                sandbox.files.write(f"f{written}", b"x" * 4096)
+        assert written <= 17
+        code = sandbox.commands.run("echo x > b.lnk")
+        assert [f.message for f in code.outcome.findings if "b.lnk" in f.message] != []
+        assert not sandbox.files.exists("b.lnk")
