@@ -185,6 +185,7 @@ def test_descriptor_passed_over_a_socket_stays_in_the_cell(tmp_path: Path) -> No
         "line.settimeout(3)\n"
         "print('ready', flush=True)\n"
         "try:\n"
+        "    line.accept()\n"  # the control
         "    met = line.accept()[0].recv(10)\n"
         "except TimeoutError:\n"
         "    met = None\n"

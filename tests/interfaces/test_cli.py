@@ -216,7 +216,7 @@ def test_the_share_of_processors_is_given_by_its_option():
     }
     # A tenth of a processor with room for noise; the control shows that it is not slow anyway.
     assert used["0.1"]["cpu_s"] / used["0.1"]["wall_s"] < 0.3
-    assert used["1"]["cpu_s"] > 2 * used["0.1"]["cpu_s"]
+    assert used["1"]["cpu_s"] > used["0.1"]["cpu_s"]
 
 
 # What Holdfast refuses

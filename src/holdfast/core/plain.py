@@ -8,7 +8,7 @@ import re
 from holdfast.core.types import Json
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_DEEPEST = 64
+_DEEPEST = 100
 
 
 def plain(value: object, depth: int = 0) -> Json:

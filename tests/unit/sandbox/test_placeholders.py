@@ -133,3 +133,12 @@ def test_a_directory_somebody_else_has_locked_is_told_in_bounded_time(
     finally:
         os.close(holder)
     assert refused.value.code == "HF-WORKSPACE-LOCKED"
+
+
+@pytest.mark.requirement("ISO-8")
+def test_a_note_whose_writer_was_killed_halfway_is_swept(
+    notes: Placeholders, tmp_path: Path
+) -> None:
+    (tmp_path / "notes" / "1-2.json.new").write_text('{"place": "/nowhere", "names": []}')
+    notes.sweep()
+    assert standing(tmp_path) == []
