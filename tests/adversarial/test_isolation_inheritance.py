@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,7 +79,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
-        preexec_fn=take_terminal,  # noqa: PLW1509  # no other thread touches this child
+        preexec_fn=take_terminal,  # no other thread touches this child
     )
     os.close(terminal)
     try:
@@ -175,8 +177,8 @@ def test_named_variables_reach_the_code_and_only_they() -> None:
 
 
 @pytest.mark.requirement("ISO-9")
-def test_descriptor_passed_over_a_socket_stays_in_the_cell(tmp_path: Path) -> None:
-    """A listening socket in the workspace is how a cell could hand descriptors to another one."""
+def test_cell_that_may_only_read_cannot_talk_to_one_in_the_same_workspace(tmp_path: Path) -> None:
+    """A socket in a shared directory carries words and descriptors, whatever the mount says."""
     server = (
         "import socket\n"
         "line = socket.socket(socket.AF_UNIX)\n"
@@ -202,9 +204,6 @@ def test_descriptor_passed_over_a_socket_stays_in_the_cell(tmp_path: Path) -> No
         "    met = False\n"
         "met\n"
     )
-    import threading
-    from concurrent.futures import ThreadPoolExecutor
-
     ready = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import socket
 import subprocess
@@ -63,8 +64,6 @@ def _tidy(facts: dict[str, object]) -> None:
 
 
 def _verdicts(ran: holdfast.Execution) -> Verdicts:
-    import json
-
     assert (ran.status.value, ran.stderr) == ("ok", "")
     return {name: (kind, word) for name, (kind, word) in json.loads(ran.stdout).items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
@@ -20,8 +21,6 @@ Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
 
 def _addresses() -> list[str]:
     """IPv4 addresses of the host's other interfaces, as the kernel tells them (SIOCGIFADDR)."""
-    import fcntl
-
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         for _, name in socket.if_nameindex():

@@ -58,7 +58,7 @@ class Limits:
     )
     processes: int = _limit(128, "processes and threads; ends fork bombs", least=1, most=32_768)
     open_files: int = _limit(
-        1024, "descriptors of one process; ends descriptor leaks", least=16, most=65_536
+        1024, "descriptors of one process; ends descriptor leaks", least=32, most=65_536
     )
     file_size_bytes: int = _limit(256 * MIB, "size of one file", least=4 * KIB, most=1024 * GIB)
     disk_bytes: int = _limit(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.core.events import Event
+from holdfast.core.limits import Limits
 from holdfast.core.types import Action, Finding, OutputSink, RunResult, WorkspaceMount
 from holdfast.core.verdict import Decision
 
@@ -63,8 +64,12 @@ class WorkspaceLease(Protocol):
     @property
     def mount(self) -> WorkspaceMount: ...
 
-    def used_bytes(self) -> int | None:
-        """What the run has added so far; None where the kernel itself bounds it."""
+    def has_room(self, limits: Limits) -> bool:
+        """Whether what the run has added so far is within its limits; a walk, so not cheap."""
+
+    @property
+    def bounded_by_kernel(self) -> bool:
+        """Then nobody needs to look."""
 
     async def settle(self) -> Sequence[Finding]:
         """After the run: enforce what only the border can, tell what was found (FS-3, FS-4)."""

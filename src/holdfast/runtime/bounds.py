@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from holdfast.core.errors import BadInput
+from holdfast.core.text import to_bytes
 from holdfast.core.types import Action, FileOperation, RunCode, RunCommand, check_id
 
 _MOST_ARGUMENTS = 4000
@@ -54,6 +55,7 @@ class Bounds:
                 code="HF-STDIN-TOO-LARGE",
             )
         _check_env(action)
+        to_bytes(action.workspace.directory or "", what="the workspace's name")
 
 
 def _check_words(argv: tuple[str, ...]) -> None:
@@ -61,7 +63,7 @@ def _check_words(argv: tuple[str, ...]) -> None:
         raise BadInput(
             "no command was given", mend="Write it after `--`, for example: holdfast run -- ls -la"
         )
-    sizes = [len(word.encode("utf-8", "surrogateescape")) for word in argv]
+    sizes = [len(to_bytes(word, what="an argument")) for word in argv]
     too_long = max(sizes) > _MOST_ARGUMENT_BYTES or sum(sizes) > _MOST_ARGUMENTS_BYTES
     if len(argv) > _MOST_ARGUMENTS or too_long:
         raise BadInput(
@@ -83,7 +85,7 @@ def _check_env(action: Action) -> None:
                 mend="Use letters, digits and underscores.",
                 code="HF-BAD-ENV",
             )
-        size = len(value.encode("utf-8", "surrogateescape"))
+        size = len(to_bytes(value, what=f"the value of {name}"))
         if "\0" in value or size > _MOST_ARGUMENT_BYTES:
             raise BadInput(
                 f"the value of {name} holds a NUL byte or is too long",

@@ -124,10 +124,13 @@ class Runtime:
             self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
             self.workspaces.lease(action) as workspace,
         ):
-            # (8) Inside the walls.
-            result = await self.sandbox.run(action, slot=slot, workspace=workspace, sink=sink)
-            with anyio.CancelScope(shield=True):
-                settled = await workspace.settle()
+            # (8) Inside the walls. Settled whatever happened: what code left behind in a given
+            # directory does not become harmless because its run was cancelled (FS-4).
+            try:
+                result = await self.sandbox.run(action, slot=slot, workspace=workspace, sink=sink)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    settled = await workspace.settle()
             # (9) What comes back is untrusted.
             result = self.guard.clean(action, result)
             result = replace(result, findings=(*result.findings, *settled))

@@ -14,7 +14,7 @@ from holdfast.audit.log import AuditLog
 from holdfast.config.load import load_settings
 from holdfast.config.models import Settings
 from holdfast.core.errors import HoldfastError
-from holdfast.core.types import Principal, WorkspaceMode, WorkspaceRequest, new_id
+from holdfast.core.types import Principal, WorkspaceRequest, new_id
 from holdfast.guard.passive import PassiveGuard
 from holdfast.policy.explicit import ExplicitPolicy
 from holdfast.runtime.bounds import Bounds
@@ -52,12 +52,11 @@ class House:
                 descriptor, place = open_given(request.directory, state_home=self.store.home)
                 os.close(descriptor)
                 request = WorkspaceRequest(request.mode, place)
-            self.store.make(session_id, request)
+            session = self.store.make(session_id, request)
             try:
                 yield session_id
             finally:
-                if request.mode is not WorkspaceMode.COPY_ON_WRITE:
-                    self.store.remove(session_id)
+                self.store.retire(session)
 
 
 def shared_house(config: str | None = None, profile: str | None = None) -> House:

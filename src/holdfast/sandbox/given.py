@@ -6,6 +6,7 @@ import errno
 import os
 
 from holdfast.core.errors import WorkspaceError
+from holdfast.core.text import to_bytes
 
 # Giving one of these gives the machine, a whole person, or what Holdfast itself relies on.
 _NEVER = frozenset(
@@ -41,13 +42,17 @@ _NEVER = frozenset(
 _NEVER_BELOW = ("/proc", "/sys", "/dev", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib", "/run")
 
 
+# The inside of one of these is protected by its name, which is lost when it becomes the root.
+_NEVER_WITHIN = frozenset({".git", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker"})
+
+
 def open_given(directory: str, *, state_home: str) -> tuple[int, str]:
     """An O_PATH descriptor of the directory and the place it really has.
 
     The checks look at the descriptor's own place, not at the name that was typed: the name may be
     swapped between check and use, the descriptor cannot.
     """
-    if not directory or "\0" in directory:
+    if not to_bytes(directory, what="the workspace's name") or "\0" in directory:
         raise _refuse("no directory was named", "Write --workspace DIR[:ro|rw|cow].")
     try:
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -80,6 +85,7 @@ def _check_place(directory: str, place: str, state_home: str) -> None:
         or place == home
         or any(place == top or place.startswith(top + "/") for top in _NEVER_BELOW)
         or os.path.dirname(place) == "/home"
+        or not _NEVER_WITHIN.isdisjoint(place.split("/"))
     ):
         raise _refuse(
             f"{directory[:200]!r} is no workspace: it would give away the system or a whole home",

@@ -87,6 +87,8 @@ class Placeholders:
         """At start: tidy up after runs that were killed."""
         for name in os.listdir(self._directory):
             path = os.path.join(self._directory, name)
+            if name.endswith(".new"):
+                self._drop_half_made(path)
             with suppress(OSError, ValueError, KeyError, TypeError, WorkspaceError):
                 with open(path, "rb") as file:
                     place = json.loads(file.read(_MOST_NOTE_BYTES))["place"]
@@ -94,22 +96,31 @@ class Placeholders:
                     if self._path(beneath) == path:  # else another directory has that name now
                         self.remove(beneath, lock)
 
+    def _drop_half_made(self, path: str) -> None:
+        with self._locked(), suppress(FileNotFoundError):  # nobody is writing it now
+            os.unlink(path)
+
     def _path(self, beneath: Beneath) -> str:
         info = os.fstat(beneath.fd)
         return os.path.join(self._directory, f"{info.st_dev}-{info.st_ino}.json")
 
     @contextmanager
-    def _note(self, beneath: Beneath) -> Iterator[tuple[str, list[str]]]:
+    def _locked(self) -> Iterator[None]:
         lock_path = os.path.join(self._directory, ".lock")
         lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held for a few system calls only
+            yield
+        finally:
+            os.close(lock)
+
+    @contextmanager
+    def _note(self, beneath: Beneath) -> Iterator[tuple[str, list[str]]]:
+        with self._locked():
             noted: list[str] = []
             with suppress(FileNotFoundError, ValueError), open(self._path(beneath), "rb") as file:
                 noted = json.loads(file.read(_MOST_NOTE_BYTES))["names"]
             yield os.readlink(f"/proc/self/fd/{beneath.fd}"), noted
-        finally:
-            os.close(lock)
 
     def _save(self, beneath: Beneath, place: str, noted: list[str]) -> None:
         path = self._path(beneath)

@@ -217,7 +217,7 @@ def scan(beneath: Beneath, protection: Protection, *, max_entries: int) -> tuple
 
     A hidden directory is not entered. In a read-only one, secrets are looked for. A directory
     that cannot be read is reported as hidden: nobody can say what is in it (it could be opened
-    by code that runs as its owner).
+    by code that runs as its owner). Sockets and FIFOs are hidden, whatever their name.
     """
     found: dict[str, Found] = {}
     visited: dict[str, Found] = {}
@@ -235,6 +235,9 @@ def scan(beneath: Beneath, protection: Protection, *, max_entries: int) -> tuple
     steps = beneath.visit(max_entries=max_entries, descend=enter, on_locked=hide)
     for step in steps:
         treatment = own_treatment(protection, step)
+        if stat.S_ISSOCK(step.status.st_mode) or stat.S_ISFIFO(step.status.st_mode):
+            # Somebody of the host's listens there: a way out that no namespace closes (NET-1).
+            treatment = Treatment.HIDE
         below = step.path.rpartition("/")[0]
         if treatment is None or (treatment is Treatment.READ_ONLY and _is_under(below, found)):
             continue

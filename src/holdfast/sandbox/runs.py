@@ -85,8 +85,9 @@ class RunLedger:
                 notes = json.loads(os.pread(descriptor, _MOST_ENTRY_BYTES, 0) or b"{}")
             except ValueError:
                 notes = {}  # cut short by the crash: the note was not made, so nothing was
-            for group in notes.get("groups", ()):
-                _remove_group(group)
+            groups = notes.get("groups") if isinstance(notes, dict) else None
+            for group in groups if isinstance(groups, list) else ():
+                _remove_group(str(group))
             os.unlink(path)
         finally:
             os.close(descriptor)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import anyio
 
 from holdfast.core.errors import BadInput, WorkspaceError
+from holdfast.core.limits import Limits
 from holdfast.core.types import (
     Action,
     Cover,
@@ -58,14 +59,23 @@ class Lease:
         self.id = workspace_id
         self.beneath = beneath
         self._settings = settings
-        self._before_bytes = 0
+        self._before_bytes = self._before_files = 0
 
-    def used_bytes(self) -> int | None:
-        """New data on disk. The kernel bounds a workspace in memory; a read-only one has none."""
+    @property
+    def bounded_by_kernel(self) -> bool:
+        """A workspace in memory is; a read-only one cannot grow."""
+        return self.beneath is None
+
+    def has_room(self, limits: Limits) -> bool:
         if self.beneath is None or self._settings is None:
-            return None
-        used, _count = self.beneath.usage(max_entries=self._settings.max_walk_entries)
-        return used - self._before_bytes
+            return True
+        most = self._settings.max_walk_entries
+        try:
+            used, count = self.beneath.usage(max_entries=most)
+        except WorkspaceError:  # more names than we are willing to count
+            return False
+        new_bytes, new_files = used - self._before_bytes, count - self._before_files
+        return new_bytes <= limits.disk_bytes and new_files <= limits.file_count
 
     async def settle(self) -> Sequence[Finding]:
         return ()
@@ -165,7 +175,7 @@ class Workspaces:
         if session is None:
             # More disk than memory was asked for: a folder of its own, removed at the end.
             session = self._store.make(action.id, request)
-            stack.callback(self._store.remove, action.id)
+            stack.callback(self._store.retire, session)
         path = session.files_path
         beneath = stack.enter_context(Beneath.open(path))
         mount = WorkspaceMount(mode=WorkspaceMode.PRIVATE, dir_fd=beneath.fd, path=path)
@@ -207,9 +217,8 @@ class Workspaces:
             return Lease(mount, workspace_id=session.id if session else None)
         if session is None:
             session = self._store.make(action.id, WorkspaceRequest(request.mode, path))
+            stack.callback(self._store.retire, session)
         if request.mode is WorkspaceMode.READ_WRITE:
-            if action.session_id is None:
-                stack.callback(self._store.remove_if_empty, session.id)
             mount = WorkspaceMount(
                 mode=request.mode, dir_fd=beneath.fd, path=path, covers=covers, home=False
             )
@@ -233,8 +242,6 @@ class Workspaces:
             covers=covers,
             home=False,
         )
-        if action.session_id is None:
-            stack.callback(self._store.remove_if_unchanged, session.id)
         return LayeredLease(mount, workspace_id=session.id, beneath=upper, settings=self._settings)
 
     def operate(self, action: Action) -> object:
@@ -306,14 +313,14 @@ def covers_for(
 ) -> tuple[Cover, ...]:
     """What init must mount over, in order; `held` are the placeholders that stand there.
 
-    Hiding matters in every mode. Read-only matters where writes reach the host at once; a directory
-    above a read-only name is pinned, or code would rename it away and make the name anew.
+    Hiding matters in every mode. Read-only matters where writes reach the host at once; there the
+    directories above a protected name are pinned, or code would rename one away and make the name
+    anew, or carry a hidden name past another run that is just starting.
     """
-    read_only = dict.fromkeys(held)
-    hidden: list[Cover] = []
+    wanted: dict[str, Cover] = {path: ("ro", path) for path in held}
     for item in found:
         if item.treatment is Treatment.HIDE:
-            hidden.append(("hide", item.path))
+            wanted[item.path] = ("hide", item.path)
         elif mode is WorkspaceMode.READ_WRITE:
             if item.is_symlink:
                 raise WorkspaceError(
@@ -322,13 +329,15 @@ def covers_for(
                     mend="Make it a real file or directory, or give the workspace as :cow or :ro.",
                     code="HF-WORKSPACE-SYMLINK",
                 )
-            read_only[item.path] = None
+            wanted.setdefault(item.path, ("ro", item.path))
+    if mode is not WorkspaceMode.READ_WRITE:
+        return tuple(wanted[path] for path in sorted(wanted))
     covers: dict[str, Cover] = {}
-    for path in read_only:
+    for path, cover in wanted.items():
         parts = path.split("/")
         for depth in range(1, len(parts)):
             way = "/".join(parts[:depth])
             covers.setdefault(way, ("pin", way))
-        covers[path] = ("ro", path)
+        covers[path] = cover
     # From the top down: a mount put over a directory would hide those already made below it.
-    return (*(covers[path] for path in sorted(covers)), *hidden)
+    return tuple(covers[path] for path in sorted(covers))

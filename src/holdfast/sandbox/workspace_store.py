@@ -63,6 +63,9 @@ class WorkspaceStore:
         made_ns = time.clock_gettime_ns(COARSE_CLOCK)
         try:
             os.mkdir(folder, 0o700)
+        except OSError as error:
+            raise _cannot_make(error) from error
+        try:
             if request.mode is WorkspaceMode.PRIVATE:
                 os.mkdir(f"{folder}/files", 0o755)
             if request.mode is WorkspaceMode.COPY_ON_WRITE:
@@ -74,12 +77,7 @@ class WorkspaceStore:
         except OSError as error:
             with suppress(OSError, WorkspaceError):
                 self.remove(session_id)
-            raise WorkspaceError(
-                "the workspace's folder cannot be made",
-                mend="Check space and permissions of the Holdfast state folder.",
-                code="HF-STATE",
-                detail=str(error),
-            ) from error
+            raise _cannot_make(error) from error
         return Session(session_id, folder, request, made_ns)
 
     def session(self, session_id: str) -> Session:
@@ -107,23 +105,45 @@ class WorkspaceStore:
         finally:
             os.close(parent)
 
-    def remove_if_empty(self, session_id: str) -> None:
-        """A run on the user's own directory leaves a folder only if something was quarantined."""
-        session = self.session(session_id)
-        if not os.path.isdir(session.quarantine_path) or not os.listdir(session.quarantine_path):
-            self.remove(session_id)
+    def retire(self, session: Session) -> None:
+        """At a session's end: remove its folder, unless it holds something of the user's.
 
-    def remove_if_unchanged(self, session_id: str) -> None:
-        """A copy-on-write run that changed nothing, or never began, leaves nothing to apply."""
-        if not os.listdir(self.session(session_id).upper_path):
-            self.remove(session_id)
+        That is what was quarantined out of a given directory, and changes nobody has applied yet.
+        """
+        match session.request.mode:
+            case WorkspaceMode.PRIVATE:
+                kept = False
+            case WorkspaceMode.COPY_ON_WRITE:
+                kept = _holds_something(session.upper_path)
+            case _:
+                kept = _holds_something(session.quarantine_path)
+        if not kept:
+            self.remove(session.id)
 
     def sweep(self, *, dead: Collection[str], keep_days: int) -> None:
         """Remove the folders of runs that were killed, and changes nobody took over in time."""
         for name in os.listdir(self._folder):
             with suppress(OSError, HoldfastError):
                 session = self.session(name)
-                kept = session.request.mode is WorkspaceMode.COPY_ON_WRITE
-                age_s = (time.time_ns() - session.made_ns) / 1e9
-                if (name in dead and not kept) or (kept and age_s > keep_days * _DAY_S):
+                if (time.time_ns() - session.made_ns) / 1e9 > keep_days * _DAY_S and (
+                    session.request.mode is not WorkspaceMode.PRIVATE
+                ):
                     self.remove(name)
+                elif name in dead:
+                    self.retire(session)
+
+
+def _holds_something(folder: str) -> bool:
+    try:
+        return bool(os.listdir(folder))
+    except FileNotFoundError:
+        return False
+
+
+def _cannot_make(error: OSError) -> WorkspaceError:
+    return WorkspaceError(
+        "the workspace's folder cannot be made",
+        mend="Check space and permissions of the Holdfast state folder.",
+        code="HF-STATE",
+        detail=str(error),
+    )

@@ -1,5 +1,7 @@
 """Every descriptor that came along, and every word of the environment anywhere (ISO-3, ISO-9)."""
 
+# a part of a program: stage.py stands before it
+
 import os
 import stat
 
@@ -58,15 +60,15 @@ def terminal():
         found["number"] = int(file.read().rsplit(")", 1)[1].split()[4])
     for name, act in {
         "open": lambda: os.open("/dev/tty", os.O_RDWR),
-        "group": lambda: [
+        "group": lambda: next(
             os.tcgetpgrp(number) for number in open_descriptors() if os.isatty(number)
-        ][0],
+        ),
         "name": lambda: os.ttyname(0),
     }.items():
         try:
             act()
             found[name] = True
-        except (OSError, IndexError):
+        except (OSError, StopIteration):
             found[name] = False
     return found
 

@@ -1,7 +1,14 @@
 """Not an attack: what a process can tell about its own walls (ISO-1, ISO-10)."""
 
+# a part of a program: stage.py stands before it
+
 import os
 import signal
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
 
 
 def play():
@@ -22,11 +29,11 @@ def play():
     facts = {
         "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in GIVEN["namespaces"]},
         "status": {name: status[name].split() for name in names},
-        "uid_map": open("/proc/self/uid_map").read().split(),
-        "gid_map": open("/proc/self/gid_map").read().split(),
+        "uid_map": read("/proc/self/uid_map").split(),
+        "gid_map": read("/proc/self/gid_map").split(),
         "hostname": os.uname().nodename,
         "cgroup": sorted(
-            {line.rstrip("\n").split(":", 2)[2] for line in open("/proc/self/cgroup")}
+            {line.split(":", 2)[2] for line in read("/proc/self/cgroup").splitlines()}
         ),
     }
     print(json.dumps(facts), flush=True)

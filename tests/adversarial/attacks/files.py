@@ -4,6 +4,8 @@
 a second name, both lying in the workspace; `place` is a directory of the host, outside.
 """
 
+# a part of a program: stage.py stands before it
+
 import os
 import socket
 

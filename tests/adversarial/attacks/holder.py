@@ -1,5 +1,7 @@
 """Not an attack: has one of everything that another sandbox must not find, until told to end."""
 
+# a part of a program: stage.py stands before it
+
 import os
 import socket
 import subprocess

@@ -4,6 +4,8 @@ Where doing it would harm the host of the control, the call gets arguments that 
 looks at after it has let the caller in.
 """
 
+# a part of a program: stage.py stands before it
+
 import fcntl
 import os
 import pty

@@ -1,5 +1,7 @@
 """Finding what another sandbox, or an earlier run, has or left (ISO-7)."""
 
+# a part of a program: stage.py stands before it
+
 import os
 import socket
 

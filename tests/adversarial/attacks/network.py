@@ -1,7 +1,10 @@
 """Reaching any network (NET-1). The servers are the test's own, on the host."""
 
-import os
+# a part of a program: stage.py stands before it
+
+import fcntl
 import socket
+import struct
 
 PORTS = GIVEN.get("ports", {})
 ADDRESSES = GIVEN.get("addresses", [])
@@ -146,9 +149,6 @@ def _():
 
 @attack("bring-an-interface-up")
 def _():
-    import fcntl
-    import struct
-
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         request = struct.pack("16sH22x", b"lo", 0)
         flags = struct.unpack("16sH22x", fcntl.ioctl(line, 0x8913, request))[1]

@@ -4,6 +4,8 @@
 code's uid; outside, for the control, a process of the same user.
 """
 
+# a part of a program: stage.py stands before it
+
 import mmap
 import os
 import signal

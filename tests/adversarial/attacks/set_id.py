@@ -1,5 +1,7 @@
 """Set-id files, device nodes and whiteouts: what a cell must not leave behind (ISO-6)."""
 
+# a part of a program: stage.py stands before it
+
 import os
 import stat
 

@@ -1,5 +1,7 @@
 """Writing where nobody may (ISO-2, ISO-6). The control writes to a throwaway copy of the host."""
 
+# a part of a program: stage.py stands before it
+
 import os
 
 only_in_throwaway_namespaces()
@@ -38,8 +40,8 @@ def _():
 
 for _name, _act in {
     "make-a-directory-in-the-root": lambda: os.mkdir("/planted"),
-    "write-into-usr": lambda: open("/usr/planted", "x"),
-    "write-into-etc": lambda: open("/etc/planted", "x"),
+    "write-into-usr": lambda: os.open("/usr/planted", os.O_CREAT | os.O_WRONLY),
+    "write-into-etc": lambda: os.open("/etc/planted", os.O_CREAT | os.O_WRONLY),
     "replace-a-program": lambda: os.open("/usr/bin/env", os.O_WRONLY),
     "change-the-mode-of-a-program": lambda: os.chmod("/usr/bin/env", 0o755),
     "touch-a-program": lambda: os.utime("/usr/bin/env"),

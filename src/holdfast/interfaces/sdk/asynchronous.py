@@ -12,6 +12,7 @@ import anyio
 from holdfast.core.errors import BadInput, HoldfastError
 from holdfast.core.languages import canonical
 from holdfast.core.limits import Limits
+from holdfast.core.text import to_bytes
 from holdfast.core.types import (
     Action,
     FileEntry,
@@ -124,7 +125,7 @@ class AsyncFiles:
         return content
 
     async def write(self, path: str, content: str | bytes) -> None:
-        data = content.encode("utf-8") if isinstance(content, str) else bytes(content)
+        data = _bytes(content, what="the content")
         await self._do(FileOperation("write", path, data))
 
     async def list(self, path: str = ".") -> Sequence[FileEntry]:
@@ -237,7 +238,7 @@ class AsyncSandbox:
         on_stderr: TextSink | None = None,
     ) -> Execution:
         """Run code in this sandbox's workspace and tell the value of its last expression."""
-        text = code.encode("utf-8") if isinstance(code, str) else code
+        text = _bytes(code, what="the code")
         return await self.perform(
             RunCode(canonical(language or self._language), text),
             timeout=timeout,
@@ -262,7 +263,7 @@ class AsyncSandbox:
         sink: OutputSink | None = None,
     ) -> Execution:
         limits = with_limits(self._limits, timeout=timeout)
-        data = stdin.encode("utf-8") if isinstance(stdin, str) else stdin
+        data = None if stdin is None else _bytes(stdin, what="standard input")
         outcome = await self.perform_raw(
             want, limits=limits, envs=envs or {}, stdin=data, sink=sink
         )
@@ -317,7 +318,7 @@ async def run_code(
     code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
 ) -> Execution:
     """One shot: fresh isolation, nothing kept."""
-    text = code.encode("utf-8") if isinstance(code, str) else code
+    text = _bytes(code, what="the code")
     return await _one_shot(RunCode(canonical(language), text), **options)
 
 
@@ -356,11 +357,15 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
             **(options.get("limits") or {}),
         ),
         env=dict(options.get("envs") or {}),
-        stdin=stdin.encode("utf-8") if isinstance(stdin, str) else stdin,
+        stdin=None if stdin is None else _bytes(stdin, what="standard input"),
         allow_domains=tuple(options.get("allow_domains", ())),
     )
     sink = _sink(options.get("on_stdout"), options.get("on_stderr"))
     return Execution.of(await house.runtime.perform(action, sink=sink))
+
+
+def _bytes(text: str | bytes, *, what: str) -> bytes:
+    return to_bytes(text, what=what) if isinstance(text, str) else bytes(text)
 
 
 def _argv(command: str | Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from holdfast.interfaces.sdk import asynchronous
 from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution, OneShot, TextSink
 
 Result = TypeVar("Result")
+_CLEAN_UP_WITHIN_S = 30.0
 
 
 class _Loop:
@@ -30,7 +31,22 @@ class _Loop:
             if self._portal is None:
                 self._portal = self._stack.enter_context(start_blocking_portal())
                 atexit.register(self._stack.close)
-        return self._portal.call(work)
+        ended = threading.Event()
+
+        async def tracked() -> Result:
+            try:
+                return await work()
+            finally:
+                ended.set()
+
+        future = self._portal.start_task_soon(tracked)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C while we wait: the run is ended and cleaned up before the caller goes on.
+            if future.cancel():
+                ended.wait(_CLEAN_UP_WITHIN_S)
+            raise
 
 
 _loop = _Loop()

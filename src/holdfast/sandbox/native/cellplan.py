@@ -223,8 +223,8 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
             plan.step("protect", treatment, path)
     for path in watched:
         plan.step("watch", path)
-    for path in _WRITABLE:
-        plan.step("search", path)
+    if mount.dir_fd is not None:
+        plan.step("search", "/workspace")
     plan.step("file-size", limits.file_size_bytes)
     plan.step("open-files", limits.open_files)
 

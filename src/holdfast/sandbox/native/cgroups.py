@@ -312,8 +312,8 @@ def make_group(choice: Choice, name: str) -> Group:
             # limit groups below it. Moving other people's processes is not ours to do.
             mend = (
                 "Move the container's processes into a group of their own before Holdfast starts: "
-                "mkdir /sys/fs/cgroup/main && for pid in $(cat /sys/fs/cgroup/cgroup.procs); "
-                "do echo $pid > /sys/fs/cgroup/main/cgroup.procs; done"
+                "mkdir /sys/fs/cgroup/main && while read pid; do echo $pid > "
+                "/sys/fs/cgroup/main/cgroup.procs; done < /sys/fs/cgroup/cgroup.procs"
             )
         raise LayerMissing(
             "no cgroup can be made on this host",

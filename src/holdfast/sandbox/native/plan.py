@@ -6,6 +6,7 @@ Pure: it only writes bytes. The C side (cell/main.c) reads exactly this form and
 from __future__ import annotations
 
 from holdfast.core.errors import BadInput
+from holdfast.core.text import to_bytes
 
 
 class Plan:
@@ -16,7 +17,7 @@ class Plan:
 
     def step(self, verb: str, *arguments: str | int) -> None:
         for word in (verb, *arguments):
-            encoded = str(word).encode("utf-8", "surrogateescape")
+            encoded = to_bytes(str(word), what="an argument, path or variable")
             if b"\0" in encoded:  # it would end the word early and begin a step of its own
                 raise BadInput(
                     "an argument, path or variable holds a NUL byte",

@@ -16,7 +16,7 @@ from typing import Literal
 import anyio
 import anyio.abc
 
-from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
+from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed, WorkspaceError
 from holdfast.core.limits import LimitName
 from holdfast.core.plain import plain
 from holdfast.core.ports import WorkspaceLease
@@ -28,6 +28,7 @@ from holdfast.sandbox.native.keeper import Keeper
 _CHUNK_BYTES = 65_536
 _WATCH_EVERY_S = 0.05
 _TEARDOWN_S = 20.0
+_MOST_RESULT_VALUES = 200_000
 
 
 class Watch:
@@ -110,6 +111,9 @@ class Watch:
             watching.cancel()
         wall_s = time.monotonic() - self._started
         await self._read_status()
+        if self._limit is None and not self._workspace.bounded_by_kernel:
+            # A writer quicker than the watch.
+            self._limit = None if await self._has_room() else LimitName.DISK
         counters = group.counters() if group else cgroups.Counters()
         self._keeper.release()
         await self._until_gone()
@@ -209,8 +213,7 @@ class Watch:
     async def _watch_limits(self, scope: anyio.CancelScope) -> None:
         """What the kernel counts but does not stop by itself, or stops without saying so."""
         with scope:
-            walk_cost_s = 0.0
-            next_walk = 0.0
+            next_walk = math.inf if self._workspace.bounded_by_kernel else 0.0
             while True:
                 await anyio.sleep(_WATCH_EVERY_S)
                 if self._group is not None:
@@ -220,14 +223,14 @@ class Watch:
                         return
                 now = time.monotonic()
                 if now >= next_walk:
-                    used = await anyio.to_thread.run_sync(self._workspace.used_bytes)
-                    walk_cost_s = time.monotonic() - now
-                    next_walk = now + 10 * walk_cost_s  # at most a tenth of one core
-                    if used is None:
-                        next_walk = math.inf
-                    elif used > self._action.limits.disk_bytes:
+                    if not await self._has_room():
                         self._hit(LimitName.DISK)
                         return
+                    next_walk = now + 10 * (time.monotonic() - now)  # a tenth of one core at most
+
+    async def _has_room(self) -> bool:
+        limits = self._action.limits
+        return await anyio.to_thread.run_sync(self._workspace.has_room, limits)
 
     async def _read_status(self) -> None:
         """Init sends one word before it ends, so it is already here, or will never be."""
@@ -248,6 +251,12 @@ class Watch:
                     self._limit = LimitName(limit)
             case ["noexec", number]:
                 raise _not_started(int(number))
+            case ["fail", "protect-open", *_]:
+                raise WorkspaceError(
+                    "the workspace changed while it was made ready",
+                    mend="Another program or run is moving its files about; try again.",
+                    code="HF-WORKSPACE-CHANGED",
+                )
             case ["fail", step, *rest]:
                 raise self._keeper.failure(" ".join([step, *rest]))
         limit_name = self._limit or _limit_of(counters, self._action)
@@ -288,6 +297,9 @@ def _limit_of(counters: cgroups.Counters, action: Action) -> LimitName | None:
 
 def _parse_report(text: bytes) -> dict[str, Json]:
     """The code's own words about itself: JSON or nothing, whatever it tries (never unpickled)."""
+    # A few bytes of text can become a hundred in memory: `{},{},{},…`.
+    if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_RESULT_VALUES:
+        return {}
     try:
         report = plain(json.loads(text)) if text else {}
     except (ValueError, RecursionError):

@@ -44,7 +44,7 @@ void mount_tmpfs(const char *path, const char *options);
 void mount_devpts(const char *path);
 void mount_overlay(const char *base, const char *target);
 void expect_same(const char *path, uint64_t device, uint64_t inode);
-void cover(int root_fd, const char *path, const char *treatment);
+void cover(int root_fd, const char *path, const char *treatment, int must_exist);
 int copy_tree(int dir_fd, int userns_fd, int read_only);
 void attach_tree(int tree, const char *target);
 

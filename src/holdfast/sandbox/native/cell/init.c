@@ -27,7 +27,12 @@
 #define MOST_WORDS 4096
 #define MOST_WATCHED 8
 #define WATCH_EVERY_MS 20
-#define FIRST_FREE_FD 16 /* the program's descriptors are all below */
+/* Descriptors by number, all below the smallest open-files limit (32): the filter reports the use of
+ * higher ones to init itself, which must not be waiting for its own answer. 0 to 3 are the program's. */
+#define LAST_GIVEN_FD 3
+#define FIRST_OWN_FD 4
+#define FIRST_PARKED_FD 8
+#define MOST_GIVEN 4
 
 static char *environment[MOST_WORDS], *arguments[MOST_WORDS];
 static int environment_count, argument_count;
@@ -38,8 +43,15 @@ static uint64_t most_file_bytes, most_open_files;
 static const char *working_directory = "/";
 static struct {
   int from, to;
-} given[FIRST_FREE_FD];
+} given[MOST_GIVEN];
 static int given_count;
+
+static int move_down(int fd, int lowest) {
+  int moved = fcntl(fd, F_DUPFD_CLOEXEC, lowest);
+  if (moved < 0) die("init-move-down");
+  close(fd);
+  return moved;
+}
 
 static char **next_slot(char **list, int *count) {
   if (*count >= MOST_WORDS - 1) {
@@ -89,10 +101,10 @@ static int build(struct plan plan) {
       if (workspace_fd < 0) die("workspace-open");
     } else if (strcmp(verb, "protect") == 0) {
       const char *treatment = plan_need(&plan);
-      cover(workspace_fd, plan_need(&plan), treatment);
+      cover(workspace_fd, plan_need(&plan), treatment, 1);
     } else if (strcmp(verb, "cover") == 0) {
       const char *treatment = plan_need(&plan);
-      cover(AT_FDCWD, plan_need(&plan), treatment);
+      cover(AT_FDCWD, plan_need(&plan), treatment, 0);
     } else if (strcmp(verb, "watch") == 0 && watched_count < MOST_WATCHED) {
       watched[watched_count++] = plan_need(&plan);
     } else if (strcmp(verb, "search") == 0 && searched_count < MOST_WATCHED) {
@@ -124,9 +136,13 @@ static int build(struct plan plan) {
       *next_slot(arguments, &argument_count) = (char *)plan_need(&plan);
     } else if (strcmp(verb, "cwd") == 0) {
       working_directory = plan_need(&plan);
-    } else if (strcmp(verb, "give") == 0 && given_count < FIRST_FREE_FD) {
-      given[given_count].from = (int)plan_number(&plan);
-      given[given_count++].to = (int)plan_number(&plan);
+    } else if (strcmp(verb, "give") == 0 && given_count < MOST_GIVEN) {
+      given[given_count].from = move_down((int)plan_number(&plan), FIRST_PARKED_FD);
+      given[given_count].to = (int)plan_number(&plan);
+      if (given[given_count++].to > LAST_GIVEN_FD) {
+        errno = EINVAL;
+        die("init-give");
+      }
     } else {
       errno = EINVAL;
       die("init-verb");
@@ -174,17 +190,15 @@ static _Noreturn void run_program(int error_fd) {
   /* No terminal of anybody's is ours: TIOCSTI has nothing to type into (ISO-6). */
   if (setsid() < 0) error = errno;
   if (!error && chdir(working_directory) != 0) error = errno;
-  /* First out of the way of the numbers that are about to be given. */
-  error_fd = fcntl(error_fd, F_DUPFD_CLOEXEC, FIRST_FREE_FD);
-  for (int i = 0; i < given_count; i++)
-    given[i].from = fcntl(given[i].from, F_DUPFD_CLOEXEC, FIRST_FREE_FD);
-  int above = 3;
-  for (int i = 0; !error && i < given_count; i++) {
+  for (int i = 0; !error && i < given_count; i++)
     if (dup2(given[i].from, given[i].to) < 0) error = errno;
-    if (given[i].to >= above) above = given[i].to + 1;
-  }
   /* ISO-9: nothing else goes along; the error pipe closes at exec by itself. */
-  if (!error && syscall(SYS_close_range, above, error_fd - 1, 0) != 0) error = errno;
+  int keep_last = 0;
+  for (int i = 0; i < given_count; i++) keep_last |= given[i].to == LAST_GIVEN_FD;
+  if (!keep_last) close(LAST_GIVEN_FD);
+  if (!error && error_fd > FIRST_OWN_FD &&
+      syscall(SYS_close_range, FIRST_OWN_FD, error_fd - 1, 0) != 0)
+    error = errno;
   if (!error && syscall(SYS_close_range, error_fd + 1, ~0u, 0) != 0) error = errno;
   if (!error) error = execute();
   (void)!write(error_fd, &error, sizeof error);
@@ -194,6 +208,8 @@ static _Noreturn void run_program(int error_fd) {
 static pid_t start(void) {
   int error_pipe[2];
   if (pipe2(error_pipe, O_CLOEXEC) != 0) die("start-pipe");
+  for (int end = 0; end < 2; end++)
+    if (error_pipe[end] < FIRST_OWN_FD) error_pipe[end] = move_down(error_pipe[end], FIRST_OWN_FD);
   pid_t child = fork();
   if (child < 0) die("start-fork");
   if (child == 0) run_program(error_pipe[1]);
@@ -220,8 +236,10 @@ static const char *limit_after_end(int status) {
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) return "cpu";
   const char *limit = limit_of_mounts();
   if (limit != NULL) return limit;
-  if (status == 0 || most_file_bytes == 0) return NULL;
-  for (int i = 0; i < searched_count; i++)
+  /* What lies in memory is quickly searched; on disk only after a failure. */
+  for (int i = 0; i < watched_count; i++)
+    if (has_file_of(watched[i], most_file_bytes + 1)) return "file_size";
+  for (int i = 0; status != 0 && i < searched_count; i++)
     if (has_file_of(searched[i], most_file_bytes + 1)) return "file_size";
   return NULL;
 }
@@ -243,7 +261,7 @@ int init(int plan_fd, int status_fd) {
   /* Before anything else: from here on nothing inside can read or trace this process. */
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) die("init-dumpable");
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) die("init-no-new-privs");
-  fcntl(status_fd, F_SETFD, FD_CLOEXEC);
+  report_fd = status_fd = move_down(status_fd, FIRST_OWN_FD);
   fcntl(plan_fd, F_SETFD, FD_CLOEXEC);
   umask(022);
 

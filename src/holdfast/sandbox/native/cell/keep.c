@@ -266,6 +266,8 @@ int keep(int line_fd) {
   struct job job = {0};
   report("hello");
   read_job(plan_read(receive_plan(line_fd)), &job);
+  /* Whatever bubblewrap leaves behind when it is killed comes to us, and is reaped, not to PID 1. */
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) die("keep-subreaper");
 
   int pidfd = -1;
   pid_t child = start(&job, &pidfd);
@@ -286,6 +288,7 @@ int keep(int line_fd) {
   }
   int status = 0;
   waitpid(child, &status, 0);
+  while (waitpid(-1, NULL, 0) > 0) continue; /* init, and with it all of its namespace */
   report("ended %d", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
   /* The supervisor reads the group's counters now; any byte, or its death, says "go on". */
   char byte;

@@ -82,7 +82,8 @@ void take(const char *from, const char *to, const char *kind) {
   }
   int tree = clone_tree(source, 0);
   if (tree < 0) die("take-clone");
-  uint64_t set = ATTR_NOSUID | (strcmp(kind, "dev") == 0 ? ATTR_NOEXEC : ATTR_RDONLY | ATTR_NODEV);
+  /* A device can be written to on a read-only mount; its times and mode, the host's, cannot. */
+  uint64_t set = ATTR_NOSUID | ATTR_RDONLY | (strcmp(kind, "dev") == 0 ? ATTR_NOEXEC : ATTR_NODEV);
   if (set_attr(tree, set, -1, 0) != 0) die("take-attr");
   int place = open(to, O_PATH | O_CLOEXEC);
   if (place < 0 || put_over(tree, place) != 0) die("take-move");
@@ -156,13 +157,15 @@ static int empty_like(mode_t mode) {
 
 /* treatment: "ro" keeps what is there read-only, "hide" shows an empty thing, "pin" only makes a
  * mount point of it, so that it cannot be renamed away from under a protected name below it. */
-void cover(int root_fd, const char *path, const char *treatment) {
+void cover(int root_fd, const char *path, const char *treatment, int must_exist) {
   struct open_how how = {.flags = O_PATH | O_CLOEXEC | O_NOFOLLOW,
                          .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS};
   if (root_fd == AT_FDCWD) how.resolve = RESOLVE_NO_SYMLINKS;
   int target = (int)syscall(NR_openat2, root_fd, path, &how, sizeof how);
-  if (target < 0 && errno == ENOENT) return; /* nothing there: nothing to cover */
-  if (target < 0) die("cover-open");
+  if (target < 0 && errno == ENOENT && !must_exist) return; /* not on this host */
+  /* A name of a workspace that was found a moment ago is being moved about by another run: what is
+   * to be hidden would turn up elsewhere. */
+  if (target < 0) die(must_exist ? "protect-open" : "cover-open");
   struct stat info;
   if (fstat(target, &info) != 0) die("cover-stat");
   int hide = strcmp(treatment, "hide") == 0;
