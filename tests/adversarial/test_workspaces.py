@@ -350,11 +350,8 @@ def test_silly_roots_are_refused_in_words(
     )
     refused = holdfast.run_code("print(1)", workspace=f"{place}:{mode}")
     error = refused.outcome.error
-    assert (refused.status, refused.stdout, error and error.code) == (
-        "error",
-        "",
-        "HF-WORKSPACE-REFUSED",
-    )
+    code = "HF-NOT-TEXT" if "\ud800" in directory else "HF-WORKSPACE-REFUSED"
+    assert (refused.status, refused.stdout, error and error.code) == ("error", "", code)
     with pytest.raises(holdfast.HoldfastError):
         holdfast.Sandbox.create(workspace=f"{place}:{mode}")
 

@@ -102,9 +102,12 @@ def _remove_group(path: str) -> None:
             return
         except OSError:
             with open(f"{path}/cgroup.procs", encoding="ascii") as file:
-                for line in file:
-                    with suppress(ProcessLookupError):
-                        os.kill(int(line), signal.SIGKILL)
+                pids = [int(line) for line in file]
+            for pid in pids:
+                # 0 stands for a process outside our PID namespace, and for "my group" to kill().
+                with suppress(ProcessLookupError):
+                    if pid > 1:
+                        os.kill(pid, signal.SIGKILL)
             time.sleep(0.005)
         else:
             return

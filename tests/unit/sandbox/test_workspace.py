@@ -60,7 +60,7 @@ def leased(workspaces: Workspaces, wanted: Action):
     async def take():
         async with workspaces.lease(wanted) as lease:
             await lease.settle()
-            return lease.mount, lease.id, lease.used_bytes()
+            return lease.mount, lease.id, lease.bounded_by_kernel
 
     return anyio.run(take)
 
@@ -112,12 +112,12 @@ def test_a_private_workspace_is_in_memory_unless_more_disk_than_memory_is_asked_
     workspaces: Workspaces,
 ) -> None:
     small = Limits(disk_bytes=MIB, memory_bytes=64 * MIB)
-    mount, workspace_id, used = leased(workspaces, action(limits=small))
-    assert (mount.dir_fd, workspace_id, used) == (None, None, None)
+    mount, workspace_id, bounded = leased(workspaces, action(limits=small))
+    assert (mount.dir_fd, workspace_id, bounded) == (None, None, True)
     large = Limits(disk_bytes=64 * MIB, memory_bytes=16 * MIB)
     wanted = action(limits=large)
-    mount, workspace_id, used = leased(workspaces, wanted)
-    assert (mount.dir_fd is not None, workspace_id, used) == (True, wanted.id, 0)
+    mount, workspace_id, bounded = leased(workspaces, wanted)
+    assert (mount.dir_fd is not None, workspace_id, bounded) == (True, wanted.id, False)
     assert not os.path.exists(mount.path or "")  # removed at the end
 
 

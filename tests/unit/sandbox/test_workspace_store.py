@@ -37,7 +37,6 @@ def test_no_id_becomes_a_path_unchecked(store: WorkspaceStore, text: str) -> Non
     for work in (
         store.session,
         store.remove,
-        store.remove_if_empty,
         lambda name: store.make(name, COW),
     ):
         with pytest.raises(BadInput):
@@ -76,10 +75,10 @@ def test_a_folder_with_something_in_quarantine_is_kept(store: WorkspaceStore) ->
     made = store.make(new_id("act"), WorkspaceRequest(WorkspaceMode.READ_WRITE, "/p"))
     Path(made.quarantine_path).mkdir()
     Path(made.quarantine_path, "x").touch()
-    store.remove_if_empty(made.id)
+    store.retire(made)
     assert folders(store) == [made.id]
     Path(made.quarantine_path, "x").unlink()
-    store.remove_if_empty(made.id)
+    store.retire(made)
     assert folders(store) == []
 
 
@@ -90,9 +89,11 @@ def test_sweeping_removes_the_dead_and_the_expired_only(store: WorkspaceStore) -
         store.make(new_id("sbx"), WorkspaceRequest()),
     )
     fresh, expired = store.make(new_id("act"), COW), store.make(new_id("act"), COW)
+    unchanged = store.make(new_id("act"), COW)
+    Path(fresh.upper_path, "changed").touch()
     note = Path(expired.folder, "session.json")
     note.write_text(json.dumps({**json.loads(note.read_text()), "made_ns": 1}))
-    store.sweep(dead={dead.id, fresh.id}, keep_days=7)
+    store.sweep(dead={dead.id, fresh.id, unchanged.id}, keep_days=7)
     assert folders(store) == sorted([living.id, fresh.id])
 
 

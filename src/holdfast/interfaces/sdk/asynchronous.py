@@ -344,6 +344,14 @@ class OneShot(TypedDict, total=False):
 
 
 async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
+    unknown = options.keys() - OneShot.__annotations__.keys()
+    if unknown:
+        # A limit that somebody believes to be set must not be dropped in silence.
+        raise BadInput(
+            f"unknown option: {', '.join(sorted(unknown))}"[:200],
+            mend=f"Use: {', '.join(OneShot.__annotations__)}.",
+            code="HF-UNKNOWN-OPTION",
+        )
     house = wiring.shared_house(options.get("config"), options.get("profile"))
     stdin = options.get("stdin")
     action = Action(

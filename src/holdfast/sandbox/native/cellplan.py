@@ -156,7 +156,7 @@ def _has_layers_inside(walls: Walls, job: Job) -> bool:
 
 
 def init_plan(walls: Walls, job: Job) -> bytes:
-    """What happens inside, in the order of cell/init.c: root, mounts, limits, walls, program."""
+    """What happens inside, in the order of cell/init.c; the filter comes last."""
     plan = Plan()
     plan.add(_root_steps(walls.root))
     for path, content in job.files.items():
@@ -164,12 +164,7 @@ def init_plan(walls: Walls, job: Job) -> bytes:
         plan.blob(content)
     _plan_mounts(plan, walls, job)
     plan.add(_cover_steps())
-    _plan_rlimits(plan, walls, job.limits)
-    plan.step("drop")
-    if walls.landlock_abi:
-        plan.add(_landlock_steps(walls.landlock_abi))
-    plan.step("seccomp", 1, len(walls.seccomp_filter))
-    plan.blob(walls.seccomp_filter)
+    # Before the filter: init moves these descriptors, whose numbers may be high, to low ones.
     for name, value in job.env.items():
         plan.step("env", f"{name}={value}")
     plan.step("cwd", "/workspace")
@@ -177,6 +172,12 @@ def init_plan(walls: Walls, job: Job) -> bytes:
         plan.step("give", descriptor, inside)
     for word in job.argv:
         plan.step("arg", word)
+    _plan_rlimits(plan, walls, job.limits)
+    plan.step("drop")
+    if walls.landlock_abi:
+        plan.add(_landlock_steps(walls.landlock_abi))
+    plan.step("seccomp", 1, len(walls.seccomp_filter))
+    plan.blob(walls.seccomp_filter)
     return plan.encode()
 
 

@@ -44,10 +44,10 @@ def test_the_walls_stand_before_the_program_and_seccomp_comes_last() -> None:
     words = init()
     order = [
         words.index(verb)
-        for verb in ("seal", "rlimit", "drop", "landlock", "enforce", "seccomp", "arg")
+        for verb in ("seal", "give", "rlimit", "drop", "landlock", "enforce", "seccomp")
     ]
     assert order == sorted(order)
-    assert has(words, "arg", "prog", "arg", "a b", "")
+    assert has(words, "arg", "prog", "arg", "a b", "rlimit")
     assert has(words, "env", "A=1")
     assert has(words, "give", "10", "0")
     assert has(words, "give", "11", "1")
