@@ -43,6 +43,8 @@ def with_limits(
         changes.setdefault("cpu_s", max(float(timeout), limits.cpu_s))
     if memory is not None:
         changes["memory_bytes"] = parse_size(memory, what="memory")
+    if not changes:
+        return limits
     known = {spec.name for spec in fields(Limits)}
     if not changes.keys() <= known:
         raise BadInput(f"unknown limit: {', '.join(sorted(changes.keys() - known))}")

@@ -47,7 +47,7 @@ async def _try(house: House, interface: str, workspace: WorkspaceRequest) -> Out
         principal=principal(interface),
         want=RunCommand(("/bin/sh", "-c", "echo tried > file && cat file")),
         workspace=workspace,
-        limits=house.settings.limits.to_limits(),
+        limits=house.limits,
     )
     return await house.runtime.perform(action)
 

@@ -14,6 +14,7 @@ from holdfast.audit.log import AuditLog
 from holdfast.config.load import load_settings
 from holdfast.config.models import Settings
 from holdfast.core.errors import HoldfastError
+from holdfast.core.limits import Limits
 from holdfast.core.types import Principal, WorkspaceRequest, new_id
 from holdfast.guard.passive import PassiveGuard
 from holdfast.policy.explicit import ExplicitPolicy
@@ -37,6 +38,8 @@ class House:
 
     runtime: Runtime
     settings: Settings
+    limits: Limits
+    """The profile's limits, for calls that set none of their own."""
     store: WorkspaceStore
     ledger: RunLedger
     audit: AuditLog
@@ -148,7 +151,7 @@ def open_house(
         sandbox=NativeSandbox(_native_settings(settings), HostLayers.detect(), ledger),
         workspaces=Workspaces(store, _workspace_settings(settings, protection)),
     )
-    return House(runtime, settings, store, ledger, audit, protection)
+    return House(runtime, settings, settings.limits.to_limits(), store, ledger, audit, protection)
 
 
 def _governor(settings: Settings, home: str) -> Governor:

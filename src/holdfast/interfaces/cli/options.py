@@ -172,7 +172,7 @@ class SandboxOptions:
         from holdfast.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
         limits = with_limits(
-            house.settings.limits.to_limits(),
+            house.limits,
             timeout=self.timeout,
             memory=self.memory,
             cpus=self.cpus,

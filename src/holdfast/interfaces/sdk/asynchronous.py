@@ -203,9 +203,7 @@ class AsyncSandbox:
 
         async def make() -> AsyncSandbox:
             house = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
-            own = with_limits(
-                house.settings.limits.to_limits(), timeout=timeout, memory=memory, **(limits or {})
-            )
+            own = with_limits(house.limits, timeout=timeout, memory=memory, **(limits or {}))
             stack = AsyncExitStack()
             session_id = stack.enter_context(house.session(parse_workspace(workspace)))
             return cls(
@@ -359,7 +357,7 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
         want=want,
         workspace=parse_workspace(options.get("workspace")),
         limits=with_limits(
-            house.settings.limits.to_limits(),
+            house.limits,
             timeout=options.get("timeout"),
             memory=options.get("memory"),
             **(options.get("limits") or {}),

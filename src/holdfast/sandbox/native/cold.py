@@ -106,7 +106,7 @@ class NativeSandbox:
                 # (5) The cgroup, with every limit in place before anything is in it.
                 group = await self._group(walls, entry, watch)
                 if group is not None:
-                    stack.callback(group.discard)
+                    stack.callback(lambda: None if watch.is_gone else group.discard())
                     _limit_group(group, action, workspace)
                 # (6) Go.
                 plan = cellplan.keeper_plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import subprocess
@@ -20,6 +21,7 @@ _NO_NAMESPACES = ("new namespace", "uid map", "gid map", "No permissions", "unsh
 _MOST_DIAGNOSTIC_BYTES = 4096
 
 
+@functools.cache
 def cell_program() -> str:
     """Where `holdfast-cell` is; it is built when Holdfast is installed."""
     path = os.fspath(resources.files("holdfast.sandbox.native").joinpath("holdfast-cell"))  # type: ignore[call-overload]  # a real file here: the wheel is never run from a zip

@@ -17,8 +17,6 @@ _ETC = (
     ("alternatives", "Debian's choice of awk, editor, java: links that /usr/bin points to"),
     ("fonts", "font configuration, for plots"),
     ("ld.so.cache", "where shared libraries are"),
-    ("mime.types", "types by extension"),
-    ("protocols", "names of protocols, getprotobyname"),
     ("services", "names of ports, getservbyname"),
     ("ssl/certs", "certificate authorities; never ssl/private"),
     ("ssl/openssl.cnf", "OpenSSL refuses to start without it on some hosts"),
@@ -28,7 +26,7 @@ _ETC_PREFIXES = ("java-", "openjdk")  # a JVM keeps its defaults there
 _USR_ALIASES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 # /usr holds programs, but these parts of it are the host's own affairs.
-HIDDEN_BELOW_USR = ("/usr/local/etc", "/usr/src", "/usr/lib/modules", "/usr/lib/systemd/system")
+HIDDEN_BELOW_USR = ("/usr/local/etc",)
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 

@@ -78,6 +78,11 @@ class Watch:
                     continue
         self._keeper.close()
 
+    @property
+    def is_gone(self) -> bool:
+        """The keeper said that nothing of the run is left."""
+        return self._gone
+
     async def group_in_scope(self) -> cgroups.Group:
         """In a user's scope the keeper must first be there to make its group beside it."""
         there = False
@@ -93,7 +98,6 @@ class Watch:
 
     async def until_end(self, group: cgroups.Group | None, *, max_result_bytes: int) -> RunResult:
         self._group = group
-        left_s = max(0.0, self._action.limits.wall_s - (time.monotonic() - self._started))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._pump, "stdout", self._channels.stdout)
             tasks.start_soon(self._pump, "stderr", self._channels.stderr)
@@ -101,14 +105,7 @@ class Watch:
                 tasks.start_soon(self._collect_result, self._channels.result, max_result_bytes)
             if self._channels.stdin is not None:
                 tasks.start_soon(self._feed, self._channels.stdin)
-            watching = anyio.CancelScope()
-            tasks.start_soon(self._watch_limits, watching)
-            with anyio.move_on_after(left_s) as deadline:
-                await self._until_ended()
-            if deadline.cancelled_caught:
-                self._hit(LimitName.WALL)
-                await self._until_ended()
-            watching.cancel()
+            await self._until_ended_or_limit()
         wall_s = time.monotonic() - self._started
         await self._read_status()
         if self._limit is None and not self._workspace.bounded_by_kernel:
@@ -210,23 +207,25 @@ class Watch:
         finally:
             self._channels.close_stdin()
 
-    async def _watch_limits(self, scope: anyio.CancelScope) -> None:
-        """What the kernel counts but does not stop by itself, or stops without saying so."""
-        with scope:
-            next_walk = math.inf if self._workspace.bounded_by_kernel else 0.0
-            while True:
-                await anyio.sleep(_WATCH_EVERY_S)
-                if self._group is not None:
-                    limit = _limit_of(self._group.counters(), self._action)
-                    if limit is not None:
-                        self._hit(limit)
-                        return
-                now = time.monotonic()
-                if now >= next_walk:
-                    if not await self._has_room():
-                        self._hit(LimitName.DISK)
-                        return
-                    next_walk = now + 10 * (time.monotonic() - now)  # a tenth of one core at most
+    async def _until_ended_or_limit(self) -> None:
+        """Wait, and look now and then at what the kernel counts but does not stop by itself."""
+        deadline = self._started + self._action.limits.wall_s
+        next_walk = math.inf if self._workspace.bounded_by_kernel else 0.0
+        while self._limit is None:
+            pause_s = min(_WATCH_EVERY_S, deadline - time.monotonic())
+            with anyio.move_on_after(max(0.0, pause_s)):
+                await self._until_ended()
+                return
+            now = time.monotonic()
+            limit = LimitName.WALL if now >= deadline else None
+            if self._group is not None:
+                limit = _limit_of(self._group.counters(), self._action) or limit
+            if limit is None and now >= next_walk:
+                limit = None if await self._has_room() else LimitName.DISK
+                next_walk = now + 10 * (time.monotonic() - now)  # a tenth of one core at most
+            if limit is not None:
+                self._hit(limit)
+        await self._until_ended()
 
     async def _has_room(self) -> bool:
         limits = self._action.limits
