@@ -1,55 +1,44 @@
-"""The blocking face of the SDK: the same names, one event loop in a thread behind them all."""
+"""The blocking face of the SDK: the same names, each call run to its end on the spot."""
 
 from __future__ import annotations
 
-import atexit
+import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Self, TypeVar, Unpack
-
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self, TypeVar, Unpack
 
 from holdfast.core.types import FileEntry
 from holdfast.interfaces.sdk import asynchronous
 from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution, OneShot, TextSink
 
 Result = TypeVar("Result")
-_CLEAN_UP_WITHIN_S = 30.0
 
 
-class _Loop:
-    """One event loop for all blocking calls of a process; started by the first, ended at exit."""
+class _ThreadLoop(threading.local):
+    """An event loop for each calling thread, made by its first call and closed with it.
+
+    No other thread is involved, so a call costs little, and Ctrl-C ends the run and cleans up
+    before the caller sees it.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._stack = ExitStack()
-        self._portal: BlockingPortal | None = None
+        self._runner = asyncio.Runner()
 
-    def call(self, work: Callable[[], Awaitable[Result]]) -> Result:
-        with self._lock:
-            if self._portal is None:
-                self._portal = self._stack.enter_context(start_blocking_portal())
-                atexit.register(self._stack.close)
-        ended = threading.Event()
-
-        async def tracked() -> Result:
-            try:
-                return await work()
-            finally:
-                ended.set()
-
-        future = self._portal.start_task_soon(tracked)
+    def call(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         try:
-            return future.result()
-        except BaseException:
-            # Ctrl-C while we wait: the run is ended and cleaned up before the caller goes on.
-            if future.cancel():
-                ended.wait(_CLEAN_UP_WITHIN_S)
-            raise
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._runner.run(work())
+        # A notebook, or a coroutine that calls the blocking face: its thread has a loop already.
+        with ThreadPoolExecutor(max_workers=1) as other:
+            return other.submit(asyncio.run, work()).result()
+
+    def __del__(self) -> None:
+        self._runner.close()
 
 
-_loop = _Loop()
+_loop = _ThreadLoop()
 
 
 class Commands:

@@ -101,7 +101,7 @@ class NativeSandbox:
                     *(place.descriptor for place in shown),
                 ],
             )
-            watch = Watch(action, keeper, channels.outside, workspace, sink, started=started)
+            watch = Watch(action, keeper, channels.outside, workspace, started=started)
             async with watch:
                 # (5) The cgroup, with every limit in place before anything is in it.
                 group = await self._group(walls, entry, watch)
@@ -124,7 +124,7 @@ class NativeSandbox:
                 channels.close_inside()
                 # (7)-(9) Until the end, whatever its cause.
                 return await watch.until_end(
-                    group, max_result_bytes=self._settings.max_result_bytes
+                    group, sink=sink, max_result_bytes=self._settings.max_result_bytes
                 )
 
     def _prefix(self, walls: cellplan.Walls, run_id: str) -> list[str]:

@@ -91,15 +91,23 @@ class Keeper:
         finally:
             os.close(descriptor)
 
+    def fileno(self) -> int:
+        return self._line.fileno()
+
+    def heard(self) -> list[str] | None:
+        """The keeper's next word if there is one; empty when it is gone."""
+        try:
+            return self._line.recv(_MOST_FRAME_BYTES).decode("ascii", "replace").split()
+        except BlockingIOError:
+            return None
+        except OSError:
+            return []
+
     async def frame(self) -> list[str]:
         """The keeper's next word; empty when it is gone."""
-        while True:
-            try:
-                return self._line.recv(_MOST_FRAME_BYTES).decode("ascii", "replace").split()
-            except BlockingIOError:
-                await anyio.wait_readable(self._line)
-            except OSError:
-                return []
+        while (words := self.heard()) is None:
+            await anyio.wait_readable(self._line)
+        return words
 
     def kill(self) -> None:
         with suppress(OSError):
