@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.limits import Limits
@@ -62,7 +62,7 @@ class Job:
     limits: Limits
     mount: WorkspaceMount
     descriptors: Mapping[int, int]
-    """number inside -> our descriptor, for the program."""
+    """number inside -> number in the keeper, for the program."""
     files: Mapping[str, bytes]
     """path inside -> content."""
 
@@ -78,10 +78,9 @@ class Shown:
     mapped: bool
 
 
-def shown_directories(job: Job) -> list[Shown]:
+def shown_directories(mount: WorkspaceMount) -> list[Shown]:
     """The workspace, or the layers it is made of."""
     shown = []
-    mount = job.mount
     if mount.dir_fd is not None and mount.path is not None:
         if mount.mode is WorkspaceMode.COPY_ON_WRITE:
             assert mount.layers_fd is not None and mount.layers_path is not None  # noqa: S101, PT018  # by WorkspaceMount's meaning
@@ -105,8 +104,12 @@ def keeper_plan(
     cell_fd: int,
     plan_fd: int,
     status_fd: int,
+    number_of: Callable[[int], int] = int,
 ) -> bytes:
-    """What happens outside, up to bubblewrap's command line."""
+    """What happens outside, up to bubblewrap's command line.
+
+    `number_of` tells which number a descriptor of ours has in the keeper.
+    """
     plan = Plan()
     if cgroup2 is not None:
         plan.step("cgroup2", cgroup2)
@@ -116,24 +119,24 @@ def keeper_plan(
         plan.step("remove", path)
     binds = [bwrap.Bind(place.outside, place.inside, place.read_only) for place in shown]
     if walls.drop_to is not None:
-        binds = _stage(plan, shown)
+        binds = _stage(plan, shown, number_of)
     if walls.drop_to is not None:
         plan.step("user", walls.drop_to, walls.drop_to)
-    passed = {cell_fd, plan_fd, status_fd, *job.descriptors.values()}
-    for descriptor in sorted(passed):
-        plan.step("pass", descriptor)
+    cell, init_plan, status = map(number_of, (cell_fd, plan_fd, status_fd))
+    for number in sorted({cell, init_plan, status, *job.descriptors.values()}):
+        plan.step("pass", number)
     command = bwrap.arguments(
         walls.bubblewrap,
         walls.root,
         binds=binds,
         layers=_has_layers_inside(walls, job),
-        command=(f"/proc/self/fd/{cell_fd}", "init", str(plan_fd), str(status_fd)),
+        command=(f"/proc/self/fd/{cell}", "init", str(init_plan), str(status)),
     )
     plan.step("exec", *command)
     return plan.encode()
 
 
-def _stage(plan: Plan, shown: Sequence[Shown]) -> list[bwrap.Bind]:
+def _stage(plan: Plan, shown: Sequence[Shown], number_of: Callable[[int], int]) -> list[bwrap.Bind]:
     """Root's directories are often closed to others (/root is 0700), and files made inside must
     belong to the directory's owner: so they are mounted by descriptor, with ids mapped."""
     binds = []
@@ -142,7 +145,8 @@ def _stage(plan: Plan, shown: Sequence[Shown]) -> list[bwrap.Bind]:
         source = f"{_STAGE}/{layer or number}"
         owner = os.fstat(place.descriptor)
         kind = "layer" if layer == "cow" else "map" if place.mapped else "plain"
-        plan.step("stage", place.descriptor, source, kind, owner.st_uid, owner.st_gid)
+        descriptor = number_of(place.descriptor)
+        plan.step("stage", descriptor, source, kind, owner.st_uid, owner.st_gid)
         if layer is None:
             binds.append(bwrap.Bind(source, place.inside, place.read_only))
     if any(place.inside in _LAYERS for place in shown):

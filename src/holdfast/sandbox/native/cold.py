@@ -22,7 +22,14 @@ from holdfast.sandbox import languages
 from holdfast.sandbox.native import cellplan, cgroups, rootfs, seccomp
 from holdfast.sandbox.native._syscalls import landlock_abi
 from holdfast.sandbox.native.channels import Channels
-from holdfast.sandbox.native.keeper import Keeper, cell_program, memory_file
+from holdfast.sandbox.native.keeper import (
+    FIRST_SENT_FD,
+    Keeper,
+    cell_program,
+    memory_file,
+    spare_keeper,
+    write_memory_file,
+)
 from holdfast.sandbox.native.watch import Watch
 from holdfast.sandbox.runs import Entry, RunLedger
 
@@ -78,37 +85,35 @@ class NativeSandbox:
                 wants_result=program.tells_value,
                 owner=walls.drop_to,
             )
+            cell_fd = os.open(cell_program(), os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, cell_fd)
+            plan_fd = memory_file("holdfast-init", b"")
+            stack.callback(os.close, plan_fd)
+            shown = [
+                *cellplan.shown_directories(workspace.mount),
+                *self._tools(stack, walls, program),
+            ]
+            sent = [cell_fd, plan_fd, channels.status_inside, *channels.inside.values()]
+            sent += [place.descriptor for place in shown]
+            numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
             home = "/workspace" if workspace.mount.home else "/tmp"
             job = cellplan.Job(
                 argv=program.argv,
                 env=_environment(action, program, home=home),
                 limits=action.limits,
                 mount=workspace.mount,
-                descriptors=channels.inside,
+                descriptors={inside: numbers[fd] for inside, fd in channels.inside.items()},
                 files=_files(program, code, home=home),
             )
-            cell_fd = os.open(cell_program(), os.O_RDONLY | os.O_CLOEXEC)
-            stack.callback(os.close, cell_fd)
-            plan_fd = memory_file("holdfast-init", cellplan.init_plan(walls, job))
-            stack.callback(os.close, plan_fd)
-            shown = [*cellplan.shown_directories(job), *self._tools(stack, walls, program)]
-            # (4) The keeper; it starts while we go on.
-            keeper = Keeper(
-                prefix=self._prefix(walls, entry.id),
-                passed=[
-                    *(cell_fd, plan_fd, channels.status_inside),
-                    *channels.inside.values(),
-                    *(place.descriptor for place in shown),
-                ],
-            )
+            # (4) The keeper, started ahead where that is possible.
+            prefix = self._prefix(walls, entry.id)
+            keeper = Keeper(prefix=prefix) if prefix else spare_keeper.take()
             watch = Watch(action, keeper, channels.outside, workspace, started=started)
             async with watch:
-                # (5) The cgroup, with every limit in place before anything is in it.
+                # (5) The cgroup into which bubblewrap is born.
                 group = await self._group(walls, entry, watch)
                 if group is not None:
                     stack.callback(lambda: None if watch.is_gone else group.discard())
-                    _limit_group(group, action, workspace)
-                # (6) Go.
                 plan = cellplan.keeper_plan(
                     walls,
                     job,
@@ -119,9 +124,17 @@ class NativeSandbox:
                     cell_fd=cell_fd,
                     plan_fd=plan_fd,
                     status_fd=channels.status_inside,
+                    number_of=numbers.__getitem__,
                 )
-                keeper.begin(plan)
+                keeper.begin(plan, sent)
                 channels.close_inside()
+                # (6) While bubblewrap works: every limit, then the plan, then the word to go on.
+                if group is not None:
+                    _limit_group(group, action, workspace)
+                write_memory_file(plan_fd, cellplan.init_plan(walls, job))
+                channels.outside.say_go()
+                if not prefix:
+                    spare_keeper.renew()
                 # (7)-(9) Until the end, whatever its cause.
                 return await watch.until_end(
                     group, sink=sink, max_result_bytes=self._settings.max_result_bytes

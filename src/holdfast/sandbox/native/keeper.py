@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
@@ -15,6 +17,7 @@ import anyio
 from holdfast.core.errors import HoldfastError, LayerMissing, SandboxFailed
 from holdfast.sandbox.native import cgroups
 
+FIRST_SENT_FD = 64  # as in cell/keep.c
 _MOST_FRAME_BYTES = 256
 # bubblewrap's words when the kernel, a sysctl or AppArmor refuses the namespaces.
 _NO_NAMESPACES = ("new namespace", "uid map", "gid map", "No permissions", "unshare user")
@@ -35,29 +38,34 @@ def cell_program() -> str:
 
 
 def memory_file(name: str, content: bytes) -> int:
-    """A descriptor with this content, read from its start."""
+    """A new descriptor with this content, read from its start."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.lseek(descriptor, 0, os.SEEK_SET)
+        write_memory_file(descriptor, content)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
+def write_memory_file(descriptor: int, content: bytes) -> None:
+    """Fill an empty one."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+
+
 class Keeper:
     """The process that holds a run together and outlives it; see cell/keep.c."""
 
-    def __init__(self, *, prefix: Sequence[str], passed: Sequence[int]) -> None:
+    def __init__(self, *, prefix: Sequence[str] = ()) -> None:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._diagnostics, diagnostics = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._process = subprocess.Popen(
                 [*prefix, cell_program(), "keep", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(), *passed),
+                pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=diagnostics,  # bubblewrap's own words must not mix with the code's (ERR-2)
@@ -82,10 +90,11 @@ class Keeper:
     def pid(self) -> int:
         return self._process.pid
 
-    def begin(self, plan: bytes) -> None:
+    def begin(self, plan: bytes, descriptors: Sequence[int]) -> None:
+        """Hand over the plan; in it, `descriptors` have the numbers from FIRST_SENT_FD on."""
         descriptor = memory_file("holdfast-plan", plan)
         try:
-            socket.send_fds(self._line, [b"p"], [descriptor])
+            socket.send_fds(self._line, [b"p"], [descriptor, *descriptors])
         except OSError as error:
             raise self.failure("keep-line") from error
         finally:
@@ -148,3 +157,36 @@ class Keeper:
             code="HF-SANDBOX-BUILD",
             detail=detail,
         )
+
+
+class SpareKeeper:
+    """One keeper started ahead, while a run is being waited for, so that the next begins sooner.
+
+    It knows nothing yet and holds nothing; it ends with us, as every keeper does.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: tuple[int, Keeper] | None = None
+
+    def take(self) -> Keeper:
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == os.getpid():  # not the one of a parent we forked from
+            return kept[1]
+        return Keeper()
+
+    def renew(self) -> None:
+        with self._lock:
+            if self._kept is None or self._kept[0] != os.getpid():
+                self._kept = os.getpid(), Keeper()
+
+    def close(self) -> None:
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == os.getpid():
+            kept[1].close()
+
+
+spare_keeper = SpareKeeper()
+atexit.register(spare_keeper.close)

@@ -29,7 +29,7 @@ def init(walls: cellplan.Walls = WALLS, job: cellplan.Job = JOB) -> list[str]:
 
 def keep(walls: cellplan.Walls, job: cellplan.Job) -> list[str]:
     plan = cellplan.keeper_plan(
-        walls, job, cellplan.shown_directories(job), cgroup2="/g2", tasks=["/t"], remove=["/r"],
+        walls, job, cellplan.shown_directories(job.mount), cgroup2="/g2", tasks=["/t"], remove=["/r"],
         cell_fd=20, plan_fd=21, status_fd=22,
     )  # fmt: skip
     return plan.decode().split("\0")

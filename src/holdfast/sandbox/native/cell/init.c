@@ -1,6 +1,6 @@
 /* Inside the walls, PID 1 of the cell.
  *
- * (1) mounts; (2) rlimits; (3) no capability; (4) Landlock; (5) seccomp; (6) start the program;
+ * (0) wait for the word; (1) mounts; (2) rlimits; (3) no capability; (4) Landlock; (5) seccomp; (6) start the program;
  * (7) wait for its end, a limit, or the supervisor's death; (8) kill and reap every process;
  * (9) report. Only init holds the status socket, so the code cannot forge its own end. As PID 1 it
  * takes no signal from inside, and not being dumpable it can be neither traced nor read.
@@ -275,6 +275,9 @@ int init(int plan_fd, int status_fd) {
   /* An ignored SIGXFSZ would be inherited, and the filter lets nobody change it later. */
   signal(SIGXFSZ, SIG_DFL);
   signal(SIGPIPE, SIG_DFL);
+  /* The supervisor writes limits and plan while bubblewrap works; nothing is done before its word. */
+  char word;
+  if (recv(status_fd, &word, 1, 0) != 1) _exit(0);
   int listener = build(plan_read(plan_fd));
   close(plan_fd);
   pid_t program = start();

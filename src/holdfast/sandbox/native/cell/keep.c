@@ -32,6 +32,7 @@
 #endif
 #define MOST_WORDS 2048
 #define MOST_GROUPS 32
+#define FIRST_SENT_FD 64
 
 struct job {
   const char *cgroup2;             /* directory to be born in, or NULL */
@@ -49,10 +50,12 @@ struct job {
   char *argv[MOST_WORDS];
 };
 
+/* The plan comes with the run's descriptors, which get the numbers that the plan uses for them:
+ * FIRST_SENT_FD and up. A keeper can thus be started before anybody knows what it will keep. */
 static int receive_plan(int line_fd) {
   char byte;
   union {
-    char room[CMSG_SPACE(sizeof(int))];
+    char room[CMSG_SPACE(sizeof(int) * MOST_GROUPS)];
     struct cmsghdr align;
   } control;
   struct iovec part = {&byte, 1};
@@ -61,10 +64,17 @@ static int receive_plan(int line_fd) {
   ssize_t got = recvmsg(line_fd, &message, MSG_CMSG_CLOEXEC);
   if (got == 0) _exit(0); /* the supervisor left before it began: nothing to do */
   struct cmsghdr *header = got == 1 ? CMSG_FIRSTHDR(&message) : NULL;
-  if (header == NULL || header->cmsg_type != SCM_RIGHTS) die("keep-plan");
-  int fd;
-  memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  return fd;
+  if (header == NULL || header->cmsg_type != SCM_RIGHTS || message.msg_flags & MSG_CTRUNC)
+    die("keep-plan");
+  int sent[MOST_GROUPS];
+  size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  memcpy(sent, CMSG_DATA(header), count * sizeof(int));
+  for (size_t i = 1; i < count; i++) {
+    if (sent[i] >= FIRST_SENT_FD || dup3(sent[i], FIRST_SENT_FD + (int)i - 1, O_CLOEXEC) < 0)
+      die("keep-sent");
+    close(sent[i]);
+  }
+  return sent[0];
 }
 
 static void read_job(struct plan plan, struct job *job) {
@@ -272,7 +282,7 @@ int keep(int line_fd) {
   int pidfd = -1;
   pid_t child = start(&job, &pidfd);
   /* The keeper must not hold the run's pipes open, nor anything else of it. */
-  for (int i = 0; i < job.passed_count; i++) close(job.passed[i]);
+  for (int i = 0; i < MOST_GROUPS; i++) close(FIRST_SENT_FD + i);
   close(0);
   close(1);
   close(2);
