@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -194,7 +195,7 @@ def test_only_copy_on_write_has_changes_that_wait(folder):
     (workspaces := Path(os.environ["HOLDFAST_HOME"], "workspaces")).mkdir(mode=0o700)
     found = "act_" + "0" * 26
     (workspaces / found).mkdir()
-    noted = {"mode": "rw", "directory": str(folder), "made_ns": 1}
+    noted = {"mode": "rw", "directory": str(folder), "made_ns": time.time_ns()}
     (workspaces / found / "session.json").write_text(json.dumps(noted))
     for command in ("diff", "apply"):
         done = holdfast(command, found)

@@ -283,7 +283,7 @@ def test_nobody_unnamed_passes() -> None:
     assert stage.steps == ["write outcome"]
 
 
-@pytest.mark.requirement("SEC-2")
+@pytest.mark.requirement("AUD-1")
 def test_the_intent_names_variables_but_never_tells_their_values_nor_stdin() -> None:
     stage = Stage()
     perform(stage, action(env={"TOKEN": "hunter2"}, stdin=b"hunter2", want=RunCode("python", b"1")))

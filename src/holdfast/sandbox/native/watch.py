@@ -116,14 +116,16 @@ class Watch:
         limits = self._action.limits
         deadline = self._started + limits.wall_s
         next_walk = math.inf if self._workspace.bounded_by_kernel else 0.0
+        is_ending = False
         while not (self._is_ended and traffic.is_over):
             pause_s = min(_WATCH_EVERY_S, deadline - time.monotonic())
             with anyio.move_on_after(max(0.0, pause_s)) as pause:
                 await anyio.wait_readable(traffic)
             traffic.serve()
             now = time.monotonic()
-            if self._limit is not None or traffic.sink_error is not None:
-                self._require_an_end(now, deadline)
+            if is_ending:
+                if now >= deadline:
+                    raise _stuck()
                 continue
             limit = LimitName.OUTPUT if traffic.is_too_much else None
             if now >= deadline:
@@ -134,13 +136,9 @@ class Watch:
                 limit = None if await self._has_room() else LimitName.DISK
                 next_walk = now + 10 * (time.monotonic() - now)  # a tenth of one core at most
             if limit is not None or traffic.sink_error is not None:
-                self._limit = limit
+                self._limit, is_ending = limit, True
                 self._keeper.kill()
                 deadline = now + _TEARDOWN_S
-
-    def _require_an_end(self, now: float, deadline: float) -> None:
-        if now >= deadline:
-            raise _stuck()
 
     def _hear_keeper(self) -> bool:
         match self._keeper.heard():
