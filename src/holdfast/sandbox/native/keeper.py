@@ -90,6 +90,9 @@ class Keeper:
     def pid(self) -> int:
         return self._process.pid
 
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def begin(self, plan: bytes, descriptors: Sequence[int]) -> None:
         """Hand over the plan; in it, `descriptors` have the numbers from FIRST_SENT_FD on."""
         descriptor = memory_file("holdfast-plan", plan)
@@ -173,7 +176,9 @@ class SpareKeeper:
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is not None and kept[0] == os.getpid():  # not the one of a parent we forked from
-            return kept[1]
+            if kept[1].is_alive():
+                return kept[1]
+            kept[1].close()
         return Keeper()
 
     def renew(self) -> None:

@@ -253,6 +253,26 @@ static void empty_group(const char *group) {
   }
 }
 
+/* We are the subreaper: what a killed bubblewrap leaves behind, perhaps before it could tie it to its
+ * own life, is our child now. Returns when there is none left. */
+static void end_children(void) {
+  const struct timespec pause = {0, 300 * 1000};
+  for (;;) {
+    pid_t pid = waitpid(-1, NULL, WNOHANG);
+    if (pid > 0) continue;
+    if (pid < 0 && errno != EINTR) return;
+    char text[4096];
+    int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    for (char *rest = NULL, *word = strtok_r(text, " ", &rest); word != NULL;
+         word = strtok_r(NULL, " ", &rest))
+      if (strtol(word, NULL, 10) > 1) kill((pid_t)strtol(word, NULL, 10), SIGKILL);
+    nanosleep(&pause, NULL);
+  }
+}
+
 static int remove_groups(const struct job *job) {
   const struct timespec pause = {0, 500 * 1000};
   int left = 0;
@@ -271,7 +291,11 @@ static int remove_groups(const struct job *job) {
   return left;
 }
 
-int keep(int line_fd) {
+int keep(int inherited_fd) {
+  /* Down to 3: in a busy supervisor it has a number that the sent descriptors will need. */
+  int line_fd = fcntl(inherited_fd, F_DUPFD_CLOEXEC, 3);
+  if (line_fd < 0) return 125;
+  close(inherited_fd);
   report_fd = line_fd;
   struct job job = {0};
   report("hello");
@@ -298,7 +322,7 @@ int keep(int line_fd) {
   }
   int status = 0;
   waitpid(child, &status, 0);
-  while (waitpid(-1, NULL, 0) > 0) continue; /* init, and with it all of its namespace */
+  end_children();
   report("ended %d", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
   /* The supervisor reads the group's counters now; any byte, or its death, says "go on". */
   char byte;
