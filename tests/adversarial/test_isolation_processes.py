@@ -135,7 +135,7 @@ def test_init_that_was_made_least_important_still_reports_the_truth() -> None:
         "        while True: pass\n"
         "raise SystemExit(7)\n",
         timeout=8,
-        cpu_s=60,
+        limits={"cpu_s": 60},
     )
     assert (ran.status.value, ran.exit_code, ran.limit) == ("failed", 7, None)
 
@@ -152,8 +152,8 @@ def test_pid_numbers_run_out_without_harm_to_the_next_run() -> None:
         "    made += 1\n"
         "signal.pause()\n"
     )
-    bomb = holdfast.run_code(code, processes=16, timeout=5)
-    after = holdfast.run_code("1 + 1", processes=16)
+    bomb = holdfast.run_code(code, limits={"processes": 16}, timeout=5)
+    after = holdfast.run_code("1 + 1", limits={"processes": 16})
     assert bomb.limit == "processes"
     assert (after.status.value, after.value) == ("ok", 2)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import anyio
 import pytest
 
@@ -158,3 +160,21 @@ def test_a_missing_program_is_not_output_of_the_code():
     done = holdfast.run_command(["no-such-program"])
     assert (done.status, done.stdout, done.stderr) == (Status.ERROR, "", "")
     assert done.error.code == "HF-COMMAND-NOT-FOUND"
+
+
+@pytest.mark.requirement("INT-1")
+def test_blocking_calls_work_from_many_threads_and_inside_a_running_loop():
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        values = list(threads.map(lambda n: holdfast.run_code(f"{n} + 1").value, range(16)))
+    assert values == list(range(1, 17))
+
+    async def notebook():
+        return holdfast.run_code("6 * 7").value
+
+    assert anyio.run(notebook) == 42
+
+
+def test_an_option_that_does_not_exist_is_refused_and_not_dropped():
+    with pytest.raises(holdfast.BadInput, match="memroy") as caught:
+        holdfast.run_code("1", memroy="64m")
+    assert caught.value.code == "HF-UNKNOWN-OPTION"

@@ -15,27 +15,37 @@ from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution, OneSho
 Result = TypeVar("Result")
 
 
+class _OwnLoop:
+    """An event loop that is closed when its thread, and with it this object, ends."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self.run = self._runner.run
+
+    def __del__(self) -> None:
+        self._runner.close()
+
+
 class _ThreadLoop(threading.local):
-    """An event loop for each calling thread, made by its first call and closed with it.
+    """An event loop for each calling thread, made by its first call.
 
     No other thread is involved, so a call costs little, and Ctrl-C ends the run and cleans up
     before the caller sees it.
     """
 
     def __init__(self) -> None:
-        self._runner = asyncio.Runner()
+        self._loop = _OwnLoop()
 
     def call(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._runner.run(work())
-        # A notebook, or a coroutine that calls the blocking face: its thread has a loop already.
-        with ThreadPoolExecutor(max_workers=1) as other:
-            return other.submit(asyncio.run, work()).result()
-
-    def __del__(self) -> None:
-        self._runner.close()
+            pass
+        else:
+            # A notebook, or a coroutine that calls the blocking face: the thread's loop is busy.
+            with ThreadPoolExecutor(max_workers=1) as other:
+                return other.submit(asyncio.run, work()).result()
+        return self._loop.run(work())
 
 
 _loop = _ThreadLoop()
