@@ -17,9 +17,10 @@ from holdfast.core.errors import AuditFailed, SandboxFailed, WorkspaceError
 from holdfast.core.events import Event, EventKind
 from holdfast.core.types import Json, Principal, WorkspaceMode
 from holdfast.runtime.wiring import House
-from holdfast.sandbox import changes
+from holdfast.sandbox import apply, changes, diff
+from holdfast.sandbox.apply import ApplyReport
 from holdfast.sandbox.beneath import Beneath
-from holdfast.sandbox.changes import ApplyReport, Change
+from holdfast.sandbox.changes import Change
 from holdfast.sandbox.given import open_given
 from holdfast.sandbox.workspace_store import Session
 
@@ -52,7 +53,7 @@ def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
     """The changes as `git diff` writes them, cut at `max_bytes`."""
     session = _copy_on_write(house, workspace_id)
     with _layers(house, session) as (lower, upper):
-        return changes.unified_diff(lower, upper, max_bytes=max_bytes)
+        return diff.unified_diff(lower, upper, max_bytes=max_bytes)
 
 
 def foresee(house: House, workspace_id: str, *, force: bool) -> ApplyReport:
@@ -100,7 +101,7 @@ def take_over(house: House, workspace_id: str, *, force: bool, principal: Princi
 def _apply(
     house: House, session: Session, lower: Beneath, upper: Beneath, *, force: bool, dry_run: bool
 ) -> ApplyReport:
-    return changes.apply(
+    return apply.apply(
         lower,
         upper,
         house.protection,

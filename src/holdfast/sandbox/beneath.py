@@ -11,15 +11,26 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from typing import Protocol, Self
 
 from holdfast.core.errors import WorkspaceError
 from holdfast.core.types import FileEntry as Entry
+from holdfast.sandbox.descriptors import (
+    ENTRIES_MAX,
+    held,
+    kind_of,
+    make_one_dir,
+    new_owner,
+    open_regular,
+    pinned,
+    remove_tree,
+    replacing,
+    write_all,
+)
 from holdfast.sandbox.native._syscalls import (
     RESOLVE_BENEATH,
     RESOLVE_NO_MAGICLINKS,
@@ -27,6 +38,7 @@ from holdfast.sandbox.native._syscalls import (
     RESOLVE_NO_XDEV,
     openat2,
 )
+from holdfast.sandbox.refusals import refusal, refused, telling
 
 # A mount inside the root was put there by somebody else and is no part of the workspace.
 _RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
@@ -34,14 +46,8 @@ _RACES_MAX = 128  # tries while somebody renames directories under a path with `
 _LINKS_MAX = 40  # the kernel's own bound
 _PATH_BYTES_MAX = 4096
 _NAME_BYTES_MAX = 255
-_BATCH = 4096
 _BLOCK_BYTES = 4096
 _INSIDE = "workspace"  # where the sandbox sees the root: `/workspace/a.txt` is `a.txt`
-
-ENTRIES_MAX = 1_000_000
-"""Bound of a walk that was given none: more is a workspace made to wear us out."""
-
-Kind = Literal["file", "dir", "symlink", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,58 +65,6 @@ class Judge(Protocol):
     """Raises `WorkspaceError` for a place (links already followed) that may not be touched."""
 
     def __call__(self, path: str, *, writing: bool) -> None: ...
-
-
-_REFUSALS = {
-    errno.EXDEV: ("HF-PATH-OUTSIDE", "leads out of the workspace"),
-    errno.ELOOP: ("HF-PATH-OUTSIDE", "goes through a link that is not followed"),
-    errno.EINVAL: ("HF-PATH-INVALID", "does not end in a name that can be used here"),
-    errno.ENAMETOOLONG: ("HF-PATH-INVALID", "is too long"),
-    errno.ENOENT: ("HF-NOT-FOUND", "does not exist"),
-    errno.ENOTDIR: ("HF-NOT-A-DIRECTORY", "is no directory, or goes through something that is not"),
-    errno.EISDIR: ("HF-NOT-A-FILE", "is a directory"),
-    errno.EEXIST: ("HF-ALREADY-EXISTS", "exists already"),
-    errno.ENOTEMPTY: ("HF-NOT-EMPTY", "is a directory that is not empty"),
-    errno.ENOSPC: ("HF-DISK-FULL", "does not fit: the disk is full"),
-    errno.EDQUOT: ("HF-DISK-FULL", "does not fit: the quota is used up"),
-    errno.EFBIG: ("HF-FILE-TOO-LARGE", "is larger than a file may be here"),
-    errno.EROFS: ("HF-READ-ONLY", "lies on a read-only file system"),
-    errno.EACCES: ("HF-NO-PERMISSION", "may not be accessed by this user"),
-    errno.EPERM: ("HF-NO-PERMISSION", "may not be accessed by this user"),
-    errno.EBUSY: ("HF-IN-USE", "is in use"),
-    errno.EAGAIN: ("HF-IN-USE", "is being moved all the time"),
-}
-_MENDS = {
-    "HF-PATH-OUTSIDE": "Use a path inside the workspace, without links that lead out.",
-    "HF-PATH-INVALID": "Use a path relative to the workspace, such as src/main.py.",
-    "HF-NOT-A-FILE": "Name a regular file.",
-    "HF-NOT-EMPTY": "Remove it recursively.",
-    "HF-DISK-FULL": "Remove files, or raise the disk limit.",
-    "HF-FILE-TOO-LARGE": "Use a smaller file, or raise the file size limit.",
-    "HF-EXTENSION-BLOCKED": "Use another name, or change the blocked extensions.",
-    "HF-WORKSPACE-FULL": "Remove files, or raise the limit.",
-    "HF-WORKSPACE-TOO-LARGE": "Name a smaller directory, or raise the file count limit.",
-}
-
-
-def refused(path: str, code: str, why: str, *, detail: str = "") -> WorkspaceError:
-    """The error that names the path as the user typed it and nothing else of the host (ERR-1)."""
-    shown = repr(path if len(path) <= 200 else path[:200] + "…")
-    return WorkspaceError(f"{shown} {why}", mend=_MENDS.get(code, ""), code=code, detail=detail)
-
-
-def refusal(path: str, error: OSError) -> WorkspaceError:
-    """What an operating system's error on `path` means to a user."""
-    code, why = _REFUSALS.get(error.errno or 0, ("HF-WORKSPACE", "cannot be used"))
-    return refused(path, code, why, detail=errno.errorcode.get(error.errno or 0, ""))
-
-
-@contextmanager
-def _telling(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise refusal(path, error) from error
 
 
 def inner_path(text: str) -> str:
@@ -141,173 +95,6 @@ def is_blocked(name: str, extensions: Collection[str]) -> bool:
     """
     bare = name.casefold().rstrip(". ")
     return any(bare.endswith("." + extension.casefold().lstrip(".")) for extension in extensions)
-
-
-def kind_of(mode: int) -> Kind:
-    """The word for a file type."""
-    if stat.S_ISREG(mode):
-        return "file"
-    if stat.S_ISDIR(mode):
-        return "dir"
-    return "symlink" if stat.S_ISLNK(mode) else "other"
-
-
-@contextmanager
-def held(fd: int) -> Iterator[int]:
-    """A descriptor that is closed at the end."""
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def pinned(fd: int) -> str:
-    """A path that means exactly what an O_PATH descriptor holds, whatever happens to its name."""
-    return f"/proc/self/fd/{fd}"
-
-
-def open_regular(node: int) -> int:
-    """A readable descriptor of an O_PATH one; anything but a regular file is EINVAL.
-
-    The type is known before the open, so no FIFO hangs it and no device notices it.
-    """
-    if not stat.S_ISREG(os.fstat(node).st_mode):
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    return os.open(pinned(node), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write every byte, or raise."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def copy_data(source: int, target: int) -> None:
-    """Copy a file's bytes and leave its holes holes: a sparse terabyte must not fill the disk."""
-    size, at = os.fstat(source).st_size, 0
-    while at < size:
-        try:
-            at = os.lseek(source, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole is left
-                break
-            raise
-        end = os.lseek(source, at, os.SEEK_HOLE)
-        os.lseek(target, at, os.SEEK_SET)
-        while at < end and (part := os.pread(source, min(1 << 20, end - at), at)):
-            write_all(target, part)
-            at += len(part)
-        size = min(size, os.fstat(source).st_size)
-    os.ftruncate(target, size)
-
-
-def new_owner(dir_fd: int) -> tuple[int, int] | None:
-    """Root's new files belong to whom the directory belongs to; others can give nothing away."""
-    if os.geteuid() != 0:
-        return None
-    status = os.fstat(dir_fd)
-    return status.st_uid, status.st_gid
-
-
-@contextmanager
-def replacing(
-    dir_fd: int, name: str, *, mode: int, owner: tuple[int, int] | None, durable: bool = False
-) -> Iterator[int]:
-    """A descriptor to write to; `name` becomes that file at the end, in one step or not at all.
-
-    The rename replaces a link or a hard link and never writes through it. Set-id bits are dropped.
-    """
-    temporary = f".holdfast-{secrets.token_hex(8)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=dir_fd)
-    try:
-        with held(fd):
-            yield fd
-            if owner is not None:
-                os.fchown(fd, *owner)
-            os.fchmod(fd, mode & 0o777)
-            if durable:
-                os.fsync(fd)
-        os.rename(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-    except BaseException:
-        try:
-            os.unlink(temporary, dir_fd=dir_fd)
-        except FileNotFoundError:
-            pass
-        raise
-
-
-def make_one_dir(dir_fd: int, name: str, *, mode: int = 0o755) -> None:
-    """One new directory that belongs to whom its parent belongs to."""
-    os.mkdir(name, mode & 0o777, dir_fd=dir_fd)
-    owner = new_owner(dir_fd)
-    if owner is not None:
-        os.chown(name, *owner, dir_fd=dir_fd, follow_symlinks=False)
-
-
-def unlock(dir_fd: int, name: str) -> bool:
-    """Give a directory's owner back the rights to it; True if they were missing.
-
-    Code can `chmod 0` a directory to hide what is in it from whoever cleans up.
-    """
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held(os.open(name, flags, dir_fd=dir_fd)) as node:
-        mode = stat.S_IMODE(os.fstat(node).st_mode)
-        if mode & 0o700 == 0o700:
-            return False
-        os.chmod(pinned(node), mode | 0o700)
-        return True
-
-
-def remove_tree(dir_fd: int, name: str, *, max_entries: int = ENTRIES_MAX) -> None:
-    """Remove a directory with all in it; links are removed, never followed.
-
-    Deeper directories are first moved up into the one that goes, so that two descriptors are
-    enough for any depth: a tree of ten thousand levels must not be a way to stay.
-    """
-    unlock(dir_fd, name)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held(os.open(name, flags, dir_fd=dir_fd)) as top:
-        left = max_entries
-        while names := _some_names(top):
-            for child in names:
-                left -= 1
-                if left < 0:  # somebody adds as fast as we remove
-                    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-                if not _unlinked(top, child):
-                    _dissolve(top, child)
-    os.rmdir(name, dir_fd=dir_fd)
-
-
-def _some_names(fd: int) -> list[str]:
-    with os.scandir(fd) as found:
-        return [entry.name for entry, _ in zip(found, range(_BATCH), strict=False)]
-
-
-def _unlinked(dir_fd: int, name: str) -> bool:
-    try:
-        os.unlink(name, dir_fd=dir_fd)
-    except FileNotFoundError:
-        return True
-    except IsADirectoryError:
-        return False
-    return True
-
-
-def _dissolve(top: int, name: str) -> None:
-    unlock(top, name)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held(os.open(name, flags, dir_fd=top)) as fd:
-        for child in _some_names(fd):
-            if not _unlinked(fd, child):
-                unlock(fd, child)  # moving a directory changes its `..`
-                os.rename(child, f".{secrets.token_hex(8)}", src_dir_fd=fd, dst_dir_fd=top)
-    try:
-        os.rmdir(name, dir_fd=top)
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:  # more than one batch: the next round takes the rest
-            raise
 
 
 class Beneath:
@@ -405,7 +192,7 @@ class Beneath:
     # The file API: what users type, WorkspaceError.
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        with _telling(path), held(self._open(inner_path(path), os.O_PATH)) as node:
+        with telling(path), held(self._open(inner_path(path), os.O_PATH)) as node:
             self._ask(self._place(node), writing=False)
             status = os.fstat(node)
             if not stat.S_ISREG(status.st_mode):
@@ -432,7 +219,7 @@ class Beneath:
     ) -> None:
         if len(data) > max_file_bytes:
             raise refused(path, "HF-FILE-TOO-LARGE", f"is larger than {max_file_bytes} bytes")
-        with _telling(path):
+        with telling(path):
             inner = self._landing(inner_path(path))
             with self._entrance(inner) as (base, missing, name):
                 if is_blocked(name, blocked_extensions):
@@ -460,7 +247,7 @@ class Beneath:
 
     def list(self, path: str = ".", *, max_entries: int = 10_000) -> tuple[Entry, ...]:
         inner = inner_path(path)
-        with _telling(path), held(self._open(inner, os.O_PATH | os.O_DIRECTORY)) as node:
+        with telling(path), held(self._open(inner, os.O_PATH | os.O_DIRECTORY)) as node:
             place = self._place(node)
             self._ask(place, writing=False)
             with held(os.open(pinned(node), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
@@ -475,7 +262,7 @@ class Beneath:
         """What a name is, a link being a link; None if there is nothing."""
         inner = inner_path(path)
         try:
-            with _telling(path), held(self._open(inner, os.O_PATH | os.O_NOFOLLOW)) as node:
+            with telling(path), held(self._open(inner, os.O_PATH | os.O_NOFOLLOW)) as node:
                 self._ask(self._place(node), writing=False)
                 return _entry(inner.rpartition("/")[2], inner, os.fstat(node))
         except WorkspaceError as error:
@@ -488,7 +275,7 @@ class Beneath:
 
     def make_dir(self, path: str, *, max_files: int) -> None:
         """A directory and those on the way to it; one that exists already is fine."""
-        with _telling(path), self._entrance(inner_path(path)) as (base, missing, name):
+        with telling(path), self._entrance(inner_path(path)) as (base, missing, name):
             self._ask("/".join([*_some(self._place(base)), *missing, name]), writing=True)
             old = None if missing else _lstat(base, name)
             if old is not None:
@@ -502,9 +289,9 @@ class Beneath:
     def move(self, source: str, target: str, *, blocked_extensions: Collection[str] = ()) -> None:
         """Give `source` another name; a file in the way is replaced, links move as links."""
         with (
-            _telling(source),
+            telling(source),
             self._existing(inner_path(source)) as (source_fd, source_name),
-            _telling(target),
+            telling(target),
             self._existing(inner_path(target)) as (target_fd, target_name),
         ):
             if is_blocked(target_name, blocked_extensions):
@@ -520,7 +307,7 @@ class Beneath:
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file, a link itself, or a directory (with what is in it if `recursive`)."""
-        with _telling(path), self._existing(inner_path(path)) as (parent, name):
+        with telling(path), self._existing(inner_path(path)) as (parent, name):
             is_dir = stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
             place = _join(self._place(parent), name)
             self._ask_tree(place, place, is_dir=is_dir and recursive)

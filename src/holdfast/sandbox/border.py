@@ -16,21 +16,19 @@ from dataclasses import dataclass
 
 from holdfast.core.errors import WorkspaceError
 from holdfast.core.types import Finding
-from holdfast.sandbox.beneath import (
+from holdfast.sandbox.beneath import Beneath, Visit, is_blocked
+from holdfast.sandbox.descriptors import (
     ENTRIES_MAX,
-    Beneath,
-    Visit,
     copy_data,
     held,
-    is_blocked,
     open_regular,
     pinned,
-    refusal,
     remove_tree,
     replacing,
     unlock,
 )
 from holdfast.sandbox.protected import Found, Protection, own_treatment
+from holdfast.sandbox.refusals import refusal
 
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 _PLAIN_DIR = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -18,7 +18,8 @@ from importlib import resources
 from typing import Literal
 
 from holdfast.core.errors import ConfigError
-from holdfast.sandbox.beneath import Beneath, Visit, refused
+from holdfast.sandbox.beneath import Beneath, Visit
+from holdfast.sandbox.refusals import refused
 
 _WILD = re.compile(r"[*?\[]")
 _KINDS = ("file", "dir", "any")

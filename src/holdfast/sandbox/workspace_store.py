@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from holdfast.core.errors import HoldfastError, WorkspaceError
 from holdfast.core.types import WorkspaceMode, WorkspaceRequest, check_id
-from holdfast.sandbox.beneath import remove_tree
+from holdfast.sandbox.descriptors import remove_tree
 from holdfast.sandbox.placeholders import Placeholders
 
 _MOST_ENTRIES_TO_REMOVE = 10_000_000

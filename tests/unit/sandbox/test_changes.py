@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import WorkspaceError
-from holdfast.sandbox import changes as changes_module
+from holdfast.sandbox import diff as diff_module
+from holdfast.sandbox.apply import ApplyReport, apply
 from holdfast.sandbox.beneath import Beneath
-from holdfast.sandbox.changes import ApplyReport, Change, apply, changes, unified_diff
+from holdfast.sandbox.changes import Change, changes
+from holdfast.sandbox.diff import unified_diff
 from holdfast.sandbox.protected import load
 
 FAR_FUTURE_NS = 1 << 62
@@ -211,7 +213,7 @@ lines = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=30)
 @given(lines, lines, st.sampled_from([0, 10_000]), st.sampled_from(["", "end"]))
 def test_hunks_turn_the_old_lines_into_the_new_ones(old, new, pairs_left, end):
     old = old + [end] * bool(end)
-    text, _ = changes_module._hunks(old, new, pairs_left)
+    text, _ = diff_module._hunks(old, new, pairs_left)
     made, at = [], 0
     rows = text.replace("\n\\ No newline at end of file\n", "\0").split("\n")
     for row in "\n".join(rows).replace("\0", "~\n").splitlines():

@@ -10,26 +10,15 @@ None of them: the run is refused with the reason and the mend (ISO-4).
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import signal
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.core.errors import LayerMissing, SandboxFailed
-from holdfast.core.limits import Limits
-
 NEEDED = frozenset({"memory", "pids", "cpu"})
 _USEFUL_V1 = ("memory", "pids", "cpu", "cpuacct", "blkio")
-_USEFUL_V2 = ("memory", "pids", "cpu", "io")
-_OWN_PROCESSES = 2  # bubblewrap's monitor and init share the group with the program
-_PERIOD_US = 100_000
-_DISCARD_TRIES = 400
-_DISCARD_PAUSE_S = 0.005
+USEFUL_V2 = ("memory", "pids", "cpu", "io")
 
 Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
 
@@ -67,17 +56,6 @@ class Choice:
     mend: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """What a group has used and refused so far."""
-
-    cpu_s: float | None = None
-    memory_peak: int | None = None
-    out_of_memory: int = 0
-    forks_refused: int = 0
-    io_bytes: int | None = None
-
-
 def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
     """The cgroup mounts in the text of /proc/self/mountinfo."""
     found = []
@@ -105,7 +83,7 @@ def parse_membership(text: str) -> dict[str, str]:
     return paths
 
 
-def _below(mount: Mount, path: str) -> str:
+def directory_of(mount: Mount, path: str) -> str:
     """Our place as a directory: the mount may itself begin deeper (a container's view)."""
     top = mount.root.rstrip("/")
     # Not below what is mounted (another cgroup namespace's view): the mount is all we can reach.
@@ -118,10 +96,10 @@ def choose(facts: Facts) -> Choice:
     unified = next((mount for mount in facts.mounts if mount.version == 2), None)
     if facts.euid == 0:
         if unified is not None and facts.unified_controllers >= NEEDED:
-            names = [name for name in _USEFUL_V2 if name in facts.unified_controllers]
+            names = [name for name in USEFUL_V2 if name in facts.unified_controllers]
             return Choice("v2-root", dict.fromkeys(names, unified.point))
         v1 = {
-            name: _below(mount, facts.membership.get(name, "/"))
+            name: directory_of(mount, facts.membership.get(name, "/"))
             for mount in facts.mounts
             if mount.version == 1
             for name in mount.controllers
@@ -158,12 +136,12 @@ def choose(facts: Facts) -> Choice:
 
 def gather() -> Facts:
     """Look at this host."""
-    mounts = parse_mounts(_read("/proc/self/mountinfo"))
+    mounts = parse_mounts(read_text("/proc/self/mountinfo"))
     unified = next((mount for mount in mounts if mount.version == 2), None)
-    controllers = _read(f"{unified.point}/cgroup.controllers") if unified else ""
+    controllers = read_text(f"{unified.point}/cgroup.controllers") if unified else ""
     return Facts(
         mounts=mounts,
-        membership=parse_membership(_read("/proc/self/cgroup")),
+        membership=parse_membership(read_text("/proc/self/cgroup")),
         unified_controllers=frozenset(controllers.split()),
         euid=os.geteuid(),
         user_systemd=os.path.exists(f"{runtime_directory()}/systemd/private"),
@@ -175,163 +153,6 @@ def runtime_directory() -> str:
     return os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
 
 
-def settings_v1(limits: Limits) -> tuple[tuple[str, str, str, bool], ...]:
-    """(controller, file, value, required) for each limit, v1's spelling."""
-    memory = str(limits.memory_bytes)
-    return (
-        ("memory", "memory.limit_in_bytes", memory, True),
-        ("memory", "memory.memsw.limit_in_bytes", memory, False),  # only with swap accounting
-        ("memory", "memory.swappiness", "0", False),
-        ("pids", "pids.max", str(limits.processes + _OWN_PROCESSES), True),
-        ("cpu", "cpu.cfs_period_us", str(_PERIOD_US), True),
-        ("cpu", "cpu.cfs_quota_us", str(int(limits.cpus * _PERIOD_US)), True),
-    )
-
-
-def settings_v2(limits: Limits) -> tuple[tuple[str, str, str, bool], ...]:
-    """The same in v2's spelling. Not `memory.oom.group`: init must live to tell the end."""
-    return (
-        ("memory", "memory.max", str(limits.memory_bytes), True),
-        ("memory", "memory.swap.max", "0", False),
-        ("pids", "pids.max", str(limits.processes + _OWN_PROCESSES), True),
-        ("cpu", "cpu.max", f"{int(limits.cpus * _PERIOD_US)} {_PERIOD_US}", True),
-    )
-
-
-class Group:
-    """The cgroup of one run. Made here, joined and removed by the keeper."""
-
-    def __init__(self, version: Literal[1, 2], directories: Mapping[str, str]) -> None:
-        self.version = version
-        self._directories = directories
-
-    @property
-    def remove(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._directories.values()))
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        return tuple(f"{path}/tasks" for path in self.remove) if self.version == 1 else ()
-
-    @property
-    def unified(self) -> str | None:
-        return self.remove[0] if self.version == 2 else None
-
-    def discard(self) -> None:
-        """Remove the group if it is still there: the run never began, or its keeper was killed.
-
-        Then its processes are dying but not yet dead, and the kernel removes no group before.
-        """
-        tries = _DISCARD_TRIES
-        for path in self.remove:
-            while not _removed(path) and (tries := tries - 1) > 0:
-                time.sleep(_DISCARD_PAUSE_S)
-
-    def limit(self, limits: Limits, *, io_device: str | None) -> None:
-        """Write every limit; one that is needed and cannot be written is a refusal."""
-        wanted = settings_v1(limits) if self.version == 1 else settings_v2(limits)
-        for controller, file, value, required in wanted:
-            directory = self._directories.get(controller)
-            if directory is None and not required:
-                continue
-            try:
-                _write(f"{directory}/{file}", value)
-            except OSError as error:
-                if required:
-                    raise SandboxFailed(
-                        f"the kernel refused the {controller} limit of the cgroup",
-                        mend="Run `holdfast doctor`.",
-                        code="HF-CGROUP-LIMIT",
-                        detail=f"{file}={value}: {error}",
-                    ) from error
-        if io_device is not None:
-            self._limit_io(limits.io_bytes_per_s, io_device)
-
-    def _limit_io(self, bytes_per_s: int, device: str) -> None:
-        # Bandwidth is a courtesy to neighbours, not a wall: without the controller, or on a
-        # file system without a block device, there is nothing to write to (LIM-3).
-        try:
-            if self.version == 2 and "io" in self._directories:
-                text = f"{device} rbps={bytes_per_s} wbps={bytes_per_s}"
-                _write(f"{self._directories['io']}/io.max", text)
-            elif "blkio" in self._directories:
-                for way in ("read", "write"):
-                    path = f"{self._directories['blkio']}/blkio.throttle.{way}_bps_device"
-                    _write(path, f"{device} {bytes_per_s}")
-        except OSError:
-            return
-
-    def counters(self) -> Counters:
-        """What the kernel counted; a counter this kernel lacks is None."""
-        if self.version == 2:
-            base = self.remove[0]
-            cpu = _keyed(f"{base}/cpu.stat").get("usage_usec")
-            io = re.findall(r"[rw]bytes=(\d+)", _read(f"{base}/io.stat"))
-            return Counters(
-                cpu_s=None if cpu is None else cpu / 1e6,
-                memory_peak=_number(f"{base}/memory.peak"),
-                out_of_memory=_keyed(f"{base}/memory.events").get("oom_kill", 0),
-                forks_refused=_keyed(f"{base}/pids.events").get("max", 0),
-                io_bytes=sum(map(int, io)) if "io" in self._directories else None,
-            )
-        where = self._directories
-        memory = where["memory"]
-        cpu_ns = _number(f"{where['cpuacct']}/cpuacct.usage") if "cpuacct" in where else None
-        io_bytes = None
-        if "blkio" in where:
-            io_bytes = _keyed(f"{where['blkio']}/blkio.throttle.io_service_bytes").get("Total", 0)
-        return Counters(
-            cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
-            memory_peak=_number(f"{memory}/memory.max_usage_in_bytes"),
-            out_of_memory=_keyed(f"{memory}/memory.oom_control").get("oom_kill", 0),
-            forks_refused=_keyed(f"{where['pids']}/pids.events").get("max", 0),
-            io_bytes=io_bytes,
-        )
-
-
-def make_group(choice: Choice, name: str) -> Group:
-    """A new, empty group as root. `name` is an id that `check_id` has seen or that we made."""
-    version: Literal[1, 2] = 2 if choice.way == "v2-root" else 1
-    try:
-        if version == 2:
-            _delegate(next(iter(choice.bases.values())), choice.bases)
-        directories = {}
-        for controller, base in choice.bases.items():
-            own = f"{base}/holdfast"
-            if not os.path.isdir(own):
-                os.makedirs(own, exist_ok=True)
-            if version == 2:
-                _delegate(own, choice.bases)
-            directories[controller] = f"{own}/{name}"
-        for path in dict.fromkeys(directories.values()):
-            os.mkdir(path)
-    except OSError as error:
-        mend = "Run `holdfast doctor`; the cgroup file system must be writable."
-        if error.errno == errno.EBUSY and version == 2:
-            # A container's own root group: unlike the host's, it cannot both hold processes and
-            # limit groups below it. Moving other people's processes is not ours to do.
-            mend = (
-                "Move the container's processes into a group of their own before Holdfast starts: "
-                "mkdir /sys/fs/cgroup/main && while read pid; do echo $pid > "
-                "/sys/fs/cgroup/main/cgroup.procs; done < /sys/fs/cgroup/cgroup.procs"
-            )
-        raise LayerMissing(
-            "no cgroup can be made on this host",
-            mend=mend,
-            code="HF-LAYER-CGROUP",
-            detail=str(error),
-        ) from error
-    return Group(version, directories)
-
-
-def scope_command(name: str) -> list[str]:
-    """systemd's own tool asks the user's manager for a delegated scope and then becomes us."""
-    return [
-        "systemd-run", "--user", "--scope", "--quiet", "--collect",
-        f"--unit=holdfast-{name}", "--property=Delegate=yes", "--",
-    ]  # fmt: skip
-
-
 def scope_environment() -> dict[str, str]:
     """With which systemd-run finds the user's manager. Nothing else of our environment goes along,
     and the keeper gives bubblewrap an empty one (ISO-3)."""
@@ -340,81 +161,8 @@ def scope_environment() -> dict[str, str]:
     return environment | ({"DBUS_SESSION_BUS_ADDRESS": bus} if bus else {})
 
 
-def group_in_scope(keeper_pid: int) -> Group:
-    """The group below the scope in which systemd put the keeper.
-
-    A v2 group with controllers for its children may hold no process itself, so the keeper moves
-    into a leaf of its own first.
-    """
-    facts = gather()
-    unified = next((mount for mount in facts.mounts if mount.version == 2), None)
-    path = parse_membership(_read(f"/proc/{keeper_pid}/cgroup")).get("", "")
-    try:
-        if unified is None or "holdfast-" not in path:
-            raise OSError(f"not in a scope of ours: {path}")
-        scope = _below(unified, path)
-        os.mkdir(f"{scope}/keeper")
-        _write(f"{scope}/keeper/cgroup.procs", str(keeper_pid))
-        available = _read(f"{scope}/cgroup.controllers").split()
-        names = [name for name in _USEFUL_V2 if name in available]
-        if not set(names) >= NEEDED:
-            raise OSError(f"systemd delegates only: {available}")
-        _delegate(scope, dict.fromkeys(names, ""))
-        os.mkdir(f"{scope}/cell")
-    except OSError as error:
-        raise LayerMissing(
-            "the user's systemd gave no usable cgroup",
-            mend="Run `holdfast doctor`; the memory, pids and cpu controllers must be delegated "
-            "to user sessions.",
-            code="HF-LAYER-CGROUP",
-            detail=str(error),
-        ) from error
-    return Group(2, dict.fromkeys(names, f"{scope}/cell"))
-
-
-def _delegate(directory: str, controllers: Mapping[str, str]) -> None:
-    enabled = _read(f"{directory}/cgroup.subtree_control").split()
-    missing = [f"+{name}" for name in controllers if name not in enabled]
-    if missing:
-        _write(f"{directory}/cgroup.subtree_control", " ".join(missing))
-
-
-def block_device(st_dev: int) -> str | None:
-    """`major:minor` of the whole disk behind a file system; throttles take no partitions."""
-    major, minor = os.major(st_dev), os.minor(st_dev)
-    node = f"/sys/dev/block/{major}:{minor}"
-    if major == 0 or not os.path.exists(node):
-        return None
-    if os.path.exists(f"{node}/partition"):
-        return _read(f"{os.path.realpath(node)}/../dev").strip() or None
-    return f"{major}:{minor}"
-
-
-def _removed(path: str) -> bool:
-    """True when nothing more can be done; else what is in the group was killed once more."""
-    try:
-        os.rmdir(path)
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            return True
-        for word in _read(f"{path}/cgroup.procs").split():
-            pid = int(word)
-            if pid > 1:  # 0 stands for a process that our PID namespace does not show
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-        return False
-    return True
-
-
-def _write(path: str, value: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, value.encode())
-    finally:
-        os.close(descriptor)
-
-
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """A small file of the kernel's; one that is not there is empty."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -425,13 +173,3 @@ def _read(path: str) -> str:
         return ""
     finally:
         os.close(descriptor)
-
-
-def _number(path: str) -> int | None:
-    text = _read(path).strip()
-    return int(text) if text.isdigit() else None
-
-
-def _keyed(path: str) -> dict[str, int]:
-    pairs = (line.rsplit(" ", 1) for line in _read(path).splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

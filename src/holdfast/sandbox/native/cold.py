@@ -19,7 +19,7 @@ from holdfast.core.errors import BadInput, LayerMissing
 from holdfast.core.ports import Slot, WorkspaceLease
 from holdfast.core.types import Action, OutputSink, RunCode, RunCommand, RunResult
 from holdfast.sandbox import languages
-from holdfast.sandbox.native import cellplan, cgroups, rootfs, seccomp
+from holdfast.sandbox.native import cellplan, cgroups, groups, rootfs, seccomp
 from holdfast.sandbox.native._syscalls import landlock_abi
 from holdfast.sandbox.native.channels import Channels
 from holdfast.sandbox.native.keeper import (
@@ -142,17 +142,17 @@ class NativeSandbox:
 
     def _prefix(self, walls: cellplan.Walls, run_id: str) -> list[str]:
         in_scope = walls.cgroup and self._layers.cgroup.way == "systemd-user"
-        return cgroups.scope_command(run_id) if in_scope else []
+        return groups.scope_command(run_id) if in_scope else []
 
     async def _group(
         self, walls: cellplan.Walls, entry: Entry, watch: Watch
-    ) -> cgroups.Group | None:
+    ) -> groups.Group | None:
         if not walls.cgroup:
             return None
         if self._layers.cgroup.way == "systemd-user":
             # In a user's scope a group can only be made once the keeper is in it.
             return await watch.group_in_scope()
-        group = cgroups.make_group(self._layers.cgroup, entry.id)
+        group = groups.make_group(self._layers.cgroup, entry.id)
         entry.note_groups(group.remove)
         return group
 
@@ -268,7 +268,7 @@ def _files(program: languages.Program, code: bytes, *, home: str) -> dict[str, b
     return files
 
 
-def _limit_group(group: cgroups.Group, action: Action, workspace: WorkspaceLease) -> None:
+def _limit_group(group: groups.Group, action: Action, workspace: WorkspaceLease) -> None:
     directory = workspace.mount.dir_fd
-    device = None if directory is None else cgroups.block_device(os.fstat(directory).st_dev)
+    device = None if directory is None else groups.block_device(os.fstat(directory).st_dev)
     group.limit(action.limits, io_device=device)

@@ -10,7 +10,7 @@ from holdfast.core.errors import BadInput, HoldfastError, WorkspaceError
 from holdfast.core.limits import LimitName, Limits
 from holdfast.core.plain import plain
 from holdfast.core.types import Json, RunResult, Usage
-from holdfast.sandbox.native.cgroups import Counters
+from holdfast.sandbox.native.groups import Counters
 from holdfast.sandbox.native.traffic import Traffic
 
 _MOST_RESULT_VALUES = 200_000

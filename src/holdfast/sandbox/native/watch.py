@@ -17,7 +17,7 @@ from holdfast.core.errors import HoldfastError, SandboxFailed
 from holdfast.core.limits import LimitName
 from holdfast.core.ports import WorkspaceLease
 from holdfast.core.types import Action, OutputSink, RunResult
-from holdfast.sandbox.native import cgroups
+from holdfast.sandbox.native import groups
 from holdfast.sandbox.native.channels import Outside
 from holdfast.sandbox.native.conclusion import conclude, limit_of
 from holdfast.sandbox.native.keeper import Keeper
@@ -68,7 +68,7 @@ class Watch:
                     continue
         self._keeper.close()
 
-    async def group_in_scope(self) -> cgroups.Group:
+    async def group_in_scope(self) -> groups.Group:
         """In a user's scope the keeper must first be there to make its group beside it."""
         there = False
         try:
@@ -79,10 +79,10 @@ class Watch:
                 self._keeper.abandon()
         if not there:
             raise self._keeper.failure("systemd-scope")
-        return cgroups.group_in_scope(self._keeper.pid)
+        return groups.group_in_scope(self._keeper.pid)
 
     async def until_end(
-        self, group: cgroups.Group | None, *, sink: OutputSink | None, max_result_bytes: int
+        self, group: groups.Group | None, *, sink: OutputSink | None, max_result_bytes: int
     ) -> RunResult:
         limits = self._action.limits
         with Traffic(
@@ -97,7 +97,7 @@ class Watch:
         wall_s = time.monotonic() - self._started
         if self._limit is None and not await self._has_room():
             self._limit = LimitName.DISK  # a writer quicker than the watch
-        counters = group.counters() if group else cgroups.Counters()
+        counters = group.counters() if group else groups.Counters()
         self._keeper.release()
         await self._until_gone()
         if traffic.sink_error is not None:
@@ -111,7 +111,7 @@ class Watch:
             failure=lambda step: self._failure or self._keeper.failure(step),
         )
 
-    async def _serve_until_over(self, traffic: Traffic, group: cgroups.Group | None) -> None:
+    async def _serve_until_over(self, traffic: Traffic, group: groups.Group | None) -> None:
         """Serve, and look now and then at what the kernel counts but does not stop by itself."""
         limits = self._action.limits
         deadline = self._started + limits.wall_s
