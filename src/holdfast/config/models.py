@@ -268,7 +268,7 @@ class AuditSection(Section):
         4 * KIB,
         "longest text kept of one field; a flood must not fill the record",
         least=64,
-        most=MIB,
+        most=8 * KIB,
     )
 
 

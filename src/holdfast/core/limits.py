@@ -88,6 +88,11 @@ class Limits:
                 raise BadInput(
                     f"limit {spec.name} must be a number, not {value!r:.40}", code="HF-BAD-LIMIT"
                 )
+            if spec.type == "int" and not isinstance(value, int):
+                raise BadInput(
+                    f"limit {spec.name} must be a whole number, not {value!r:.40}",
+                    code="HF-BAD-LIMIT",
+                )
             if not least <= value <= most:
                 raise BadInput(
                     f"limit {spec.name} = {value} is out of range",

@@ -237,23 +237,28 @@ def _decided(decision: Decision) -> dict[str, Json]:
 
 def _intent(action: Action, decision: Decision) -> dict[str, Json]:
     """What is going to be done. Names of variables, never their values; code by digest."""
-    body: dict[str, Json] = {
-        "decision": _decided(decision),
-        "workspace": {"mode": action.workspace.mode.value, "directory": action.workspace.directory},
-        "session": action.session_id,
-        "env_names": sorted(action.env),
-        "stdin_bytes": None if action.stdin is None else len(action.stdin),
-    }
+    # What is asked for comes first and with a digest: where the record must be cut, a flood of
+    # other names does not push it out.
+    body: dict[str, Json] = {}
     match action.want:
         case RunCommand(argv):
-            body["command"] = list(argv)
+            words = "\0".join(argv).encode("utf-8", "surrogateescape")
+            body |= {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
         case RunCode(language, code):
             body |= {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
             body["code"] = code.decode("utf-8", "replace")
         case FileOperation() as operation:
             body |= {"file": operation.name, "path": operation.path, "target": operation.target}
             body["content_bytes"] = len(operation.content)
-    return body
+    workspace = action.workspace
+    return {
+        "decision": _decided(decision),
+        **body,
+        "workspace": {"mode": workspace.mode.value, "directory": workspace.directory},
+        "session": action.session_id,
+        "stdin_bytes": None if action.stdin is None else len(action.stdin),
+        "env_names": sorted(action.env),
+    }
 
 
 def _summary(outcome: Outcome) -> dict[str, Json]:

@@ -21,7 +21,6 @@ from holdfast.sandbox import apply, changes, diff
 from holdfast.sandbox.apply import ApplyReport
 from holdfast.sandbox.beneath import Beneath
 from holdfast.sandbox.changes import Change
-from holdfast.sandbox.given import open_given
 from holdfast.sandbox.workspace_store import Session
 
 __all__ = [
@@ -126,7 +125,7 @@ def _copy_on_write(house: House, workspace_id: str) -> Session:
 
 @contextmanager
 def _layers(house: House, session: Session) -> Iterator[tuple[Beneath, Beneath]]:
-    descriptor, _ = open_given(session.request.directory or "", state_home=house.store.home)
+    descriptor, _ = house.store.open_directory(session)
     with Beneath(descriptor) as lower, Beneath.open(session.upper_path) as upper:
         yield lower, upper
 

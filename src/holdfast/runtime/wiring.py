@@ -21,7 +21,7 @@ from holdfast.policy.explicit import ExplicitPolicy
 from holdfast.runtime.bounds import Bounds
 from holdfast.runtime.pipeline import Runtime
 from holdfast.sandbox import protected
-from holdfast.sandbox.given import open_given
+from holdfast.sandbox.given import identity_of, open_given
 from holdfast.sandbox.governor import Governor
 from holdfast.sandbox.native.cold import HostLayers, NativeSandbox, NativeSettings
 from holdfast.sandbox.protected import Protection
@@ -49,13 +49,15 @@ class House:
     def session(self, request: WorkspaceRequest) -> Iterator[str]:
         """A workspace that lives as long as somebody holds it; swept if the holder is killed."""
         session_id = new_id("sbx")
+        identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
             if request.directory is not None:
                 # Refused now, with a clear word, rather than at the first command.
                 descriptor, place = open_given(request.directory, state_home=self.store.home)
+                identity = identity_of(descriptor)
                 os.close(descriptor)
                 request = WorkspaceRequest(request.mode, place)
-            session = self.store.make(session_id, request)
+            session = self.store.make(session_id, request, identity=identity)
             try:
                 yield session_id
             finally:

@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from holdfast.core.errors import WorkspaceError
@@ -30,6 +30,7 @@ from holdfast.sandbox.descriptors import (
 from holdfast.sandbox.protected import Found, Protection, own_treatment
 from holdfast.sandbox.refusals import refusal
 
+_LONGEST_WALKED_BYTES = 3000
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 _PLAIN_DIR = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -67,13 +68,21 @@ def settle(
     settled: set[str] = set()
     used_bytes = count = 0
 
+    stack = ExitStack()
+    quarantine = stack.enter_context(_quarantine(quarantine_dir))
+
     def enter(step: Visit) -> bool:
         if step.path in settled:
+            return False
+        if len(os.fsencode(step.path)) > _LONGEST_WALKED_BYTES:
+            # Beyond what a path can name nobody could look; it must not hide a plant, nor end
+            # the look at everything else.
+            findings.append(_moved_out(step, quarantine, "is too deep to be looked through"))
             return False
         findings.extend(_opened(step))
         return True
 
-    with _quarantine(quarantine_dir) as quarantine:
+    with stack:
         for step in beneath.visit(max_entries=max_entries, descend=enter):
             used_bytes += step.status.st_blocks * 512
             count += 1
@@ -151,7 +160,7 @@ def _quarantine(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def _moved_out(step: Visit, quarantine: int, why: str) -> Finding:
-    short = os.fsencode(step.name)[:200].decode("utf-8", "replace")
+    short = "".join(c if c.isascii() and c.isprintable() else "_" for c in step.name)[:100]
     kept_as = f"{secrets.token_hex(6)}-{short}"
     try:
         try:

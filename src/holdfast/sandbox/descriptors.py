@@ -137,6 +137,13 @@ def unlock(dir_fd: int, name: str) -> bool:
         return True
 
 
+def unlock_root(fd: int) -> None:
+    """The same for the directory itself: `chmod 0 .` must not keep anybody from looking."""
+    mode = stat.S_IMODE(os.fstat(fd).st_mode)
+    if mode & 0o700 != 0o700:
+        os.chmod(pinned(fd), mode | 0o700)
+
+
 def remove_tree(dir_fd: int, name: str, *, max_entries: int = ENTRIES_MAX) -> None:
     """Remove a directory with all in it; links are removed, never followed.
 

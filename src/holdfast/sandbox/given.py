@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 
 from holdfast.core.errors import WorkspaceError
 from holdfast.core.text import to_bytes
@@ -77,6 +78,23 @@ def open_given(directory: str, *, state_home: str) -> tuple[int, str]:
     return descriptor, place
 
 
+def identity_of(descriptor: int) -> tuple[int, int]:
+    """Device and inode: what a directory is, whatever it is called."""
+    info = os.fstat(descriptor)
+    return info.st_dev, info.st_ino
+
+
+def own_places(place: str) -> tuple[str, ...]:
+    """Where Holdfast itself is installed below `place`: code that may write there takes it over."""
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    found = set()
+    for own in (package, os.path.realpath(sys.prefix)):
+        prefix = place.rstrip("/") + "/"
+        if own.startswith(prefix):
+            found.add(own.removeprefix(prefix))
+    return tuple(sorted(found))
+
+
 def _check_place(directory: str, place: str, state_home: str) -> None:
     home = os.path.realpath(os.path.expanduser("~"))
     state = os.path.realpath(state_home)
@@ -90,6 +108,11 @@ def _check_place(directory: str, place: str, state_home: str) -> None:
         raise _refuse(
             f"{directory[:200]!r} is no workspace: it would give away the system or a whole home",
             "Give the one project directory that the code needs.",
+        )
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    if place == package or place.startswith(package + "/"):
+        raise _refuse(
+            f"{directory[:200]!r} is a part of Holdfast itself", "Give another directory."
         )
     for inner, outer in ((state, place), (place, state)):
         if inner == outer or inner.startswith(outer.rstrip("/") + "/"):

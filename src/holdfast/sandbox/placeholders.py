@@ -9,6 +9,7 @@ too. A note on disk lets a later start clean up after a crash.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -76,10 +77,11 @@ class Placeholders:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        with self._note(beneath) as (_place, noted):
-            for path in reversed(noted):
-                with suppress(OSError), beneath.parent(path) as (parent, name):
-                    os.rmdir(name, dir_fd=parent)  # refuses unless empty
+        with self._note(beneath) as (place, noted):
+            left = [path for path in reversed(noted) if not _is_removed(beneath, path)]
+            if left:
+                self._save(beneath, place, sorted(left))
+                return
             with suppress(FileNotFoundError):
                 os.unlink(self._path(beneath))
 
@@ -142,3 +144,13 @@ def _missing(beneath: Beneath, item: Placeholder) -> str | None:
         if not is_dir:
             return None  # a file or a link in the way: nothing can be planted below it
     return None
+
+
+def _is_removed(beneath: Beneath, path: str) -> bool:
+    """Gone, or not ours any more because something lies in it."""
+    try:
+        with beneath.parent(path) as (parent, name):
+            os.rmdir(name, dir_fd=parent)
+    except OSError as error:
+        return error.errno in {errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR}
+    return True

@@ -45,13 +45,26 @@ class RunLedger:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         os.makedirs(directory, mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._guard = os.open(os.path.join(directory, ".lock"), flags, 0o600)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Between an entry's making and its lock it would look like a dead one's."""
+        fcntl.flock(self._guard, fcntl.LOCK_EX)  # held for a few system calls only
+        try:
+            yield
+        finally:
+            fcntl.flock(self._guard, fcntl.LOCK_UN)
 
     @contextmanager
     def open(self, run_id: str) -> Iterator[Entry]:
         path = os.path.join(self._directory, check_id(run_id))
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(path, flags, 0o600)
+            with self._guarded():
+                descriptor = os.open(path, flags, 0o600)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise SandboxFailed(
                 "the ledger of runs cannot be written",
@@ -60,7 +73,6 @@ class RunLedger:
                 detail=str(error),
             ) from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield Entry(run_id, descriptor)
         finally:
             with suppress(OSError):
@@ -71,7 +83,7 @@ class RunLedger:
         """Remove what dead supervisors left; returns the ids of their runs and sessions."""
         swept = []
         for name in os.listdir(self._directory):
-            with suppress(OSError, BadInput):
+            with suppress(OSError, BadInput), self._guarded():
                 self._sweep_one(os.path.join(self._directory, check_id(name)))
                 swept.append(name)
         return tuple(swept)

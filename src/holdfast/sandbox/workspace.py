@@ -29,7 +29,8 @@ from holdfast.core.types import (
 )
 from holdfast.sandbox import border, placeholders, protected
 from holdfast.sandbox.beneath import Beneath
-from holdfast.sandbox.given import open_given
+from holdfast.sandbox.descriptors import unlock_root
+from holdfast.sandbox.given import identity_of, open_given, own_places
 from holdfast.sandbox.protected import Protection, Treatment
 from holdfast.sandbox.workspace_store import COARSE_CLOCK, Session, WorkspaceStore
 
@@ -72,7 +73,7 @@ class Lease:
         most = self._settings.max_walk_entries
         try:
             used, count = self.beneath.usage(max_entries=most)
-        except WorkspaceError:  # more names than we are willing to count
+        except WorkspaceError:  # more names, or deeper ones, than we are willing to count
             return False
         new_bytes, new_files = used - self._before_bytes, count - self._before_files
         return new_bytes <= limits.disk_bytes and new_files <= limits.file_count
@@ -85,8 +86,10 @@ class LayeredLease(Lease):
     """A copy-on-write workspace; its id is worth telling only if something was changed."""
 
     async def settle(self) -> Sequence[Finding]:
-        if self.beneath is not None and not self.beneath.list(".", max_entries=1_000_000):
-            self.id = None
+        if self.beneath is not None:
+            unlock_root(self.beneath.fd)
+            if not self.beneath.list(".", max_entries=1_000_000):
+                self.id = None
         return ()
 
 
@@ -119,6 +122,7 @@ class WrittenLease(Lease):
 
     def _settle(self) -> Sequence[Finding]:
         assert self.beneath is not None  # noqa: S101  # by construction
+        unlock_root(self.beneath.fd)
         limits, settings = self._action.limits, self._border_settings
         return border.settle(
             self.beneath,
@@ -197,7 +201,10 @@ class Workspaces:
         stack: ExitStack,
     ) -> Lease:
         # (1) Open and judge.
-        descriptor, path = open_given(request.directory or "", state_home=self._store.home)
+        if session is None:
+            descriptor, path = open_given(request.directory or "", state_home=self._store.home)
+        else:
+            descriptor, path = self._store.open_directory(session)
         beneath = stack.enter_context(Beneath(descriptor))
         # (2) Lock.
         lock = stack.enter_context(placeholders.shared_lock(beneath.fd))
@@ -207,6 +214,7 @@ class Workspaces:
             # (3) Placeholders; (6) is promised first, so that a failure here leaves none behind.
             stack.callback(self._store.placeholders.remove, beneath, lock)
             held = self._store.placeholders.put(beneath, self._protection.placeholders())
+            held += own_places(path)
         # (4) What is protected, placeholders included.
         found = protected.scan(beneath, self._protection, max_entries=most)
         covers = covers_for(found, request.mode, held=held)
@@ -216,7 +224,8 @@ class Workspaces:
             )
             return Lease(mount, workspace_id=session.id if session else None)
         if session is None:
-            session = self._store.make(action.id, WorkspaceRequest(request.mode, path))
+            own = WorkspaceRequest(request.mode, path)
+            session = self._store.make(action.id, own, identity=identity_of(beneath.fd))
             stack.callback(self._store.retire, session)
         if request.mode is WorkspaceMode.READ_WRITE:
             mount = WorkspaceMount(
@@ -271,8 +280,7 @@ class Workspaces:
                     code="HF-WORKSPACE-COW",
                 )
             case _:
-                given = session.request.directory or ""
-                descriptor, _path = open_given(given, state_home=self._store.home)
+                descriptor, _path = self._store.open_directory(session)
                 return Beneath(descriptor, judge=self._protection.judge)
 
     def _perform(self, beneath: Beneath, want: FileOperation, action: Action) -> object:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from holdfast.core.errors import HoldfastError, WorkspaceError
 from holdfast.core.types import WorkspaceMode, WorkspaceRequest, check_id
 from holdfast.sandbox.descriptors import remove_tree
+from holdfast.sandbox.given import open_given
 from holdfast.sandbox.placeholders import Placeholders
 
 _MOST_ENTRIES_TO_REMOVE = 10_000_000
@@ -31,6 +32,8 @@ class Session:
     folder: str
     request: WorkspaceRequest
     made_ns: int
+    identity: tuple[int, int] | None = None
+    """Device and inode of the given directory, so that another one is never taken for it."""
 
     @property
     def files_path(self) -> str:
@@ -58,7 +61,13 @@ class WorkspaceStore:
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         self.placeholders = Placeholders(os.path.join(home, "placeholders"))
 
-    def make(self, session_id: str, request: WorkspaceRequest) -> Session:
+    def make(
+        self,
+        session_id: str,
+        request: WorkspaceRequest,
+        *,
+        identity: tuple[int, int] | None = None,
+    ) -> Session:
         folder = os.path.join(self._folder, check_id(session_id))
         made_ns = time.clock_gettime_ns(COARSE_CLOCK)
         try:
@@ -71,14 +80,19 @@ class WorkspaceStore:
             if request.mode is WorkspaceMode.COPY_ON_WRITE:
                 for name in ("layers", "layers/upper", "layers/work"):
                     os.mkdir(f"{folder}/{name}", 0o755)
-            text = {"mode": request.mode.value, "directory": request.directory, "made_ns": made_ns}
+            text: dict[str, object] = {
+                "mode": request.mode.value,
+                "directory": request.directory,
+                "made_ns": made_ns,
+                "identity": identity,
+            }
             with open(f"{folder}/session.json", "x", encoding="utf-8") as file:
                 json.dump(text, file)
         except OSError as error:
             with suppress(OSError, WorkspaceError):
                 self.remove(session_id)
             raise _cannot_make(error) from error
-        return Session(session_id, folder, request, made_ns)
+        return Session(session_id, folder, request, made_ns, identity)
 
     def session(self, session_id: str) -> Session:
         folder = os.path.join(self._folder, check_id(session_id))
@@ -86,13 +100,32 @@ class WorkspaceStore:
             with open(f"{folder}/session.json", encoding="utf-8") as file:
                 noted = json.load(file)
             request = WorkspaceRequest(WorkspaceMode(noted["mode"]), noted["directory"])
-            return Session(session_id, folder, request, int(noted["made_ns"]))
+            identity = tuple(map(int, noted["identity"])) if noted.get("identity") else None
+            made_ns = int(noted["made_ns"])
+            return Session(session_id, folder, request, made_ns, identity)  # type: ignore[arg-type]  # two numbers, or nothing equals it
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(
                 f"there is no workspace {session_id}",
                 mend="It was removed, or belongs to another user or HOLDFAST_HOME.",
                 code="HF-NO-WORKSPACE",
             ) from error
+
+    def open_directory(self, session: Session) -> tuple[int, str]:
+        """The given directory once more, if it is still the same one.
+
+        A parent swapped for a symlink meanwhile would lead `apply` into a directory that nobody
+        gave, with a name that looks right.
+        """
+        descriptor, place = open_given(session.request.directory or "", state_home=self.home)
+        info = os.fstat(descriptor)
+        if (info.st_dev, info.st_ino) != session.identity or place != session.request.directory:
+            os.close(descriptor)
+            raise WorkspaceError(
+                "the directory of this workspace is not the one that was given any more",
+                mend="It was moved, replaced, or is reached through a link now; give it anew.",
+                code="HF-WORKSPACE-MOVED",
+            )
+        return descriptor, place
 
     def remove(self, session_id: str) -> None:
         """All of it, code's read-only directories included; never following a link."""
@@ -138,6 +171,8 @@ def _holds_something(folder: str) -> bool:
         return bool(os.listdir(folder))
     except FileNotFoundError:
         return False
+    except PermissionError:  # code closed it: somebody must look
+        return True
 
 
 def _cannot_make(error: OSError) -> WorkspaceError:

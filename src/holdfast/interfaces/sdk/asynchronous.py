@@ -15,6 +15,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.text import to_bytes
 from holdfast.core.types import (
     Action,
+    ErrorInfo,
     FileEntry,
     FileOperation,
     Outcome,
@@ -24,6 +25,7 @@ from holdfast.core.types import (
     Status,
 )
 from holdfast.interfaces.requests import parse_workspace, with_limits
+from holdfast.interfaces.sdk.live import LiveActions
 from holdfast.runtime import wiring
 
 TextSink = Callable[[str], object]
@@ -181,6 +183,7 @@ class AsyncSandbox:
         self._stack = stack
         self._principal = wiring.principal("sdk")
         self._alive = True
+        self._live = LiveActions()
         self.id = session_id
         self.commands = AsyncCommands(self)
         self.files = AsyncFiles(self)
@@ -246,9 +249,13 @@ class AsyncSandbox:
         )
 
     async def kill(self) -> None:
-        """End the sandbox; its private workspace is removed. Copy-on-write changes are kept."""
+        """End the sandbox and what runs in it; its private workspace is removed.
+
+        Copy-on-write changes are kept.
+        """
         self._alive = False
         with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._live.end)
             await self._stack.aclose()
 
     async def perform(
@@ -290,7 +297,15 @@ class AsyncSandbox:
             stdin=stdin,
             allow_domains=self._allow_domains,
         )
-        return await self._house.runtime.perform(action, sink=sink)
+        done: list[Outcome] = []
+        with self._live.entered():  # left early when the sandbox is ended
+            done.append(await self._house.runtime.perform(action, sink=sink))
+        if done:
+            return done[0]
+        ended = ErrorInfo(
+            "HF-SANDBOX-ENDED", "the sandbox was ended while this ran", "Create a new one."
+        )
+        return Outcome(status=Status.ERROR, action_id=action.id, error=ended)
 
 
 class _Creation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,15 +16,29 @@ from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution, OneSho
 Result = TypeVar("Result")
 
 
+class _ForkSafeLoop(asyncio.SelectorEventLoop):
+    """A loop that a forked child never closes: its epoll set is the parent's as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made_by = os.getpid()
+
+    def __del__(self) -> None:
+        if self._made_by == os.getpid():
+            super().__del__()
+
+
 class _OwnLoop:
     """An event loop that is closed when its thread, and with it this object, ends."""
 
     def __init__(self) -> None:
-        self._runner = asyncio.Runner()
+        self._runner = asyncio.Runner(loop_factory=_ForkSafeLoop)
+        self._made_by = os.getpid()
         self.run = self._runner.run
 
     def __del__(self) -> None:
-        self._runner.close()
+        if self._made_by == os.getpid():
+            self._runner.close()
 
 
 class _ThreadLoop(threading.local):
@@ -47,8 +62,13 @@ class _ThreadLoop(threading.local):
                 return other.submit(asyncio.run, work()).result()
         return self._loop.run(work())
 
+    def forget_parent(self) -> None:
+        """After a fork: the child makes a loop of its own."""
+        self._loop = _OwnLoop()
+
 
 _loop = _ThreadLoop()
+os.register_at_fork(after_in_child=_loop.forget_parent)
 
 
 class Commands:
