@@ -46,7 +46,7 @@ class RunLedger:
         self._directory = directory
         os.makedirs(directory, mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._guard = os.open(os.path.join(directory, ".lock"), flags, 0o600)
+        self._guard = os.open(f"{directory}.lock", flags, 0o600)  # beside it: in it are only runs
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -82,7 +82,7 @@ max_field_bytes = 1979-05-27
         ),
         (
             "config.toml:23: audit.max_field_bytes: 1979-05-27 is not a whole number. "
-            "Write a value from 64 to 1m."
+            "Write a value from 64 to 8k."
         ),
         (
             "config.toml:24: walls: unknown key. Known here: profile, limits, sandbox, governor, "
