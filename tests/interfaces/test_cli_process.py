@@ -9,10 +9,12 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from conftest import need
 
 PROGRAM = str(Path(sys.executable).parent / "holdfast")
 DEADLINE_S = 60
@@ -312,3 +314,30 @@ def test_output_comes_while_the_program_runs():
         assert process.poll() is None
         process.terminate()
         assert process.wait(DEADLINE_S) == 143
+
+
+@pytest.mark.requirement("ERR-1")
+@pytest.mark.parametrize("room", ["some", "none"])
+def test_a_full_disk_is_told_and_loses_nothing(tmp_path, room):
+    need(os.geteuid() == 0, "root, to mount a small file system")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)
+    try:
+        home = small / "home"
+        home.mkdir(mode=0o700)
+        assert holdfast("run", "--", "echo", "fine", HOLDFAST_HOME=str(home)).stdout == b"fine\n"
+        with suppress(OSError), (small / "fill").open("wb", buffering=0) as file:
+            while room == "none":
+                file.write(bytes(4096))
+        done = holdfast("run", "--", "echo", "again", HOLDFAST_HOME=str(home))
+        verified = holdfast("audit", "verify", HOLDFAST_HOME=str(home))
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+    assert verified.returncode == 0
+    if room == "some":  # the control
+        assert (done.returncode, done.stdout) == (0, b"again\n")
+    else:
+        assert (done.returncode, done.stdout) == (125, b"")
+        assert error_code(done) in {"HF-HOST", "HF-STATE", "HF-AUDIT-FAILED"}
+        assert b"mend:" in done.stderr

@@ -12,13 +12,16 @@ or a cancellation leaves as an exception, and the leases are given back then, to
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import anyio
 
-from holdfast.core.errors import AuditFailed, BadInput, HoldfastError
+from holdfast.core.errors import AuditFailed, BadInput, HoldfastError, SandboxFailed
 from holdfast.core.events import Event, EventKind
 from holdfast.core.limits import LimitName
 from holdfast.core.ports import (
@@ -92,10 +95,16 @@ class Runtime:
             audit_id = self._record(action, EventKind.INTENT, _intent(action, decision))
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
+        listener = None if sink is None else _Listener(sink)
         try:
-            outcome = await self._carry_out(action, decision, audit_id, sink)
+            outcome = await self._carry_out(action, decision, audit_id, listener)
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
+        except OSError as error:  # a full disk, no descriptor left: the host's, not a bug of ours
+            if listener is not None and error is listener.error:
+                self._record_quietly(action, {"status": "interrupted"})
+                raise
+            return self._refused(action, decision, findings, audit_id, _host_failure(error))
         except BaseException:  # cancelled, or a bug: the record says that it did not end well
             self._record_quietly(action, {"status": "interrupted"})
             raise
@@ -166,6 +175,30 @@ class Runtime:
             return self._record(action, EventKind.OUTCOME, body)
         except AuditFailed:
             return ""
+
+
+class _Listener:
+    """The caller's sink; an error of its own is the caller's, not the host's."""
+
+    def __init__(self, sink: OutputSink) -> None:
+        self._sink = sink
+        self.error: Exception | None = None
+
+    def __call__(self, name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+        try:
+            self._sink(name, chunk)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _host_failure(error: OSError) -> SandboxFailed:
+    return SandboxFailed(
+        f"the host refused an operation: {os.strerror(error.errno or errno.EIO)}",
+        mend="Check its disk space, memory and descriptor limits, then try again.",
+        code="HF-HOST",
+        detail=str(error),
+    )
 
 
 def _ended(

@@ -34,7 +34,7 @@ def test_a_failed_run_leaves_no_entry(tmp_path: Path) -> None:
 def test_an_id_that_is_none_makes_no_file(run_id: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput), RunLedger(str(tmp_path / "runs")).open(run_id):
         pass
-    assert os.listdir(tmp_path) == ["runs", "runs.lock"]
+    assert sorted(os.listdir(tmp_path)) == ["runs", "runs.lock"]
 
 
 def test_the_same_run_cannot_be_held_twice(tmp_path: Path) -> None:
