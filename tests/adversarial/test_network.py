@@ -63,7 +63,6 @@ def servers() -> Iterator[dict[str, object]]:
         )
         udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(("0.0.0.0", 0))
-        # Its own line in /proc/net/tcp: a dual-stack socket is listed under tcp6 alone.
         port = tcp.getsockname()[1]
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
         abstract.bind(mark)
