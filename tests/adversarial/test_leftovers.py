@@ -366,3 +366,25 @@ def test_fifty_runs_at_once_all_end_with_their_own_output(config: str, state_hom
     anyio.run(all_at_once)
     assert answers == {number: ("ok", f"[]\ntoken {number}\n") for number in range(50)}
     assert _left(state_home) == _nothing()
+
+
+def _children_of(pid: int | str) -> list[str]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [child for task in tasks for child in (task / "children").read_text().split()]
+
+
+@pytest.mark.requirement("ISO-8")
+def test_nothing_is_left_after_kill_9_of_the_keeper(config: str, state_home: str) -> None:
+    seen: set[str] = set()
+
+    def kill_it(_text: str) -> None:
+        seen.update(_recorded(state_home))
+        # The keeper of this run is the one that has a child; another waits for the next run.
+        (keeper,) = [child for child in _children_of(os.getpid()) if _children_of(child)]
+        os.kill(int(keeper), signal.SIGKILL)
+
+    done = holdfast.run_command("echo on; sleep 60", config=config, on_stdout=kill_it, timeout=30)
+    assert done.status.value == "error"
+    assert _groups(seen) == []
+    assert len(seen) == 1  # the control: there was a run to be left behind
+    assert _left(state_home) == _nothing()

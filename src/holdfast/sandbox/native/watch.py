@@ -151,14 +151,14 @@ class Watch:
         return not self._is_ended
 
     async def _until_gone(self) -> None:
-        while not self.is_gone:
-            match await self._keeper.frame():
+        while words := await self._keeper.frame():
+            match words:
                 case ["gone", left]:
-                    self.is_gone = True
-                    if left != "0":
+                    self.is_gone = left == "0"
+                    if not self.is_gone:
                         raise _stuck()
-                case []:
-                    self.is_gone = True
+                    return
+        # The keeper itself was killed: nobody said that the group is gone, so it is discarded.
 
     async def _has_room(self) -> bool:
         if self._workspace.bounded_by_kernel:
