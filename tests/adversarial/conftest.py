@@ -64,7 +64,7 @@ def given(**facts: object) -> dict[str, str]:
 def outside(name: str, *, prefix: tuple[str, ...] = (), **facts: object) -> Verdicts:
     """The control: the same text, without walls."""
     done = subprocess.run(
-        [*prefix, sys.executable, "-I", "-c", source(name)],
+        [*prefix, os.path.realpath(sys.executable), "-I", "-c", source(name)],
         env={"PATH": os.environ["PATH"], **given(**facts)},
         capture_output=True,
         timeout=100,
