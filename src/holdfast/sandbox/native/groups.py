@@ -170,13 +170,15 @@ def make_group(choice: Choice, name: str) -> Group:
         directories = {}
         for controller, base in choice.bases.items():
             own = f"{base}/holdfast"
-            if not os.path.isdir(own):
-                os.makedirs(own, exist_ok=True)
             if version == 2:
+                os.makedirs(own, exist_ok=True)
                 _delegate(own, choice.bases)
             directories[controller] = f"{own}/{name}"
         for path in dict.fromkeys(directories.values()):
-            os.mkdir(path)
+            try:
+                os.mkdir(path)
+            except FileNotFoundError:  # the first run on this host
+                os.makedirs(path)
     except OSError as error:
         mend = "Run `holdfast doctor`; the cgroup file system must be writable."
         if error.errno == errno.EBUSY and version == 2:
