@@ -227,7 +227,7 @@ while True: time.sleep(60)
 _STOPPED = "import os, signal; print('ready', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
 _MUTE = "import os, time; print('ready', flush=True); [os.close(n) for n in (0, 1, 2, 3)]; time.sleep(60)"
 _BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
-_SHELL_BOMB = "print('ready', flush=True); import os; os.execv('/bin/bash', ['bash', '-c', ':(){ :|:& };:; wait'])"
+_SHELL_BOMB = "print('ready', flush=True); import os; os.execv('/bin/bash', ['bash', '-c', ':(){ :|:& };:; sleep 60'])"
 
 
 @pytest.mark.requirement("LIM-2")
