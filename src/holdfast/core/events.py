@@ -15,7 +15,6 @@ class EventKind(StrEnum):
     OUTCOME = "outcome"
     DENIAL = "denial"
     RECOVERY = "recovery"
-    SESSION = "session"
     APPLY = "apply"
 
 

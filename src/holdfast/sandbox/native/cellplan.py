@@ -37,11 +37,20 @@ _DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
 
 
 @dataclass(frozen=True, slots=True)
-class Walls:
-    """The layers as they are on this host and in this configuration."""
+class OuterWall:
+    """What bubblewrap builds."""
 
     bubblewrap: str
     root: rootfs.HostRoot
+    drop_to: int | None
+    """Started as root: the uid and gid to become."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """The layers as they are on this host and in this configuration."""
+
+    outer: OuterWall
     landlock_abi: int
     """0: not enforced, only with `dangerously_without_landlock`."""
     seccomp_filter: bytes
@@ -49,8 +58,6 @@ class Walls:
     """False: rlimits alone, only with `dangerously_without_cgroup`."""
     tmp_bytes: int
     shm_bytes: int
-    drop_to: int | None
-    """Started as root: the uid and gid to become."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,7 @@ class Job:
     limits: Limits
     mount: WorkspaceMount
     descriptors: Mapping[int, int]
-    """number inside -> number in the keeper, for the program."""
+    """number inside -> number in the cell, for the program."""
     files: Mapping[str, bytes]
     """path inside -> content."""
 
@@ -94,21 +101,23 @@ def shown_directories(mount: WorkspaceMount) -> list[Shown]:
 
 
 def keeper_plan(
-    walls: Walls,
-    job: Job,
+    outer: OuterWall,
     shown: Sequence[Shown],
     *,
     cgroup2: str | None,
     tasks: Sequence[str],
     remove: Sequence[str],
+    layers_inside: bool,
     cell_fd: int,
     plan_fd: int,
     status_fd: int,
+    given: Sequence[int],
     number_of: Callable[[int], int] = int,
 ) -> bytes:
     """What happens outside, up to bubblewrap's command line.
 
-    `number_of` tells which number a descriptor of ours has in the keeper.
+    `given` are the program's descriptors; `number_of` tells which number one of ours has in the
+    keeper. `layers_inside`: init, not the keeper, will mount an overlay.
     """
     plan = Plan()
     if cgroup2 is not None:
@@ -118,18 +127,17 @@ def keeper_plan(
     for path in remove:
         plan.step("remove", path)
     binds = [bwrap.Bind(place.outside, place.inside, place.read_only) for place in shown]
-    if walls.drop_to is not None:
+    if outer.drop_to is not None:
         binds = _stage(plan, shown, number_of)
-    if walls.drop_to is not None:
-        plan.step("user", walls.drop_to, walls.drop_to)
+        plan.step("user", outer.drop_to, outer.drop_to)
     cell, init_plan, status = map(number_of, (cell_fd, plan_fd, status_fd))
-    for number in sorted({cell, init_plan, status, *job.descriptors.values()}):
+    for number in sorted({cell, init_plan, status, *map(number_of, given)}):
         plan.step("pass", number)
     command = bwrap.arguments(
-        walls.bubblewrap,
-        walls.root,
+        outer.bubblewrap,
+        outer.root,
         binds=binds,
-        layers=_has_layers_inside(walls, job),
+        layers=layers_inside,
         command=(f"/proc/self/fd/{cell}", "init", str(init_plan), str(status)),
     )
     plan.step("exec", *command)
@@ -156,13 +164,13 @@ def _stage(plan: Plan, shown: Sequence[Shown], number_of: Callable[[int], int]) 
 
 
 def _has_layers_inside(walls: Walls, job: Job) -> bool:
-    return job.mount.mode is WorkspaceMode.COPY_ON_WRITE and walls.drop_to is None
+    return job.mount.mode is WorkspaceMode.COPY_ON_WRITE and walls.outer.drop_to is None
 
 
 def init_plan(walls: Walls, job: Job) -> bytes:
     """What happens inside, in the order of cell/init.c; the filter comes last."""
     plan = Plan()
-    plan.add(_root_steps(walls.root))
+    plan.add(_root_steps(walls.outer.root))
     for path, content in job.files.items():
         plan.step("file", path, 0o444, len(content))
         plan.blob(content)

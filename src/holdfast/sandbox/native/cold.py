@@ -1,8 +1,8 @@
 """The cold path: one bubblewrap for one run, with every layer, and nothing left after it.
 
-(1) what to start      (4) descriptors and files     (7) watch: output, limits, deadline
-(2) which layers       (5) both plans                (8) read the counters, let go
-(3) the cgroup         (6) the keeper                (9) the result
+(1) what to start      (4) the outer wall            (7) read the counters, let go
+(2) which layers       (5) limits, init's plan       (8) the result
+(3) the cgroup         (6) watch: output, deadline
 """
 
 from __future__ import annotations
@@ -21,17 +21,9 @@ from holdfast.core.types import Action, OutputSink, RunCode, RunCommand, RunResu
 from holdfast.sandbox import languages
 from holdfast.sandbox.native import cellplan, cgroups, groups, rootfs, seccomp
 from holdfast.sandbox.native._syscalls import landlock_abi
-from holdfast.sandbox.native.channels import Channels
-from holdfast.sandbox.native.keeper import (
-    FIRST_SENT_FD,
-    Keeper,
-    cell_program,
-    memory_file,
-    spare_keeper,
-    write_memory_file,
-)
+from holdfast.sandbox.native.standing import Shape, Standing, spare
 from holdfast.sandbox.native.watch import Watch
-from holdfast.sandbox.runs import Entry, RunLedger
+from holdfast.sandbox.runs import RunLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,84 +69,44 @@ class NativeSandbox:
         # (2) Which layers; a required one that is missing is a refusal (ISO-4).
         walls = self._walls(slot, open_files=action.limits.open_files)
         with ExitStack() as stack:
-            entry = stack.enter_context(self._ledger.open(action.id))
-            # (3) Descriptors, and the directories shown.
-            channels = Channels(
-                stack,
+            tools = self._tools(stack, walls, program)
+            shape = Shape(
+                self._ledger,
+                walls.outer,
+                self._layers.cgroup if walls.cgroup else None,
                 wants_stdin=action.stdin is not None,
                 wants_result=program.tells_value,
-                owner=walls.drop_to,
             )
-            cell_fd = os.open(cell_program(), os.O_RDONLY | os.O_CLOEXEC)
-            stack.callback(os.close, cell_fd)
-            plan_fd = memory_file("holdfast-init", b"")
-            stack.callback(os.close, plan_fd)
-            shown = [
-                *cellplan.shown_directories(workspace.mount),
-                *self._tools(stack, walls, program),
-            ]
-            sent = [cell_fd, plan_fd, channels.status_inside, *channels.inside.values()]
-            sent += [place.descriptor for place in shown]
-            numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
-            home = "/workspace" if workspace.mount.home else "/tmp"
-            job = cellplan.Job(
-                argv=program.argv,
-                env=_environment(action, program, home=home),
-                limits=action.limits,
-                mount=workspace.mount,
-                descriptors={inside: numbers[fd] for inside, fd in channels.inside.items()},
-                files=_files(program, code, home=home),
-            )
-            # (4) The keeper, started ahead where that is possible.
-            prefix = self._prefix(walls, entry.id)
-            keeper = Keeper(prefix=prefix) if prefix else spare_keeper.take()
-            watch = Watch(action, keeper, channels.outside, workspace, started=started)
+            # Only a cell to which nothing of this run's is shown can have been raised before it.
+            is_plain = workspace.mount.dir_fd is None and not tools and not shape.in_scope
+            taken = spare.take(shape) if is_plain else None
+            standing, numbers = taken or (Standing(shape, action.id), None)
+            stack.callback(standing.close)
+            watch = Watch(action, standing, workspace, started=started)
             async with watch:
-                # (5) The cgroup into which bubblewrap is born.
-                group = await self._group(walls, entry, watch)
-                if group is not None:
-                    stack.callback(lambda: None if watch.is_gone else group.discard())
-                plan = cellplan.keeper_plan(
-                    walls,
-                    job,
-                    shown,
-                    cgroup2=group.unified if group else None,
-                    tasks=group.tasks if group else (),
-                    remove=group.remove if group else (),
-                    cell_fd=cell_fd,
-                    plan_fd=plan_fd,
-                    status_fd=channels.status_inside,
-                    number_of=numbers.__getitem__,
+                # (3) The cgroup into which bubblewrap is born, (4) bubblewrap.
+                if numbers is None:
+                    await standing.join_scope()
+                    numbers = standing.raise_wall(workspace.mount, tools)
+                # (5) While it works: every limit, then the plan, then the word to go on.
+                if standing.group is not None:
+                    _limit_group(standing.group, action, workspace)
+                home = "/workspace" if workspace.mount.home else "/tmp"
+                job = cellplan.Job(
+                    argv=program.argv,
+                    env=_environment(action, program, home=home),
+                    limits=action.limits,
+                    mount=workspace.mount,
+                    descriptors=numbers,
+                    files=_files(program, code, home=home),
                 )
-                keeper.begin(plan, sent)
-                channels.close_inside()
-                # (6) While bubblewrap works: every limit, then the plan, then the word to go on.
-                if group is not None:
-                    _limit_group(group, action, workspace)
-                write_memory_file(plan_fd, cellplan.init_plan(walls, job))
-                channels.outside.say_go()
-                if not prefix:
-                    spare_keeper.renew()
-                # (7)-(9) Until the end, whatever its cause.
+                standing.go(cellplan.init_plan(walls, job))
+                if is_plain:
+                    spare.renew(shape)
+                # (6)-(8) Until the end, whatever its cause.
                 return await watch.until_end(
-                    group, sink=sink, max_result_bytes=self._settings.max_result_bytes
+                    sink=sink, max_result_bytes=self._settings.max_result_bytes
                 )
-
-    def _prefix(self, walls: cellplan.Walls, run_id: str) -> list[str]:
-        in_scope = walls.cgroup and self._layers.cgroup.way == "systemd-user"
-        return groups.scope_command(run_id) if in_scope else []
-
-    async def _group(
-        self, walls: cellplan.Walls, entry: Entry, watch: Watch
-    ) -> groups.Group | None:
-        if not walls.cgroup:
-            return None
-        if self._layers.cgroup.way == "systemd-user":
-            # In a user's scope a group can only be made once the keeper is in it.
-            return await watch.group_in_scope()
-        group = groups.make_group(self._layers.cgroup, entry.id)
-        entry.note_groups(group.remove)
-        return group
 
     def _walls(self, slot: Slot, *, open_files: int) -> cellplan.Walls:
         layers, settings = self._layers, self._settings
@@ -185,14 +137,12 @@ class NativeSandbox:
                 code="HF-LAYER-UID",
             )
         return cellplan.Walls(
-            bubblewrap=layers.bubblewrap,
-            root=rootfs.survey(),
+            outer=cellplan.OuterWall(layers.bubblewrap, rootfs.survey(), drop_to),
             landlock_abi=abi,
             seccomp_filter=seccomp.build(seccomp.host_arch(), open_files=open_files),
             cgroup=way != "none",
             tmp_bytes=settings.tmp_bytes,
             shm_bytes=settings.shm_bytes,
-            drop_to=drop_to,
         )
 
     def _tools(
@@ -200,8 +150,8 @@ class NativeSandbox:
     ) -> list[cellplan.Shown]:
         """Directories beyond /usr that the administrator or the language needs, read-only."""
         wanted = [(path, path) for path in self._settings.extra_read_only_paths]
-        if walls.root.foreign_python is not None:
-            wanted.append((walls.root.foreign_python, "/opt/python"))
+        if walls.outer.root.foreign_python is not None:
+            wanted.append((walls.outer.root.foreign_python, "/opt/python"))
         if program.extra_bind is not None:
             outside, inside = program.extra_bind
             wanted.append((os.path.dirname(outside), os.path.dirname(inside)))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import socket
 import subprocess
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
@@ -134,6 +132,10 @@ class Keeper:
         """Before `begin` only: systemd-run may wait for ever for a manager that does not answer."""
         self._process.kill()
 
+    def drop_copy(self) -> None:
+        """In a forked child: let go of the line, which is the parent's."""
+        self._line.close()
+
     def close(self) -> None:
         """Hang up, which ends whatever still runs, and reap the keeper."""
         self._line.close()
@@ -160,38 +162,3 @@ class Keeper:
             code="HF-SANDBOX-BUILD",
             detail=detail,
         )
-
-
-class SpareKeeper:
-    """One keeper started ahead, while a run is being waited for, so that the next begins sooner.
-
-    It knows nothing yet and holds nothing; it ends with us, as every keeper does.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: tuple[int, Keeper] | None = None
-
-    def take(self) -> Keeper:
-        with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is not None and kept[0] == os.getpid():  # not the one of a parent we forked from
-            if kept[1].is_alive():
-                return kept[1]
-            kept[1].close()
-        return Keeper()
-
-    def renew(self) -> None:
-        with self._lock:
-            if self._kept is None or self._kept[0] != os.getpid():
-                self._kept = os.getpid(), Keeper()
-
-    def close(self) -> None:
-        with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is not None and kept[0] == os.getpid():
-            kept[1].close()
-
-
-spare_keeper = SpareKeeper()
-atexit.register(spare_keeper.close)

@@ -17,7 +17,10 @@ class Plan:
 
     def step(self, verb: str, *arguments: str | int) -> None:
         for word in (verb, *arguments):
-            encoded = to_bytes(str(word), what="an argument, path or variable")
+            if isinstance(word, int):
+                self._words.append(b"%d" % word)
+                continue
+            encoded = to_bytes(word, what="an argument, path or variable")
             if b"\0" in encoded:  # it would end the word early and begin a step of its own
                 raise BadInput(
                     "an argument, path or variable holds a NUL byte",

@@ -18,9 +18,8 @@ from holdfast.core.limits import LimitName
 from holdfast.core.ports import WorkspaceLease
 from holdfast.core.types import Action, OutputSink, RunResult
 from holdfast.sandbox.native import groups
-from holdfast.sandbox.native.channels import Outside
 from holdfast.sandbox.native.conclusion import conclude, limit_of
-from holdfast.sandbox.native.keeper import Keeper
+from holdfast.sandbox.native.standing import Standing
 from holdfast.sandbox.native.traffic import Traffic
 
 _WATCH_EVERY_S = 0.05
@@ -33,22 +32,20 @@ class Watch:
     def __init__(
         self,
         action: Action,
-        keeper: Keeper,
-        channels: Outside,
+        standing: Standing,
         workspace: WorkspaceLease,
         *,
         started: float,
     ) -> None:
         self._action = action
-        self._keeper = keeper
-        self._channels = channels
+        self._standing = standing
+        self._keeper = standing.keeper
+        self._channels = standing.channels.outside
         self._workspace = workspace
         self._started = started
         self._limit: LimitName | None = None
         self._failure: HoldfastError | None = None
         self._is_ended = False
-        self.is_gone = False
-        """The keeper said that nothing of the run is left."""
 
     async def __aenter__(self) -> Watch:
         return self
@@ -60,30 +57,15 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         # Whatever happened, cancellation included: nothing of the run stays (ISO-8).
-        if not self.is_gone:
+        if not self._standing.is_gone:
             with anyio.CancelScope(shield=True), anyio.move_on_after(_TEARDOWN_S):
                 self._keeper.kill()
                 self._keeper.release()
                 while await self._keeper.frame():
                     continue
-        self._keeper.close()
 
-    async def group_in_scope(self) -> groups.Group:
-        """In a user's scope the keeper must first be there to make its group beside it."""
-        there = False
-        try:
-            with anyio.move_on_after(_TEARDOWN_S):
-                there = await self._keeper.frame() == ["hello"]
-        finally:
-            if not there:
-                self._keeper.abandon()
-        if not there:
-            raise self._keeper.failure("systemd-scope")
-        return groups.group_in_scope(self._keeper.pid)
-
-    async def until_end(
-        self, group: groups.Group | None, *, sink: OutputSink | None, max_result_bytes: int
-    ) -> RunResult:
+    async def until_end(self, *, sink: OutputSink | None, max_result_bytes: int) -> RunResult:
+        group = self._standing.group
         limits = self._action.limits
         with Traffic(
             self._channels,
@@ -154,8 +136,8 @@ class Watch:
         while words := await self._keeper.frame():
             match words:
                 case ["gone", left]:
-                    self.is_gone = left == "0"
-                    if not self.is_gone:
+                    self._standing.is_gone = left == "0"
+                    if not self._standing.is_gone:
                         raise _stuck()
                     return
         # The keeper itself was killed: nobody said that the group is gone, so it is discarded.

@@ -16,7 +16,8 @@ from holdfast.sandbox.native import cellplan, rootfs
 
 ROOT = rootfs.HostRoot(("/usr",), (), (), None)
 FILTER = b"\x06\0\0\0\0\0\xff\x7f"
-WALLS = cellplan.Walls("/usr/bin/bwrap", ROOT, 6, FILTER, True, 1 << 20, 1 << 20, None)
+OUTER = cellplan.OuterWall("/usr/bin/bwrap", ROOT, None)
+WALLS = cellplan.Walls(OUTER, 6, FILTER, True, 1 << 20, 1 << 20)
 PRIVATE = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
 JOB = cellplan.Job(
     ("prog", "a b"), {"A": "1"}, Limits(), PRIVATE, {0: 10, 1: 11}, {"/code/x": b"co\0de"}
@@ -28,9 +29,12 @@ def init(walls: cellplan.Walls = WALLS, job: cellplan.Job = JOB) -> list[str]:
 
 
 def keep(walls: cellplan.Walls, job: cellplan.Job) -> list[str]:
+    layered = job.mount.mode is WorkspaceMode.COPY_ON_WRITE
     plan = cellplan.keeper_plan(
-        walls, job, cellplan.shown_directories(job.mount), cgroup2="/g2", tasks=["/t"], remove=["/r"],
-        cell_fd=20, plan_fd=21, status_fd=22,
+        walls.outer, cellplan.shown_directories(job.mount),
+        cgroup2="/g2", tasks=["/t"], remove=["/r"],
+        layers_inside=layered and walls.outer.drop_to is None,
+        cell_fd=20, plan_fd=21, status_fd=22, given=tuple(job.descriptors.values()),
     )  # fmt: skip
     return plan.decode().split("\0")
 
@@ -98,7 +102,10 @@ def test_a_given_directory_is_mounted_by_descriptor_or_its_identity_is_checked(
             mode=mode, dir_fd=descriptor, path=str(tmp_path), layers_fd=descriptor, layers_path=str(tmp_path),
             covers=(("hide", ".env"), ("ro", ".git/hooks")),
         )  # fmt: skip
-        walls, job = replace(WALLS, drop_to=drop_to), replace(JOB, mount=mount)
+        walls, job = (
+            replace(WALLS, outer=replace(OUTER, drop_to=drop_to)),
+            replace(JOB, mount=mount),
+        )
         inside, outside = init(walls, job), keep(walls, job)
         info = os.stat(tmp_path)
     finally:
@@ -116,7 +123,7 @@ def test_a_given_directory_is_mounted_by_descriptor_or_its_identity_is_checked(
 
 @pytest.mark.requirement("ISO-10")
 def test_root_is_dropped_before_bubblewrap_and_only_named_descriptors_pass() -> None:
-    words = keep(replace(WALLS, drop_to=1_900_000_007), JOB)
+    words = keep(replace(WALLS, outer=replace(OUTER, drop_to=1_900_000_007)), JOB)
     assert has(words, "user", "1900000007", "1900000007")
     assert words.index("user") < words.index("exec")
     assert [words[at + 1] for at, word in enumerate(words) if word == "pass"] == [

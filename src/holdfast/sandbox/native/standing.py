@@ -1,0 +1,187 @@
+"""A cell whose outer wall stands: bubblewrap has made it, its init waits for a plan and the word.
+
+Nothing of a run is in it yet, so one can be raised ahead, while the run before it is waited for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import anyio
+
+from holdfast.core.types import WorkspaceMode, WorkspaceMount, new_id
+from holdfast.sandbox.native import cellplan, cgroups, groups
+from holdfast.sandbox.native.channels import Channels
+from holdfast.sandbox.native.keeper import (
+    FIRST_SENT_FD,
+    Keeper,
+    cell_program,
+    memory_file,
+    write_memory_file,
+)
+from holdfast.sandbox.runs import RunLedger
+
+_SCOPE_WITHIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What must be known to raise the outer wall. Cells of equal shape can stand in for another."""
+
+    ledger: RunLedger
+    outer: cellplan.OuterWall
+    cgroup: cgroups.Choice | None
+    wants_stdin: bool
+    wants_result: bool
+
+    @property
+    def in_scope(self) -> bool:
+        """In a user's scope a group can only be made once the keeper is there."""
+        return self.cgroup is not None and self.cgroup.way == "systemd-user"
+
+
+class Standing:
+    """One such cell, with our ends of everything that leads into it."""
+
+    def __init__(self, shape: Shape, name: str) -> None:
+        self._shape = shape
+        self.group: groups.Group | None = None
+        self.is_gone = False
+        """The keeper said that nothing of the cell is left."""
+        with ExitStack() as stack:
+            self._entry = stack.enter_context(shape.ledger.open(name))
+            self.channels = Channels(
+                stack,
+                wants_stdin=shape.wants_stdin,
+                wants_result=shape.wants_result,
+                owner=shape.outer.drop_to,
+            )
+            self._cell_fd = os.open(cell_program(), os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, self._cell_fd)
+            self._plan_fd = memory_file("holdfast-init", b"")
+            stack.callback(os.close, self._plan_fd)
+            self.keeper = Keeper(
+                prefix=groups.scope_command(self._entry.id) if shape.in_scope else ()
+            )
+            stack.callback(self._discard_group)
+            stack.callback(self.keeper.close)
+            if shape.cgroup is not None and not shape.in_scope:
+                self.group = groups.make_group(shape.cgroup, self._entry.id)
+            self._stack = stack.pop_all()
+
+    async def join_scope(self) -> None:
+        """Make the group beside the keeper, which systemd has put into the scope."""
+        if not self._shape.in_scope:
+            return
+        there = False
+        try:
+            with anyio.move_on_after(_SCOPE_WITHIN_S):
+                there = await self.keeper.frame() == ["hello"]
+        finally:
+            if not there:
+                self.keeper.abandon()
+        if not there:
+            raise self.keeper.failure("systemd-scope")
+        self.group = groups.group_in_scope(self.keeper.pid)
+
+    def raise_wall(
+        self, mount: WorkspaceMount | None = None, tools: Sequence[cellplan.Shown] = ()
+    ) -> Mapping[int, int]:
+        """Start bubblewrap. Returns, of what the program is given, number inside -> in the cell."""
+        shown = [*(cellplan.shown_directories(mount) if mount else ()), *tools]
+        inside = self.channels.inside
+        sent = [self._cell_fd, self._plan_fd, self.channels.status_inside, *inside.values()]
+        sent += [place.descriptor for place in shown]
+        numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
+        group, outer = self.group, self._shape.outer
+        layered = mount is not None and mount.mode is WorkspaceMode.COPY_ON_WRITE
+        plan = cellplan.keeper_plan(
+            outer,
+            shown,
+            cgroup2=group.unified if group else None,
+            tasks=group.tasks if group else (),
+            remove=group.remove if group else (),
+            layers_inside=layered and outer.drop_to is None,
+            cell_fd=self._cell_fd,
+            plan_fd=self._plan_fd,
+            status_fd=self.channels.status_inside,
+            given=tuple(inside.values()),
+            number_of=numbers.__getitem__,
+        )
+        self.keeper.begin(plan, sent)
+        self.channels.close_inside()
+        # Noted late: only if the keeper, which removes the groups, died within this line too
+        # would they be forgotten.
+        if group is not None:
+            self._entry.note_groups(group.remove)
+        return {number: numbers[fd] for number, fd in inside.items()}
+
+    def go(self, init_plan: bytes) -> None:
+        """Every limit is written: init may carry out its plan."""
+        write_memory_file(self._plan_fd, init_plan)
+        self.channels.outside.say_go()
+
+    def close(self) -> None:
+        """Hang up, which ends whatever still runs, and leave nothing behind."""
+        self._stack.close()
+
+    def _discard_group(self) -> None:
+        if self.group is not None and not self.is_gone:
+            self.group.discard()
+
+
+class Spare:
+    """One cell raised ahead for the next run of the same shape; it ends with us."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: tuple[int, Shape, Standing, Mapping[int, int]] | None = None
+        self._last: Shape | None = None
+
+    def take(self, shape: Shape) -> tuple[Standing, Mapping[int, int]] | None:
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is None or kept[0] != os.getpid():  # the one of a parent we forked from is not ours
+            return None
+        if kept[1] == shape and kept[2].keeper.is_alive():
+            return kept[2], kept[3]
+        kept[2].close()
+        return None
+
+    def renew(self, shape: Shape) -> None:
+        """From the second run of a shape on: who runs once does not pay for another."""
+        with self._lock:
+            last, self._last = self._last, shape
+            if last != shape:
+                return
+            if self._kept is not None and self._kept[0] == os.getpid():
+                return
+            standing = Standing(shape, new_id("cell"))
+            try:
+                numbers = standing.raise_wall()
+            except BaseException:
+                standing.close()
+                raise
+            self._kept = os.getpid(), shape, standing, numbers
+
+    def close(self) -> None:
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == os.getpid():
+            kept[2].close()
+
+    def forget_parent(self) -> None:
+        """After a fork: a copy of the line would keep the parent's cell alive after its death."""
+        self._lock = threading.Lock()
+        if self._kept is not None:
+            self._kept[2].keeper.drop_copy()
+
+
+spare = Spare()
+atexit.register(spare.close)
+os.register_at_fork(after_in_child=spare.forget_parent)
