@@ -22,7 +22,7 @@ import holdfast
 from conftest import need
 from holdfast.runtime import wiring
 from holdfast.sandbox.native import cgroups
-from holdfast.sandbox.native.standing import spare
+from holdfast.sandbox.native.standing import spares
 
 ROUNDS = 20
 LONG_S = 60
@@ -78,7 +78,7 @@ def _recorded(home: str) -> set[str]:
 
 
 def _left(home: str, project: Path | None = None) -> dict[str, object]:
-    spare.close()  # it waits for the next run and is alive
+    spares.close()  # it waits for the next run and is alive
     with open("/proc/self/mounts", encoding="utf-8") as file:
         mounts = [line for line in file if home in line or (project and str(project) in line)]
     left: dict[str, object] = {
@@ -139,8 +139,8 @@ _REAPER = """
 import ctypes, os, sys, holdfast
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: orphans come to us
 done = holdfast.run_command(["sleep", "60"], timeout=0.4, config=sys.argv[1])
-from holdfast.sandbox.native.standing import spare
-spare.close()  # it waits for the next run and is alive
+from holdfast.sandbox.native.standing import spares
+spares.close()  # it waits for the next run and is alive
 try:
     print(done.limit, os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT))
 except ChildProcessError:
@@ -380,7 +380,7 @@ def test_nothing_is_left_after_kill_9_of_the_keeper(config: str, state_home: str
     seen: set[str] = set()
 
     def kill_it(_text: str) -> None:
-        spare.close()  # the keeper that is left is this run's
+        spares.close()  # the keeper that is left is this run's
         seen.update(_recorded(state_home))
         (keeper,) = [child for child in _children_of(os.getpid()) if _children_of(child)]
         os.kill(int(keeper), signal.SIGKILL)

@@ -23,7 +23,7 @@ from multiprocessing.context import ForkServerProcess as Process
 
 import holdfast
 from holdfast.sandbox.native.cold import HostLayers
-from holdfast.sandbox.native.standing import spare
+from holdfast.sandbox.native.standing import spares
 
 HOME = f"{os.path.expanduser('~')}/holdfast-state"
 CGROUP = "/sys/fs/cgroup"
@@ -102,7 +102,7 @@ def members(group: str) -> dict[int, int]:
 
 
 def nothing_left() -> None:
-    spare.close()  # it waits for the next run, and ends with this process
+    spares.close()  # it waits for the next run, and ends with this process
     within(20, lambda: not groups() and not processes(), f"left: {groups()} {processes()}")
 
 

@@ -17,7 +17,7 @@ class Outside:
     status: socket.socket
     stdout: int
     stderr: int
-    result: int | None
+    result: int
     stdin: int | None
 
     def say_go(self) -> None:
@@ -35,9 +35,7 @@ class Outside:
 class Channels:
     """The pipes of one run. The program gets one end of each, the supervisor the other."""
 
-    def __init__(
-        self, stack: ExitStack, *, wants_stdin: bool, wants_result: bool, owner: int | None
-    ) -> None:
+    def __init__(self, stack: ExitStack, *, wants_stdin: bool, owner: int | None) -> None:
         self._stack = stack
         self._owner = owner
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -47,10 +45,8 @@ class Channels:
         (self.status_inside,) = self._open_inside
         out_r, out_w = self._pipe()
         err_r, err_w = self._pipe()
-        self.inside = {1: out_w, 2: err_w}
-        result_r: int | None = None
-        if wants_result:
-            result_r, self.inside[RESULT_FD_INSIDE] = self._pipe()
+        result_r, result_w = self._pipe()
+        self.inside = {1: out_w, 2: err_w, RESULT_FD_INSIDE: result_w}
         stdin_w: int | None = None
         if wants_stdin:
             self.inside[0], stdin_w = os.pipe2(os.O_CLOEXEC)

@@ -21,7 +21,8 @@ from holdfast.core.types import Action, OutputSink, RunCode, RunCommand, RunResu
 from holdfast.sandbox import languages
 from holdfast.sandbox.native import cellplan, cgroups, groups, rootfs, seccomp
 from holdfast.sandbox.native._syscalls import landlock_abi
-from holdfast.sandbox.native.standing import Shape, Standing, spare
+from holdfast.sandbox.native.channels import RESULT_FD_INSIDE
+from holdfast.sandbox.native.standing import Shape, Standing, spares
 from holdfast.sandbox.native.watch import Watch
 from holdfast.sandbox.runs import RunLedger
 
@@ -75,11 +76,10 @@ class NativeSandbox:
                 walls.outer,
                 self._layers.cgroup if walls.cgroup else None,
                 wants_stdin=action.stdin is not None,
-                wants_result=program.tells_value,
             )
             # Only a cell to which nothing of this run's is shown can have been raised before it.
             is_plain = workspace.mount.dir_fd is None and not tools and not shape.in_scope
-            taken = spare.take(shape) if is_plain else None
+            taken = spares.take(shape) if is_plain else None
             standing, numbers = taken or (Standing(shape, action.id), None)
             stack.callback(standing.close)
             watch = Watch(action, standing, workspace, started=started)
@@ -97,12 +97,12 @@ class NativeSandbox:
                     env=_environment(action, program, home=home),
                     limits=action.limits,
                     mount=workspace.mount,
-                    descriptors=numbers,
+                    descriptors=_given(program, numbers),
                     files=_files(program, code, home=home),
                 )
                 standing.go(cellplan.init_plan(walls, job))
                 if is_plain:
-                    spare.renew(shape)
+                    spares.renew(shape)
                 # (6)-(8) Until the end, whatever its cause.
                 return await watch.until_end(
                     sink=sink, max_result_bytes=self._settings.max_result_bytes
@@ -216,6 +216,15 @@ def _files(program: languages.Program, code: bytes, *, home: str) -> dict[str, b
     if program.code_path:
         files[program.code_path] = code
     return files
+
+
+def _given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int, int]:
+    """A program that tells no value has no use for a descriptor that nobody else gives it."""
+    return {
+        inside: number
+        for inside, number in numbers.items()
+        if inside != RESULT_FD_INSIDE or program.tells_value
+    }
 
 
 def _limit_group(group: groups.Group, action: Action, workspace: WorkspaceLease) -> None:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -27,6 +27,7 @@ from holdfast.sandbox.native.keeper import (
 from holdfast.sandbox.runs import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
+_MOST_SHAPES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,8 @@ class Shape:
 
     ledger: RunLedger
     outer: cellplan.OuterWall
-    cgroup: cgroups.Choice | None
+    cgroup: cgroups.Choice | None = field(hash=False)
     wants_stdin: bool
-    wants_result: bool
 
     @property
     def in_scope(self) -> bool:
@@ -56,10 +56,7 @@ class Standing:
         with ExitStack() as stack:
             self._entry = stack.enter_context(shape.ledger.open(name))
             self.channels = Channels(
-                stack,
-                wants_stdin=shape.wants_stdin,
-                wants_result=shape.wants_result,
-                owner=shape.outer.drop_to,
+                stack, wants_stdin=shape.wants_stdin, owner=shape.outer.drop_to
             )
             self._cell_fd = os.open(cell_program(), os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, self._cell_fd)
@@ -135,53 +132,60 @@ class Standing:
             self.group.discard()
 
 
-class Spare:
-    """One cell raised ahead for the next run of the same shape; it ends with us."""
+class Spares:
+    """Cells raised ahead, one for the next run of each of the latest shapes; they end with us."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: tuple[int, Shape, Standing, Mapping[int, int]] | None = None
-        self._last: Shape | None = None
+        self._made_by = os.getpid()
+        self._kept: dict[Shape, tuple[Standing, Mapping[int, int]] | None] = {}
+        """None: of this shape there was one run so far, and who runs once pays for no other."""
 
     def take(self, shape: Shape) -> tuple[Standing, Mapping[int, int]] | None:
         with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is None or kept[0] != os.getpid():  # the one of a parent we forked from is not ours
+            kept = self._kept.get(shape)
+            if kept is not None:
+                self._kept[shape] = None
+        if kept is not None and not kept[0].keeper.is_alive():
+            kept[0].close()
             return None
-        if kept[1] == shape and kept[2].keeper.is_alive():
-            return kept[2], kept[3]
-        kept[2].close()
-        return None
+        return kept
 
     def renew(self, shape: Shape) -> None:
-        """From the second run of a shape on: who runs once does not pay for another."""
+        """Raise one, from the second run of a shape on."""
         with self._lock:
-            last, self._last = self._last, shape
-            if last != shape:
-                return
-            if self._kept is not None and self._kept[0] == os.getpid():
-                return
-            standing = Standing(shape, new_id("cell"))
-            try:
-                numbers = standing.raise_wall()
-            except BaseException:
-                standing.close()
-                raise
-            self._kept = os.getpid(), shape, standing, numbers
+            if shape not in self._kept:
+                while len(self._kept) >= _MOST_SHAPES:
+                    oldest = self._kept.pop(next(iter(self._kept)))
+                    if oldest is not None:
+                        oldest[0].close()
+                self._kept[shape] = None
+            elif self._kept[shape] is None:
+                standing = Standing(shape, new_id("cell"))
+                try:
+                    self._kept[shape] = standing, standing.raise_wall()
+                except BaseException:
+                    standing.close()
+                    raise
 
     def close(self) -> None:
         with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is not None and kept[0] == os.getpid():
-            kept[2].close()
+            kept, self._kept = self._kept, {}
+        for each in kept.values():
+            if each is not None and self._made_by == os.getpid():
+                each[0].close()
 
     def forget_parent(self) -> None:
         """After a fork: a copy of the line would keep the parent's cell alive after its death."""
         self._lock = threading.Lock()
-        if self._kept is not None:
-            self._kept[2].keeper.drop_copy()
+        _of_parents.append(self._kept)  # never finalised here: they are not ours to end
+        for each in self._kept.values():
+            if each is not None:
+                each[0].keeper.drop_copy()
+        self._kept, self._made_by = {}, os.getpid()
 
 
-spare = Spare()
-atexit.register(spare.close)
-os.register_at_fork(after_in_child=spare.forget_parent)
+_of_parents: list[object] = []
+spares = Spares()
+atexit.register(spares.close)
+os.register_at_fork(after_in_child=spares.forget_parent)

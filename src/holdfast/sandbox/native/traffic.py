@@ -43,9 +43,7 @@ class Traffic:
         """What the caller's own listener raised; the run has no reason to go on then."""
         self.serve_when_ready(channels.stdout, lambda: self._hear("stdout", channels.stdout))
         self.serve_when_ready(channels.stderr, lambda: self._hear("stderr", channels.stderr))
-        if channels.result is not None:
-            result = channels.result
-            self.serve_when_ready(result, lambda: self._hear_result(result))
+        self.serve_when_ready(channels.result, lambda: self._hear_result(channels.result))
         if channels.stdin is not None:
             stdin_fd = channels.stdin
             self.serve_when_ready(stdin_fd, lambda: self._tell(stdin_fd), to_write=True)
