@@ -180,6 +180,7 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     for name, value in job.env.items():
         plan.step("env", f"{name}={value}")
     plan.step("cwd", "/workspace")
+    plan.step("once")
     for inside, descriptor in job.descriptors.items():
         plan.step("give", descriptor, inside)
     for word in job.argv:
@@ -214,7 +215,7 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     limits, mount = job.limits, job.mount
     if mount.dir_fd is None or _has_layers_inside(walls, job):
         plan.step("dir", "/workspace")  # else bubblewrap has mounted it
-    plan.step("seal")
+    plan.step("seal", "/")
     tmp_bytes = min(walls.tmp_bytes, limits.disk_bytes)
     plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777")
     shm_bytes = min(walls.shm_bytes, limits.memory_bytes)

@@ -29,12 +29,12 @@ def conclude(
     cpu_s, peak_bytes = 0.0, 0
     exit_code: int | None = None
     match words:
-        case ["exit", kind, number, limit_word, cpu_us, peak_kib]:
+        case ["exit", _task, kind, number, limit_word, cpu_us, peak_kib]:
             exit_code = int(number) + (128 if kind == "signal" else 0)
             cpu_s, peak_bytes = int(cpu_us) / 1e6, int(peak_kib) * 1024
             if limit_word != "-":
                 limit = limit or LimitName(limit_word)
-        case ["noexec", number]:
+        case ["noexec", _task, number]:
             raise _not_started(int(number))
         case ["fail", "protect-open", *_]:
             raise WorkspaceError(

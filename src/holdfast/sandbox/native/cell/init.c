@@ -1,13 +1,17 @@
 /* Inside the walls, PID 1 of the cell.
  *
- * (0) wait for the word; (1) mounts; (2) rlimits; (3) no capability; (4) Landlock; (5) seccomp; (6) start the program;
- * (7) wait for its end, a limit, or the supervisor's death; (8) kill and reap every process;
- * (9) report. Only init holds the status socket, so the code cannot forge its own end. As PID 1 it
- * takes no signal from inside, and not being dumpable it can be neither traced nor read.
+ * It builds the walls, starts what it is told to start, waits for ends, limits and words of the
+ * supervisor, and at the end kills and reaps every process before it reports. Only init holds the
+ * status socket, so the code cannot forge its own end. As PID 1 it takes no signal from inside, and
+ * not being dumpable it can be neither traced nor read.
+ *
+ * Words in:  go | rest | run T | fork T | signal T N | end T | stop          (T: a task's number)
+ * Words out: ready | started T PID | noexec T ERRNO | terminal T | exit T … | rest LIMIT | fail …
  */
 #define _GNU_SOURCE
 #include "cell.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -15,245 +19,292 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST_WORDS 4096
-#define MOST_WATCHED 8
 #define WATCH_EVERY_MS 20
-/* Descriptors by number, all below the smallest open-files limit (32): the filter reports the use of
- * higher ones to init itself, which must not be waiting for its own answer. 0 to 3 are the program's. */
-#define LAST_GIVEN_FD 3
-#define FIRST_OWN_FD 4
-#define FIRST_PARKED_FD 8
-#define MOST_GIVEN 4
+#define MOST_TASKS 512
+#define MOST_WORD_BYTES 256
+#define NO_LIMIT "-"
 
-static char *environment[MOST_WORDS], *arguments[MOST_WORDS];
-static int environment_count, argument_count;
-static const char *watched[MOST_WATCHED];  /* file systems of the cell's own: full is a limit */
-static const char *searched[MOST_WATCHED]; /* directories in which a file too large may lie */
-static int watched_count, searched_count;
-static uint64_t most_file_bytes, most_open_files;
-static const char *working_directory = "/";
-static struct {
-  int from, to;
-} given[MOST_GIVEN];
-static int given_count;
+static struct task {
+  unsigned long tag;
+  pid_t pid;
+} tasks[MOST_TASKS];
+static int task_count;
 
-static int move_down(int fd, int lowest) {
-  int moved = fcntl(fd, F_DUPFD_CLOEXEC, lowest);
-  if (moved < 0) die("init-move-down");
-  close(fd);
-  return moved;
-}
-
-static char **next_slot(char **list, int *count) {
-  if (*count >= MOST_WORDS - 1) {
-    errno = E2BIG;
-    die("init-too-many-words");
-  }
-  return &list[(*count)++];
-}
-
-/* Carries out the plan up to the walls; returns the seccomp listener. */
-static int build(struct plan plan) {
-  int workspace_fd = -1, listener = -1;
-  const char *verb;
-  while ((verb = plan_word(&plan)) != NULL) {
-    if (strcmp(verb, "dir") == 0) {
-      if (mkdir(plan_need(&plan), 0755) != 0) die("dir-make");
-    } else if (strcmp(verb, "link") == 0) {
-      const char *target = plan_need(&plan);
-      if (symlink(target, plan_need(&plan)) != 0) die("link-make");
-    } else if (strcmp(verb, "file") == 0) {
-      const char *path = plan_need(&plan);
-      uint64_t mode = plan_number(&plan);
-      size_t length = (size_t)plan_number(&plan);
-      make_file(path, mode, plan_bytes(&plan, length), length);
-    } else if (strcmp(verb, "take") == 0) {
-      const char *kind = plan_need(&plan);
-      const char *from = plan_need(&plan);
-      take(from, plan_need(&plan), kind);
-    } else if (strcmp(verb, "leave") == 0) {
-      leave(plan_need(&plan));
-    } else if (strcmp(verb, "seal") == 0) {
-      seal_root();
-    } else if (strcmp(verb, "tmpfs") == 0) {
-      const char *path = plan_need(&plan);
-      mount_tmpfs(path, plan_need(&plan));
-    } else if (strcmp(verb, "devpts") == 0) {
-      mount_devpts(plan_need(&plan));
-    } else if (strcmp(verb, "overlay") == 0) {
-      const char *base = plan_need(&plan);
-      mount_overlay(base, plan_need(&plan));
-    } else if (strcmp(verb, "expect") == 0) {
-      const char *path = plan_need(&plan);
-      uint64_t device = plan_number(&plan);
-      expect_same(path, device, plan_number(&plan));
-    } else if (strcmp(verb, "workspace") == 0) {
-      workspace_fd = open(plan_need(&plan), O_PATH | O_DIRECTORY | O_CLOEXEC);
-      if (workspace_fd < 0) die("workspace-open");
-    } else if (strcmp(verb, "protect") == 0) {
-      const char *treatment = plan_need(&plan);
-      cover(workspace_fd, plan_need(&plan), treatment, 1);
-    } else if (strcmp(verb, "cover") == 0) {
-      const char *treatment = plan_need(&plan);
-      cover(AT_FDCWD, plan_need(&plan), treatment, 0);
-    } else if (strcmp(verb, "watch") == 0 && watched_count < MOST_WATCHED) {
-      watched[watched_count++] = plan_need(&plan);
-    } else if (strcmp(verb, "search") == 0 && searched_count < MOST_WATCHED) {
-      searched[searched_count++] = plan_need(&plan);
-    } else if (strcmp(verb, "file-size") == 0) {
-      most_file_bytes = plan_number(&plan);
-    } else if (strcmp(verb, "open-files") == 0) {
-      most_open_files = plan_number(&plan);
-    } else if (strcmp(verb, "rlimit") == 0) {
-      uint64_t resource = plan_number(&plan);
-      set_rlimit(resource, plan_number(&plan));
-    } else if (strcmp(verb, "drop") == 0) {
-      drop_capabilities();
-    } else if (strcmp(verb, "landlock") == 0) {
-      uint64_t handled = plan_number(&plan);
-      landlock_begin(handled, plan_number(&plan));
-    } else if (strcmp(verb, "allow") == 0) {
-      const char *path = plan_need(&plan);
-      landlock_allow(path, plan_number(&plan));
-    } else if (strcmp(verb, "enforce") == 0) {
-      landlock_enforce();
-    } else if (strcmp(verb, "seccomp") == 0) {
-      int want_listener = plan_number(&plan) != 0;
-      size_t length = (size_t)plan_number(&plan);
-      listener = seccomp_enforce(plan_bytes(&plan, length), length, want_listener);
-    } else if (strcmp(verb, "env") == 0) {
-      *next_slot(environment, &environment_count) = (char *)plan_need(&plan);
-    } else if (strcmp(verb, "arg") == 0) {
-      *next_slot(arguments, &argument_count) = (char *)plan_need(&plan);
-    } else if (strcmp(verb, "cwd") == 0) {
-      working_directory = plan_need(&plan);
-    } else if (strcmp(verb, "give") == 0 && given_count < MOST_GIVEN) {
-      given[given_count].from = move_down((int)plan_number(&plan), FIRST_PARKED_FD);
-      given[given_count].to = (int)plan_number(&plan);
-      if (given[given_count++].to > LAST_GIVEN_FD) {
-        errno = EINVAL;
-        die("init-give");
-      }
-    } else {
-      errno = EINVAL;
-      die("init-verb");
-    }
-  }
-  if (argument_count == 0) {
-    errno = EINVAL;
-    die("init-no-program");
-  }
-  if (workspace_fd >= 0) close(workspace_fd);
-  return listener;
-}
-
-static const char *search_path(void) {
-  for (int i = 0; i < environment_count; i++)
-    if (strncmp(environment[i], "PATH=", 5) == 0) return environment[i] + 5;
-  return "/usr/bin:/bin";
-}
-
-/* execvpe, but with the search path of the environment that is given, not of ours. */
-static int execute(void) {
-  const char *name = arguments[0];
-  if (strchr(name, '/') != NULL) {
-    execve(name, arguments, environment);
-    return errno;
-  }
-  int error = ENOENT;
-  for (const char *at = search_path(); *at != '\0';) {
-    size_t length = strcspn(at, ":");
-    char path[4096];
-    if (length > 0 && snprintf(path, sizeof path, "%.*s/%s", (int)length, at, name) < (int)sizeof path) {
-      execve(path, arguments, environment);
-      if (errno != ENOENT && errno != ENOTDIR) error = errno;
-    }
-    at += length + (at[length] == ':');
-  }
-  return error;
-}
-
-static _Noreturn void run_program(int error_fd) {
-  int error = 0;
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, NULL);
-  /* No terminal of anybody's is ours: TIOCSTI has nothing to type into (ISO-6). */
-  if (setsid() < 0) error = errno;
-  if (!error && chdir(working_directory) != 0) error = errno;
-  for (int i = 0; !error && i < given_count; i++)
-    if (dup2(given[i].from, given[i].to) < 0) error = errno;
-  /* ISO-9: nothing else goes along; the error pipe closes at exec by itself. */
-  int keep_last = 0;
-  for (int i = 0; i < given_count; i++) keep_last |= given[i].to == LAST_GIVEN_FD;
-  if (!keep_last) close(LAST_GIVEN_FD);
-  if (!error && error_fd > FIRST_OWN_FD &&
-      syscall(SYS_close_range, FIRST_OWN_FD, error_fd - 1, 0) != 0)
-    error = errno;
-  if (!error && syscall(SYS_close_range, error_fd + 1, ~0u, 0) != 0) error = errno;
-  if (!error) error = execute();
-  (void)!write(error_fd, &error, sizeof error);
-  _exit(127);
-}
-
-static pid_t start(void) {
-  int error_pipe[2];
-  if (pipe2(error_pipe, O_CLOEXEC) != 0) die("start-pipe");
-  for (int end = 0; end < 2; end++)
-    if (error_pipe[end] < FIRST_OWN_FD) error_pipe[end] = move_down(error_pipe[end], FIRST_OWN_FD);
-  pid_t child = fork();
-  if (child < 0) die("start-fork");
-  if (child == 0) run_program(error_pipe[1]);
-  close(error_pipe[1]);
-  for (int i = 0; i < given_count; i++) close(given[i].from);
-  int error = 0;
-  ssize_t got = read(error_pipe[0], &error, sizeof error);
-  close(error_pipe[0]);
-  if (got == sizeof error) {
-    report("noexec %d", error);
-    _exit(125);
-  }
-  return child;
-}
-
-static const char *limit_of_mounts(void) {
-  for (int i = 0; i < watched_count; i++)
-    if (is_full(watched[i])) return "disk";
+static struct task *task_of(unsigned long tag) {
+  for (int i = 0; i < task_count; i++)
+    if (tasks[i].tag == tag) return &tasks[i];
   return NULL;
 }
 
-static const char *limit_after_end(int status) {
+static void add_task(unsigned long tag, pid_t pid) {
+  tasks[task_count].tag = tag;
+  tasks[task_count++].pid = pid;
+}
+
+static const char *limit_of_mounts(const struct cell *cell) {
+  for (int i = 0; i < cell->watched_count; i++)
+    if (is_full(cell->watched[i])) return "disk";
+  return NULL;
+}
+
+static const char *limit_after_end(const struct cell *cell, int status) {
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ) return "file_size";
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) return "cpu";
-  const char *limit = limit_of_mounts();
+  const char *limit = limit_of_mounts(cell);
   if (limit != NULL) return limit;
   /* What lies in memory is quickly searched; on disk only after a failure. */
-  for (int i = 0; i < watched_count; i++)
-    if (has_file_of(watched[i], most_file_bytes + 1)) return "file_size";
-  for (int i = 0; status != 0 && i < searched_count; i++)
-    if (has_file_of(searched[i], most_file_bytes + 1)) return "file_size";
+  for (int i = 0; i < cell->watched_count; i++)
+    if (has_file_of(cell->watched[i], cell->most_file_bytes + 1)) return "file_size";
+  for (int i = 0; status != 0 && i < cell->searched_count; i++)
+    if (has_file_of(cell->searched[i], cell->most_file_bytes + 1)) return "file_size";
   return NULL;
 }
 
-/* Reaps until the program has ended; returns 1 with its status, or 0 if it still runs. */
-static int reap(pid_t program, int *status) {
-  int found = 0, each;
+static void tell_end(unsigned long tag, int status, const char *limit, const struct rusage *used) {
+  report("exit %lu %s %d %s %lld %ld", tag, WIFEXITED(status) ? "code" : "signal",
+         WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), limit ? limit : NO_LIMIT,
+         (long long)(used->ru_utime.tv_sec + used->ru_stime.tv_sec) * 1000000 +
+             used->ru_utime.tv_usec + used->ru_stime.tv_usec,
+         used->ru_maxrss);
+}
+
+/* The cell's end: the kernel delivers the signal to every process of the namespace but us. */
+static _Noreturn void end_cell(struct cell *cell, unsigned long tag, int status, int ended,
+                               const char *limit) {
+  kill(-1, SIGKILL);
+  int each;
+  pid_t pid, main_pid = task_of(tag) ? task_of(tag)->pid : -1;
+  while ((pid = waitpid(-1, &each, 0)) > 0 || (pid < 0 && errno == EINTR))
+    if (pid == main_pid && !ended) status = each;
+  if (limit == NULL) limit = limit_after_end(cell, status);
+  struct rusage used;
+  getrusage(RUSAGE_CHILDREN, &used);
+  tell_end(tag, status, limit, &used);
+  _exit(0);
+}
+
+/* Reaps whoever ended; the end of a once-cell's only task is the cell's end. */
+static void reap(struct cell *cell, const char *limit) {
+  int status;
   pid_t pid;
-  while ((pid = waitpid(-1, &each, WNOHANG)) > 0)
-    if (pid == program) {
-      *status = each;
+  struct rusage used;
+  while ((pid = wait4(-1, &status, WNOHANG, &used)) > 0) {
+    for (int i = 0; i < task_count; i++) {
+      if (tasks[i].pid != pid) continue;
+      unsigned long tag = tasks[i].tag;
+      if (cell->is_once && tag == 0) end_cell(cell, tag, status, 1, limit);
+      tasks[i] = tasks[--task_count];
+      tell_end(tag, status, limit ? limit : limit_after_end(cell, status), &used);
+      break;
+    }
+  }
+}
+
+/* Parent and session of a process, from its stat line; the name in it may hold anything. */
+static int read_stat(const char *name, long *parent, long *session) {
+  char path[64], text[512];
+  snprintf(path, sizeof path, "/proc/%.20s/stat", name);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (got <= 0) return -1;
+  text[got] = '\0';
+  const char *rest = strrchr(text, ')');
+  char state;
+  long group;
+  if (rest == NULL || sscanf(rest + 1, " %c %ld %ld %ld", &state, parent, &group, session) != 4)
+    return -1;
+  return state == 'Z' ? -1 : 0;
+}
+
+#define MOST_KILLED 4096
+/* Everything that belongs to a task: its session, and whatever was started from it. What left both
+ * behind (setsid and a dead parent) stays in the cell and ends with it. */
+static void kill_task(pid_t leader) {
+  static pid_t killed[MOST_KILLED];
+  int count = 0, found = 1;
+  killed[count++] = leader;
+  kill(leader, SIGSTOP); /* it must not start more while we look */
+  for (int round = 0; found && round < 64; round++) {
+    found = 0;
+    DIR *table = opendir("/proc");
+    if (table == NULL) break;
+    struct dirent *entry;
+    while ((entry = readdir(table)) != NULL && count < MOST_KILLED) {
+      long parent, session, pid = strtol(entry->d_name, NULL, 10);
+      if (pid <= 1 || read_stat(entry->d_name, &parent, &session) != 0) continue;
+      int known = 0, related = session == leader;
+      for (int i = 0; i < count; i++) {
+        known |= killed[i] == pid;
+        related |= killed[i] == parent;
+      }
+      if (known || !related) continue;
+      kill((pid_t)pid, SIGSTOP);
+      killed[count++] = (pid_t)pid;
       found = 1;
     }
-  return found;
+    closedir(table);
+  }
+  for (int i = 0; i < count; i++) kill(killed[i], SIGKILL);
+}
+
+/* Returns in a forked interpreter only, and says so. */
+static int start_task(struct cell *cell, const char *verb, unsigned long tag, const int *sent,
+                      int sent_count) {
+  struct program *program = &cell->program;
+  int is_fork = strcmp(verb, "fork") == 0, plan_count = is_fork ? 0 : 1, error = 0, terminal = -1;
+  clear_program(program);
+  if (task_count >= MOST_TASKS || sent_count < plan_count || task_of(tag) != NULL) {
+    for (int i = 0; i < sent_count; i++) close(sent[i]);
+    report("noexec %lu %d", tag, EAGAIN);
+    return 0;
+  }
+  for (int i = plan_count; i < sent_count; i++) {
+    int to = i - plan_count;
+    if (to <= LAST_GIVEN_FD) program->given[to] = move_down(sent[i], FIRST_PARKED_FD);
+    else close(sent[i]);
+  }
+  if (is_fork) {
+    program->directory = "/workspace";
+    pid_t child = fork();
+    if (child == 0) {
+      into_session(program);
+      return 1;
+    }
+    for (int i = 0; i < MOST_GIVEN; i++)
+      if (program->given[i] >= 0) close(program->given[i]);
+    if (child < 0) {
+      report("noexec %lu %d", tag, errno);
+      return 0;
+    }
+    add_task(tag, child);
+    report("started %lu %d", tag, child);
+    return 0;
+  }
+  struct plan plan = plan_read(sent[0]);
+  close(sent[0]);
+  read_program(plan, program);
+  pid_t child = spawn(program, &error, &terminal);
+  munmap((void *)(uintptr_t)plan.at, (size_t)(plan.end - plan.at));
+  if (child < 0) {
+    if (terminal >= 0) close(terminal);
+    report("noexec %lu %d", tag, error);
+    return 0;
+  }
+  add_task(tag, child);
+  if (terminal >= 0) {
+    char text[64];
+    snprintf(text, sizeof text, "terminal %lu", tag);
+    send_one(report_fd, text, terminal);
+    close(terminal);
+  }
+  report("started %lu %d", tag, child);
+  return 0;
+}
+
+/* One word of the supervisor's. Returns 1 in a forked interpreter. */
+static int obey(struct cell *cell, int *is_watching) {
+  char text[MOST_WORD_BYTES], verb[16] = "";
+  int sent[MOST_SENT], sent_count = 0, number = 0;
+  unsigned long tag = 0;
+  if (receive(report_fd, text, sizeof text, sent, &sent_count) == 0)
+    end_cell(cell, 0, 0, 0, NULL); /* the supervisor is gone or wants the end */
+  sscanf(text, "%15s %lu %d", verb, &tag, &number);
+  if (strcmp(verb, "run") == 0 || strcmp(verb, "fork") == 0)
+    return start_task(cell, verb, tag, sent, sent_count);
+  for (int i = 0; i < sent_count; i++) close(sent[i]);
+  const struct task *task = task_of(tag);
+  if (strcmp(verb, "go") == 0) {
+    *is_watching = 1;
+  } else if (strcmp(verb, "rest") == 0) {
+    const char *limit = limit_of_mounts(cell);
+    *is_watching = 0;
+    report("rest %s", limit ? limit : NO_LIMIT);
+  } else if (strcmp(verb, "signal") == 0 && task != NULL) {
+    kill(-task->pid, number);
+  } else if (strcmp(verb, "end") == 0 && task != NULL) {
+    kill_task(task->pid);
+  } else if (strcmp(verb, "stop") == 0) {
+    kill(-1, SIGKILL);
+  }
+  return 0;
+}
+
+static void start_first(struct cell *cell) {
+  int error, terminal;
+  pid_t program = spawn(&cell->program, &error, &terminal);
+  if (program < 0) {
+    report("noexec 0 %d", error);
+    _exit(125);
+  }
+  add_task(0, program);
+}
+
+void run_cell(struct cell *cell, int status_fd) {
+  sigset_t child_ended;
+  sigemptyset(&child_ended);
+  sigaddset(&child_ended, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &child_ended, NULL);
+  int signals = signalfd(-1, &child_ended, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals < 0) die("init-signalfd");
+  int is_watching = 0;
+  task_count = 0;
+  if (cell->forks_interpreter) {
+    cell->program.directory = "/workspace";
+    pid_t child = fork();
+    if (child < 0) die("init-fork");
+    if (child == 0) {
+      into_session(&cell->program);
+      return;
+    }
+    for (int i = 0; i < MOST_GIVEN; i++)
+      if (cell->program.given[i] >= 0) close(cell->program.given[i]);
+    add_task(0, child);
+    report("ready");
+  } else if (cell->program.argument_count > 0) {
+    start_first(cell);
+    is_watching = 1;
+  } else {
+    report("ready");
+  }
+  for (int fd = 0; fd < 3; fd++) close(fd);
+
+  struct pollfd waits[3] = {
+      {signals, POLLIN, 0}, {status_fd, POLLIN, 0}, {cell->listener, POLLIN, 0}};
+  for (;;) {
+    /* An idle cell sleeps: hundreds of them must not cost a core. */
+    int is_timed = is_watching && cell->watched_count > 0;
+    int ready = poll(waits, 3, is_timed ? WATCH_EVERY_MS : -1);
+    if (ready < 0 && errno != EINTR) die("init-poll");
+    if (waits[1].revents && obey(cell, &is_watching)) return;
+    const char *limit = NULL;
+    if (waits[2].revents & POLLIN && has_too_many_open(cell->listener, cell->most_open_files))
+      limit = "open_files";
+    struct signalfd_siginfo ignored;
+    while (read(signals, &ignored, sizeof ignored) > 0) continue;
+    reap(cell, NULL);
+    if (limit == NULL && is_watching) limit = limit_of_mounts(cell);
+    if (limit == NULL) continue;
+    if (cell->is_once) end_cell(cell, 0, 0, 0, limit);
+    kill(-1, SIGKILL);
+    while (task_count > 0) {
+      struct pollfd one = {signals, POLLIN, 0};
+      poll(&one, 1, WATCH_EVERY_MS);
+      while (read(signals, &ignored, sizeof ignored) > 0) continue;
+      reap(cell, limit);
+    }
+    is_watching = 0; /* the mount stays full; the next "go" looks again */
+  }
 }
 
 int init(int plan_fd, int status_fd) {
@@ -264,55 +315,16 @@ int init(int plan_fd, int status_fd) {
   report_fd = status_fd = move_down(status_fd, FIRST_OWN_FD);
   fcntl(plan_fd, F_SETFD, FD_CLOEXEC);
   umask(022);
-
-  sigset_t child_ended;
-  sigemptyset(&child_ended);
-  sigaddset(&child_ended, SIGCHLD);
-  sigprocmask(SIG_BLOCK, &child_ended, NULL);
-  int signals = signalfd(-1, &child_ended, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (signals < 0) die("init-signalfd");
-
   /* An ignored SIGXFSZ would be inherited, and the filter lets nobody change it later. */
   signal(SIGXFSZ, SIG_DFL);
   signal(SIGPIPE, SIG_DFL);
   /* The supervisor writes limits and plan while bubblewrap works; nothing is done before its word. */
-  char word;
-  if (recv(status_fd, &word, 1, 0) != 1) _exit(0);
-  int listener = build(plan_read(plan_fd));
+  char word[8];
+  if (recv(status_fd, word, sizeof word, 0) <= 0) _exit(0);
+  static struct cell cell;
+  build_cell(plan_read(plan_fd), &cell);
   close(plan_fd);
-  pid_t program = start();
-  for (int fd = 0; fd < 3; fd++) close(fd);
-
-  struct pollfd waits[3] = {{signals, POLLIN, 0}, {status_fd, POLLIN, 0}, {listener, POLLIN, 0}};
-  const char *limit = NULL;
-  int status = 0, ended = 0;
-  while (!ended && limit == NULL) {
-    int ready = poll(waits, 3, watched_count > 0 ? WATCH_EVERY_MS : -1);
-    if (ready < 0 && errno != EINTR) die("init-poll");
-    if (waits[1].revents) break; /* the supervisor is gone or wants the end */
-    if (waits[2].revents & POLLIN && has_too_many_open(listener, most_open_files))
-      limit = "open_files";
-    struct signalfd_siginfo ignored;
-    while (read(signals, &ignored, sizeof ignored) > 0) continue;
-    ended = reap(program, &status);
-    if (!ended && limit == NULL) limit = limit_of_mounts();
-  }
-  /* The kernel delivers this to every process of the namespace but us. */
-  kill(-1, SIGKILL);
-  int each;
-  pid_t pid;
-  while ((pid = waitpid(-1, &each, 0)) > 0 || (pid < 0 && errno == EINTR))
-    if (pid == program && !ended) {
-      status = each;
-      ended = 1;
-    }
-  if (limit == NULL) limit = limit_after_end(status);
-  struct rusage used;
-  getrusage(RUSAGE_CHILDREN, &used);
-  report("exit %s %d %s %lld %ld", WIFEXITED(status) ? "code" : "signal",
-         WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), limit ? limit : "-",
-         (long long)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 + used.ru_utime.tv_usec +
-             used.ru_stime.tv_usec,
-         used.ru_maxrss);
+  if (cell.is_zygote) return holdfast_zygote(status_fd);
+  run_cell(&cell, status_fd);
   return 0;
 }

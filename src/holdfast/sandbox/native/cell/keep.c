@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "cell.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -30,9 +31,8 @@
 #ifndef CLOSE_RANGE_CLOEXEC
 #define CLOSE_RANGE_CLOEXEC 4u
 #endif
-#define MOST_WORDS 2048
+#define MOST_ARGUMENTS 2048
 #define MOST_GROUPS 32
-#define FIRST_SENT_FD 64
 
 struct job {
   const char *cgroup2;             /* directory to be born in, or NULL */
@@ -45,36 +45,34 @@ struct job {
   struct plan stages;              /* where the stage steps begin */
   int stage_count;
   const char *overlay;             /* where staged `lower` and `cow` are merged, or NULL */
+  const char *tree;                /* where the only stage is, for a cell's workspace */
   int passed[MOST_GROUPS];
   int passed_count;
-  char *argv[MOST_WORDS];
+  char *argv[MOST_ARGUMENTS];
 };
 
-/* The plan comes with the run's descriptors, which get the numbers that the plan uses for them:
- * FIRST_SENT_FD and up. A keeper can thus be started before anybody knows what it will keep. */
-static int receive_plan(int line_fd) {
-  char byte;
-  union {
-    char room[CMSG_SPACE(sizeof(int) * MOST_GROUPS)];
-    struct cmsghdr align;
-  } control;
-  struct iovec part = {&byte, 1};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room,
-                           .msg_controllen = sizeof control.room};
-  ssize_t got = recvmsg(line_fd, &message, MSG_CMSG_CLOEXEC);
-  if (got == 0) _exit(0); /* the supervisor left before it began: nothing to do */
-  struct cmsghdr *header = got == 1 ? CMSG_FIRSTHDR(&message) : NULL;
-  if (header == NULL || header->cmsg_type != SCM_RIGHTS || message.msg_flags & MSG_CTRUNC)
-    die("keep-plan");
-  int sent[MOST_GROUPS];
-  size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-  memcpy(sent, CMSG_DATA(header), count * sizeof(int));
-  for (size_t i = 1; i < count; i++) {
-    if (sent[i] >= FIRST_SENT_FD || dup3(sent[i], FIRST_SENT_FD + (int)i - 1, O_CLOEXEC) < 0)
+/* A plan comes with descriptors, which get the numbers that the plan uses for them: FIRST_SENT_FD and
+ * up. A keeper can thus be started before anybody knows what it will keep. */
+static int place_sent(const int *sent, int count) {
+  for (int i = 1; i < count; i++) {
+    if (sent[i] >= FIRST_SENT_FD || dup3(sent[i], FIRST_SENT_FD + i - 1, O_CLOEXEC) < 0)
       die("keep-sent");
     close(sent[i]);
   }
   return sent[0];
+}
+
+static void forget_sent(void) {
+  for (int i = 0; i < MOST_SENT; i++) close(FIRST_SENT_FD + i);
+}
+
+static int receive_plan(int line_fd) {
+  char text[16];
+  int sent[MOST_SENT], count;
+  if (receive(line_fd, text, sizeof text, sent, &count) == 0)
+    _exit(0); /* the supervisor left before it began: nothing to do */
+  if (count == 0) die("keep-plan");
+  return place_sent(sent, count);
 }
 
 static void read_job(struct plan plan, struct job *job) {
@@ -94,24 +92,23 @@ static void read_job(struct plan plan, struct job *job) {
       job->passed[job->passed_count++] = (int)plan_number(&plan);
     } else if (strcmp(verb, "stage") == 0 && job->stage_count < MOST_GROUPS) {
       if (job->stage_count++ == 0) job->stages = (struct plan){verb, plan.end};
-      for (int i = 0; i < 5; i++) plan_need(&plan);
+      for (int i = 0; i < 5; i++) {
+        const char *word = plan_need(&plan);
+        if (i == 1) job->tree = word;
+      }
     } else if (strcmp(verb, "overlay") == 0) {
       job->overlay = plan_need(&plan);
     } else if (strcmp(verb, "exec") == 0) {
       int count = 0;
       const char *word;
       while ((word = plan_word(&plan)) != NULL) {
-        if (count >= MOST_WORDS - 1) break;
+        if (count >= MOST_ARGUMENTS - 1) break;
         job->argv[count++] = (char *)word;
       }
     } else {
       errno = EINVAL;
       die("keep-verb");
     }
-  }
-  if (job->argv[0] == NULL) {
-    errno = EINVAL;
-    die("keep-exec");
   }
 }
 
@@ -273,22 +270,51 @@ static void end_children(void) {
   }
 }
 
-static int remove_groups(const struct job *job) {
+static int remove_group(const char *group) {
   const struct timespec pause = {0, 500 * 1000};
+  for (int tries = 0; rmdir(group) != 0; tries++) {
+    if (errno == ENOENT) break;
+    if (errno != EBUSY || tries > 20000) return 1; /* 10 s: a process stuck in the kernel */
+    empty_group(group);
+    nanosleep(&pause, NULL);
+  }
+  return 0;
+}
+
+/* A template's group holds those of its cells, one level deep. */
+static int remove_groups(const struct job *job) {
   int left = 0;
   for (int i = 0; i < job->group_count; i++) {
-    int tries = 0;
-    while (rmdir(job->groups[i]) != 0) {
-      if (errno == ENOENT) break;
-      if (errno != EBUSY || ++tries > 20000) { /* 10 s: a process stuck in the kernel */
-        left++;
-        break;
-      }
-      empty_group(job->groups[i]);
-      nanosleep(&pause, NULL);
+    DIR *inside = opendir(job->groups[i]);
+    struct dirent *entry;
+    while (inside != NULL && (entry = readdir(inside)) != NULL) {
+      char path[4200];
+      if (entry->d_type != DT_DIR || entry->d_name[0] == '.') continue;
+      snprintf(path, sizeof path, "%s/%s", job->groups[i], entry->d_name);
+      left += remove_group(path);
     }
+    if (inside != NULL) closedir(inside);
+    left += remove_group(job->groups[i]);
   }
   return left;
+}
+
+/* A workspace for a cell of the template: a mount that hangs nowhere yet, made with our rights, which
+ * the cell itself, in namespaces of its own, will attach. A child does it, since a step that fails
+ * ends whoever took it. */
+static void serve_tree(int line_fd, const int *sent, int count) {
+  pid_t child = fork();
+  if (child == 0) {
+    struct job job = {0};
+    failure_word = "notree";
+    read_job(plan_read(place_sent(sent, count)), &job);
+    stage_all(&job);
+    send_one(line_fd, "tree", clone_mount(job.overlay ? job.overlay : job.tree));
+    _exit(0);
+  }
+  for (int i = 0; i < count; i++) close(sent[i]);
+  if (child < 0) report("notree fork %d", errno);
+  else waitpid(child, NULL, 0);
 }
 
 int keep(int inherited_fd) {
@@ -300,13 +326,17 @@ int keep(int inherited_fd) {
   struct job job = {0};
   report("hello");
   read_job(plan_read(receive_plan(line_fd)), &job);
+  if (job.argv[0] == NULL) {
+    errno = EINVAL;
+    die("keep-exec");
+  }
   /* Whatever bubblewrap leaves behind when it is killed comes to us, and is reaped, not to PID 1. */
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) die("keep-subreaper");
 
   int pidfd = -1;
   pid_t child = start(&job, &pidfd);
   /* The keeper must not hold the run's pipes open, nor anything else of it. */
-  for (int i = 0; i < MOST_GROUPS; i++) close(FIRST_SENT_FD + i);
+  forget_sent();
   close(0);
   close(1);
   close(2);
@@ -315,8 +345,15 @@ int keep(int inherited_fd) {
   for (;;) {
     if (poll(waits, 2, -1) < 0 && errno != EINTR) break;
     if (waits[1].revents) break;                         /* bubblewrap ended by itself */
-    if (waits[0].revents) {                              /* told to kill, or the supervisor died */
-      kill(child, SIGKILL);
+    if (waits[0].revents) {
+      char text[16];
+      int sent[MOST_SENT], count;
+      ssize_t got = receive(line_fd, text, sizeof text, sent, &count);
+      if (got > 0 && text[0] == 't' && count > 0) {
+        serve_tree(line_fd, sent, count);
+        continue;
+      }
+      kill(child, SIGKILL); /* told to, or the supervisor died */
       break;
     }
   }

@@ -52,7 +52,7 @@ static int put_over(int tree, int target) {
   return (int)syscall(NR_move_mount, tree, "", target, "", MOVE_F_EMPTY | MOVE_T_EMPTY);
 }
 
-/* The root is a tmpfs of the cell's own, still writable; `seal_root` ends that. */
+/* The root is a tmpfs of the cell's own, still writable; `seal` ends that. */
 void make_file(const char *path, uint64_t mode, const char *content, size_t length) {
   int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
   if (fd < 0) die("file-make");
@@ -97,9 +97,9 @@ void leave(const char *path) {
   if (rmdir(path) != 0) die("leave-rmdir");
 }
 
-void seal_root(void) {
+void seal(const char *path) {
   struct attr attr = {.set = ATTR_RDONLY};
-  if (syscall(NR_mount_setattr, AT_FDCWD, "/", 0, &attr, sizeof attr) != 0) die("seal-root");
+  if (syscall(NR_mount_setattr, AT_FDCWD, path, 0, &attr, sizeof attr) != 0) die("seal");
 }
 
 void mount_tmpfs(const char *path, const char *options) {
@@ -193,4 +193,22 @@ void attach_tree(int tree, const char *target) {
   if (place < 0 || put_over(tree, place) != 0) die("stage-move");
   close(place);
   close(tree);
+}
+
+/* The same file under a second name; both are the template's own. */
+void show_file(const char *from, const char *to) {
+  int source = open(from, O_PATH | O_CLOEXEC);
+  if (source < 0) die("show-open");
+  int tree = clone_tree(source, 0);
+  if (tree < 0) die("show-clone");
+  attach_tree(tree, to);
+  close(source);
+}
+
+int clone_mount(const char *path) {
+  int place = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  int tree = place < 0 ? -1 : clone_tree(place, 0);
+  if (tree < 0) die("stage-detach");
+  close(place);
+  return tree;
 }

@@ -1,0 +1,206 @@
+/* Carries out the plan of a cell: mounts, rlimits, no capability, Landlock, seccomp; in its order. */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char **next_slot(char **list, int *count) {
+  if (*count >= MOST_WORDS - 1) {
+    errno = E2BIG;
+    die("plan-too-many-words");
+  }
+  return &list[(*count)++];
+}
+
+static _Noreturn void unknown_verb(void) {
+  errno = EINVAL;
+  die("plan-verb");
+}
+
+void clear_program(struct program *program) {
+  program->environment_count = program->argument_count = 0;
+  program->directory = "/";
+  program->wants_terminal = 0;
+  for (int i = 0; i < MOST_GIVEN; i++) program->given[i] = -1;
+}
+
+/* Returns whether the verb was about the program to start. */
+static int program_step(const char *verb, struct plan *plan, struct program *program) {
+  if (strcmp(verb, "env") == 0) {
+    *next_slot(program->environment, &program->environment_count) = (char *)plan_need(plan);
+  } else if (strcmp(verb, "arg") == 0) {
+    *next_slot(program->arguments, &program->argument_count) = (char *)plan_need(plan);
+  } else if (strcmp(verb, "cwd") == 0) {
+    program->directory = plan_need(plan);
+  } else if (strcmp(verb, "terminal") == 0) {
+    program->wants_terminal = 1;
+    program->rows = (unsigned short)plan_number(plan);
+    program->columns = (unsigned short)plan_number(plan);
+  } else {
+    return 0;
+  }
+  program->environment[program->environment_count] = NULL;
+  program->arguments[program->argument_count] = NULL;
+  return 1;
+}
+
+void read_program(struct plan plan, struct program *program) {
+  const char *verb;
+  while ((verb = plan_word(&plan)) != NULL)
+    if (!program_step(verb, &plan, program)) unknown_verb();
+}
+
+static int file_step(const char *verb, struct plan *plan) {
+  if (strcmp(verb, "dir") == 0) {
+    if (mkdir(plan_need(plan), 0755) != 0) die("dir-make");
+  } else if (strcmp(verb, "link") == 0) {
+    const char *target = plan_need(plan);
+    if (symlink(target, plan_need(plan)) != 0) die("link-make");
+  } else if (strcmp(verb, "file") == 0) {
+    const char *path = plan_need(plan);
+    uint64_t mode = plan_number(plan);
+    size_t length = (size_t)plan_number(plan);
+    make_file(path, mode, plan_bytes(plan, length), length);
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+static int mount_step(const char *verb, struct plan *plan, int *workspace_fd) {
+  if (strcmp(verb, "take") == 0) {
+    const char *kind = plan_need(plan);
+    const char *from = plan_need(plan);
+    take(from, plan_need(plan), kind);
+  } else if (strcmp(verb, "leave") == 0) {
+    leave(plan_need(plan));
+  } else if (strcmp(verb, "seal") == 0) {
+    seal(plan_need(plan));
+  } else if (strcmp(verb, "tmpfs") == 0) {
+    const char *path = plan_need(plan);
+    mount_tmpfs(path, plan_need(plan));
+  } else if (strcmp(verb, "devpts") == 0) {
+    mount_devpts(plan_need(plan));
+  } else if (strcmp(verb, "overlay") == 0) {
+    const char *base = plan_need(plan);
+    mount_overlay(base, plan_need(plan));
+  } else if (strcmp(verb, "expect") == 0) {
+    const char *path = plan_need(plan);
+    uint64_t device = plan_number(plan);
+    expect_same(path, device, plan_number(plan));
+  } else if (strcmp(verb, "workspace") == 0) {
+    *workspace_fd = open(plan_need(plan), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (*workspace_fd < 0) die("workspace-open");
+  } else if (strcmp(verb, "protect") == 0) {
+    const char *treatment = plan_need(plan);
+    cover(*workspace_fd, plan_need(plan), treatment, 1);
+  } else if (strcmp(verb, "cover") == 0) {
+    const char *treatment = plan_need(plan);
+    cover(AT_FDCWD, plan_need(plan), treatment, 0);
+  } else if (strcmp(verb, "same") == 0) {
+    const char *from = plan_need(plan);
+    show_file(from, plan_need(plan));
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+/* Steps of a cell that a zygote forked. */
+static int fork_step(const char *verb, struct plan *plan) {
+  if (strcmp(verb, "ids") == 0) {
+    uint64_t uid = plan_number(plan);
+    map_ids(uid, plan_number(plan));
+  } else if (strcmp(verb, "join") == 0) {
+    join_group((int)plan_number(plan));
+  } else if (strcmp(verb, "namespaces") == 0) {
+    own_namespaces();
+  } else if (strcmp(verb, "proc") == 0) {
+    mount_proc();
+  } else if (strcmp(verb, "tree") == 0) {
+    int tree = (int)plan_number(plan);
+    attach_tree(tree, plan_need(plan));
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+static int limit_step(const char *verb, struct plan *plan, struct cell *cell) {
+  if (strcmp(verb, "watch") == 0 && cell->watched_count < MOST_WATCHED) {
+    cell->watched[cell->watched_count++] = plan_need(plan);
+  } else if (strcmp(verb, "search") == 0 && cell->searched_count < MOST_WATCHED) {
+    cell->searched[cell->searched_count++] = plan_need(plan);
+  } else if (strcmp(verb, "file-size") == 0) {
+    cell->most_file_bytes = plan_number(plan);
+  } else if (strcmp(verb, "open-files") == 0) {
+    cell->most_open_files = plan_number(plan);
+  } else if (strcmp(verb, "rlimit") == 0) {
+    uint64_t resource = plan_number(plan);
+    set_rlimit(resource, plan_number(plan));
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+static int wall_step(const char *verb, struct plan *plan, struct cell *cell) {
+  if (strcmp(verb, "drop") == 0) {
+    drop_capabilities();
+  } else if (strcmp(verb, "landlock") == 0) {
+    uint64_t handled = plan_number(plan);
+    landlock_begin(handled, plan_number(plan));
+  } else if (strcmp(verb, "allow") == 0) {
+    const char *path = plan_need(plan);
+    landlock_allow(path, plan_number(plan));
+  } else if (strcmp(verb, "enforce") == 0) {
+    landlock_enforce();
+  } else if (strcmp(verb, "seccomp") == 0) {
+    int want_listener = plan_number(plan) != 0;
+    size_t length = (size_t)plan_number(plan);
+    cell->listener = seccomp_enforce(plan_bytes(plan, length), length, want_listener);
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+static int life_step(const char *verb, struct plan *plan, struct cell *cell) {
+  if (strcmp(verb, "zygote") == 0) {
+    cell->is_zygote = 1;
+  } else if (strcmp(verb, "once") == 0) {
+    cell->is_once = 1;
+  } else if (strcmp(verb, "interpreter") == 0) {
+    cell->forks_interpreter = 1;
+  } else if (strcmp(verb, "give") == 0) {
+    int from = move_down((int)plan_number(plan), FIRST_PARKED_FD);
+    uint64_t to = plan_number(plan);
+    if (to > LAST_GIVEN_FD) {
+      errno = EINVAL;
+      die("plan-give");
+    }
+    cell->program.given[to] = from;
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+void build_cell(struct plan plan, struct cell *cell) {
+  int workspace_fd = -1;
+  const char *verb;
+  cell->listener = -1;
+  clear_program(&cell->program);
+  while ((verb = plan_word(&plan)) != NULL) {
+    if (file_step(verb, &plan) || mount_step(verb, &plan, &workspace_fd) ||
+        fork_step(verb, &plan) || limit_step(verb, &plan, cell) || wall_step(verb, &plan, cell) ||
+        program_step(verb, &plan, &cell->program) || life_step(verb, &plan, cell))
+      continue;
+    unknown_verb();
+  }
+  if (workspace_fd >= 0) close(workspace_fd);
+}

@@ -1,0 +1,85 @@
+/* Plan reading and reporting. */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int report_fd = -1;
+const char *failure_word = "fail";
+
+void report(const char *format, ...) {
+  char text[256];
+  va_list values;
+  va_start(values, format);
+  int length = vsnprintf(text, sizeof text, format, values);
+  va_end(values);
+  if (length < 0) return;
+  if ((size_t)length >= sizeof text) length = sizeof text - 1;
+  /* MSG_NOSIGNAL: a supervisor that is gone must not kill us before we have cleaned up. */
+  (void)!send(report_fd, text, (size_t)length, MSG_NOSIGNAL);
+}
+
+void die(const char *step) {
+  int error = errno;
+  report("%s %s %d", failure_word, step, error);
+  _exit(125);
+}
+
+struct plan plan_read(int fd) {
+  struct stat info;
+  if (fstat(fd, &info) != 0 || info.st_size <= 0) die("plan-stat");
+  const char *text = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (text == MAP_FAILED) die("plan-map");
+  /* The last byte must end a word, or strlen below could leave the mapping. */
+  if (text[info.st_size - 1] != '\0') {
+    errno = EINVAL;
+    die("plan-unterminated");
+  }
+  return (struct plan){text, text + info.st_size};
+}
+
+const char *plan_word(struct plan *plan) {
+  if (plan->at >= plan->end) return NULL;
+  const char *word = plan->at;
+  plan->at += strlen(word) + 1;
+  return word;
+}
+
+const char *plan_need(struct plan *plan) {
+  const char *word = plan_word(plan);
+  if (word == NULL) {
+    errno = EINVAL;
+    die("plan-short");
+  }
+  return word;
+}
+
+uint64_t plan_number(struct plan *plan) {
+  const char *word = plan_need(plan);
+  char *rest = NULL;
+  errno = 0;
+  uint64_t number = strtoull(word, &rest, 10);
+  if (errno != 0 || *word == '\0' || *rest != '\0') {
+    errno = EINVAL;
+    die("plan-number");
+  }
+  return number;
+}
+
+const char *plan_bytes(struct plan *plan, size_t length) {
+  if ((size_t)(plan->end - plan->at) < length + 1) {
+    errno = EINVAL;
+    die("plan-bytes");
+  }
+  const char *bytes = plan->at;
+  plan->at += length + 1;
+  return bytes;
+}
