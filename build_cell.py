@@ -1,4 +1,4 @@
-"""Builds `holdfast-cell`, the one native program, when a wheel or an editable install is made.
+"""Builds `holdfast-cell`, as a program and as a library, when Holdfast is installed.
 
 The host's C compiler is used where it can link statically; where there is none, the build asks for
 `ziglang`, a compiler that installs like any Python package, so that `pip install` works on a
@@ -18,7 +18,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FLAGS = ["-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-fstack-protector-strong", "-s"]
+FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-fstack-protector-strong", "-s"]
+PROGRAM = [*FLAGS, "-static"]
+LIBRARY = [*FLAGS, "-shared", "-fPIC", "-fvisibility=hidden"]
+NOT_IN_LIBRARY = ("main.c", "keep.c")
+GLIBC = "2.28"  # what the oldest supported distribution has
 ZIG = "ziglang>=0.13,<0.16"
 
 
@@ -34,10 +38,18 @@ def host_compiler() -> str | None:
                 "#include <linux/openat2.h>\n#include <linux/seccomp.h>\n#include <stdio.h>\n"
                 'int main(void) { return puts("") < 0; }\n'
             )
-            command = [found, *FLAGS, "-o", str(Path(folder, "probe")), str(source)]
+            command = [found, *PROGRAM, "-o", str(Path(folder, "probe")), str(source)]
             if subprocess.run(command, capture_output=True, check=False).returncode == 0:
                 return found
     return None
+
+
+def build(command: list[str], sources: list[Path], target: Path) -> None:
+    """Written aside and moved over: a running sandbox may hold the old one open."""
+    fresh = target.with_suffix(".new")
+    subprocess.run([*command, "-o", str(fresh), *map(str, sources)], check=True)
+    fresh.chmod(0o755)
+    fresh.replace(target)
 
 
 class CellBuilder(BuildHookInterface[Any]):
@@ -51,17 +63,13 @@ class CellBuilder(BuildHookInterface[Any]):
         if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
             raise RuntimeError("Holdfast needs Linux on x86_64 or aarch64.")
         native = Path(self.root, "src/holdfast/sandbox/native")
-        target = native / "holdfast-cell"
-        sources = sorted(str(path) for path in (native / "cell").glob("*.c"))
+        sources = sorted((native / "cell").glob("*.c"))
+        library_sources = [path for path in sources if path.name not in NOT_IN_LIBRARY]
         compiler = host_compiler()
-        if compiler is not None:
-            command = [compiler]
-        else:
-            command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-musl"]
-        # Written aside and moved over: a running sandbox may hold the old one open.
-        fresh = target.with_suffix(".new")
-        subprocess.run([*command, *FLAGS, "-o", str(fresh), *sources], check=True)
-        fresh.chmod(0o755)
-        fresh.replace(target)
+        zig = [sys.executable, "-m", "ziglang", "cc", "-target"]
+        program = [compiler] if compiler else [*zig, f"{machine}-linux-musl"]
+        library = [compiler] if compiler else [*zig, f"{machine}-linux-gnu.{GLIBC}"]
+        build([*program, *PROGRAM], sources, native / "holdfast-cell")
+        build([*library, *LIBRARY], library_sources, native / "holdfast-cell.so")
         build_data["tag"] = f"py3-none-linux_{machine}"
         build_data["pure_python"] = False

@@ -188,6 +188,9 @@ class SandboxSection(Section):
     max_stdin_bytes: Size = _size(
         64 * MIB, "standard input of one run; it is held in memory", least=KIB, most=4 * GIB
     )
+    template_idle_s: int = _number(
+        300, "after this time without a run a waiting interpreter is let go", least=1, most=86_400
+    )
     tmp_bytes: Size = _size(
         64 * MIB, "the private /tmp; it lives in the run's memory", least=64 * KIB, most=64 * GIB
     )

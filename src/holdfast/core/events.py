@@ -16,6 +16,7 @@ class EventKind(StrEnum):
     DENIAL = "denial"
     RECOVERY = "recovery"
     APPLY = "apply"
+    TEMPLATE = "template"
 
 
 @dataclass(frozen=True, slots=True)

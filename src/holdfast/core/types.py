@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
 from holdfast.core.errors import BadInput, Denied, HoldfastError, LimitReached, RunFailed
+from holdfast.core.files import ByteSink, ByteSource
 from holdfast.core.limits import LimitName, Limits
 from holdfast.core.verdict import Decision, Verdict
 
@@ -84,10 +85,28 @@ class RunCode:
 class FileOperation:
     """One call of the file API on a session's workspace (FS-7)."""
 
-    name: Literal["read", "write", "list", "stat", "exists", "make_dir", "move", "remove"]
+    name: Literal[
+        "read",
+        "write",
+        "list",
+        "stat",
+        "exists",
+        "make_dir",
+        "move",
+        "remove",
+        "upload",
+        "download",
+        "watch",
+    ]
     path: str
     content: bytes = b""
     target: str = ""
+    source: ByteSource | None = field(default=None, repr=False)
+    """For `upload`: a tar stream, which need not be in memory."""
+    sink: ByteSink | None = field(default=None, repr=False)
+    """For `download`: where the tar stream goes."""
+    recursive: bool = True
+    skip_links: bool = False
 
 
 @dataclass(frozen=True, slots=True)

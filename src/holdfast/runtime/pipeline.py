@@ -23,6 +23,7 @@ import anyio
 
 from holdfast.core.errors import AuditFailed, BadInput, HoldfastError, SandboxFailed
 from holdfast.core.events import Event, EventKind
+from holdfast.core.files import Transfer
 from holdfast.core.limits import LimitName
 from holdfast.core.ports import (
     AuditPort,
@@ -282,7 +283,8 @@ def _intent(action: Action, decision: Decision) -> dict[str, Json]:
             body["code"] = code.decode("utf-8", "replace")
         case FileOperation() as operation:
             body |= {"file": operation.name, "path": operation.path, "target": operation.target}
-            body["content_bytes"] = len(operation.content)
+            # How long a stream is can be told only when it has ended: it is in the outcome.
+            body["content_bytes"] = None if operation.source is not None else len(operation.content)
     workspace = action.workspace
     return {
         "decision": _decided(decision),
@@ -295,6 +297,7 @@ def _intent(action: Action, decision: Decision) -> dict[str, Json]:
 
 
 def _summary(outcome: Outcome) -> dict[str, Json]:
+    transfer = outcome.payload.to_json() if isinstance(outcome.payload, Transfer) else None
     return {
         "status": outcome.status.value,
         "exit_code": outcome.exit_code,
@@ -307,4 +310,5 @@ def _summary(outcome: Outcome) -> dict[str, Json]:
         "findings": [dict(finding.to_json()) for finding in outcome.findings],
         "workspace_id": outcome.workspace_id,
         "sandbox_path": outcome.sandbox_path,
+        **({"transfer": transfer} if transfer else {}),
     }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from holdfast.audit.log import AuditLog
 from holdfast.config.load import load_settings
 from holdfast.config.models import Settings
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import ConfigError, HoldfastError
 from holdfast.core.limits import Limits
 from holdfast.core.types import Principal, WorkspaceRequest, new_id
 from holdfast.guard.passive import PassiveGuard
@@ -23,7 +23,9 @@ from holdfast.runtime.pipeline import Runtime
 from holdfast.sandbox import protected
 from holdfast.sandbox.given import identity_of, open_given
 from holdfast.sandbox.governor import Governor
-from holdfast.sandbox.native.cold import HostLayers, NativeSandbox, NativeSettings
+from holdfast.sandbox.native.layers import HostLayers, NativeSettings, Path
+from holdfast.sandbox.native.native import NativeSandbox
+from holdfast.sandbox.native.pool import Pool
 from holdfast.sandbox.protected import Protection
 from holdfast.sandbox.runs import RunLedger
 from holdfast.sandbox.workspace import Workspaces, WorkspaceSettings
@@ -44,6 +46,7 @@ class House:
     ledger: RunLedger
     audit: AuditLog
     protection: Protection
+    pool: Pool
 
     @contextmanager
     def session(self, request: WorkspaceRequest) -> Iterator[str]:
@@ -70,7 +73,14 @@ def shared_house(config: str | None = None, profile: str | None = None) -> House
 
 
 # Another value of one of these is another house.
-_SHAPING = ("HOLDFAST_HOME", "HOLDFAST_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
+_SHAPING = (
+    "HOLDFAST_HOME",
+    "HOLDFAST_CONFIG",
+    "XDG_STATE_HOME",
+    "XDG_CONFIG_HOME",
+    "HOME",
+    "HOLDFAST_PATH",
+)
 
 
 @functools.cache
@@ -141,6 +151,8 @@ def open_house(
     audit = AuditLog.open(
         os.path.join(home, "audit"), max_field_bytes=settings.audit.max_field_bytes
     )
+    native, layers = _native_settings(settings, environ), HostLayers.detect()
+    pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     runtime = Runtime(
         bounds=Bounds(
             max_code_bytes=settings.sandbox.max_code_bytes,
@@ -150,10 +162,12 @@ def open_house(
         guard=PassiveGuard(),
         audit=audit,
         governor=_governor(settings, home),
-        sandbox=NativeSandbox(_native_settings(settings), HostLayers.detect(), ledger),
+        sandbox=NativeSandbox(native, layers, ledger, pool),
         workspaces=Workspaces(store, _workspace_settings(settings, protection)),
     )
-    return House(runtime, settings, settings.limits.to_limits(), store, ledger, audit, protection)
+    return House(
+        runtime, settings, settings.limits.to_limits(), store, ledger, audit, protection, pool
+    )
 
 
 def _governor(settings: Settings, home: str) -> Governor:
@@ -170,9 +184,26 @@ def _governor(settings: Settings, home: str) -> Governor:
     )
 
 
-def _native_settings(settings: Settings) -> NativeSettings:
+def _path(environ: Mapping[str, str]) -> Path:
+    """`HOLDFAST_PATH`, for tests and measurements: both paths have the same walls."""
+    match environ.get("HOLDFAST_PATH", "auto"):
+        case "warm":
+            return "warm"
+        case "cold":
+            return "cold"
+        case "auto" | "":
+            return "auto"
+        case other:
+            raise ConfigError(
+                f"HOLDFAST_PATH={other!r:.40} is not known", mend="Use auto, warm or cold."
+            )
+
+
+def _native_settings(settings: Settings, environ: Mapping[str, str]) -> NativeSettings:
     sandbox = settings.sandbox
     return NativeSettings(
+        usual_limits=settings.limits.to_limits(),
+        path=_path(environ),
         uid_base=sandbox.uid_base,
         tmp_bytes=sandbox.tmp_bytes,
         shm_bytes=sandbox.shm_bytes,

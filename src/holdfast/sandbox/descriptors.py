@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -15,6 +16,14 @@ _BATCH = 4096
 
 ENTRIES_MAX = 1_000_000
 """Bound of a walk that was given none: more is a workspace made to wear us out."""
+
+
+TEMPORARY = re.compile(r"\.holdfast-[0-9a-f]{16}")
+
+
+def temporary_name() -> str:
+    """A name for what is not in its place yet; nobody can guess it and put something there."""
+    return f".holdfast-{secrets.token_hex(8)}"
 
 
 Kind = Literal["file", "dir", "symlink", "other"]
@@ -95,7 +104,7 @@ def replacing(
 
     The rename replaces a link or a hard link and never writes through it. Set-id bits are dropped.
     """
-    temporary = f".holdfast-{secrets.token_hex(8)}"
+    temporary = temporary_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o600, dir_fd=dir_fd)
     try:

@@ -22,7 +22,8 @@ class Program:
 
     argv: tuple[str, ...]
     code_path: str
-    tells_value: bool = False
+    is_interpreter: bool = False
+    """The code goes over the channel, and the value of its last expression comes back."""
     extra_bind: tuple[str, str] | None = None
     env: tuple[tuple[str, str], ...] = ()
 
@@ -31,10 +32,7 @@ def program_for(want: RunCode) -> Program:
     """The program that runs this code on this host, or the reason why there is none."""
     match canonical(want.language):
         case "python":
-            python = python_inside()
-            return Program(
-                (python, "-I", "-c", _runner_source()), "/code/main.py", tells_value=True
-            )
+            return Program((python_inside(), "-I", "-c", _RUN_RUNNER), "", is_interpreter=True)
         case "shell":
             shell = _inside("bash") or _inside("sh")
             if shell is not None:
@@ -83,8 +81,17 @@ def _deno() -> str | None:
     return os.path.realpath(found) if found else None
 
 
+# Named so that the frames of the runner can be told from the code's own.
+_RUN_RUNNER = (
+    'exec(compile(open("/.holdfast/runner.py", "rb").read(), "<holdfast>", "exec")); main()'
+)
+
+
 @functools.cache
-def _runner_source() -> str:
-    return (
-        resources.files("holdfast.sandbox.inside").joinpath("python_runner.py").read_text("utf-8")
-    )
+def inside_files() -> dict[str, bytes]:
+    """What of ours a Python interpreter finds inside: path -> content."""
+    folder = resources.files("holdfast.sandbox.inside")
+    return {
+        f"/.holdfast/{name}.py": folder.joinpath(f"{name}.py").read_bytes()
+        for name in ("runner", "show")
+    }

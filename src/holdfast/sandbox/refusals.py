@@ -33,11 +33,22 @@ _MENDS = {
     "HF-PATH-OUTSIDE": "Use a path inside the workspace, without links that lead out.",
     "HF-PATH-INVALID": "Use a path relative to the workspace, such as src/main.py.",
     "HF-NOT-A-FILE": "Name a regular file.",
+    "HF-NOT-A-DIRECTORY": "Name a directory, or move away what is there.",
+    "HF-PATH-PROTECTED": "Leave it out; what is protected is in the configuration.",
     "HF-NOT-EMPTY": "Remove it recursively.",
     "HF-DISK-FULL": "Remove files, or raise the disk limit.",
     "HF-FILE-TOO-LARGE": "Use a smaller file, or raise the file size limit.",
     "HF-EXTENSION-BLOCKED": "Use another name, or change the blocked extensions.",
     "HF-WORKSPACE-FULL": "Remove files, or raise the limit.",
+    "HF-ARCHIVE-INVALID": "Send a tar archive, plain or gzip, as `tar -c` or `tar -cz` writes it.",
+    "HF-ARCHIVE-TRUNCATED": "Send the whole archive, with the end that `tar` writes.",
+    "HF-ARCHIVE-LINK": "Pack what links point to instead: `tar --dereference --hard-dereference`.",
+    "HF-ARCHIVE-SPECIAL": "Pack regular files and directories only.",
+    "HF-ARCHIVE-SPARSE": "Pack the file without `--sparse`.",
+    "HF-ARCHIVE-CONFLICT": "Pack every name once, as a file or as a directory.",
+    "HF-ARCHIVE-TOO-LARGE": "Use a smaller tree, or raise the limit.",
+    "HF-LINK-IN-TREE": "Remove it, name a smaller directory, or leave such names out: skip_links.",
+    "HF-WATCH-TOO-LARGE": "Watch a smaller directory, or only its own names: recursive=False.",
     "HF-WORKSPACE-TOO-LARGE": "Name a smaller directory, or raise the file count limit.",
 }
 
@@ -46,6 +57,11 @@ def refused(path: str, code: str, why: str, *, detail: str = "") -> WorkspaceErr
     """The error that names the path as the user typed it and nothing else of the host (ERR-1)."""
     shown = repr(path if len(path) <= 200 else path[:200] + "…")
     return WorkspaceError(f"{shown} {why}", mend=_MENDS.get(code, ""), code=code, detail=detail)
+
+
+def refused_archive(code: str, why: str) -> WorkspaceError:
+    """The error for an archive as a whole, of which no single name is to blame."""
+    return WorkspaceError(f"the archive {why}", mend=_MENDS.get(code, ""), code=code)
 
 
 def refusal(path: str, error: OSError) -> WorkspaceError:

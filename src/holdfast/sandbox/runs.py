@@ -43,7 +43,7 @@ class RunLedger:
     """A directory with one file for each live run."""
 
     def __init__(self, directory: str) -> None:
-        self._directory = directory
+        self.directory = directory
         os.makedirs(directory, mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._guard = os.open(f"{directory}.lock", flags, 0o600)  # beside it: in it are only runs
@@ -59,7 +59,7 @@ class RunLedger:
 
     @contextmanager
     def open(self, run_id: str) -> Iterator[Entry]:
-        path = os.path.join(self._directory, check_id(run_id))
+        path = os.path.join(self.directory, check_id(run_id))
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
             with self._guarded():
@@ -82,9 +82,9 @@ class RunLedger:
     def sweep(self) -> tuple[str, ...]:
         """Remove what dead supervisors left; returns the ids of their runs and sessions."""
         swept = []
-        for name in os.listdir(self._directory):
+        for name in os.listdir(self.directory):
             with suppress(OSError, BadInput), self._guarded():
-                self._sweep_one(os.path.join(self._directory, check_id(name)))
+                self._sweep_one(os.path.join(self.directory, check_id(name)))
                 swept.append(name)
         return tuple(swept)
 
@@ -99,10 +99,19 @@ class RunLedger:
                 notes = {}  # cut short by the crash: the note was not made, so nothing was
             groups = notes.get("groups") if isinstance(notes, dict) else None
             for group in groups if isinstance(groups, list) else ():
-                _remove_group(str(group))
+                _remove_nested(str(group))
             os.unlink(path)
         finally:
             os.close(descriptor)
+
+
+def _remove_nested(path: str) -> None:
+    """A template's group holds those of its cells."""
+    with suppress(OSError):
+        for entry in os.scandir(path):
+            if entry.is_dir(follow_symlinks=False):
+                _remove_group(entry.path)
+    _remove_group(path)
 
 
 def _remove_group(path: str) -> None:

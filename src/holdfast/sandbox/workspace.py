@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import anyio
 
 from holdfast.core.errors import BadInput, WorkspaceError
+from holdfast.core.files import Transfer
 from holdfast.core.limits import Limits
 from holdfast.core.types import (
     Action,
@@ -267,6 +268,12 @@ class Workspaces:
                     mend="Create the sandbox with the directory as :rw or :cow.",
                     code="HF-WORKSPACE-READ-ONLY",
                 )
+            if want.name == "watch":
+                from holdfast.sandbox.watching import Watcher  # noqa: PLC0415  # as below
+
+                watcher = Watcher(beneath, want.path, recursive=want.recursive)
+                stack.pop_all()  # the descriptor is the watcher's for as long as it lives
+                return watcher
             return self._perform(beneath, want, action)
 
     def _beneath_of(self, session: Session) -> Beneath:
@@ -310,10 +317,30 @@ class Workspaces:
                 beneath.move(want.path, want.target, blocked_extensions=blocked)
             case "remove":
                 beneath.remove(want.path, recursive=True)
+            case "upload" | "download":
+                result = self._transfer(beneath, want, action)
         return result
 
+    def _transfer(self, beneath: Beneath, want: FileOperation, action: Action) -> Transfer:
+        # Not needed by most programs, and slow to load.
+        from holdfast.sandbox.pack import pack  # noqa: PLC0415
+        from holdfast.sandbox.unpack import Room, unpack  # noqa: PLC0415
 
-_WRITING = frozenset({"write", "make_dir", "move", "remove"})
+        limits = action.limits
+        room = Room(
+            max_file_bytes=limits.file_size_bytes,
+            max_total_bytes=limits.disk_bytes,
+            max_files=limits.file_count,
+            blocked_extensions=self._settings.blocked_extensions,
+        )
+        if want.name == "upload" and want.source is not None:
+            return unpack(beneath, want.path, want.source, room=room)
+        if want.name == "download" and want.sink is not None:
+            return pack(beneath, want.path, want.sink, room=room, skip_links=want.skip_links)
+        raise BadInput("an upload needs a source, a download somewhere to go")
+
+
+_WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
 
 
 def covers_for(

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.sandbox.doctor import Facts, Trial, gather, judge
 from holdfast.sandbox.native.cgroups import Choice
-from holdfast.sandbox.native.cold import HostLayers
+from holdfast.sandbox.native.layers import HostLayers
 
 GOOD = Facts(
     kernel="6.1.0-13-amd64",

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess as Process
 
 import holdfast
-from holdfast.sandbox.native.cold import HostLayers
+from holdfast.sandbox.native.layers import HostLayers
 from holdfast.sandbox.native.standing import spares
 
 HOME = f"{os.path.expanduser('~')}/holdfast-state"

@@ -32,6 +32,7 @@ COMMANDS = {
     "apply": ("changes", "apply", "Take the changes of a copy-on-write run over."),
     "doctor": ("doctor", "doctor", "Tell what works on this host, and mend what does not."),
     "audit": ("record", "audit", "Read and check the record of what was done."),
+    "template": ("template", "template", "Build the environments that code can import from."),
     "config": ("settings", "config", "Check and show the configuration."),
     "completion": ("completion", "completion", "Print the completion script of a shell."),
 }

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Literal, Self, TypedDict, Unpack
 
 import anyio
 
-from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.core.errors import BadInput
 from holdfast.core.languages import canonical
 from holdfast.core.limits import Limits
 from holdfast.core.text import to_bytes
 from holdfast.core.types import (
     Action,
     ErrorInfo,
-    FileEntry,
     FileOperation,
     Outcome,
     OutputSink,
@@ -25,6 +24,7 @@ from holdfast.core.types import (
     Status,
 )
 from holdfast.interfaces.requests import parse_workspace, with_limits
+from holdfast.interfaces.sdk.files import AsyncFiles
 from holdfast.interfaces.sdk.live import LiveActions
 from holdfast.runtime import wiring
 
@@ -109,56 +109,6 @@ class AsyncCommands:
             stdin=stdin,
             sink=_sink(on_stdout, on_stderr),
         )
-
-
-class AsyncFiles:
-    """Files of a sandbox's workspace, reached from outside and never beyond it (FS-1, FS-7)."""
-
-    def __init__(self, sandbox: AsyncSandbox) -> None:
-        self._sandbox = sandbox
-
-    async def read(self, path: str) -> str:
-        """The file as text; bytes that are no UTF-8 are replaced. For the bytes: `read_bytes`."""
-        return (await self.read_bytes(path)).decode("utf-8", "replace")
-
-    async def read_bytes(self, path: str) -> bytes:
-        content = await self._do(FileOperation("read", path))
-        assert isinstance(content, bytes)  # noqa: S101  # the port's meaning of "read"
-        return content
-
-    async def write(self, path: str, content: str | bytes) -> None:
-        data = _bytes(content, what="the content")
-        await self._do(FileOperation("write", path, data))
-
-    async def list(self, path: str = ".") -> Sequence[FileEntry]:
-        entries = await self._do(FileOperation("list", path))
-        assert isinstance(entries, tuple)  # noqa: S101  # as above
-        return entries
-
-    async def stat(self, path: str) -> FileEntry | None:
-        entry = await self._do(FileOperation("stat", path))
-        assert entry is None or isinstance(entry, FileEntry)  # noqa: S101  # as above
-        return entry
-
-    async def exists(self, path: str) -> bool:
-        return bool(await self._do(FileOperation("exists", path)))
-
-    async def make_dir(self, path: str) -> None:
-        await self._do(FileOperation("make_dir", path))
-
-    async def move(self, path: str, target: str) -> None:
-        await self._do(FileOperation("move", path, target=target))
-
-    async def remove(self, path: str) -> None:
-        await self._do(FileOperation("remove", path))
-
-    async def _do(self, operation: FileOperation) -> object:
-        outcome = await self._sandbox.perform_raw(operation)
-        if outcome.error is not None:
-            raise HoldfastError(
-                outcome.error.message, mend=outcome.error.mend, code=outcome.error.code
-            )
-        return outcome.payload
 
 
 class AsyncSandbox:
@@ -273,6 +223,14 @@ class AsyncSandbox:
             want, limits=limits, envs=envs or {}, stdin=data, sink=sink
         )
         return Execution.of(outcome)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """For what waits outside of an action: the block is left early when the sandbox ends."""
+        return self._live.entered()
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
 
     async def perform_raw(
         self,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar, Unpack
 
-from holdfast.core.types import FileEntry
 from holdfast.interfaces.sdk import asynchronous
 from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution, OneShot, TextSink
+from holdfast.interfaces.sdk.files import Files
 
 Result = TypeVar("Result")
 
@@ -100,40 +100,6 @@ class Commands:
         )
 
 
-class Files:
-    """Files of a sandbox's workspace."""
-
-    def __init__(self, sandbox: AsyncSandbox) -> None:
-        self._files = sandbox.files
-
-    def read(self, path: str) -> str:
-        return _loop.call(lambda: self._files.read(path))
-
-    def read_bytes(self, path: str) -> bytes:
-        return _loop.call(lambda: self._files.read_bytes(path))
-
-    def write(self, path: str, content: str | bytes) -> None:
-        _loop.call(lambda: self._files.write(path, content))
-
-    def list(self, path: str = ".") -> Sequence[FileEntry]:
-        return _loop.call(lambda: self._files.list(path))
-
-    def stat(self, path: str) -> FileEntry | None:
-        return _loop.call(lambda: self._files.stat(path))
-
-    def exists(self, path: str) -> bool:
-        return _loop.call(lambda: self._files.exists(path))
-
-    def make_dir(self, path: str) -> None:
-        _loop.call(lambda: self._files.make_dir(path))
-
-    def move(self, path: str, target: str) -> None:
-        _loop.call(lambda: self._files.move(path, target))
-
-    def remove(self, path: str) -> None:
-        _loop.call(lambda: self._files.remove(path))
-
-
 class Sandbox:
     """A workspace with limits and an environment; every command in it is isolated afresh."""
 
@@ -141,7 +107,7 @@ class Sandbox:
         self._sandbox = sandbox
         self.id = sandbox.id
         self.commands = Commands(sandbox)
-        self.files = Files(sandbox)
+        self.files = Files(sandbox.files, _loop.call)
 
     @classmethod
     def create(

@@ -31,6 +31,15 @@ _openat2.argtypes = (
 _create_ruleset = _libc["syscall"]
 _create_ruleset.restype = ctypes.c_long
 _create_ruleset.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)
+_inotify_init = _libc["inotify_init1"]
+_inotify_init.restype = ctypes.c_int
+_inotify_init.argtypes = (ctypes.c_int,)
+_inotify_add = _libc["inotify_add_watch"]
+_inotify_add.restype = ctypes.c_int
+_inotify_add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
+_inotify_remove = _libc["inotify_rm_watch"]
+_inotify_remove.restype = ctypes.c_int
+_inotify_remove.argtypes = (ctypes.c_int, ctypes.c_int)
 
 
 class _OpenHow(ctypes.Structure):
@@ -71,3 +80,25 @@ def landlock_abi() -> int:
     if code in {errno.ENOSYS, errno.EOPNOTSUPP}:
         return 0
     raise OSError(code, os.strerror(code))
+
+
+def inotify_open() -> int:
+    """A descriptor for events of files, which never blocks and never survives an exec."""
+    return _checked(int(_inotify_init(os.O_NONBLOCK | os.O_CLOEXEC)))
+
+
+def inotify_watch(fd: int, directory_fd: int, *, mask: int) -> int:
+    """Watch exactly the directory that a descriptor holds, whatever has its name by now."""
+    return _checked(int(_inotify_add(fd, b"/proc/self/fd/%d" % directory_fd, mask)))
+
+
+def inotify_forget(fd: int, watch: int) -> None:
+    """End one watch; one that has ended by itself is EINVAL."""
+    _checked(int(_inotify_remove(fd, watch)))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result

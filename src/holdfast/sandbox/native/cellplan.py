@@ -32,6 +32,8 @@ _ROOT_DIRS = (
 )
 _LAYERS = {"/.holdfast/lower": "lower", "/.holdfast/cow": "cow"}
 
+PASSWD_WITHOUT_HOME = "/.holdfast/passwd"
+_CODE_ROOM = 64 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
 
@@ -72,6 +74,8 @@ class Job:
     """number inside -> number in the cell, for the program."""
     files: Mapping[str, bytes]
     """path inside -> content."""
+    is_once: bool = True
+    """The cell ends with its program; else it lives on and is told what to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,29 +172,123 @@ def _has_layers_inside(walls: Walls, job: Job) -> bool:
 
 
 def init_plan(walls: Walls, job: Job) -> bytes:
-    """What happens inside, in the order of cell/init.c; the filter comes last."""
+    """What happens inside a cold cell, in the order of cell/build.c; the filter comes last."""
     plan = Plan()
     plan.add(_root_steps(walls.outer.root))
-    for path, content in job.files.items():
-        plan.step("file", path, 0o444, len(content))
-        plan.blob(content)
+    _plan_files(plan, job.files)
     _plan_mounts(plan, walls, job)
     plan.add(_cover_steps())
+    _plan_life(plan, job)
+    _plan_inner_walls(plan, walls, job.limits)
+    return plan.encode()
+
+
+def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
+    """What happens inside a template: a root for all its cells, in which no code ever runs.
+
+    /proc stays uncovered, since the kernel lets nobody mount a fresh one who does not see a whole
+    one; Landlock stays out, since it forbids all mounts. Both come back in each cell.
+    """
+    plan = Plan()
+    plan.add(_root_steps(walls.outer.root))
+    plan.step("dir", "/workspace")
+    _plan_files(plan, job.files)
+    plan.step("seal", "/")
+    _plan_life(plan, job)
+    if not job.argv:
+        plan.step("zygote")
+    # Only what every cell has alike: a limit once lowered cannot be raised again inside.
+    plan.step("rlimit", resource.RLIMIT_CORE, 0)
+    plan.step("drop")
+    plan.step("seccomp", 0, len(zygote_filter))
+    plan.blob(zygote_filter)
+    return plan.encode()
+
+
+def warm_plan(
+    walls: Walls, job: Job, *, joins: Sequence[int], tree: int | None, is_interpreter: bool
+) -> bytes:
+    """What happens inside a cell that a template forks: the same walls, built by itself.
+
+    `joins` and `tree` are the numbers of the cgroup's files and of the workspace's mount.
+    """
+    plan = Plan()
+    plan.step("ids", rootfs.UID_INSIDE, rootfs.GID_INSIDE)
+    for number in joins:
+        plan.step("join", number)
+    plan.step("namespaces")
+    plan.step("proc")
+    _plan_memory(plan, walls, job.limits)
+    mount = job.mount
+    if tree is not None:
+        plan.step("tree", tree, "/workspace")
+        if mount.mode is WorkspaceMode.READ_ONLY:
+            plan.step("seal", "/workspace")
+    else:
+        plan.step("tmpfs", "/workspace", _workspace_options(job.limits))
+    if not mount.home:
+        plan.step("same", PASSWD_WITHOUT_HOME, "/etc/passwd")
+    if job.files:
+        plan.step("tmpfs", "/code", f"size={_CODE_ROOM + sum(map(len, job.files.values()))}")
+        _plan_files(plan, job.files)
+    _plan_watch(plan, job.limits, mount)
+    plan.add(_cover_steps())
+    if is_interpreter:
+        plan.step("interpreter")
+    _plan_life(plan, job)
+    _plan_inner_walls(plan, walls, job.limits)
+    return plan.encode()
+
+
+def _plan_files(plan: Plan, files: Mapping[str, bytes]) -> None:
+    for path, content in files.items():
+        plan.step("file", path, 0o444, len(content))
+        plan.blob(content)
+
+
+def _plan_life(plan: Plan, job: Job) -> None:
     # Before the filter: init moves these descriptors, whose numbers may be high, to low ones.
     for name, value in job.env.items():
         plan.step("env", f"{name}={value}")
     plan.step("cwd", "/workspace")
-    plan.step("once")
+    if job.is_once:
+        plan.step("once")
     for inside, descriptor in job.descriptors.items():
         plan.step("give", descriptor, inside)
     for word in job.argv:
         plan.step("arg", word)
-    _plan_rlimits(plan, walls, job.limits)
+
+
+def _plan_inner_walls(plan: Plan, walls: Walls, limits: Limits) -> None:
+    _plan_rlimits(plan, walls, limits)
     plan.step("drop")
     if walls.landlock_abi:
         plan.add(_landlock_steps(walls.landlock_abi))
     plan.step("seccomp", 1, len(walls.seccomp_filter))
     plan.blob(walls.seccomp_filter)
+
+
+def task_plan(
+    argv: Sequence[str], env: Mapping[str, str], *, cwd: str, terminal: tuple[int, int] | None
+) -> bytes:
+    """A program to start in a live cell."""
+    plan = Plan()
+    for name, value in env.items():
+        plan.step("env", f"{name}={value}")
+    plan.step("cwd", cwd)
+    if terminal is not None:
+        plan.step("terminal", *terminal)
+    for word in argv:
+        plan.step("arg", word)
+    return plan.encode()
+
+
+def tree_plan(uid: int, mount: WorkspaceMount, first: int) -> bytes:
+    """For a template's keeper: the mount that a cell will attach as its workspace."""
+    plan = Plan()
+    plan.step("user", uid, uid)
+    numbers = {place.descriptor: first + n for n, place in enumerate(shown_directories(mount))}
+    _stage(plan, shown_directories(mount), numbers.__getitem__)
     return plan.encode()
 
 
@@ -212,25 +310,36 @@ def _root_steps(root: rootfs.HostRoot) -> bytes:
 
 
 def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
-    limits, mount = job.limits, job.mount
+    mount = job.mount
     if mount.dir_fd is None or _has_layers_inside(walls, job):
         plan.step("dir", "/workspace")  # else bubblewrap has mounted it
     plan.step("seal", "/")
-    tmp_bytes = min(walls.tmp_bytes, limits.disk_bytes)
-    plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777")
-    shm_bytes = min(walls.shm_bytes, limits.memory_bytes)
-    plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes={_SHM_INODES},mode=1777")
-    plan.step("devpts", "/dev/pts")
-    watched = ["/tmp", "/dev/shm"]
+    _plan_memory(plan, walls, job.limits)
     if mount.dir_fd is None:
-        options = f"size={limits.disk_bytes},nr_inodes={limits.file_count},mode=0755"
-        plan.step("tmpfs", "/workspace", options)
-        watched.append("/workspace")
+        plan.step("tmpfs", "/workspace", _workspace_options(job.limits))
     elif _has_layers_inside(walls, job):
         plan.step("expect", "/.holdfast/lower", *_identity(mount.dir_fd))
         plan.step("overlay", "/.holdfast", "/workspace")
     elif mount.mode is not WorkspaceMode.COPY_ON_WRITE:
         plan.step("expect", "/workspace", *_identity(mount.dir_fd))
+    _plan_watch(plan, job.limits, mount)
+
+
+def _plan_memory(plan: Plan, walls: Walls, limits: Limits) -> None:
+    tmp_bytes = min(walls.tmp_bytes, limits.disk_bytes)
+    plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777")
+    shm_bytes = min(walls.shm_bytes, limits.memory_bytes)
+    plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes={_SHM_INODES},mode=1777")
+    plan.step("devpts", "/dev/pts")
+
+
+def _workspace_options(limits: Limits) -> str:
+    return f"size={limits.disk_bytes},nr_inodes={limits.file_count},mode=0755"
+
+
+def _plan_watch(plan: Plan, limits: Limits, mount: WorkspaceMount) -> None:
+    """Covers over protected names, and what init looks at while something runs."""
+    watched = ["/tmp", "/dev/shm"] + ([] if mount.dir_fd is not None else ["/workspace"])
     if mount.covers:
         plan.step("workspace", "/workspace")
         for treatment, path in mount.covers:

@@ -24,16 +24,12 @@ from holdfast.sandbox.native.cgroups import (
     read_text,
 )
 
-_OWN_PROCESSES = 2  # bubblewrap's monitor and init share the group with the program
-
-
+COLD_PROCESSES = 2  # bubblewrap's monitor and init share the group with the program
+WARM_PROCESSES = 1  # init alone
 _PERIOD_US = 100_000
-
-
 _DISCARD_TRIES = 400
-
-
 _DISCARD_PAUSE_S = 0.005
+_ZYGOTE = "zygote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +43,29 @@ class Counters:
     io_bytes: int | None = None
 
 
-def settings_v1(limits: Limits) -> tuple[tuple[str, str, str, bool], ...]:
+def settings_v1(
+    limits: Limits, own_processes: int = COLD_PROCESSES
+) -> tuple[tuple[str, str, str, bool], ...]:
     """(controller, file, value, required) for each limit, v1's spelling."""
     memory = str(limits.memory_bytes)
     return (
         ("memory", "memory.limit_in_bytes", memory, True),
         ("memory", "memory.memsw.limit_in_bytes", memory, False),  # only with swap accounting
         ("memory", "memory.swappiness", "0", False),
-        ("pids", "pids.max", str(limits.processes + _OWN_PROCESSES), True),
+        ("pids", "pids.max", str(limits.processes + own_processes), True),
         ("cpu", "cpu.cfs_period_us", str(_PERIOD_US), True),
         ("cpu", "cpu.cfs_quota_us", str(int(limits.cpus * _PERIOD_US)), True),
     )
 
 
-def settings_v2(limits: Limits) -> tuple[tuple[str, str, str, bool], ...]:
+def settings_v2(
+    limits: Limits, own_processes: int = COLD_PROCESSES
+) -> tuple[tuple[str, str, str, bool], ...]:
     """The same in v2's spelling. Not `memory.oom.group`: init must live to tell the end."""
     return (
         ("memory", "memory.max", str(limits.memory_bytes), True),
         ("memory", "memory.swap.max", "0", False),
-        ("pids", "pids.max", str(limits.processes + _OWN_PROCESSES), True),
+        ("pids", "pids.max", str(limits.processes + own_processes), True),
         ("cpu", "cpu.max", f"{int(limits.cpus * _PERIOD_US)} {_PERIOD_US}", True),
     )
 
@@ -73,21 +73,59 @@ def settings_v2(limits: Limits) -> tuple[tuple[str, str, str, bool], ...]:
 class Group:
     """The cgroup of one run. Made here, joined and removed by the keeper."""
 
-    def __init__(self, version: Literal[1, 2], directories: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        version: Literal[1, 2],
+        directories: Mapping[str, str],
+        *,
+        nest: Mapping[str, str] | None = None,
+        removes_nest: bool = True,
+    ) -> None:
         self.version = version
         self._directories = directories
+        self._nest = nest
+        """For a template: the group around it, in which those of its cells are made too."""
+        self._removed = nest if nest is not None and removes_nest else directories
 
     @property
-    def remove(self) -> tuple[str, ...]:
+    def _own(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._directories.values()))
 
     @property
+    def remove(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._removed.values()))
+
+    def sibling(self, name: str) -> Group:
+        """A new group beside a template's own."""
+        assert self._nest is not None  # noqa: S101  # only templates make cells
+        directories = {controller: f"{base}/{name}" for controller, base in self._nest.items()}
+        for path in dict.fromkeys(directories.values()):
+            os.mkdir(path)
+        return Group(self.version, directories)
+
+    def open_members(self) -> list[int]:
+        """Files by which whoever writes "0" joins; the right to is the opener's, ours."""
+        name = "tasks" if self.version == 1 else "cgroup.procs"
+        return [os.open(f"{path}/{name}", os.O_WRONLY | os.O_CLOEXEC) for path in self._own]
+
+    def is_removed(self) -> bool:
+        """Try once; False while somebody in it is not quite dead yet."""
+        for path in self._own:
+            try:
+                os.rmdir(path)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+        return True
+
+    @property
     def tasks(self) -> tuple[str, ...]:
-        return tuple(f"{path}/tasks" for path in self.remove) if self.version == 1 else ()
+        return tuple(f"{path}/tasks" for path in self._own) if self.version == 1 else ()
 
     @property
     def unified(self) -> str | None:
-        return self.remove[0] if self.version == 2 else None
+        return self._own[0] if self.version == 2 else None
 
     def discard(self) -> None:
         """Remove the group if it is still there: the run never began, or its keeper was killed.
@@ -99,9 +137,12 @@ class Group:
             while not _removed(path) and (tries := tries - 1) > 0:
                 time.sleep(_DISCARD_PAUSE_S)
 
-    def limit(self, limits: Limits, *, io_device: str | None) -> None:
+    def limit(
+        self, limits: Limits, *, io_device: str | None, own_processes: int = COLD_PROCESSES
+    ) -> None:
         """Write every limit; one that is needed and cannot be written is a refusal."""
-        wanted = settings_v1(limits) if self.version == 1 else settings_v2(limits)
+        settings = settings_v1 if self.version == 1 else settings_v2
+        wanted = settings(limits, own_processes)
         for controller, file, value, required in wanted:
             directory = self._directories.get(controller)
             if directory is None and not required:
@@ -136,7 +177,7 @@ class Group:
     def counters(self) -> Counters:
         """What the kernel counted; a counter this kernel lacks is None."""
         if self.version == 2:
-            base = self.remove[0]
+            base = self._own[0]
             cpu = _keyed(f"{base}/cpu.stat").get("usage_usec")
             io = re.findall(r"[rw]bytes=(\d+)", read_text(f"{base}/io.stat"))
             return Counters(
@@ -161,8 +202,11 @@ class Group:
         )
 
 
-def make_group(choice: Choice, name: str) -> Group:
-    """A new, empty group as root. `name` is an id that `check_id` has seen or that we made."""
+def make_group(choice: Choice, name: str, *, nested: bool = False) -> Group:
+    """A new, empty group as root. `name` is an id that `check_id` has seen or that we made.
+
+    `nested`: for a template, inside a group that will hold its cells' as well.
+    """
     version: Literal[1, 2] = 2 if choice.way == "v2-root" else 1
     try:
         if version == 2:
@@ -179,23 +223,38 @@ def make_group(choice: Choice, name: str) -> Group:
                 os.mkdir(path)
             except FileNotFoundError:  # the first run on this host
                 os.makedirs(path)
+        if nested:
+            return _nest(version, directories)
     except OSError as error:
-        mend = "Run `holdfast doctor`; the cgroup file system must be writable."
-        if error.errno == errno.EBUSY and version == 2:
-            # A container's own root group: unlike the host's, it cannot both hold processes and
-            # limit groups below it. Moving other people's processes is not ours to do.
-            mend = (
-                "Move the container's processes into a group of their own before Holdfast starts: "
-                "mkdir /sys/fs/cgroup/main && while read pid; do echo $pid > "
-                "/sys/fs/cgroup/main/cgroup.procs; done < /sys/fs/cgroup/cgroup.procs"
-            )
-        raise LayerMissing(
-            "no cgroup can be made on this host",
-            mend=mend,
-            code="HF-LAYER-CGROUP",
-            detail=str(error),
-        ) from error
+        raise _no_group(error, version) from error
     return Group(version, directories)
+
+
+def _nest(version: Literal[1, 2], outer: Mapping[str, str]) -> Group:
+    if version == 2:
+        _delegate(next(iter(outer.values())), outer)
+    inner = {controller: f"{path}/{_ZYGOTE}" for controller, path in outer.items()}
+    for path in dict.fromkeys(inner.values()):
+        os.mkdir(path)
+    return Group(version, inner, nest=outer)
+
+
+def _no_group(error: OSError, version: int) -> LayerMissing:
+    mend = "Run `holdfast doctor`; the cgroup file system must be writable."
+    if error.errno == errno.EBUSY and version == 2:
+        # A container's own root group: unlike the host's, it cannot both hold processes and
+        # limit groups below it. Moving other people's processes is not ours to do.
+        mend = (
+            "Move the container's processes into a group of their own before Holdfast starts: "
+            "mkdir /sys/fs/cgroup/main && while read pid; do echo $pid > "
+            "/sys/fs/cgroup/main/cgroup.procs; done < /sys/fs/cgroup/cgroup.procs"
+        )
+    return LayerMissing(
+        "no cgroup can be made on this host",
+        mend=mend,
+        code="HF-LAYER-CGROUP",
+        detail=str(error),
+    )
 
 
 def scope_command(name: str) -> list[str]:
@@ -206,7 +265,7 @@ def scope_command(name: str) -> list[str]:
     ]  # fmt: skip
 
 
-def group_in_scope(keeper_pid: int) -> Group:
+def group_in_scope(keeper_pid: int, *, nested: bool = False) -> Group:
     """The group below the scope in which systemd put the keeper.
 
     A v2 group with controllers for its children may hold no process itself, so the keeper moves
@@ -235,7 +294,9 @@ def group_in_scope(keeper_pid: int) -> Group:
             code="HF-LAYER-CGROUP",
             detail=str(error),
         ) from error
-    return Group(2, dict.fromkeys(names, f"{scope}/cell"))
+    # systemd removes the scope with all that is in it: the nest itself is not ours to remove.
+    nest = dict.fromkeys(names, scope) if nested else None
+    return Group(2, dict.fromkeys(names, f"{scope}/cell"), nest=nest, removes_nest=False)
 
 
 def _delegate(directory: str, controllers: Mapping[str, str]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 import socket
 import subprocess
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
@@ -17,6 +19,7 @@ from holdfast.sandbox.native import cgroups
 
 FIRST_SENT_FD = 64  # as in cell/keep.c
 _MOST_FRAME_BYTES = 256
+_TREE_WITHIN_S = 20.0
 # bubblewrap's words when the kernel, a sysctl or AppArmor refuses the namespaces.
 _NO_NAMESPACES = ("new namespace", "uid map", "gid map", "No permissions", "unshare user")
 _MOST_DIAGNOSTIC_BYTES = 4096
@@ -83,6 +86,7 @@ class Keeper:
             theirs.close()
             os.close(diagnostics)
         self._line.setblocking(False)
+        self._tree_lock = threading.Lock()
 
     @property
     def pid(self) -> int:
@@ -100,6 +104,23 @@ class Keeper:
             raise self.failure("keep-line") from error
         finally:
             os.close(descriptor)
+
+    def tree(self, plan: bytes, descriptors: Sequence[int]) -> int:
+        """A mount made by the keeper, for a cell of its template. Blocks for a moment."""
+        with self._tree_lock:
+            descriptor = memory_file("holdfast-plan", plan)
+            try:
+                socket.send_fds(self._line, [b"t"], [descriptor, *descriptors])
+                if not select.select([self._line], [], [], _TREE_WITHIN_S)[0]:
+                    raise self.failure("tree-in-time")
+                said, trees, _flags, _address = socket.recv_fds(self._line, _MOST_FRAME_BYTES, 1)
+            except OSError as error:
+                raise self.failure("tree-line") from error
+            finally:
+                os.close(descriptor)
+        if not trees:
+            raise self.failure(said.decode("ascii", "replace").removeprefix("notree "))
+        return trees[0]
 
     def fileno(self) -> int:
         return self._line.fileno()

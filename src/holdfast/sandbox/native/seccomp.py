@@ -112,6 +112,7 @@ class Rules:
     deny: tuple[Group, ...]
     conditional: tuple[Conditional, ...]
     descriptors: tuple[DescriptorCheck, ...]
+    zygote: tuple[Group, ...] = ()
 
 
 def host_arch() -> str:
@@ -126,11 +127,12 @@ def host_arch() -> str:
 
 
 @lru_cache(maxsize=32)
-def build(arch: str, *, open_files: int | None) -> bytes:
+def build(arch: str, *, open_files: int | None, for_zygote: bool = False) -> bytes:
     """The filter as packed `struct sock_filter[]`.
 
     With `open_files`, the use of a descriptor with that number or a higher one is answered with a
-    user notification: install the filter with a listener.
+    user notification: install the filter with a listener. `for_zygote` also lets the calls pass
+    with which a template builds cells; each cell has the ordinary filter on top.
     """
     if arch not in AUDIT_ARCH:
         raise BadInput(
@@ -139,7 +141,13 @@ def build(arch: str, *, open_files: int | None) -> bytes:
         )
     if open_files is not None and not 0 < open_files < _NEGATIVE_BIT:
         raise BadInput("The open-files limit must be a positive 31-bit number.")
-    return _compile(_leaves(load_rules(), arch, checked=open_files is not None), arch, open_files)
+    rules = load_rules()
+    leaves = _leaves(rules, arch, checked=open_files is not None)
+    if for_zygote:
+        table = rules.numbers[arch]
+        building = (table[name] for group in rules.zygote for name in group.names if name in table)
+        leaves |= dict.fromkeys(building, _Leaf(((),), RET_ALLOW))
+    return _compile(leaves, arch, open_files)
 
 
 @cache
@@ -166,10 +174,11 @@ def parse_rules(document: Mapping[str, Any], numbers: Mapping[str, Mapping[str, 
                 *(_conditional(entry, pretended=True) for entry in document["pretend"]),
             ),
             descriptors=tuple(_descriptor_check(entry) for entry in document["descriptor"]),
+            zygote=tuple(_group(entry, answered=False) for entry in document["zygote"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken("an entry lacks a key or has a wrong one", detail=repr(error)) from error
-    if set(document) != {"allow", "allow_if", "pretend", "deny", "descriptor"}:
+    if set(document) != {"allow", "allow_if", "pretend", "deny", "descriptor", "zygote"}:
         raise _broken("it has an unknown section")
     _require_sound_names(rules)
     return rules
@@ -189,9 +198,10 @@ def _require_sound_names(rules: Rules) -> None:
     decided = [name for group in (*rules.allow, *rules.deny) for name in group.names]
     decided += [entry.name for entry in rules.conditional]
     checked = [name for check in rules.descriptors for name in check.names]
-    if unknown := sorted({*decided, *checked} - known):
+    building = [name for group in rules.zygote for name in group.names]
+    if unknown := sorted({*decided, *checked, *building} - known):
         raise _broken(f"no architecture knows {', '.join(unknown)}")
-    for names in (decided, checked):
+    for names in (decided, checked, building):
         if twice := sorted(name for name, count in Counter(names).items() if count > 1):
             # Two answers to one call: whichever came last would win without a word.
             raise _broken(f"named twice: {', '.join(twice)}")

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-import anyio
-
+from holdfast.core.errors import HoldfastError
 from holdfast.core.types import WorkspaceMode, WorkspaceMount, new_id
 from holdfast.sandbox.native import cellplan, cgroups, groups
-from holdfast.sandbox.native.channels import Channels
+from holdfast.sandbox.native.channels import Channels, Outside
 from holdfast.sandbox.native.keeper import (
     FIRST_SENT_FD,
     Keeper,
@@ -24,6 +25,8 @@ from holdfast.sandbox.native.keeper import (
     memory_file,
     write_memory_file,
 )
+from holdfast.sandbox.native.traffic import Traffic
+from holdfast.sandbox.native.watch import stuck
 from holdfast.sandbox.runs import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
@@ -38,6 +41,7 @@ class Shape:
     outer: cellplan.OuterWall
     cgroup: cgroups.Choice | None = field(hash=False)
     wants_stdin: bool
+    is_template: bool = False
 
     @property
     def in_scope(self) -> bool:
@@ -51,13 +55,13 @@ class Standing:
     def __init__(self, shape: Shape, name: str) -> None:
         self._shape = shape
         self.group: groups.Group | None = None
+        self._failure: HoldfastError | None = None
+        self._is_ended = False
         self.is_gone = False
         """The keeper said that nothing of the cell is left."""
         with ExitStack() as stack:
             self._entry = stack.enter_context(shape.ledger.open(name))
-            self.channels = Channels(
-                stack, wants_stdin=shape.wants_stdin, owner=shape.outer.drop_to
-            )
+            self.ends = Channels(stack, wants_stdin=shape.wants_stdin, owner=shape.outer.drop_to)
             self._cell_fd = os.open(cell_program(), os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, self._cell_fd)
             self._plan_fd = memory_file("holdfast-init", b"")
@@ -68,31 +72,29 @@ class Standing:
             stack.callback(self._discard_group)
             stack.callback(self.keeper.close)
             if shape.cgroup is not None and not shape.in_scope:
-                self.group = groups.make_group(shape.cgroup, self._entry.id)
+                name, nested = self._entry.id, shape.is_template
+                self.group = groups.make_group(shape.cgroup, name, nested=nested)
             self._stack = stack.pop_all()
 
-    async def join_scope(self) -> None:
-        """Make the group beside the keeper, which systemd has put into the scope."""
+    def join_scope(self) -> None:
+        """Make the group beside the keeper, which systemd has put into the scope. May block."""
         if not self._shape.in_scope:
             return
-        there = False
-        try:
-            with anyio.move_on_after(_SCOPE_WITHIN_S):
-                there = await self.keeper.frame() == ["hello"]
-        finally:
-            if not there:
-                self.keeper.abandon()
-        if not there:
-            raise self.keeper.failure("systemd-scope")
-        self.group = groups.group_in_scope(self.keeper.pid)
+        if not select.select([self.keeper], [], [], _SCOPE_WITHIN_S)[0]:
+            self.keeper.abandon()
+        elif self.keeper.heard() == ["hello"]:
+            nested = self._shape.is_template
+            self.group = groups.group_in_scope(self.keeper.pid, nested=nested)
+            return
+        raise self.keeper.failure("systemd-scope")
 
     def raise_wall(
         self, mount: WorkspaceMount | None = None, tools: Sequence[cellplan.Shown] = ()
     ) -> Mapping[int, int]:
         """Start bubblewrap. Returns, of what the program is given, number inside -> in the cell."""
         shown = [*(cellplan.shown_directories(mount) if mount else ()), *tools]
-        inside = self.channels.inside
-        sent = [self._cell_fd, self._plan_fd, self.channels.status_inside, *inside.values()]
+        inside = self.ends.inside
+        sent = [self._cell_fd, self._plan_fd, self.ends.status_inside, *inside.values()]
         sent += [place.descriptor for place in shown]
         numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
         group, outer = self.group, self._shape.outer
@@ -106,12 +108,12 @@ class Standing:
             layers_inside=layered and outer.drop_to is None,
             cell_fd=self._cell_fd,
             plan_fd=self._plan_fd,
-            status_fd=self.channels.status_inside,
+            status_fd=self.ends.status_inside,
             given=tuple(inside.values()),
             number_of=numbers.__getitem__,
         )
         self.keeper.begin(plan, sent)
-        self.channels.close_inside()
+        self.ends.close_inside()
         # Noted late: only if the keeper, which removes the groups, died within this line too
         # would they be forgotten.
         if group is not None:
@@ -121,11 +123,63 @@ class Standing:
     def go(self, init_plan: bytes) -> None:
         """Every limit is written: init may carry out its plan."""
         write_memory_file(self._plan_fd, init_plan)
-        self.channels.outside.say_go()
+        self.ends.outside.say("go")
 
     def close(self) -> None:
         """Hang up, which ends whatever still runs, and leave nothing behind."""
         self._stack.close()
+
+    # --- as `Running`, see watch.py
+
+    @property
+    def channels(self) -> Outside:
+        return self.ends.outside
+
+    def voice(self) -> int:
+        return self.keeper.fileno()
+
+    def hear(self) -> bool:
+        match self.keeper.heard():
+            case ["fail", step, *rest]:
+                self._failure = self.keeper.failure(" ".join([step, *rest]))
+            case ["ended", *_] | []:  # or the keeper itself is gone
+                self._is_ended = True
+            case _:  # "hello", or nothing yet
+                pass
+        return not self._is_ended
+
+    def is_ended(self, traffic: Traffic) -> bool:
+        return self._is_ended and traffic.is_over
+
+    def counters(self) -> groups.Counters:
+        return self.group.counters() if self.group else groups.Counters()
+
+    def kill(self) -> None:
+        self.keeper.kill()
+
+    async def until_gone(self) -> None:
+        self.keeper.release()
+        while words := await self.keeper.frame():
+            match words:
+                case ["gone", left]:
+                    self.is_gone = left == "0"
+                    if not self.is_gone:
+                        raise stuck()
+                    return
+        # The keeper itself was killed: nobody said that the group is gone, so it is discarded.
+
+    async def abandon(self) -> None:
+        self.keeper.kill()
+        self.keeper.release()
+        while await self.keeper.frame():
+            continue
+
+    def last_words(self) -> list[str]:
+        """Init sends its word before it ends, so it is already here, or will never be."""
+        return self.channels.heard() or []
+
+    def failure(self, step: str) -> HoldfastError:
+        return self._failure or self.keeper.failure(step)
 
     def _discard_group(self) -> None:
         if self.group is not None and not self.is_gone:

@@ -1,24 +1,27 @@
-"""The program's own descriptors while it runs: output comes in, bounded; input goes out.
+"""What a run says and is told: output comes in, bounded; input and frames go out.
 
-One epoll set serves them all, so that waiting costs one registration whatever there is to wait for.
+One epoll set serves all descriptors, so that waiting costs one registration whatever there is to
+wait for. Nothing that comes over the program's own descriptors is believed.
 """
 
 from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
-from holdfast.core.types import OutputSink
+from holdfast.core.types import Json, OutputSink
+from holdfast.sandbox.frames import BadFrame, FrameReader, FrameTooLong, encode
 from holdfast.sandbox.native.channels import Outside
 
 _CHUNK_BYTES = 65_536
+_MOST_CALLS_WAITING = 64
 
 
 class Traffic:
-    """What the code says and is told. Nothing in it is believed."""
+    """The descriptors of one run while it lasts."""
 
     def __init__(
         self,
@@ -33,20 +36,27 @@ class Traffic:
         self._stdin = memoryview(stdin or b"")
         self._sink = sink
         self._output_room = max_output_bytes
-        self._result_room = max_result_bytes
+        self._reader = FrameReader(max_frame_bytes=max_result_bytes)
+        self._channel_room = 4 * max_result_bytes
+        self._outgoing = bytearray()
         self._poll = select.epoll()
         self._servants: dict[int, Callable[[], bool]] = {}
         self.streams = {"stdout": bytearray(), "stderr": bytearray()}
-        self.result = bytearray()
+        self.report: Mapping[str, Json] | None = None
+        """What the interpreter says of its run; the code can forge it, to its own harm only."""
+        self.calls: list[Mapping[str, Json]] = []
+        """Tools of the host that the code asked for and nobody has answered yet."""
         self.is_too_much = False
+        self.is_garbled = False
+        """The code wrote something else than frames to its channel."""
         self.sink_error: Exception | None = None
         """What the caller's own listener raised; the run has no reason to go on then."""
         self.serve_when_ready(channels.stdout, lambda: self._hear("stdout", channels.stdout))
         self.serve_when_ready(channels.stderr, lambda: self._hear("stderr", channels.stderr))
-        self.serve_when_ready(channels.result, lambda: self._hear_result(channels.result))
+        self.serve_when_ready(channels.channel.fileno(), self._converse)
         if channels.stdin is not None:
             stdin_fd = channels.stdin
-            self.serve_when_ready(stdin_fd, lambda: self._tell(stdin_fd), to_write=True)
+            self.serve_when_ready(stdin_fd, lambda: self._feed(stdin_fd), to_write=True)
 
     def __enter__(self) -> Self:
         return self
@@ -76,14 +86,33 @@ class Traffic:
         self._servants[descriptor] = servant
         self._poll.register(descriptor, select.EPOLLOUT if to_write else select.EPOLLIN)
 
-    def serve(self) -> None:
-        for descriptor, _event in self._poll.poll(0):
+    def serve(self) -> int:
+        """Work off what is ready; returns how many descriptors were."""
+        ready = self._poll.poll(0)
+        for descriptor, _event in ready:
             servant = self._servants[descriptor]
             if not servant():
-                del self._servants[descriptor]
-                self._poll.unregister(descriptor)
-                if descriptor == self._channels.stdin:
-                    self._channels.close_stdin()
+                self._leave(descriptor)
+        return len(ready)
+
+    def _leave(self, descriptor: int) -> None:
+        del self._servants[descriptor]
+        self._poll.unregister(descriptor)
+        if descriptor == self._channels.stdin:
+            self._channels.close_stdin()
+
+    def drain(self) -> None:
+        """What was written before the end was told; a pipe that others still hold stays open."""
+        while self._room_left() and self.serve():
+            continue
+
+    def _room_left(self) -> bool:
+        return not self.is_too_much and self.sink_error is None
+
+    def tell(self, message: Mapping[str, Json], blob: bytes = b"") -> None:
+        """A frame to the interpreter; whatever does not fit now goes out as it is taken."""
+        self._outgoing += encode(message, blob)
+        self._flush()
 
     def _hear(self, name: Literal["stdout", "stderr"], descriptor: int) -> bool:
         try:
@@ -104,18 +133,51 @@ class Traffic:
                 self._sink, self.sink_error = None, error
         return True
 
-    def _hear_result(self, descriptor: int) -> bool:
+    def _converse(self) -> bool:
+        if self._outgoing and not self._flush():
+            return False
         try:
-            chunk = os.read(descriptor, _CHUNK_BYTES)
+            chunk = self._channels.channel.recv(_CHUNK_BYTES)
         except BlockingIOError:
             return True
-        if len(self.result) + len(chunk) > self._result_room:
+        except OSError:
+            return False
+        if not chunk:
+            return False
+        self._channel_room -= len(chunk)
+        try:
+            for frame in self._reader.feed(chunk):
+                self._understand(frame.message)
+        except FrameTooLong:
             self.is_too_much = True
-        else:
-            self.result += chunk
-        return bool(chunk)
+        except BadFrame:
+            self.is_garbled = True
+        self.is_too_much = self.is_too_much or self._channel_room < 0
+        return not (self.is_too_much or self.is_garbled)
 
-    def _tell(self, descriptor: int) -> bool:
+    def _understand(self, message: Mapping[str, Json]) -> None:
+        if "done" in message:
+            self.report = message
+        elif "call" in message and len(self.calls) < _MOST_CALLS_WAITING:
+            self.calls.append(message)
+
+    def _flush(self) -> bool:
+        """False when nobody is there to take it."""
+        descriptor = self._channels.channel.fileno()
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._channels.channel.send(self._outgoing[:_CHUNK_BYTES])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._outgoing.clear()
+            return False
+        if descriptor in self._servants:
+            wanted = select.EPOLLIN | (select.EPOLLOUT if self._outgoing else 0)
+            self._poll.modify(descriptor, wanted)
+        return True
+
+    def _feed(self, descriptor: int) -> bool:
         try:
             self._stdin = self._stdin[os.write(descriptor, self._stdin[:_CHUNK_BYTES]) :]
         except BlockingIOError:

@@ -38,7 +38,7 @@ static void live(int control_fd, const int *sent, int count) {
   run_cell(&cell, status_fd);
 }
 
-int holdfast_zygote(int control_fd) {
+__attribute__((visibility("default"))) int holdfast_zygote(int control_fd) {
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return -1;
   /* Cells that ended are nobody's business here: their init has told the supervisor. */
   signal(SIGCHLD, SIG_IGN);

@@ -1,0 +1,277 @@
+"""Runs Python that comes over the channel, descriptor 3, and tells what came of it.
+
+It runs inside the cell with the code's own rights, so nothing it says is trusted: the supervisor
+reads frames (two lengths, a JSON object, raw bytes) as bounded, plain data. Imports are late where
+they cost more than most code does; in a warm interpreter all are already there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # `typing` takes longer to import than most code takes to run
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, NoReturn
+
+CHANNEL = 3
+HOME = "/.holdfast"
+MOST_TEXT = 65536
+ONLY_TREE = 0x400  # ast.PyCF_ONLY_AST
+MEMORY_FILE_CLOEXEC = 1
+
+
+class Channel:
+    """The only line to the supervisor. Threads of the code may use it at once, for tools."""
+
+    def __init__(self, descriptor: int = CHANNEL) -> None:
+        self._descriptor = descriptor
+        self._buffer = bytearray()
+
+    def read(self) -> tuple[dict[str, Any], bytes] | None:
+        """The next frame, or None when the supervisor is gone."""
+        head = self._take(8)
+        if head is None:
+            return None
+        text = self._take(int.from_bytes(head[:4], "big"))
+        blob = self._take(int.from_bytes(head[4:], "big"))
+        if text is None or blob is None:
+            return None
+        import json
+
+        return json.loads(text), blob
+
+    def _take(self, count: int) -> bytes | None:
+        # What was read stays in the buffer should an interrupt come in between.
+        while len(self._buffer) < count:
+            chunk = os.read(self._descriptor, 1 << 20)
+            if not chunk:
+                return None
+            self._buffer += chunk
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+    def write(self, message: dict[str, Any]) -> None:
+        """Send one; code that closed the descriptor simply has no answer."""
+        import json
+
+        text = json.dumps(message).encode("ascii")
+        data = memoryview(len(text).to_bytes(4, "big") + bytes(4) + text)
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:
+            pass
+
+
+def load(name: str) -> ModuleType:
+    """A file of ours as a module; its frames are told apart by the file name."""
+    with open(f"{HOME}/{name}.py", "rb") as file:
+        source = file.read()
+    module = type(sys)(f"_holdfast_{name}")
+    exec(compile(source, "<holdfast>", "exec"), module.__dict__)
+    sys.modules[module.__name__] = module
+    return module
+
+
+def show() -> Any:
+    """The module that makes rich results; loaded when first needed."""
+    return sys.modules.get("_holdfast_show") or load("show")
+
+
+class Tools:
+    """Functions that the host offers: `tools.name(...)`. Each call is judged outside."""
+
+    def __init__(self, channel: Channel, names: list[str]) -> None:
+        import threading
+
+        self._channel, self._names, self._count = channel, tuple(names), 0
+        self._lock = threading.Lock()
+
+    def __dir__(self) -> list[str]:
+        return list(self._names)
+
+    def __repr__(self) -> str:
+        return f"tools: {', '.join(self._names)}"
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._names:
+            raise AttributeError(f"the host offers no tool {name!r}; it offers: {self._names}")
+
+        def call(*args: object, **kwargs: object) -> object:
+            return self._call(name, args, kwargs)
+
+        call.__name__ = name
+        return call
+
+    def _call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        with self._lock:
+            self._count += 1
+            message = {"call": self._count, "name": name, "args": list(args), "kwargs": kwargs}
+            self._channel.write(message)
+            while True:
+                frame = self._channel.read()
+                if frame is None:
+                    raise ToolError("the host is gone")
+                answer = frame[0]
+                if answer.get("answer") == self._count:
+                    break
+        if "error" in answer:
+            raise ToolError(answer["error"])
+        return answer.get("value")
+
+
+class ToolError(RuntimeError):
+    """A call of a host's tool was refused or failed."""
+
+
+class Session:
+    """One interpreter's state: a `__main__` of the code's own, and how it is fed."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._count = 0
+        self._sources: dict[str, str] = {}
+        self._shown: list[dict[str, object]] = []
+        self._module: Any = type(sys)("__main__")
+        import builtins
+
+        builtins.display = self._display  # type: ignore[attr-defined]  # as notebooks have it
+        sys.modules["__main__"] = self._module
+        sys.argv = [""]
+        sys.path.insert(0, "")
+
+    def serve(self) -> NoReturn:
+        """Until the supervisor is gone, or the one run of a one-shot cell is done."""
+        while True:
+            try:
+                frame = self._channel.read()
+            except KeyboardInterrupt:
+                continue  # it came too late for the code it was meant for
+            if frame is None:
+                leave(0)
+            request, blob = frame
+            if "code" not in request:
+                continue
+            code = self.run(request, blob)
+            if request.get("once"):
+                leave(code)
+
+    def run(self, request: dict[str, Any], blob: bytes) -> int:
+        """Run one piece of code, tell about it, and return the exit code it would have."""
+        stdin = blob[: request["stdin"]] if request["stdin"] is not None else None
+        source = blob[len(stdin or b"") :]
+        self._count += 1
+        os.environ.update(request["env"])
+        if request["tools"]:
+            tools = Tools(self._channel, request["tools"])
+            sys.modules["tools"] = tools  # type: ignore[assignment]  # so that `import tools` works too
+            self._module.__dict__["tools"] = tools
+        if stdin is not None:
+            self._feed(stdin)
+        report: dict[str, Any] = {"done": request["code"]}
+        code = 0
+        try:
+            self._execute(source, report)
+        except SystemExit as wanted:
+            code = self._wanted(wanted)
+        except BaseException as error:
+            code = 1
+            try:
+                report["error"] = show().clean_traceback(error, self._sources)
+                sys.stderr.write(report["error"]["traceback"])
+            except BaseException:
+                report["error"] = {"type": type(error).__name__, "message": "", "traceback": ""}
+        report["exit"] = code
+        self._finish(report)
+        return code
+
+    def _execute(self, source: bytes, report: dict[str, Any]) -> None:
+        name = f"<code {self._count}>" if self._count > 1 else "<code>"
+        self._sources[name] = source.decode("utf-8", "replace")
+        tree = compile(source, name, "exec", ONLY_TREE, dont_inherit=True)
+        last = None
+        if tree.body and type(tree.body[-1]).__name__ == "Expr":
+            import _ast
+
+            last = _ast.Expression(tree.body.pop().value)
+        names = self._module.__dict__
+        exec(compile(tree, name, "exec", dont_inherit=True), names)
+        if last is not None:
+            value = eval(compile(last, name, "eval", dont_inherit=True), names)
+            if value is not None:
+                self._tell_value(value, report)
+
+    def _tell_value(self, value: Any, report: dict[str, Any]) -> None:
+        names = self._module.__dict__
+        names["_"] = value
+        if type(value) in (int, float, bool, str) and len(str(value)) < MOST_TEXT:
+            is_plain = value == value and value not in (float("inf"), float("-inf"))
+            report["value"], report["text"] = (value if is_plain else None), repr(value)
+            return
+        is_plain, form = show().plain(value)
+        described = show().describe(value)
+        report["value"] = form if is_plain else None
+        report["text"] = described.get("text")
+        if described.keys() - {"text"}:
+            self._shown.append(described)
+
+    def _display(self, *values: object) -> None:
+        """What notebooks call `display`: a rich result that is not the last expression."""
+        for value in values:
+            self._shown.append(show().describe(value))
+
+    def _finish(self, report: dict[str, Any]) -> None:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            pass
+        if "matplotlib.pyplot" in sys.modules:
+            self._shown += show().figures()
+        report["results"], self._shown = self._shown, []
+        try:
+            self._channel.write(report)
+        except (TypeError, ValueError, RecursionError):
+            self._channel.write({"done": report["done"], "exit": report["exit"], "results": []})
+
+    def _feed(self, stdin: bytes) -> None:
+        descriptor = os.memfd_create("stdin", MEMORY_FILE_CLOEXEC)
+        os.write(descriptor, stdin)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.dup2(descriptor, 0)
+        os.close(descriptor)
+        sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+
+    def _wanted(self, stop: SystemExit) -> int:
+        """The exit code of `sys.exit(...)`, as the interpreter itself would have it."""
+        if stop.code is None or isinstance(stop.code, int):
+            return (stop.code or 0) & 0xFF
+        sys.stderr.write(f"{stop.code}\n")
+        return 1
+
+
+def leave(code: int) -> NoReturn:
+    """End as an interpreter does: wait for threads, call what was registered, flush; no more."""
+    import atexit
+
+    try:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+    except BaseException:
+        pass
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+    os._exit(code)
+
+
+def main() -> None:
+    """A cold interpreter: nothing was prepared."""
+    os.set_inheritable(CHANNEL, False)
+    Session(Channel()).serve()

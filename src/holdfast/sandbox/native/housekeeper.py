@@ -1,0 +1,76 @@
+"""One quiet thread for what must not keep a caller waiting: start, refill, tidy up."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from holdfast.sandbox.native.groups import Group
+
+_TIDY_EVERY_S = 0.002
+_TICK_S = 1.0
+_PATIENCE_S = 5.0
+_log = logging.getLogger("holdfast")
+
+
+class Housekeeper:
+    """Does small jobs in order; groups of ended cells are removed as soon as the kernel lets us."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._leaving: list[tuple[float, Group]] = []
+        self._tick = tick
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def do(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="holdfast-housekeeper", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, group: Group | None) -> None:
+        if group is not None:
+            self.do(lambda: self._leaving.append((time.monotonic(), group)))
+
+    def close(self) -> None:
+        """Finish what is queued, then stop."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join(_PATIENCE_S)
+
+    def _work(self) -> None:
+        last_tick = time.monotonic()
+        while True:
+            try:
+                job = self._jobs.get(timeout=_TIDY_EVERY_S if self._leaving else _TICK_S)
+                if job is None:
+                    return
+                job()
+            except queue.Empty:
+                pass
+            except Exception as error:  # noqa: BLE001  # the next job must still be done
+                _log.warning("housekeeping failed: %s", type(error).__name__)
+            self._leaving = [
+                (since, group) for since, group in self._leaving if not _is_removed(since, group)
+            ]
+            if time.monotonic() - last_tick >= _TICK_S:
+                last_tick = time.monotonic()
+                self._tick()
+
+
+def _is_removed(since: float, group: Group) -> bool:
+    if group.is_removed():
+        return True
+    if time.monotonic() - since < _PATIENCE_S:
+        return False
+    group.discard()
+    return True

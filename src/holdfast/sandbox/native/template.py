@@ -1,0 +1,273 @@
+"""A template: a wall built once by bubblewrap, and a zygote behind it from which cells are forked.
+
+The zygote holds no secret and no network and runs no code of anybody's. Each cell forked from it
+takes namespaces of its own and builds the same inner walls as a cold one (cell/zygote.c).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib import resources
+
+from holdfast.core.errors import HoldfastError, LayerMissing, SandboxFailed
+from holdfast.core.limits import MIB, Limits
+from holdfast.core.types import WorkspaceMode, WorkspaceMount, new_id
+from holdfast.sandbox import languages
+from holdfast.sandbox.native import cellplan, jobs, seccomp
+from holdfast.sandbox.native.keeper import FIRST_SENT_FD, memory_file
+from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
+from holdfast.sandbox.native.standing import Shape, Standing
+from holdfast.sandbox.native.uids import UidLease
+from holdfast.sandbox.runs import RunLedger
+
+_START_WITHIN_S = 30.0
+_MOST_PLANS = 16
+_PRIVATE = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
+# The zygote's own; cells have theirs.
+_ZYGOTE_LIMITS = Limits(memory_bytes=1024 * MIB, processes=256, cpus=2.0)
+
+# What most code imports. Cells share its pages, so a long list costs little.
+_STANDARD = (
+    "abc argparse array ast asyncio base64 bisect calendar cmath collections collections.abc "
+    "concurrent.futures contextlib copy csv dataclasses datetime decimal difflib enum fractions "
+    "functools glob gzip hashlib heapq hmac html io itertools json linecache logging math "
+    "mimetypes numbers operator os.path pathlib pickle pprint queue random re secrets shutil "
+    "signal socket sqlite3 ssl statistics string struct subprocess tempfile textwrap threading "
+    "time timeit traceback types typing unicodedata unittest urllib.parse urllib.request uuid "
+    "warnings weakref xml.etree.ElementTree zipfile zlib"
+).split()
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a template is made of."""
+
+    name: str
+    is_interpreter: bool
+    """A Python that waits, from which interpreters are forked; else cells start empty."""
+    preload: tuple[str, ...] = ()
+    site_packages: str | None = field(default=None)
+    """A directory of the host's with packages of its own, shown read-only."""
+
+
+SHELL = Spec("shell", is_interpreter=False)
+PYTHON = Spec("python", is_interpreter=True, preload=tuple(_STANDARD))
+_SITE_INSIDE = "/opt/packages"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What makes one cell of a template like another: equal ones can stand in for each other."""
+
+    limits: Limits
+    is_once: bool = True
+
+
+class Template:
+    """A living one. `fork` may be called by several threads."""
+
+    def __init__(
+        self, spec: Spec, settings: NativeSettings, layers: HostLayers, ledger: RunLedger
+    ) -> None:
+        self.spec = spec
+        self._settings, self._layers = settings, layers
+        with ExitStack() as stack:
+            self._uid = UidLease(f"{ledger.directory}.uids")
+            stack.callback(self._uid.close)
+            walls = self.walls(_ZYGOTE_LIMITS)
+            self.uid = walls.outer.drop_to
+            shape = Shape(
+                ledger,
+                walls.outer,
+                layers.cgroup if walls.cgroup else None,
+                wants_stdin=False,
+                is_template=True,
+            )
+            self._standing = Standing(shape, new_id("tpl"))
+            stack.callback(self._standing.close)
+            self._standing.join_scope()
+            self.group = self._standing.group
+            if self.group is not None:
+                self.group.limit(_ZYGOTE_LIMITS, io_device=None)
+            tools = tools_for(stack, settings, walls.outer.root, None)
+            if spec.site_packages is not None:
+                tools.append(_shown(stack, spec.site_packages, _SITE_INSIDE))
+            numbers = self._standing.raise_wall(None, tools)
+            self._standing.go(self._plan(walls, numbers))
+            ends = self._standing.ends.outside
+            self._control = ends.channel if spec.is_interpreter else ends.status
+            self._wait_for_zygote()
+            self._plans: dict[Recipe, int] = {}
+            stack.callback(self._close_plans)
+            self._stack = stack.pop_all()
+
+    def walls(self, limits: Limits) -> cellplan.Walls:
+        return walls_for(
+            self._settings,
+            self._layers,
+            uid_offset=self._uid.number,
+            open_files=limits.open_files,
+        )
+
+    def _plan(self, walls: cellplan.Walls, numbers: Mapping[int, int]) -> bytes:
+        files = dict(jobs.base_files(home="/workspace"))
+        files[cellplan.PASSWD_WITHOUT_HOME] = jobs.base_files(home="/tmp")["/etc/passwd"]
+        argv: tuple[str, ...] = ()
+        env: dict[str, str] = {}
+        if self.spec.is_interpreter:
+            files |= languages.inside_files() | _zygote_files()
+            argv = (languages.python_inside(), "-I", "-c", self._command())
+            env = {
+                "PATH": "/usr/bin:/bin",
+                "LANG": "C.UTF-8",
+                "HOME": "/workspace",
+                # A thread in the zygote would not be there after the fork, its locks would.
+                "OPENBLAS_NUM_THREADS": "1",
+                "OMP_NUM_THREADS": "1",
+                "MPLCONFIGDIR": "/tmp/.matplotlib",
+            }
+        job = cellplan.Job(argv, env, _ZYGOTE_LIMITS, _PRIVATE, dict(numbers), files)
+        arch = seccomp.host_arch()
+        zygote_filter = seccomp.build(arch, open_files=None, for_zygote=True)
+        return cellplan.template_plan(walls, job, zygote_filter=zygote_filter)
+
+    def _command(self) -> str:
+        paths = [] if self.spec.site_packages is None else [_SITE_INSIDE]
+        return (
+            "import sys\n"
+            "def load(name):\n"
+            "    module = type(sys)(name)\n"
+            '    source = open(f"/.holdfast/{name}.py", "rb").read()\n'
+            '    exec(compile(source, "<holdfast>", "exec"), module.__dict__)\n'
+            "    return module\n"
+            f'load("zygote").main(load("runner"), {list(self.spec.preload)!r}, {paths!r})\n'
+        )
+
+    def _wait_for_zygote(self) -> None:
+        control, keeper = self._control.fileno(), self._standing.keeper
+        deadline = time.monotonic() + _START_WITHIN_S
+        said, words = "", ["hello"]
+        while not said and words == ["hello"] and (left := deadline - time.monotonic()) > 0:
+            ready = select.select([control, keeper.fileno()], [], [], left)[0]
+            if control in ready:
+                said = self._control.recv(256).decode("ascii", "replace") or "gone"
+            elif ready:
+                words = keeper.heard() or ["gone"]
+        if said == "zygote":
+            return
+        if said.startswith("fail "):
+            raise keeper.failure(said.removeprefix("fail "))
+        raise SandboxFailed(
+            f"the template {self.spec.name} did not start",
+            mend="Run `holdfast doctor` to see which layer fails on this host.",
+            code="HF-TEMPLATE",
+            detail=f"{said} {' '.join(words)} {_read_some(self._standing.channels.stderr)}",
+        )
+
+    def is_alive(self) -> bool:
+        return self._standing.keeper.is_alive()
+
+    @property
+    def pid(self) -> int:
+        return self._standing.keeper.pid
+
+    def plan_of(self, recipe: Recipe, joins: int) -> int:
+        """The plan of such cells, written once: they differ in nothing but their descriptors."""
+        found = self._plans.get(recipe)
+        if found is None:
+            while len(self._plans) >= _MOST_PLANS:
+                os.close(self._plans.pop(next(iter(self._plans))))
+            found = memory_file("holdfast-cell", self.cell_plan(recipe, joins=joins))
+            self._plans[recipe] = found
+        return found
+
+    def cell_plan(
+        self,
+        recipe: Recipe,
+        *,
+        joins: int,
+        mount: WorkspaceMount = _PRIVATE,
+        files: Mapping[str, bytes] | None = None,
+    ) -> bytes:
+        """`joins`: how many cgroup files are sent along, after what an interpreter is given."""
+        count = 4 if self.spec.is_interpreter else 0
+        given = {number: FIRST_SENT_FD + number for number in range(count)}
+        first = FIRST_SENT_FD + count
+        job = cellplan.Job((), {}, recipe.limits, mount, given, files or {}, is_once=recipe.is_once)
+        after = first + joins
+        return cellplan.warm_plan(
+            self.walls(recipe.limits),
+            job,
+            joins=range(first, after),
+            tree=after if mount.dir_fd is not None else None,
+            is_interpreter=self.spec.is_interpreter,
+        )
+
+    def fork(self, descriptors: list[int]) -> None:
+        """Ask for a cell: its plan, its status socket, and what the plan needs."""
+        try:
+            socket.send_fds(self._control, [b"cell"], descriptors)
+        except OSError as error:
+            raise SandboxFailed(
+                f"the template {self.spec.name} is gone",
+                mend="Try again; a new one is started.",
+                code="HF-TEMPLATE-GONE",
+                detail=str(error),
+            ) from error
+
+    def tree(self, mount: WorkspaceMount) -> int:
+        """A mount of a given directory, hanging nowhere yet, with ids mapped to the template's."""
+        if self.uid is None:
+            raise LayerMissing(
+                "an ordinary user cannot give a directory to a warm cell", code="HF-LAYER-TREE"
+            )
+        plan = cellplan.tree_plan(self.uid, mount, FIRST_SENT_FD)
+        sent = [place.descriptor for place in cellplan.shown_directories(mount)]
+        return self._standing.keeper.tree(plan, sent)
+
+    def failure(self, step: str) -> HoldfastError:
+        return self._standing.keeper.failure(step)
+
+    def drop_copy(self) -> None:
+        """In a forked child: the lines are the parent's."""
+        self._standing.keeper.drop_copy()
+        self._control.close()
+
+    def close(self) -> None:
+        """End the zygote and with it every cell forked from it."""
+        self._stack.close()
+
+    def _close_plans(self) -> None:
+        for descriptor in self._plans.values():
+            os.close(descriptor)
+        self._plans.clear()
+
+
+def _shown(stack: ExitStack, outside: str, inside: str) -> cellplan.Shown:
+    descriptor = os.open(outside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    stack.callback(os.close, descriptor)
+    return cellplan.Shown(descriptor, outside, inside, read_only=True, mapped=False)
+
+
+def _read_some(descriptor: int) -> str:
+    try:
+        return os.read(descriptor, 4096).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+@functools.cache
+def _zygote_files() -> dict[str, bytes]:
+    inside = resources.files("holdfast.sandbox.inside")
+    native = resources.files("holdfast.sandbox.native")
+    return {
+        "/.holdfast/zygote.py": inside.joinpath("zygote.py").read_bytes(),
+        "/.holdfast/cell.so": native.joinpath("holdfast-cell.so").read_bytes(),
+    }

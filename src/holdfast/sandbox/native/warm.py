@@ -1,0 +1,102 @@
+"""The warm path: a one-shot run in a cell that a template has forked.
+
+(1) which template     (3) a cell: ready, or made now   (5) watch, as on the cold path
+(2) does it fit here   (4) what to run                  (6) tidying up is left to the housekeeper
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import anyio
+
+from holdfast.core.ports import WorkspaceLease
+from holdfast.core.types import Action, OutputSink, RunResult
+from holdfast.sandbox import languages
+from holdfast.sandbox.native import groups, jobs
+from holdfast.sandbox.native.layers import NativeSettings
+from holdfast.sandbox.native.pool import Pool
+from holdfast.sandbox.native.template import PYTHON, SHELL, Recipe, Spec, Template
+from holdfast.sandbox.native.warmcell import WarmCell
+from holdfast.sandbox.native.watch import Watch
+
+
+class WarmPath:
+    """`run` may be called by many tasks at once."""
+
+    def __init__(self, settings: NativeSettings, pool: Pool) -> None:
+        self._settings = settings
+        self._pool = pool
+
+    async def run(
+        self, action: Action, *, workspace: WorkspaceLease, sink: OutputSink | None
+    ) -> RunResult | None:
+        """None: this run does not fit a template, or there is none yet."""
+        started = time.monotonic()
+        program, code = jobs.program_of(action)
+        # (1), (2)
+        template = await self._template(program, workspace)
+        if template is None:
+            return None
+        # (3)
+        home = "/workspace" if workspace.mount.home else "/tmp"
+        cell = self._cell(template, action, program, code, workspace)
+        try:
+            async with Watch(
+                action, cell, workspace, started=started, stdin=action.stdin or b""
+            ) as watch:
+                # (4)
+                env = jobs.environment(action, program, home=home)
+                cell.channels.say("go")
+                if action.stdin is None:
+                    cell.channels.close_stdin()
+                if not program.is_interpreter:
+                    cell.start(program.argv, env)
+                # (5)
+                result = await watch.until_end(
+                    sink=sink,
+                    max_result_bytes=self._settings.max_result_bytes,
+                    request=jobs.request(program, code, env),
+                )
+        finally:
+            # (6)
+            self._pool.housekeeper.remove(cell.close())
+        return replace(result, path="warm")
+
+    async def _template(
+        self, program: languages.Program, workspace: WorkspaceLease
+    ) -> Template | None:
+        if program.extra_bind is not None:
+            return None  # what this program needs is not shown in any template
+        if workspace.mount.dir_fd is not None and os.geteuid() != 0:
+            return None  # an ordinary user cannot hand a mount into another namespace
+        spec = spec_for(program)
+        must = self._settings.path == "warm"
+        found = self._pool.template(spec, wait=False)
+        if found is None and must:
+            found = await anyio.to_thread.run_sync(lambda: self._pool.template(spec, wait=True))
+        return found
+
+    def _cell(
+        self,
+        template: Template,
+        action: Action,
+        program: languages.Program,
+        code: bytes,
+        workspace: WorkspaceLease,
+    ) -> WarmCell:
+        recipe = Recipe(action.limits)
+        mount = workspace.mount
+        files = {program.code_path: code} if program.code_path else None
+        if mount.dir_fd is None and mount.home and files is None:
+            return self._pool.take(template, recipe)
+        device = (
+            None if mount.dir_fd is None else groups.block_device(os.fstat(mount.dir_fd).st_dev)
+        )
+        return WarmCell(template, recipe, mount=mount, files=files, io_device=device)
+
+
+def spec_for(program: languages.Program) -> Spec:
+    return PYTHON if program.is_interpreter else SHELL

@@ -1,0 +1,162 @@
+"""A cell forked from a template, from the supervisor's side."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import anyio
+
+from holdfast.core.errors import HoldfastError, SandboxFailed
+from holdfast.core.types import WorkspaceMount, new_id
+from holdfast.sandbox.native import cellplan, groups
+from holdfast.sandbox.native.channels import Channels, Outside
+from holdfast.sandbox.native.keeper import memory_file
+from holdfast.sandbox.native.template import Recipe, Template
+from holdfast.sandbox.native.traffic import Traffic
+
+_READY_WITHIN_S = 10.0
+
+
+class WarmCell:
+    """One cell. It is asked for when this is made; `wait_until_ready` says when it stands."""
+
+    def __init__(
+        self,
+        template: Template,
+        recipe: Recipe,
+        *,
+        mount: WorkspaceMount | None = None,
+        files: dict[str, bytes] | None = None,
+        io_device: str | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.template = template
+        self.group: groups.Group | None = None
+        self._words: list[str] = []
+        self._is_ended = False
+        with ExitStack() as failed, ExitStack() as stack:
+            self._ends = Channels(stack, wants_stdin=True, owner=template.uid)
+            sent: list[int] = []
+            if template.group is not None:
+                self.group = template.group.sibling(new_id("cell"))
+                failed.callback(self.group.discard)
+                self.group.limit(
+                    recipe.limits, io_device=io_device, own_processes=groups.WARM_PROCESSES
+                )
+                sent = self.group.open_members()
+            with ExitStack() as brief:
+                for descriptor in sent:
+                    brief.callback(os.close, descriptor)
+                plan = self._plan(brief, mount, files, joins=len(sent))
+                if mount is not None and mount.dir_fd is not None:
+                    tree = template.tree(mount)
+                    brief.callback(os.close, tree)
+                    sent.append(tree)
+                inside = template.spec.is_interpreter
+                given = [self._ends.inside[number] for number in range(4)] if inside else []
+                template.fork([plan, self._ends.status_inside, *given, *sent])
+            if inside:
+                self._ends.close_inside()
+            else:
+                self._ends.close_status_inside()
+            self._stack = stack.pop_all()
+            failed.pop_all()
+
+    def _plan(
+        self,
+        brief: ExitStack,
+        mount: WorkspaceMount | None,
+        files: dict[str, bytes] | None,
+        *,
+        joins: int,
+    ) -> int:
+        if mount is None and not files:
+            return self.template.plan_of(self.recipe, joins)
+        extra = {} if mount is None else {"mount": mount}
+        text = self.template.cell_plan(self.recipe, joins=joins, files=files, **extra)
+        descriptor = memory_file("holdfast-cell", text)
+        brief.callback(os.close, descriptor)
+        return descriptor
+
+    def wait_until_ready(self) -> None:
+        """Blocks until init says that the walls stand, or raises what it says instead."""
+        status = self.channels.status
+        if not select.select([status], [], [], _READY_WITHIN_S)[0]:
+            raise self.failure("ready-in-time")
+        if self.channels.heard() != ["ready"]:
+            raise self.failure("ready")
+
+    def is_usable(self) -> bool:
+        """It stands, or will soon: what it is told meanwhile waits for it."""
+        words = self.channels.heard()
+        return words is None or words == ["ready"]
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Have init start the one program of a cell without an interpreter."""
+        plan = cellplan.task_plan(argv, env, cwd="/workspace", terminal=None)
+        descriptor = memory_file("holdfast-task", plan)
+        try:
+            inside = [self._ends.inside[number] for number in range(3)]
+            self.channels.say("run", 0, descriptors=(descriptor, *inside))
+        finally:
+            os.close(descriptor)
+            self._ends.close_inside()
+
+    # --- as `Running`, see watch.py
+
+    @property
+    def channels(self) -> Outside:
+        return self._ends.outside
+
+    def voice(self) -> int:
+        return self.channels.status.fileno()
+
+    def hear(self) -> bool:
+        match words := self.channels.heard():
+            case ["exit", *_] | ["noexec", *_] | ["fail", *_]:
+                self._words, self._is_ended = words, True
+            case []:
+                self._is_ended = True
+            case _:  # "ready", "started", or nothing yet
+                pass
+        return not self._is_ended
+
+    def is_ended(self, traffic: Traffic) -> bool:  # noqa: ARG002  # init's word alone counts
+        return self._is_ended
+
+    def counters(self) -> groups.Counters:
+        return self.group.counters() if self.group else groups.Counters()
+
+    def kill(self) -> None:
+        self.channels.say("stop")
+
+    async def until_gone(self) -> None:
+        """Init has reaped every process before its last word; only it is left, and is leaving."""
+
+    async def abandon(self) -> None:
+        self.kill()
+        self.channels.status.shutdown(1)
+        while self.hear():
+            await anyio.wait_readable(self.channels.status)
+
+    def last_words(self) -> list[str]:
+        return self._words
+
+    def failure(self, step: str) -> HoldfastError:
+        if not self.template.is_alive():
+            return SandboxFailed(
+                "the template behind the cell is gone",
+                mend="Try again; a new one is started.",
+                code="HF-TEMPLATE-GONE",
+                detail=step,
+            )
+        return self.template.failure(step)
+
+    def close(self) -> groups.Group | None:
+        """Hang up, which ends whatever still runs. The group is left to whoever calls."""
+        group, self.group = self.group, None
+        self._stack.close()
+        return group
