@@ -42,9 +42,9 @@ def test_detail_is_for_the_record_and_never_shown():
     assert (error.code, error.message, error.mend) == ("HF-SANDBOX-FAILED", "it broke", "Mend it.")
 
 
-def public(kind: type) -> dict[str, inspect.Signature]:
+def public(kind: type) -> dict[str, str]:
     return {
-        name: inspect.signature(value)
+        name: str(inspect.signature(value)).replace("Async", "")
         for name, value in vars(kind).items()
         if not name.startswith("_") and callable(value)
     }

@@ -13,10 +13,13 @@ import pytest
 from holdfast import __version__
 from interfaces.test_cli_process import PROGRAM, holdfast
 
-COMMANDS = ["run", "code", "diff", "apply", "doctor", "audit", "config", "completion"]
+COMMANDS = [
+    *("run", "code", "diff", "apply", "doctor", "audit", "template", "config", "completion")
+]
 INNER = [
     *(["audit", name] for name in ("tail", "show", "verify")),
     *(["config", name] for name in ("check", "show", "schema")),
+    *(["template", name] for name in ("build", "list", "remove")),
 ]
 
 
@@ -55,7 +58,7 @@ def test_version():
     assert holdfast("--version").stdout == f"holdfast {__version__}\n".encode()
 
 
-@pytest.mark.parametrize("name", ["audit", "config"])
+@pytest.mark.parametrize("name", ["audit", "config", "template"])
 def test_a_group_without_a_command_shows_its_help(name):
     done = holdfast(name)
     assert (done.returncode, done.stdout) == (125, b"")

@@ -103,5 +103,5 @@ class Templates:
 
 def _told(error: BaseException) -> dict[str, Json]:
     if isinstance(error, HoldfastError):
-        return {"code": error.code, "reason": error.message, "detail": error.detail}
+        return {"error_code": error.code, "reason": error.message, "detail": error.detail}
     return {"reason": "interrupted", "detail": type(error).__name__}

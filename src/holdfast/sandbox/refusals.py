@@ -48,6 +48,7 @@ _MENDS = {
     "HF-ARCHIVE-CONFLICT": "Pack every name once, as a file or as a directory.",
     "HF-ARCHIVE-TOO-LARGE": "Use a smaller tree, or raise the limit.",
     "HF-LINK-IN-TREE": "Remove it, name a smaller directory, or leave such names out: skip_links.",
+    "HF-WATCH-LIMIT": "Close other watches, or raise fs.inotify.max_user_instances.",
     "HF-WATCH-TOO-LARGE": "Watch a smaller directory, or only its own names: recursive=False.",
     "HF-WORKSPACE-TOO-LARGE": "Name a smaller directory, or raise the file count limit.",
 }

@@ -46,7 +46,14 @@ class WatchedTree:
         self._names_left = max_names
         self.lost: WorkspaceError | None = None
         """Why not everything is watched; whoever tells it takes it away."""
-        self.fd = inotify_open()
+        try:
+            self.fd = inotify_open()
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise refused(
+                ".", "HF-WATCH-LIMIT", "cannot be watched: too many watches are open"
+            ) from error
 
     def close(self) -> None:
         os.close(self.fd)
@@ -94,7 +101,13 @@ class WatchedTree:
         with held(self._root.open_below(path or ".", flags, links=False)) as fd:
             if path not in self._by_path and len(self._by_path) >= self._max_directories:
                 raise refused(path or ".", "HF-WATCH-TOO-LARGE", "holds too many directories")
-            watch = inotify_watch(self.fd, fd, mask=MASK)
+            try:
+                watch = inotify_watch(self.fd, fd, mask=MASK)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                why = "is one directory more than this user may watch"
+                raise refused(path or ".", "HF-WATCH-TOO-LARGE", why) from error
             listing: dict[str, bool] = {}
             with os.scandir(fd) as found:
                 for entry in found:

@@ -162,7 +162,7 @@ _WHEEL = re.compile(
     r"(?:Downloading|Using cached|Processing) (?:\S*/)?(?P<name>[^\s/-]+)-(?P<version>[^\s/-]+)-"
     r"[^\s/]*\.whl(?: \((?P<size>[^()]{1,20})\))?"
 )
-_UV_WHEEL = re.compile(r"Downloading (?P<name>[A-Za-z0-9._-]+) \((?P<size>[^()]{1,20})\)")
+_UV_WHEEL = re.compile(r"Downloading (?P<name>[A-Za-z0-9_-]+) \((?P<size>[^()]{1,20})\)")
 
 
 def progress_of(line: str) -> str:

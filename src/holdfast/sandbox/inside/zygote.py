@@ -6,9 +6,11 @@ that makes cells is C (cell/zygote.c), and returns only in an interpreter inside
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import importlib
+import json
 import os
 import sys
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONTROL = 3
-WARM_UP = b"import sys\nx = [str(n) for n in range(3)]\nprint(end='')\n(x and None)"
+EMPTY = {"code": 0, "env": {}, "stdin": None, "tools": []}
+WARM_UP = b"import sys\nx = {n: str(n) for n in range(3)}\nprint('', end='')\n1"
 
 
 def preload(names: list[str]) -> None:
@@ -38,6 +41,8 @@ def main(runner: Any, names: list[str], paths: list[str]) -> None:
     library = ctypes.PyDLL("/.holdfast/cell.so")
     before, after = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Child
     before.restype = after.restype = None
+    # What the standard library registered has nothing to do in a process that only just begins.
+    atexit._clear()
     gc.collect()
     gc.freeze()  # its pages stay shared: no later collection writes to them
     before()
@@ -47,11 +52,16 @@ def main(runner: Any, names: list[str], paths: list[str]) -> None:
     renew_randomness()
     channel = runner.Channel()
     os.set_inheritable(runner.CHANNEL, False)
-    session = runner.Session(channel)
     # Touches the pages that any code will touch, while nobody waits for it yet.
-    compile(WARM_UP, "<holdfast>", "exec")
-    exec(compile(WARM_UP, "<holdfast>", "exec"), {})
-    session.serve()
+    runner.Session(Silence()).run(dict(EMPTY), WARM_UP)
+    runner.Session(channel).serve()
+
+
+class Silence:
+    """A channel for the rehearsal."""
+
+    def write(self, message: dict[str, Any]) -> None:
+        json.loads(json.dumps(message))
 
 
 def renew_randomness() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -223,4 +224,5 @@ def _forget_parents() -> None:
         pool.forget_parent()
 
 
+atexit.register(close_all)
 os.register_at_fork(after_in_child=_forget_parents)

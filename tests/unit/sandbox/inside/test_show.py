@@ -7,6 +7,7 @@ import enum
 import json
 import linecache
 import os
+import subprocess
 import sys
 import types
 from collections import OrderedDict, namedtuple
@@ -14,6 +15,7 @@ from unittest import mock
 
 import pytest
 
+from holdfast.sandbox import environments
 from holdfast.sandbox.inside import show
 
 PIXEL = b"\x89PNG\r\n\x1a\n\x00\xff"
@@ -545,3 +547,142 @@ raise Odd("text")
     found = told(code)
     assert (found["type"], found["message"]) == ("Odd", "text")
     assert "text" in found["traceback"]
+
+
+# With the real libraries: those of the template `python-data`, in the Python that runs inside
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory):
+    """Runs lines with `show` at hand in the template's environment, and returns what they tell."""
+    home = str(tmp_path_factory.mktemp("python-data"))
+    os.chmod(home, 0o700)
+    program = os.path.join(os.path.dirname(sys.executable), "holdfast")
+    done = subprocess.run(
+        [program, "template", "build", "python-data", "--json"],
+        env={**os.environ, "HOLDFAST_HOME": home},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b""), done.stdout
+    built = json.loads(done.stdout)
+    assert (built["name"], built["built"], built["is_new"]) == ("python-data", True, True)
+    assert {"numpy", "pandas", "matplotlib"} <= built["packages"].keys()
+    site = environments.environment_of(home, "python-data")
+    assert site is not None
+
+    def run(code: str) -> object:
+        lines = [
+            "import json, sys, types",
+            f"sys.path.insert(0, {site!r})",
+            "show = types.ModuleType('show')",
+            f"with open({show.__file__!r}) as file: source = file.read()",
+            "exec(compile(source, '<holdfast>', 'exec'), show.__dict__)",
+            "show.prepare_plots()",
+            code,
+            "print(json.dumps(told, allow_nan=False))",
+        ]
+        done = subprocess.run(
+            [environments.interpreter().path, "-I", "-W", "error", "-c", "\n".join(lines)],
+            env={"MPLCONFIGDIR": home},
+            capture_output=True,
+            check=False,
+        )
+        assert done.stderr == b""
+        return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.requirement("LANG-2")
+class TestRealLibraries:
+    def test_numbers_and_small_arrays_have_a_json_form(self, real):
+        told = real(
+            "import numpy as np\n"
+            "values = [np.int64(3), np.float32(0.5), np.bool_(True), np.str_('s'), np.array(7),\n"
+            "          np.arange(6).reshape(2, 3), {'a': np.float64(1.5)}, np.array(['x', None])]\n"
+            "told = [show.plain(value) for value in values]"
+        )
+        forms = [3, 0.5, True, "s", 7, [[0, 1, 2], [3, 4, 5]], {"a": 1.5}, ["x", None]]
+        assert told == [[True, form] for form in forms]
+
+    def test_others_have_none(self, real):
+        told = real(
+            "import numpy as np, pandas as pd\n"
+            "values = [np.float64('nan'), np.zeros(10_001), np.complex64(1), np.longdouble(1),\n"
+            "          np.datetime64('2026-01-01'), np.array([np.inf]), pd.Timestamp(0), pd.NA]\n"
+            "told = [show.plain(value)[0] for value in values]"
+        )
+        assert told == [False] * 8
+
+    def test_a_table_comes_as_html_and_as_rows(self, real):
+        told = real(
+            "import pandas as pd\n"
+            "frame = pd.DataFrame({'n': [1, 2], 'x': [0.1 + 0.2, None], 's': ['a', None],\n"
+            "                      't': pd.to_datetime(['2026-01-02', None]), 3: [[1], {2}]})\n"
+            "told = show.describe(frame)"
+        )
+        assert told.keys() == {"text", "html", "records", "rows_total"}
+        assert "<table" in told["html"]
+        assert told["rows_total"] == 2
+        assert told["records"] == [
+            {"n": 1, "x": 0.1 + 0.2, "s": "a", "t": "2026-01-02 00:00:00", "3": [1]},
+            {"n": 2, "x": None, "s": None, "t": None, "3": "{2}"},
+        ]
+
+    def test_an_index_that_says_something_is_a_column(self, real):
+        told = real(
+            "import pandas as pd\n"
+            "frame = pd.DataFrame({'k': ['a', 'b', 'a'], 'v': [1, 2, 3]})\n"
+            "double = pd.DataFrame([[1, 2]], columns=['v', 'v'], index=pd.Index(['i'], name='v'))\n"
+            "told = [show.describe(each).get('records') for each in\n"
+            "        (frame.groupby('k')['v'].sum(), frame['v'], pd.Series([1.5]), double)]"
+        )
+        assert told == [
+            [{"k": "a", "v": 4}, {"k": "b", "v": 2}],
+            [{"v": 1}, {"v": 2}, {"v": 3}],
+            [{"value": 1.5}],
+            [{"v": "i", "v.1": 1, "v.2": 2}],
+        ]
+
+    def test_rows_are_bounded_and_their_number_is_told(self, real):
+        told = real(
+            "import pandas as pd\n"
+            "forms = show.describe(pd.DataFrame({'a': range(5000)}))\n"
+            "wide = show.describe(pd.DataFrame([range(200)] * 1000))\n"
+            "told = [len(forms['records']), forms['rows_total'], 'records' in wide]"
+        )
+        assert told == [1000, 5000, False]
+
+    def test_figures_are_shown_once_and_closed(self, real):
+        told = real(
+            "import matplotlib.pyplot as plt\n"
+            "plt.plot([1, 2])\n"
+            "plt.show()\n"
+            "other, axes = plt.subplots()\n"
+            "broken = plt.figure()\n"
+            "broken.savefig = None\n"
+            "told = [plt.get_backend(), show.figures(), plt.get_fignums(), show.figures()]"
+        )
+        backend, shown, open_after, again = told
+        assert (backend.lower(), open_after, again) == ("agg", [], [])
+        assert [set(each) for each in shown] == [{"text", "png", "svg"}] * 2 + [{"text"}]
+        assert shown[0]["text"].startswith("<Figure size ")
+        assert base64.b64decode(shown[0]["png"]).startswith(b"\x89PNG\r\n")
+        assert "<svg" in shown[0]["svg"]
+
+    def test_a_flood_of_figures_is_bounded(self, real):
+        told = real(
+            "import numpy as np, matplotlib.pyplot as plt\n"
+            "plt.rcParams['figure.max_open_warning'] = 0\n"
+            "for seed in range(4):\n"
+            "    plt.figure(figsize=(12, 12)).gca().imshow(\n"
+            "        np.random.default_rng(seed).random((900, 900)), interpolation='none')\n"
+            "told = [{key: len(form) for key, form in each.items()} for each in show.figures()]"
+        )
+        assert len(told) == 4
+        assert told[0].keys() == {"text", "png", "svg"}
+        assert told[-1].keys() < {"text", "png", "svg"}  # there was no room left
+        assert sum(sum(each.values()) for each in told) < 6_000_000 + 1000

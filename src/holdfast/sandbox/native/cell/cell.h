@@ -33,6 +33,7 @@ const char *plan_bytes(struct plan *plan, size_t length);
 extern int report_fd;
 extern const char *failure_word;
 void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void report_to(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void die(const char *step);
 
 int keep(int line_fd);

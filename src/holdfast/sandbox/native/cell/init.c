@@ -5,8 +5,9 @@
  * status socket, so the code cannot forge its own end. As PID 1 it takes no signal from inside, and
  * not being dumpable it can be neither traced nor read.
  *
- * Words in:  go | rest | run T | fork T | signal T N | end T | stop          (T: a task's number)
- * Words out: ready | started T PID | noexec T ERRNO | terminal T | exit T … | rest LIMIT | fail …
+ * Words in:  go | rest T | run T | fork T | signal T N | end T | stop        (T: a task's number)
+ * Words out: ready | fail …; of a task, on its own line if it has one: started T PID |
+ *            noexec T ERRNO | terminal | exit T … | rest LIMIT
  */
 #define _GNU_SOURCE
 #include "cell.h"
@@ -36,6 +37,7 @@
 static struct task {
   unsigned long tag;
   pid_t pid;
+  int line; /* where its words go: a socket of its own, or the status socket */
 } tasks[MOST_TASKS];
 static int task_count;
 
@@ -45,9 +47,8 @@ static struct task *task_of(unsigned long tag) {
   return NULL;
 }
 
-static void add_task(unsigned long tag, pid_t pid) {
-  tasks[task_count].tag = tag;
-  tasks[task_count++].pid = pid;
+static void add_task(unsigned long tag, pid_t pid, int line) {
+  tasks[task_count++] = (struct task){tag, pid, line};
 }
 
 static const char *limit_of_mounts(const struct cell *cell) {
@@ -69,8 +70,9 @@ static const char *limit_after_end(const struct cell *cell, int status) {
   return NULL;
 }
 
-static void tell_end(unsigned long tag, int status, const char *limit, const struct rusage *used) {
-  report("exit %lu %s %d %s %lld %ld", tag, WIFEXITED(status) ? "code" : "signal",
+static void tell_end(int line, unsigned long tag, int status, const char *limit,
+                     const struct rusage *used) {
+  report_to(line, "exit %lu %s %d %s %lld %ld", tag, WIFEXITED(status) ? "code" : "signal",
          WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), limit ? limit : NO_LIMIT,
          (long long)(used->ru_utime.tv_sec + used->ru_stime.tv_sec) * 1000000 +
              used->ru_utime.tv_usec + used->ru_stime.tv_usec,
@@ -88,7 +90,7 @@ static _Noreturn void end_cell(struct cell *cell, unsigned long tag, int status,
   if (limit == NULL) limit = limit_after_end(cell, status);
   struct rusage used;
   getrusage(RUSAGE_CHILDREN, &used);
-  tell_end(tag, status, limit, &used);
+  tell_end(report_fd, tag, status, limit, &used);
   _exit(0);
 }
 
@@ -100,10 +102,11 @@ static void reap(struct cell *cell, const char *limit) {
   while ((pid = wait4(-1, &status, WNOHANG, &used)) > 0) {
     for (int i = 0; i < task_count; i++) {
       if (tasks[i].pid != pid) continue;
-      unsigned long tag = tasks[i].tag;
-      if (cell->is_once && tag == 0) end_cell(cell, tag, status, 1, limit);
+      struct task task = tasks[i];
+      if (cell->is_once && task.tag == 0) end_cell(cell, task.tag, status, 1, limit);
       tasks[i] = tasks[--task_count];
-      tell_end(tag, status, limit ? limit : limit_after_end(cell, status), &used);
+      tell_end(task.line, task.tag, status, limit ? limit : limit_after_end(cell, status), &used);
+      if (task.line != report_fd) close(task.line);
       break;
     }
   }
@@ -158,39 +161,54 @@ static void kill_task(pid_t leader) {
   for (int i = 0; i < count; i++) kill(killed[i], SIGKILL);
 }
 
-/* Returns in a forked interpreter only, and says so. */
-static int start_task(struct cell *cell, const char *verb, unsigned long tag, const int *sent,
-                      int sent_count) {
-  struct program *program = &cell->program;
-  int is_fork = strcmp(verb, "fork") == 0, plan_count = is_fork ? 0 : 1, error = 0, terminal = -1;
+/* A line of its own for every task, so that whoever waits for one hears of no other. */
+static int line_of(const int *sent, int sent_count, int at) {
+  return sent_count > at ? move_down(sent[at], FIRST_PARKED_FD) : report_fd;
+}
+
+static void leave_line(int line, unsigned long tag, int error) {
+  report_to(line, "noexec %lu %d", tag, error);
+  if (line != report_fd) close(line);
+}
+
+static void give(struct program *program, const int *sent, int sent_count, int first) {
   clear_program(program);
-  if (task_count >= MOST_TASKS || sent_count < plan_count || task_of(tag) != NULL) {
-    for (int i = 0; i < sent_count; i++) close(sent[i]);
-    report("noexec %lu %d", tag, EAGAIN);
+  for (int i = first; i < sent_count; i++) {
+    if (i - first <= LAST_GIVEN_FD)
+      program->given[i - first] = move_down(sent[i], FIRST_PARKED_FD);
+    else
+      close(sent[i]);
+  }
+}
+
+/* Sent along: its line, then what it is given. Returns 1 in the forked interpreter. */
+static int fork_task(struct cell *cell, unsigned long tag, const int *sent, int sent_count) {
+  struct program *program = &cell->program;
+  int line = line_of(sent, sent_count, 0);
+  give(program, sent, sent_count, 1);
+  program->directory = "/workspace";
+  pid_t child = fork();
+  if (child == 0) {
+    into_session(program);
+    return 1;
+  }
+  int error = errno;
+  for (int i = 0; i < MOST_GIVEN; i++)
+    if (program->given[i] >= 0) close(program->given[i]);
+  if (child < 0) {
+    leave_line(line, tag, error);
     return 0;
   }
-  for (int i = plan_count; i < sent_count; i++) {
-    int to = i - plan_count;
-    if (to <= LAST_GIVEN_FD) program->given[to] = move_down(sent[i], FIRST_PARKED_FD);
-    else close(sent[i]);
-  }
-  if (is_fork) {
-    program->directory = "/workspace";
-    pid_t child = fork();
-    if (child == 0) {
-      into_session(program);
-      return 1;
-    }
-    for (int i = 0; i < MOST_GIVEN; i++)
-      if (program->given[i] >= 0) close(program->given[i]);
-    if (child < 0) {
-      report("noexec %lu %d", tag, errno);
-      return 0;
-    }
-    add_task(tag, child);
-    report("started %lu %d", tag, child);
-    return 0;
-  }
+  add_task(tag, child, line);
+  report_to(line, "started %lu %d", tag, child);
+  return 0;
+}
+
+/* Sent along: the plan, its line, then what it is given. */
+static void start_task(struct cell *cell, unsigned long tag, const int *sent, int sent_count) {
+  struct program *program = &cell->program;
+  int error = 0, terminal = -1, line = line_of(sent, cell->is_once ? 0 : sent_count, 1);
+  give(program, sent, sent_count, cell->is_once ? 1 : 2);
   struct plan plan = plan_read(sent[0]);
   close(sent[0]);
   read_program(plan, program);
@@ -198,18 +216,15 @@ static int start_task(struct cell *cell, const char *verb, unsigned long tag, co
   munmap((void *)(uintptr_t)plan.at, (size_t)(plan.end - plan.at));
   if (child < 0) {
     if (terminal >= 0) close(terminal);
-    report("noexec %lu %d", tag, error);
-    return 0;
+    leave_line(line, tag, error);
+    return;
   }
-  add_task(tag, child);
+  add_task(tag, child, line);
   if (terminal >= 0) {
-    char text[64];
-    snprintf(text, sizeof text, "terminal %lu", tag);
-    send_one(report_fd, text, terminal);
+    send_one(line, "terminal", terminal);
     close(terminal);
   }
-  report("started %lu %d", tag, child);
-  return 0;
+  report_to(line, "started %lu %d", tag, child);
 }
 
 /* One word of the supervisor's. Returns 1 in a forked interpreter. */
@@ -220,16 +235,23 @@ static int obey(struct cell *cell, int *is_watching) {
   if (receive(report_fd, text, sizeof text, sent, &sent_count) == 0)
     end_cell(cell, 0, 0, 0, NULL); /* the supervisor is gone or wants the end */
   sscanf(text, "%15s %lu %d", verb, &tag, &number);
-  if (strcmp(verb, "run") == 0 || strcmp(verb, "fork") == 0)
-    return start_task(cell, verb, tag, sent, sent_count);
-  for (int i = 0; i < sent_count; i++) close(sent[i]);
   const struct task *task = task_of(tag);
+  /* Descriptors above the limit would be reported to ourselves. */
+  int has_room = task_count + FIRST_PARKED_FD + MOST_GIVEN + 4 < (int)cell->most_open_files &&
+                 task_count < MOST_TASKS && task == NULL;
+  if (has_room && strcmp(verb, "fork") == 0) return fork_task(cell, tag, sent, sent_count);
+  if (has_room && strcmp(verb, "run") == 0 && sent_count > 0) {
+    start_task(cell, tag, sent, sent_count);
+    return 0;
+  }
+  /* A task that could not be taken on hears so by the end of its line. */
+  for (int i = 0; i < sent_count; i++) close(sent[i]);
   if (strcmp(verb, "go") == 0) {
     *is_watching = 1;
   } else if (strcmp(verb, "rest") == 0) {
     const char *limit = limit_of_mounts(cell);
     *is_watching = 0;
-    report("rest %s", limit ? limit : NO_LIMIT);
+    report_to(task ? task->line : report_fd, "rest %s", limit ? limit : NO_LIMIT);
   } else if (strcmp(verb, "signal") == 0 && task != NULL) {
     kill(-task->pid, number);
   } else if (strcmp(verb, "end") == 0 && task != NULL) {
@@ -247,7 +269,14 @@ static void start_first(struct cell *cell) {
     report("noexec 0 %d", error);
     _exit(125);
   }
-  add_task(0, program);
+  add_task(0, program, report_fd);
+}
+
+/* Touches the pages that the end will touch, while nobody waits for it yet. */
+static void rehearse(const struct cell *cell) {
+  struct rusage used;
+  limit_after_end(cell, 0);
+  getrusage(RUSAGE_CHILDREN, &used);
 }
 
 void run_cell(struct cell *cell, int status_fd) {
@@ -269,12 +298,14 @@ void run_cell(struct cell *cell, int status_fd) {
     }
     for (int i = 0; i < MOST_GIVEN; i++)
       if (cell->program.given[i] >= 0) close(cell->program.given[i]);
-    add_task(0, child);
+    add_task(0, child, report_fd);
+    rehearse(cell);
     report("ready");
   } else if (cell->program.argument_count > 0) {
     start_first(cell);
     is_watching = 1;
   } else {
+    rehearse(cell);
     report("ready");
   }
   for (int fd = 0; fd < 3; fd++) close(fd);

@@ -15,16 +15,27 @@
 int report_fd = -1;
 const char *failure_word = "fail";
 
-void report(const char *format, ...) {
+static void put(int fd, const char *format, va_list values) {
   char text[256];
-  va_list values;
-  va_start(values, format);
   int length = vsnprintf(text, sizeof text, format, values);
-  va_end(values);
   if (length < 0) return;
   if ((size_t)length >= sizeof text) length = sizeof text - 1;
-  /* MSG_NOSIGNAL: a supervisor that is gone must not kill us before we have cleaned up. */
-  (void)!send(report_fd, text, (size_t)length, MSG_NOSIGNAL);
+  /* A supervisor that is gone, or does not listen, must not keep us from cleaning up. */
+  (void)!send(fd, text, (size_t)length, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void report(const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  put(report_fd, format, values);
+  va_end(values);
+}
+
+void report_to(int fd, const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  put(fd, format, values);
+  va_end(values);
 }
 
 void die(const char *step) {
