@@ -44,7 +44,7 @@ class FrameReader:
     """Turns chunks into frames and never holds more than one frame's bound."""
 
     def __init__(self, *, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
 
     @property
@@ -58,7 +58,7 @@ class FrameReader:
         while len(self._buffer) >= _HEAD.size:
             text_bytes, blob_bytes = _HEAD.unpack_from(self._buffer)
             end = _HEAD.size + text_bytes + blob_bytes
-            if end > self._max_frame_bytes:
+            if end > self.max_frame_bytes:
                 raise FrameTooLong(f"a frame of {end} bytes")
             if len(self._buffer) < end:
                 return

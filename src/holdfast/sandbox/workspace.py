@@ -9,10 +9,11 @@ After the run: (5) settle; (6) take the placeholders away again if nobody else w
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 
@@ -141,28 +142,39 @@ class WrittenLease(Lease):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A workspace made ready: for one run, or for as long as a session lives."""
+
+    mount: WorkspaceMount
+    session: Session | None
+    written: Beneath | None = None
+    """Where what code writes ends up; None where it cannot write."""
+    given: Beneath | None = None
+    """The user's own directory, if it is one."""
+    placeholders: tuple[str, ...] = ()
+
+
 class Workspaces:
     """The port's implementation."""
 
     def __init__(self, store: WorkspaceStore, settings: WorkspaceSettings) -> None:
+        self._held: dict[str, tuple[_Opened, ExitStack]] = {}
+        self._lock = threading.Lock()
         self._store = store
         self._settings = settings
         self._protection = settings.protection
 
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[Lease]:
-        with ExitStack() as stack:
-            if action.session_id is not None:
-                session = self._store.session(action.session_id)
-                request = session.request
-            else:
-                session, request = None, action.workspace
-            if session is None and self._fits_memory(action):
-                # Quick, bounded by the kernel, and gone with the cell.
-                yield Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
-                return
-            prepare = self._private if request.mode is WorkspaceMode.PRIVATE else self._given
-            yield await anyio.to_thread.run_sync(prepare, action, request, session, stack)
+        if action.session_id is not None:
+            yield await anyio.to_thread.run_sync(self._of_session, action)
+        elif self._fits_memory(action):
+            # Quick, bounded by the kernel, and gone with the cell.
+            yield Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
+        else:
+            with ExitStack() as stack:
+                yield await anyio.to_thread.run_sync(self._of_one_run, action, stack)
 
     @staticmethod
     def _fits_memory(action: Action) -> bool:
@@ -170,37 +182,72 @@ class Workspaces:
         private = action.workspace.mode is WorkspaceMode.PRIVATE
         return private and limits.disk_bytes <= limits.memory_bytes
 
-    def _private(
+    def _of_one_run(self, action: Action, stack: ExitStack) -> Lease:
+        opened = self._open(action.workspace, None, action.id, stack)
+        return self._lease_of(opened, action)
+
+    def _of_session(self, action: Action) -> Lease:
+        """A session's workspace stays mounted in its live cell: it is opened once, and held."""
+        assert action.session_id is not None  # noqa: S101  # by the caller
+        with self._lock:
+            held = self._held.get(action.session_id)
+            if held is None:
+                session = self._store.session(action.session_id)
+                with ExitStack() as stack:
+                    opened = self._open(session.request, session, session.id, stack)
+                    held = self._held[session.id] = (opened, stack.pop_all())
+            else:
+                self._refuse_uncovered(held[0])
+        return self._lease_of(held[0], action)
+
+    def _refuse_uncovered(self, opened: _Opened) -> None:
+        """A protected name that somebody put there since cannot be covered in a live cell."""
+        if opened.given is None:
+            return
+        most = self._settings.max_walk_entries
+        found = protected.scan(opened.given, self._protection, max_entries=most)
+        covers = covers_for(found, opened.mount.mode, held=opened.placeholders)
+        new = {path for kind, path in covers if kind != "pin"}
+        new -= {path for _kind, path in opened.mount.covers}
+        if new:
+            raise WorkspaceError(
+                f"{min(new)[:200]} has a protected name and appeared after the sandbox was made",
+                mend="Create a new sandbox, in which it is covered, or remove it.",
+                code="HF-WORKSPACE-UNCOVERED",
+            )
+
+    def end_session(self, session_id: str) -> None:
+        """Let go of it; its cell must have ended."""
+        with self._lock:
+            held = self._held.pop(session_id, None)
+        if held is not None:
+            held[1].close()
+
+    def _open(
         self,
-        action: Action,
         request: WorkspaceRequest,
         session: Session | None,
+        own_id: str,
         stack: ExitStack,
-    ) -> Lease:
+    ) -> _Opened:
+        if request.mode is not WorkspaceMode.PRIVATE:
+            return self._open_given(request, session, own_id, stack)
         if session is None:
             # More disk than memory was asked for: a folder of its own, removed at the end.
-            session = self._store.make(action.id, request)
+            session = self._store.make(own_id, request)
             stack.callback(self._store.retire, session)
         path = session.files_path
         beneath = stack.enter_context(Beneath.open(path))
         mount = WorkspaceMount(mode=WorkspaceMode.PRIVATE, dir_fd=beneath.fd, path=path)
-        return WrittenLease(
-            mount,
-            workspace_id=session.id,
-            beneath=beneath,
-            settings=self._settings,
-            protection=Protection(()),  # nothing of the user's is there to protect
-            action=action,
-            quarantine_dir=session.quarantine_path,
-        )
+        return _Opened(mount, session, written=beneath)
 
-    def _given(
+    def _open_given(
         self,
-        action: Action,
         request: WorkspaceRequest,
         session: Session | None,
+        own_id: str,
         stack: ExitStack,
-    ) -> Lease:
+    ) -> _Opened:
         # (1) Open and judge.
         if session is None:
             descriptor, path = open_given(request.directory or "", state_home=self._store.home)
@@ -219,40 +266,43 @@ class Workspaces:
         # (4) What is protected, placeholders included.
         found = protected.scan(beneath, self._protection, max_entries=most)
         covers = covers_for(found, request.mode, held=held)
-        if request.mode is WorkspaceMode.READ_ONLY:
-            mount = WorkspaceMount(
-                mode=request.mode, dir_fd=beneath.fd, path=path, covers=covers, home=False
-            )
-            return Lease(mount, workspace_id=session.id if session else None)
-        if session is None:
+        if session is None and request.mode is not WorkspaceMode.READ_ONLY:
             own = WorkspaceRequest(request.mode, path)
-            session = self._store.make(action.id, own, identity=identity_of(beneath.fd))
+            session = self._store.make(own_id, own, identity=identity_of(beneath.fd))
             stack.callback(self._store.retire, session)
+        mount = WorkspaceMount(
+            mode=request.mode, dir_fd=beneath.fd, path=path, covers=covers, home=False
+        )
+        if request.mode is WorkspaceMode.READ_ONLY:
+            return _Opened(mount, session, given=beneath)
         if request.mode is WorkspaceMode.READ_WRITE:
-            mount = WorkspaceMount(
-                mode=request.mode, dir_fd=beneath.fd, path=path, covers=covers, home=False
-            )
-            return WrittenLease(
-                mount,
-                workspace_id=session.id,
-                beneath=beneath,
-                settings=self._settings,
-                protection=self._protection,
-                action=action,
-                quarantine_dir=session.quarantine_path,
-            )
+            return _Opened(mount, session, written=beneath, given=beneath, placeholders=held)
+        assert session is not None  # noqa: S101  # made above
         layers = stack.enter_context(Beneath.open(session.layers_path))
         upper = stack.enter_context(Beneath.open(session.upper_path))
-        mount = WorkspaceMount(
-            mode=request.mode,
-            dir_fd=beneath.fd,
-            path=path,
-            layers_fd=layers.fd,
-            layers_path=session.layers_path,
-            covers=covers,
-            home=False,
+        mount = replace(mount, layers_fd=layers.fd, layers_path=session.layers_path)
+        return _Opened(mount, session, written=upper, given=beneath)
+
+    def _lease_of(self, opened: _Opened, action: Action) -> Lease:
+        """One action's view of an open workspace."""
+        mount, session = opened.mount, opened.session
+        if opened.written is None or session is None:
+            return Lease(mount, workspace_id=session.id if session else None)
+        if mount.mode is WorkspaceMode.COPY_ON_WRITE:
+            return LayeredLease(
+                mount, workspace_id=session.id, beneath=opened.written, settings=self._settings
+            )
+        # Of a private folder nothing is the user's to protect.
+        is_given = mount.mode is WorkspaceMode.READ_WRITE
+        return WrittenLease(
+            mount,
+            workspace_id=session.id,
+            beneath=opened.written,
+            settings=self._settings,
+            protection=self._protection if is_given else Protection(()),
+            action=action,
+            quarantine_dir=session.quarantine_path,
         )
-        return LayeredLease(mount, workspace_id=session.id, beneath=upper, settings=self._settings)
 
     def operate(self, action: Action) -> object:
         """One call of the file API (FS-7), on descriptors beneath the workspace only."""

@@ -64,7 +64,10 @@ def test_a_failed_build_is_recorded_with_the_installers_last_words(shelf):
     with pytest.raises(HoldfastError):
         Templates().build(NAME, principal=ANN, on_progress=ignore)
     *_, last = reading.audit_records()
-    assert (last["body"]["status"], last["body"]["error_code"]) == ("failed", "HF-TEMPLATE-NO-WHEELS")
+    assert (last["body"]["status"], last["body"]["error_code"]) == (
+        "failed",
+        "HF-TEMPLATE-NO-WHEELS",
+    )
     assert "No matching distribution" in last["body"]["detail"]
 
 

@@ -4,38 +4,76 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 CHANNEL_FD_INSIDE = 3
-MOST_WORD_BYTES = 256
+_MOST_WORD_BYTES = 256
+
+
+class Line:
+    """A line to init, and init alone: what it says is believed."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.setblocking(False)
+        self.inside = theirs.detach()
+        """The other end, to be sent and then closed with `close_inside`."""
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def say(self, *words: str | int, descriptors: Sequence[int] = ()) -> None:
+        """A word to init; a cell that is already gone is found by whoever waits for its end."""
+        with suppress(OSError):
+            socket.send_fds(self.socket, [" ".join(map(str, words)).encode()], descriptors)
+
+    def heard(self) -> list[str] | None:
+        """Init's next word if there is one; empty when it is gone."""
+        try:
+            return self.socket.recv(_MOST_WORD_BYTES).decode("ascii", "replace").split()
+        except BlockingIOError:
+            return None
+        except OSError:
+            return []
+
+    def heard_with_descriptor(self) -> tuple[list[str] | None, int | None]:
+        """The same, for words with which init hands something over."""
+        try:
+            said, sent, _flags, _address = socket.recv_fds(self.socket, _MOST_WORD_BYTES, 1)
+        except BlockingIOError:
+            return None, None
+        except OSError:
+            return [], None
+        return said.decode("ascii", "replace").split(), sent[0] if sent else None
+
+    def hang_up(self) -> None:
+        """Say no more, but still listen: init takes it as the wish to end."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def close_inside(self) -> None:
+        if self.inside >= 0:
+            os.close(self.inside)
+            self.inside = -1
+
+    def close(self) -> None:
+        self.close_inside()
+        self.socket.close()
 
 
 @dataclass(slots=True)
 class Outside:
     """Our ends."""
 
-    status: socket.socket
-    """Init's, and init's alone: what it says is believed."""
+    status: Line
     stdout: int
-    stderr: int
-    channel: socket.socket
+    stderr: int | None
+    """None: a terminal has only one stream."""
+    channel: socket.socket | None
     """The interpreter's, and the code's: nothing on it is believed."""
     stdin: int | None
-
-    def say(self, *words: str | int, descriptors: tuple[int, ...] = ()) -> None:
-        """A word to init; a cell that is already gone is found by whoever waits for its end."""
-        with suppress(OSError):
-            socket.send_fds(self.status, [" ".join(map(str, words)).encode()], descriptors)
-
-    def heard(self) -> list[str] | None:
-        """Init's next word if there is one; empty when it is gone."""
-        try:
-            return self.status.recv(MOST_WORD_BYTES).decode("ascii", "replace").split()
-        except BlockingIOError:
-            return None
-        except OSError:
-            return []
 
     def close_stdin(self) -> None:
         if self.stdin is not None:
@@ -57,7 +95,8 @@ class Channels:
     ) -> None:
         self._stack = stack
         self._owner = owner
-        status, self.status_inside = self._pair(socket.SOCK_SEQPACKET)
+        self.status = Line()
+        stack.callback(self.status.close)
         line, line_inside = self._pair(channel)
         out_r, out_w = self._pipe()
         err_r, err_w = self._pipe()
@@ -69,9 +108,9 @@ class Channels:
             os.set_blocking(stdin_w, False)
         else:
             self.inside[0] = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._open_inside = {self.status_inside, *self.inside.values()}
+        self._open_inside = set(self.inside.values())
         stack.callback(self.close_inside)
-        self.outside = Outside(status, out_r, err_r, line, stdin_w)
+        self.outside = Outside(self.status, out_r, err_r, line, stdin_w)
         stack.callback(self.outside.close_stdin)
 
     def _pair(self, kind: socket.SocketKind) -> tuple[socket.socket, int]:
@@ -96,8 +135,3 @@ class Channels:
         """Only the cell holds these from now on, so that their end is the program's end."""
         while self._open_inside:
             os.close(self._open_inside.pop())
-
-    def close_status_inside(self) -> None:
-        """The same for init's alone; the program is still to come."""
-        self._open_inside.remove(self.status_inside)
-        os.close(self.status_inside)

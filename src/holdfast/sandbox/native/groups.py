@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from holdfast.core.errors import LayerMissing, SandboxFailed
 from holdfast.core.limits import Limits
@@ -41,6 +41,23 @@ class Counters:
     out_of_memory: int = 0
     forks_refused: int = 0
     io_bytes: int | None = None
+
+    def since(self, before: Counters) -> Counters:
+        """What came on top; the peak is of the group's whole life."""
+        return Counters(
+            cpu_s=_less(self.cpu_s, before.cpu_s),
+            memory_peak=self.memory_peak,
+            out_of_memory=self.out_of_memory - before.out_of_memory,
+            forks_refused=self.forks_refused - before.forks_refused,
+            io_bytes=_less(self.io_bytes, before.io_bytes),
+        )
+
+
+_Amount = TypeVar("_Amount", int, float)
+
+
+def _less(after: _Amount | None, before: _Amount | None) -> _Amount | None:
+    return None if after is None or before is None else after - before
 
 
 def settings_v1(

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.limits import LimitName
 from holdfast.core.types import WorkspaceMode, WorkspaceMount, new_id
 from holdfast.sandbox.native import cellplan, cgroups, groups
 from holdfast.sandbox.native.channels import Channels, Outside
@@ -94,7 +95,7 @@ class Standing:
         """Start bubblewrap. Returns, of what the program is given, number inside -> in the cell."""
         shown = [*(cellplan.shown_directories(mount) if mount else ()), *tools]
         inside = self.ends.inside
-        sent = [self._cell_fd, self._plan_fd, self.ends.status_inside, *inside.values()]
+        sent = [self._cell_fd, self._plan_fd, self.ends.status.inside, *inside.values()]
         sent += [place.descriptor for place in shown]
         numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
         group, outer = self.group, self._shape.outer
@@ -108,12 +109,13 @@ class Standing:
             layers_inside=layered and outer.drop_to is None,
             cell_fd=self._cell_fd,
             plan_fd=self._plan_fd,
-            status_fd=self.ends.status_inside,
+            status_fd=self.ends.status.inside,
             given=tuple(inside.values()),
             number_of=numbers.__getitem__,
         )
         self.keeper.begin(plan, sent)
         self.ends.close_inside()
+        self.ends.status.close_inside()
         # Noted late: only if the keeper, which removes the groups, died within this line too
         # would they be forgotten.
         if group is not None:
@@ -123,7 +125,7 @@ class Standing:
     def go(self, init_plan: bytes) -> None:
         """Every limit is written: init may carry out its plan."""
         write_memory_file(self._plan_fd, init_plan)
-        self.ends.outside.say("go")
+        self.ends.status.say("go")
 
     def close(self) -> None:
         """Hang up, which ends whatever still runs, and leave nothing behind."""
@@ -154,7 +156,7 @@ class Standing:
     def counters(self) -> groups.Counters:
         return self.group.counters() if self.group else groups.Counters()
 
-    def kill(self) -> None:
+    def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # all of it, whatever it was
         self.keeper.kill()
 
     async def until_gone(self) -> None:
@@ -176,7 +178,7 @@ class Standing:
 
     def last_words(self) -> list[str]:
         """Init sends its word before it ends, so it is already here, or will never be."""
-        return self.channels.heard() or []
+        return self.ends.status.heard() or []
 
     def failure(self, step: str) -> HoldfastError:
         return self._failure or self.keeper.failure(step)

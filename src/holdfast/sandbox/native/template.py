@@ -102,7 +102,9 @@ class Template:
             numbers = self._standing.raise_wall(None, tools)
             self._standing.go(self._plan(walls, numbers))
             ends = self._standing.ends.outside
-            self._control = ends.channel if spec.is_interpreter else ends.status
+            control = ends.channel if spec.is_interpreter else ends.status.socket
+            assert control is not None  # noqa: S101  # a template has a channel
+            self._control: socket.socket = control
             self._wait_for_zygote()
             self._plans: dict[Recipe, int] = {}
             stack.callback(self._close_plans)
@@ -193,11 +195,13 @@ class Template:
         recipe: Recipe,
         *,
         joins: int,
-        mount: WorkspaceMount = _PRIVATE,
+        mount: WorkspaceMount | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> bytes:
         """`joins`: how many cgroup files are sent along, after what an interpreter is given."""
-        count = 4 if self.spec.is_interpreter else 0
+        mount = mount or _PRIVATE
+        waits = self.spec.is_interpreter and recipe.is_once
+        count = 4 if waits else 0
         given = {number: FIRST_SENT_FD + number for number in range(count)}
         first = FIRST_SENT_FD + count
         job = cellplan.Job((), {}, recipe.limits, mount, given, files or {}, is_once=recipe.is_once)
@@ -207,7 +211,7 @@ class Template:
             job,
             joins=range(first, after),
             tree=after if mount.dir_fd is not None else None,
-            is_interpreter=self.spec.is_interpreter,
+            is_interpreter=waits,
         )
 
     def fork(self, descriptors: list[int]) -> None:
@@ -256,7 +260,9 @@ def _shown(stack: ExitStack, outside: str, inside: str) -> cellplan.Shown:
     return cellplan.Shown(descriptor, outside, inside, read_only=True, mapped=False)
 
 
-def _read_some(descriptor: int) -> str:
+def _read_some(descriptor: int | None) -> str:
+    if descriptor is None:
+        return ""
     try:
         return os.read(descriptor, 4096).decode("utf-8", "replace").strip()
     except OSError:

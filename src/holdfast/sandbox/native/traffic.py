@@ -18,6 +18,7 @@ from holdfast.sandbox.native.channels import Outside
 
 _CHUNK_BYTES = 65_536
 _MOST_CALLS_WAITING = 64
+_MOST_FRAMES = 4  # of the longest kind; more than a result and its calls need
 
 
 class Traffic:
@@ -30,14 +31,14 @@ class Traffic:
         stdin: bytes | None,
         sink: OutputSink | None,
         max_output_bytes: int,
-        max_result_bytes: int,
+        reader: FrameReader,
     ) -> None:
         self._channels = channels
         self._stdin = memoryview(stdin or b"")
         self._sink = sink
         self._output_room = max_output_bytes
-        self._reader = FrameReader(max_frame_bytes=max_result_bytes)
-        self._channel_room = 4 * max_result_bytes
+        self._reader = reader
+        self._channel_room = _MOST_FRAMES * reader.max_frame_bytes
         self._outgoing = bytearray()
         self._poll = select.epoll()
         self._servants: dict[int, Callable[[], bool]] = {}
@@ -49,11 +50,15 @@ class Traffic:
         self.is_too_much = False
         self.is_garbled = False
         """The code wrote something else than frames to its channel."""
+        self.is_channel_closed = False
         self.sink_error: Exception | None = None
         """What the caller's own listener raised; the run has no reason to go on then."""
         self.serve_when_ready(channels.stdout, lambda: self._hear("stdout", channels.stdout))
-        self.serve_when_ready(channels.stderr, lambda: self._hear("stderr", channels.stderr))
-        self.serve_when_ready(channels.channel.fileno(), self._converse)
+        if channels.stderr is not None:
+            stderr = channels.stderr
+            self.serve_when_ready(stderr, lambda: self._hear("stderr", stderr))
+        if channels.channel is not None:
+            self.serve_when_ready(channels.channel.fileno(), self._converse)
         if channels.stdin is not None:
             stdin_fd = channels.stdin
             self.serve_when_ready(stdin_fd, lambda: self._feed(stdin_fd), to_write=True)
@@ -119,6 +124,8 @@ class Traffic:
             chunk = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
             return True
+        except OSError:  # a terminal whose last holder is gone
+            return False
         if not chunk:
             return False
         if len(chunk) > self._output_room:
@@ -134,15 +141,17 @@ class Traffic:
         return True
 
     def _converse(self) -> bool:
-        if self._outgoing and not self._flush():
+        channel = self._channels.channel
+        if channel is None or (self._outgoing and not self._flush()):
             return False
         try:
-            chunk = self._channels.channel.recv(_CHUNK_BYTES)
+            chunk = channel.recv(_CHUNK_BYTES)
         except BlockingIOError:
             return True
         except OSError:
-            return False
+            chunk = b""
         if not chunk:
+            self.is_channel_closed = True
             return False
         self._channel_room -= len(chunk)
         try:
@@ -163,10 +172,13 @@ class Traffic:
 
     def _flush(self) -> bool:
         """False when nobody is there to take it."""
-        descriptor = self._channels.channel.fileno()
+        channel = self._channels.channel
+        if channel is None:
+            return False
+        descriptor = channel.fileno()
         try:
             while self._outgoing:
-                del self._outgoing[: self._channels.channel.send(self._outgoing[:_CHUNK_BYTES])]
+                del self._outgoing[: channel.send(self._outgoing[:_CHUNK_BYTES])]
         except BlockingIOError:
             pass
         except OSError:

@@ -49,7 +49,7 @@ class WarmPath:
             ) as watch:
                 # (4)
                 env = jobs.environment(action, program, home=home)
-                cell.channels.say("go")
+                cell.line.say("go")
                 if action.stdin is None:
                     cell.channels.close_stdin()
                 if not program.is_interpreter:

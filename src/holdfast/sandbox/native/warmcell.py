@@ -1,4 +1,4 @@
-"""A cell forked from a template, from the supervisor's side."""
+"""Cells forked from a template, from the supervisor's side."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from contextlib import ExitStack
 import anyio
 
 from holdfast.core.errors import HoldfastError, SandboxFailed
+from holdfast.core.limits import LimitName
 from holdfast.core.types import WorkspaceMount, new_id
 from holdfast.sandbox.native import cellplan, groups
-from holdfast.sandbox.native.channels import Channels, Outside
+from holdfast.sandbox.native.channels import Channels, Line, Outside
 from holdfast.sandbox.native.keeper import memory_file
 from holdfast.sandbox.native.template import Recipe, Template
 from holdfast.sandbox.native.traffic import Traffic
@@ -20,25 +21,25 @@ from holdfast.sandbox.native.traffic import Traffic
 _READY_WITHIN_S = 10.0
 
 
-class WarmCell:
+class ForkedCell:
     """One cell. It is asked for when this is made; `wait_until_ready` says when it stands."""
 
     def __init__(
         self,
         template: Template,
         recipe: Recipe,
+        line: Line,
         *,
+        given: Sequence[int] = (),
         mount: WorkspaceMount | None = None,
-        files: dict[str, bytes] | None = None,
+        files: Mapping[str, bytes] | None = None,
         io_device: str | None = None,
     ) -> None:
         self.recipe = recipe
         self.template = template
+        self.line = line
         self.group: groups.Group | None = None
-        self._words: list[str] = []
-        self._is_ended = False
-        with ExitStack() as failed, ExitStack() as stack:
-            self._ends = Channels(stack, wants_stdin=True, owner=template.uid)
+        with ExitStack() as failed, ExitStack() as brief:
             sent: list[int] = []
             if template.group is not None:
                 self.group = template.group.sibling(new_id("cell"))
@@ -46,53 +47,93 @@ class WarmCell:
                 self.group.limit(
                     recipe.limits, io_device=io_device, own_processes=groups.WARM_PROCESSES
                 )
-                sent = self.group.open_members()
-            with ExitStack() as brief:
-                for descriptor in sent:
+                for descriptor in self.group.open_members():
                     brief.callback(os.close, descriptor)
-                plan = self._plan(brief, mount, files, joins=len(sent))
-                if mount is not None and mount.dir_fd is not None:
-                    tree = template.tree(mount)
-                    brief.callback(os.close, tree)
-                    sent.append(tree)
-                inside = template.spec.is_interpreter
-                given = [self._ends.inside[number] for number in range(4)] if inside else []
-                template.fork([plan, self._ends.status_inside, *given, *sent])
-            if inside:
-                self._ends.close_inside()
-            else:
-                self._ends.close_status_inside()
-            self._stack = stack.pop_all()
+                    sent.append(descriptor)
+            plan = self._plan(brief, mount, files, joins=len(sent))
+            if mount is not None and mount.dir_fd is not None:
+                tree = template.tree(mount)
+                brief.callback(os.close, tree)
+                sent.append(tree)
+            template.fork([plan, line.inside, *given, *sent])
+            line.close_inside()
             failed.pop_all()
 
     def _plan(
         self,
         brief: ExitStack,
         mount: WorkspaceMount | None,
-        files: dict[str, bytes] | None,
+        files: Mapping[str, bytes] | None,
         *,
         joins: int,
     ) -> int:
         if mount is None and not files:
             return self.template.plan_of(self.recipe, joins)
-        extra = {} if mount is None else {"mount": mount}
-        text = self.template.cell_plan(self.recipe, joins=joins, files=files, **extra)
+        text = self.template.cell_plan(self.recipe, joins=joins, files=files, mount=mount)
         descriptor = memory_file("holdfast-cell", text)
         brief.callback(os.close, descriptor)
         return descriptor
 
     def wait_until_ready(self) -> None:
         """Blocks until init says that the walls stand, or raises what it says instead."""
-        status = self.channels.status
-        if not select.select([status], [], [], _READY_WITHIN_S)[0]:
+        if not select.select([self.line], [], [], _READY_WITHIN_S)[0]:
             raise self.failure("ready-in-time")
-        if self.channels.heard() != ["ready"]:
-            raise self.failure("ready")
+        words = self.line.heard()
+        if words != ["ready"]:
+            raise self.failure(" ".join(words or ["gone"]))
 
     def is_usable(self) -> bool:
         """It stands, or will soon: what it is told meanwhile waits for it."""
-        words = self.channels.heard()
+        words = self.line.heard()
         return words is None or words == ["ready"]
+
+    def failure(self, step: str) -> HoldfastError:
+        if not self.template.is_alive():
+            return SandboxFailed(
+                "the template behind the cell is gone",
+                mend="Try again; a new one is started.",
+                code="HF-TEMPLATE-GONE",
+                detail=step,
+            )
+        return self.template.failure(step.removeprefix("fail "))
+
+    def close(self) -> groups.Group | None:
+        """Hang up, which ends whatever still runs. The group is left to whoever calls."""
+        group, self.group = self.group, None
+        self.line.close()
+        return group
+
+
+class WarmCell(ForkedCell):
+    """For one run: it ends with it. Watched as `Running`, see watch.py."""
+
+    def __init__(
+        self,
+        template: Template,
+        recipe: Recipe,
+        *,
+        mount: WorkspaceMount | None = None,
+        files: Mapping[str, bytes] | None = None,
+        io_device: str | None = None,
+    ) -> None:
+        self._words: list[str] = []
+        self._is_ended = False
+        with ExitStack() as stack:
+            self._ends = Channels(stack, wants_stdin=True, owner=template.uid)
+            inside = [self._ends.inside[number] for number in range(4)]
+            waits = template.spec.is_interpreter
+            super().__init__(
+                template,
+                recipe,
+                self._ends.status,
+                given=inside if waits else (),
+                mount=mount,
+                files=files,
+                io_device=io_device,
+            )
+            if waits:
+                self._ends.close_inside()
+            self._stack = stack.pop_all()
 
     def start(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
         """Have init start the one program of a cell without an interpreter."""
@@ -100,22 +141,20 @@ class WarmCell:
         descriptor = memory_file("holdfast-task", plan)
         try:
             inside = [self._ends.inside[number] for number in range(3)]
-            self.channels.say("run", 0, descriptors=(descriptor, *inside))
+            self.line.say("run", 0, descriptors=(descriptor, *inside))
         finally:
             os.close(descriptor)
             self._ends.close_inside()
-
-    # --- as `Running`, see watch.py
 
     @property
     def channels(self) -> Outside:
         return self._ends.outside
 
     def voice(self) -> int:
-        return self.channels.status.fileno()
+        return self.line.fileno()
 
     def hear(self) -> bool:
-        match words := self.channels.heard():
+        match words := self.line.heard():
             case ["exit", *_] | ["noexec", *_] | ["fail", *_]:
                 self._words, self._is_ended = words, True
             case []:
@@ -130,33 +169,21 @@ class WarmCell:
     def counters(self) -> groups.Counters:
         return self.group.counters() if self.group else groups.Counters()
 
-    def kill(self) -> None:
-        self.channels.say("stop")
+    def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # all of it, whatever it was
+        self.line.say("stop")
 
     async def until_gone(self) -> None:
         """Init has reaped every process before its last word; only it is left, and is leaving."""
 
     async def abandon(self) -> None:
-        self.kill()
-        self.channels.status.shutdown(1)
+        self.line.hang_up()
         while self.hear():
-            await anyio.wait_readable(self.channels.status)
+            await anyio.wait_readable(self.line)
 
     def last_words(self) -> list[str]:
         return self._words
 
-    def failure(self, step: str) -> HoldfastError:
-        if not self.template.is_alive():
-            return SandboxFailed(
-                "the template behind the cell is gone",
-                mend="Try again; a new one is started.",
-                code="HF-TEMPLATE-GONE",
-                detail=step,
-            )
-        return self.template.failure(step)
-
     def close(self) -> groups.Group | None:
-        """Hang up, which ends whatever still runs. The group is left to whoever calls."""
-        group, self.group = self.group, None
+        group = super().close()
         self._stack.close()
         return group

@@ -19,6 +19,7 @@ from holdfast.core.errors import HoldfastError, SandboxFailed
 from holdfast.core.limits import LimitName
 from holdfast.core.ports import WorkspaceLease
 from holdfast.core.types import Action, Json, OutputSink, RunResult
+from holdfast.sandbox.frames import FrameReader
 from holdfast.sandbox.native import groups
 from holdfast.sandbox.native.channels import Outside
 from holdfast.sandbox.native.conclusion import conclude, limit_of
@@ -48,7 +49,8 @@ class Running(Protocol):
     def counters(self) -> groups.Counters:
         """What the kernel counted for this run alone."""
 
-    def kill(self) -> None: ...
+    def kill(self, limit: LimitName | None = None) -> None:
+        """End it, for this limit; said again and again until it has ended."""
 
     async def until_gone(self) -> None:
         """After the end: let go of it, and return when nothing of the run is left."""
@@ -103,15 +105,16 @@ class Watch:
         sink: OutputSink | None,
         max_result_bytes: int,
         request: tuple[Mapping[str, Json], bytes] | None = None,
+        reader: FrameReader | None = None,
     ) -> RunResult:
-        """`request` is what an interpreter is told to run."""
+        """`request` is what an interpreter is told to run; `reader` outlives one run of it."""
         limits = self._action.limits
         with Traffic(
             self._running.channels,
             stdin=self._stdin,
             sink=sink,
             max_output_bytes=limits.output_bytes,
-            max_result_bytes=max_result_bytes,
+            reader=reader or FrameReader(max_frame_bytes=max_result_bytes),
         ) as traffic:
             traffic.serve_when_ready(self._running.voice(), self._running.hear)
             if request is not None:
@@ -161,6 +164,7 @@ class Watch:
             if is_ending:
                 if now >= deadline:
                     raise stuck()
+                self._running.kill(self._limit)
                 continue
             limit = LimitName.OUTPUT if traffic.is_too_much else None
             if now >= deadline:
@@ -172,7 +176,7 @@ class Watch:
                 next_walk = now + 10 * (time.monotonic() - now)  # a tenth of one core at most
             if limit is not None or traffic.sink_error is not None:
                 self._limit, is_ending = limit, True
-                self._running.kill()
+                self._running.kill(limit)
                 deadline = now + TEARDOWN_S
 
     async def _answer(self, traffic: Traffic, call: Mapping[str, Json]) -> None:

@@ -677,12 +677,12 @@ class TestRealLibraries:
         told = real(
             "import numpy as np, matplotlib.pyplot as plt\n"
             "plt.rcParams['figure.max_open_warning'] = 0\n"
-            "for seed in range(4):\n"
+            "for seed in range(8):\n"
             "    plt.figure(figsize=(12, 12)).gca().imshow(\n"
-            "        np.random.default_rng(seed).random((900, 900)), interpolation='none')\n"
+            "        np.random.default_rng(seed).random((500, 500)), interpolation='none')\n"
             "told = [{key: len(form) for key, form in each.items()} for each in show.figures()]"
         )
-        assert len(told) == 4
+        assert len(told) == 8
         assert told[0].keys() == {"text", "png", "svg"}
         assert told[-1].keys() < {"text", "png", "svg"}  # there was no room left
         assert sum(sum(each.values()) for each in told) < 6_000_000 + 1000
