@@ -54,6 +54,12 @@ class SandboxPort(Protocol):
         self, action: Action, *, slot: Slot, workspace: WorkspaceLease, sink: OutputSink | None
     ) -> RunResult: ...
 
+    async def steer(self, action: Action) -> RunResult:
+        """An operation on what already runs in a live sandbox."""
+
+    def end_session(self, session_id: str) -> None:
+        """End a live sandbox and everything in it. May block for a moment."""
+
 
 class WorkspaceLease(Protocol):
     """The files of one action, ready to be given to the sandbox."""
@@ -81,3 +87,6 @@ class WorkspacePort(Protocol):
     def lease(self, action: Action) -> AbstractAsyncContextManager[WorkspaceLease]: ...
 
     def operate(self, action: Action) -> object: ...
+
+    def end_session(self, session_id: str) -> None:
+        """Let go of a session's workspace; its sandbox must have ended."""

@@ -71,6 +71,11 @@ class RunCommand:
     """Run a program with arguments; no shell is involved unless it is the program."""
 
     argv: tuple[str, ...]
+    cwd: str = "/workspace"
+    background: bool = False
+    """In a live sandbox: do not wait for its end."""
+    terminal: tuple[int, int] | None = None
+    """Rows and columns of a terminal of its own; only in the background."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,31 @@ class FileOperation:
     """For `download`: where the tar stream goes."""
     recursive: bool = True
     skip_links: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOperation:
+    """One call about what runs in a live sandbox."""
+
+    name: Literal["list", "read", "wait", "write", "close_stdin", "resize", "signal", "interrupt"]
+    process: int = 0
+    data: bytes = b""
+    number: int = 0
+    """Of a signal."""
+    size: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """A program that was started in the background of a live sandbox."""
+
+    id: int
+    pid: int | None
+    """Its number inside."""
+    command: tuple[str, ...]
+    started_s: float
+    is_running: bool
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +183,7 @@ class Action:
     """What somebody wants to do. Interfaces make it from untrusted bytes and do nothing else."""
 
     principal: Principal
-    want: RunCommand | RunCode | FileOperation
+    want: RunCommand | RunCode | FileOperation | ProcessOperation
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None
     limits: Limits = Limits()
@@ -229,6 +259,9 @@ class RunResult:
     usage: Usage = Usage()
     findings: tuple[Finding, ...] = ()
     path: str = "cold"
+    state: Literal["kept", "lost"] | None = None
+    """Of a live interpreter's variables; None where there is none."""
+    payload: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +288,9 @@ class Outcome:
     audit_id: str = ""
     workspace_id: str | None = None
     sandbox_path: str = ""
+    state: Literal["kept", "lost"] | None = None
     payload: Any = None
-    """What a file operation returns: bytes, a listing, a truth value."""
+    """What an operation on files or processes returns."""
 
     def to_json(self) -> dict[str, Json]:
         """The object of CONTRACT, for `--json` and every other program-facing interface."""

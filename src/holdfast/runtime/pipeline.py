@@ -41,6 +41,7 @@ from holdfast.core.types import (
     Json,
     Outcome,
     OutputSink,
+    ProcessOperation,
     RunCode,
     RunCommand,
     RunResult,
@@ -129,6 +130,10 @@ class Runtime:
                 audit_id=audit_id,
                 payload=payload,
             )
+        if isinstance(action.want, ProcessOperation):
+            # (8) What it is about has its place already. (9) What it brings back is untrusted.
+            result = self.guard.clean(action, await self.sandbox.steer(action))
+            return _outcome(action, decision, audit_id, result, None)
         # (7) Given back in any case, cancellation included: both are context managers.
         async with (
             self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
@@ -230,7 +235,8 @@ def _outcome(
     if result.limit is not None:
         status = Status.LIMIT
     else:
-        status = Status.OK if result.exit_code == 0 else Status.FAILED
+        # What goes on, or was only asked about, has no exit code and has not failed.
+        status = Status.OK if not result.exit_code else Status.FAILED
     return Outcome(
         status=status,
         action_id=action.id,
@@ -251,6 +257,8 @@ def _outcome(
         audit_id=audit_id,
         workspace_id=workspace_id,
         sandbox_path=result.path,
+        state=result.state,
+        payload=result.payload,
     )
 
 
@@ -275,9 +283,13 @@ def _intent(action: Action, decision: Decision) -> dict[str, Json]:
     # other names does not push it out.
     body: dict[str, Json] = {}
     match action.want:
-        case RunCommand(argv):
+        case RunCommand(argv) as command:
             words = "\0".join(argv).encode("utf-8", "surrogateescape")
             body |= {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
+            body |= {"cwd": command.cwd, "background": command.background}
+        case ProcessOperation() as operation:
+            body |= {"process": operation.name, "id": operation.process}
+            body |= {"signal": operation.number, "data_bytes": len(operation.data)}
         case RunCode(language, code):
             body |= {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
             body["code"] = code.decode("utf-8", "replace")

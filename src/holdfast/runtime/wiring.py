@@ -64,6 +64,8 @@ class House:
             try:
                 yield session_id
             finally:
+                self.runtime.sandbox.end_session(session_id)
+                self.runtime.workspaces.end_session(session_id)
                 self.store.retire(session)
 
 

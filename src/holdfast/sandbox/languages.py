@@ -32,7 +32,7 @@ def program_for(want: RunCode) -> Program:
     """The program that runs this code on this host, or the reason why there is none."""
     match canonical(want.language):
         case "python":
-            return Program((python_inside(), "-I", "-c", _RUN_RUNNER), "", is_interpreter=True)
+            return Program(interpreter(), "", is_interpreter=True)
         case "shell":
             shell = _inside("bash") or _inside("sh")
             if shell is not None:
@@ -52,6 +52,11 @@ def program_for(want: RunCode) -> Program:
         mend="Install it, for example `apt-get install nodejs` for JavaScript.",
         code="HF-LANGUAGE-MISSING",
     )
+
+
+def interpreter() -> tuple[str, ...]:
+    """How a Python is started that takes code over the channel."""
+    return (python_inside(), "-I", "-c", _RUN_RUNNER)
 
 
 def available() -> dict[str, bool]:

@@ -164,6 +164,7 @@ class Session:
         stdin = blob[: request["stdin"]] if request["stdin"] is not None else None
         source = blob[len(stdin or b"") :]
         self._count += 1
+        before = {name: os.environ.get(name) for name in request["env"]}
         os.environ.update(request["env"])
         if request["tools"]:
             tools = Tools(self._channel, request["tools"])
@@ -185,8 +186,20 @@ class Session:
             except BaseException:
                 report["error"] = {"type": type(error).__name__, "message": "", "traceback": ""}
         report["exit"] = code
+        if not request.get("base", True):
+            self._restore(request["env"], before)
         self._finish(report)
         return code
+
+    def _restore(self, given: dict[str, str], before: dict[str, str | None]) -> None:
+        """Variables given with one call are that call's, unless the code has set them itself."""
+        for name, value in before.items():
+            if os.environ.get(name) != given[name]:
+                continue
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
     def _execute(self, source: bytes, report: dict[str, Any]) -> None:
         name = f"<code {self._count}>" if self._count > 1 else "<code>"

@@ -23,7 +23,9 @@ def program_of(action: Action) -> tuple[languages.Program, bytes]:
             raise BadInput("only commands and code run in a sandbox")
 
 
-def environment(action: Action, program: languages.Program, *, home: str) -> Mapping[str, str]:
+def environment(
+    action: Action, program: languages.Program | None, *, home: str
+) -> Mapping[str, str]:
     """From nothing (ISO-3): what programs cannot do without, then what the caller named."""
     return {
         "PATH": rootfs.SEARCH_PATH,
@@ -36,7 +38,7 @@ def environment(action: Action, program: languages.Program, *, home: str) -> Map
         "HOLDFAST": "1",
         # Hooks copied from a template would be refused where .git/hooks is protected (FS-4).
         "GIT_TEMPLATE_DIR": "/.holdfast/empty",
-        **dict(program.env),
+        **dict(program.env if program is not None else ()),
         **action.env,
     }
 

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Literal
 
 import anyio
 
 from holdfast.core.errors import HoldfastError, SandboxFailed
 from holdfast.core.limits import LimitName, Limits
-from holdfast.sandbox.frames import FrameReader
+from holdfast.sandbox.frames import BadFrame, FrameReader
 from holdfast.sandbox.native import cellplan, groups
 from holdfast.sandbox.native.channels import Channels, Line, Outside
 from holdfast.sandbox.native.keeper import memory_file
 from holdfast.sandbox.native.traffic import Traffic
 
+_MOST_WORDS_WAITING = 4
 _GRACE_S = 1.0
 """So long may an interpreter take to answer an interrupt before its state is given up."""
 # Code or processes that broke one of these are not to be trusted to stop when asked.
@@ -66,18 +67,22 @@ class Task:
         return bool(self.words)
 
     def hear(self) -> bool:
-        match words := self.channels.status.heard():
+        """Take in init's next word; says whether more may come."""
+        self.understand(self.channels.status.heard())
+        return not self.is_ended
+
+    def understand(self, words: list[str] | None) -> None:
+        match words:
             case ["exit", *_] | ["noexec", *_]:
                 self.words = words
             case []:
-                self.words = ["gone"]
+                self.words = self.words or ["gone"]
             case ["started", _tag, pid]:
                 self.pid = int(pid)
             case ["rest", limit]:
                 self.rested = limit
             case _:
                 pass
-        return not self.is_ended
 
     def close(self) -> None:
         self._close()
@@ -133,9 +138,10 @@ class LiveCell:
     def interpreter(self, env: Mapping[str, str]) -> Interpreter:
         """The one there is, or a new one. Only by whoever has the turn."""
         found = self._interpreter
-        if found is not None and not found.task.is_ended:
-            while found.task.channels.status.heard() is not None and found.task.hear():
-                continue
+        if found is not None:
+            for _ in range(_MOST_WORDS_WAITING):
+                found.task.hear()
+            found.is_lost = found.is_lost or found.task.is_ended
         if found is None or found.is_lost:
             if found is not None:
                 found.task.close()
@@ -278,9 +284,25 @@ class CodeRun(_LiveRun):
 
     async def abandon(self) -> None:
         """Cancelled: interrupted like a key press, and given up only if that does not help."""
+        self.interrupt()
+        with anyio.move_on_after(_GRACE_S), suppress(BadFrame):
+            if await self._is_answered():
+                return
         self._interpreter.is_lost = True
         self._cell.body.line.say("end", self._task.tag)
         await self._heard(lambda: self._task.is_ended)
+
+    async def _is_answered(self) -> bool:
+        channel = self._task.channels.channel
+        while channel is not None and not self._task.is_ended:
+            await anyio.wait_readable(channel)
+            chunk = channel.recv(65_536)
+            if not chunk:
+                return False
+            for frame in self._interpreter.reader.feed(chunk):
+                if frame.message.get("done") == self.number:
+                    return True
+        return False
 
     def last_words(self) -> list[str]:
         if self._task.is_ended:
@@ -289,5 +311,5 @@ class CodeRun(_LiveRun):
         return ["exit", str(self._task.tag), "code", str(code), self._task.rested or "-", "0", "0"]
 
     @property
-    def is_state_kept(self) -> bool:
-        return not self._interpreter.is_lost
+    def state(self) -> Literal["kept", "lost"]:
+        return "lost" if self._interpreter.is_lost else "kept"

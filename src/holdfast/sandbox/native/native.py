@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from holdfast.core.languages import canonical
 from holdfast.core.ports import Slot, WorkspaceLease
-from holdfast.core.types import Action, OutputSink, RunResult
+from holdfast.core.types import Action, OutputSink, RunCode, RunResult
 from holdfast.sandbox.native.cold import ColdPath
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings
 from holdfast.sandbox.native.pool import Pool
+from holdfast.sandbox.native.sessions import Sessions
 from holdfast.sandbox.native.warm import WarmPath
 from holdfast.sandbox.runs import RunLedger
 
@@ -20,12 +22,26 @@ class NativeSandbox:
         self._settings = settings
         self._cold = ColdPath(settings, layers, ledger)
         self._warm = WarmPath(settings, pool)
+        self._sessions = Sessions(settings, layers, ledger, pool)
 
     async def run(
         self, action: Action, *, slot: Slot, workspace: WorkspaceLease, sink: OutputSink | None
     ) -> RunResult:
+        if action.session_id is not None and _lives_on(action):
+            return await self._sessions.run(action, workspace=workspace, sink=sink)
         if self._settings.path != "cold":
             result = await self._warm.run(action, workspace=workspace, sink=sink)
             if result is not None:
                 return result
         return await self._cold.run(action, slot=slot, workspace=workspace, sink=sink)
+
+    async def steer(self, action: Action) -> RunResult:
+        return await self._sessions.steer(action)
+
+    def end_session(self, session_id: str) -> None:
+        self._sessions.end(session_id)
+
+
+def _lives_on(action: Action) -> bool:
+    """Code in a language without a live interpreter has a cell of its own, on the same files."""
+    return not isinstance(action.want, RunCode) or canonical(action.want.language) == "python"

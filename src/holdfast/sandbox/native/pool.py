@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -117,6 +118,18 @@ class Pool:
                 place.is_starting = False
             place.template, place.error = template, None
             return template
+
+    def hold(self, template: Template) -> Callable[[], None]:
+        """A live cell is made of it: it is not let go until the answer is called."""
+        place = self._places[template.spec]
+        with self._lock:
+            place.live += 1
+
+        def release() -> None:
+            with self._lock:
+                place.live -= 1
+
+        return release
 
     def why_not(self, spec: Spec) -> HoldfastError | None:
         place = self._places.get(spec)

@@ -31,6 +31,7 @@ from holdfast.sandbox.native.watch import stuck
 from holdfast.sandbox.runs import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
+_READY_WITHIN_S = 20.0
 _MOST_SHAPES = 4
 
 
@@ -126,6 +127,15 @@ class Standing:
         """Every limit is written: init may carry out its plan."""
         write_memory_file(self._plan_fd, init_plan)
         self.ends.status.say("go")
+
+    def wait_until_ready(self) -> None:
+        """Blocks until a live cell's init says that the walls stand."""
+        line = self.ends.status
+        if not select.select([line], [], [], _READY_WITHIN_S)[0]:
+            raise self.keeper.failure("ready-in-time")
+        words = line.heard()
+        if words != ["ready"]:
+            raise self.keeper.failure(" ".join(words or ["gone"]).removeprefix("fail "))
 
     def close(self) -> None:
         """Hang up, which ends whatever still runs, and leave nothing behind."""

@@ -1,0 +1,341 @@
+"""The live cells of a house, one for each session that has run something."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import anyio
+
+from holdfast.core.errors import BadInput
+from holdfast.core.ports import WorkspaceLease
+from holdfast.core.types import (
+    Action,
+    Json,
+    OutputSink,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    RunResult,
+    WorkspaceMount,
+    new_id,
+)
+from holdfast.sandbox import languages
+from holdfast.sandbox.native import cellplan, groups, jobs
+from holdfast.sandbox.native.background import Program, Reader
+from holdfast.sandbox.native.channels import Line
+from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
+from holdfast.sandbox.native.live import Body, CodeRun, CommandRun, LiveCell
+from holdfast.sandbox.native.pool import Pool
+from holdfast.sandbox.native.standing import Shape, Standing
+from holdfast.sandbox.native.template import PYTHON, Recipe, Template
+from holdfast.sandbox.native.uids import UidLease
+from holdfast.sandbox.native.warmcell import ForkedCell
+from holdfast.sandbox.native.watch import Watch
+from holdfast.sandbox.runs import RunLedger
+
+_MOST_PROGRAMS_REMEMBERED = 256
+_SIGINT = 2
+
+
+@dataclass(slots=True)
+class _Session:
+    """One live sandbox."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    cell: LiveCell | None = None
+    programs: dict[int, Program] = field(default_factory=dict)
+    running: CodeRun | None = None
+    is_ended: bool = False
+
+
+class Sessions:
+    """`run` and `steer` may be called by many tasks and threads at once."""
+
+    def __init__(
+        self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
+    ) -> None:
+        self._settings, self._layers, self._ledger, self._pool = settings, layers, ledger, pool
+        self._lock = threading.Lock()
+        self._sessions: dict[str, _Session] = {}
+        self._reader = Reader()
+
+    # --- running
+
+    async def run(
+        self, action: Action, *, workspace: WorkspaceLease, sink: OutputSink | None
+    ) -> RunResult:
+        started = time.monotonic()
+        session = self._session(action)
+        cell = await self._cell_of(session, action, workspace)
+        match action.want:
+            case RunCommand(background=True) as want:
+                return self._start(session, cell, action, want, workspace)
+            case RunCommand() as want:
+                task = cell.start(
+                    want.argv,
+                    _environment(action, workspace),
+                    cwd=want.cwd,
+                    wants_stdin=action.stdin is not None,
+                )
+                run = CommandRun(cell, task)
+                async with Watch(
+                    action, run, workspace, started=started, stdin=action.stdin
+                ) as watch:
+                    cell.body.line.say("go")
+                    result = await watch.until_end(
+                        sink=sink, max_result_bytes=self._settings.max_result_bytes
+                    )
+                return replace(result, path=cell.body.path)
+            case RunCode() as want:
+                return await self._run_code(session, cell, action, want, workspace, sink, started)
+            case _:
+                raise BadInput("only commands and code run in a sandbox")
+
+    async def _run_code(
+        self,
+        session: _Session,
+        cell: LiveCell,
+        action: Action,
+        want: RunCode,
+        workspace: WorkspaceLease,
+        sink: OutputSink | None,
+        started: float,
+    ) -> RunResult:
+        await _acquire(cell.turn)
+        try:
+            env = _environment(action, workspace)
+            interpreter = cell.interpreter(env)
+            is_first = interpreter.count == 0
+            run = session.running = CodeRun(cell, interpreter)
+            stdin = action.stdin or b""
+            request: dict[str, Json] = {
+                "code": run.number,
+                "base": is_first,
+                "env": env if is_first else dict(action.env),
+                "stdin": None if action.stdin is None else len(stdin),
+                "tools": [],
+            }
+            async with Watch(action, run, workspace, started=started) as watch:
+                cell.body.line.say("go")
+                result = await watch.until_end(
+                    sink=sink,
+                    max_result_bytes=self._settings.max_result_bytes,
+                    request=(request, stdin + want.code),
+                    reader=interpreter.reader,
+                )
+            return replace(result, path=cell.body.path, state=run.state)
+        finally:
+            session.running = None
+            cell.turn.release()
+
+    def _start(
+        self,
+        session: _Session,
+        cell: LiveCell,
+        action: Action,
+        want: RunCommand,
+        workspace: WorkspaceLease,
+    ) -> RunResult:
+        task = cell.start(
+            want.argv,
+            _environment(action, workspace),
+            cwd=want.cwd,
+            wants_stdin=True,
+            terminal=want.terminal,
+        )
+        program = Program(cell, task, want.argv, keep_bytes=action.limits.output_bytes)
+        with session.lock:
+            for old in list(session.programs)[:-_MOST_PROGRAMS_REMEMBERED]:
+                if session.programs[old].ended.is_set():
+                    del session.programs[old]
+            session.programs[program.id] = program
+        self._reader.add(program)
+        if action.stdin is not None:
+            program.write(action.stdin)
+            program.close_stdin()
+        return RunResult(exit_code=None, path=cell.body.path, payload=program.info())
+
+    # --- steering
+
+    async def steer(self, action: Action) -> RunResult:
+        want = action.want
+        assert isinstance(want, ProcessOperation)  # noqa: S101  # by the port's meaning
+        session = self._session(action)
+        if want.name == "list":
+            programs = tuple(program.info() for program in session.programs.values())
+            return RunResult(exit_code=None, payload=programs)
+        if want.name == "interrupt":
+            running = session.running
+            if running is not None:
+                running.interrupt()
+            return RunResult(exit_code=None, payload=running is not None)
+        program = session.programs.get(want.process)
+        if program is None:
+            raise BadInput(
+                f"no process {want.process} was started here",
+                mend="`commands.list()` tells which there are.",
+                code="HF-NO-PROCESS",
+            )
+        match want.name:
+            case "wait":
+                await _wait(program.ended, action.limits.wall_s)
+                return program.result()
+            case "read":
+                return program.result()
+            case "write":
+                await anyio.to_thread.run_sync(program.write, want.data, abandon_on_cancel=True)
+            case "close_stdin":
+                program.close_stdin()
+            case "resize":
+                program.resize(*want.size)
+            case "signal":
+                program.signal(want.number)
+        return RunResult(exit_code=None, payload=program.info())
+
+    # --- cells
+
+    def _session(self, action: Action) -> _Session:
+        assert action.session_id is not None  # noqa: S101  # only sessions have live cells
+        with self._lock:
+            return self._sessions.setdefault(action.session_id, _Session())
+
+    async def _cell_of(
+        self, session: _Session, action: Action, workspace: WorkspaceLease
+    ) -> LiveCell:
+        cell = session.cell
+        if cell is not None and cell.is_alive():
+            return cell
+        # Shielded by the thread: a cell half made is finished, and found by the next call.
+        return await anyio.to_thread.run_sync(self._open, session, action, workspace.mount)
+
+    def _open(self, session: _Session, action: Action, mount: WorkspaceMount) -> LiveCell:
+        with session.lock:
+            if session.cell is not None:
+                if session.cell.is_alive():
+                    return session.cell
+                session.cell.close()
+                session.cell = None
+            if session.is_ended:
+                raise BadInput(
+                    "the sandbox was ended", mend="Create a new one.", code="HF-SANDBOX-ENDED"
+                )
+            template = self._template(mount)
+            if template is None:
+                body = self._open_cold(action, mount)
+            else:
+                body = self._open_warm(template, action, mount)
+            session.cell = LiveCell(body, max_result_bytes=self._settings.max_result_bytes)
+            return session.cell
+
+    def _template(self, mount: WorkspaceMount) -> Template | None:
+        if self._settings.path == "cold":
+            return None
+        if mount.dir_fd is not None and os.geteuid() != 0:
+            return None  # an ordinary user cannot hand a mount into another namespace
+        return self._pool.template(PYTHON, wait=self._settings.path == "warm")
+
+    def _open_warm(self, template: Template, action: Action, mount: WorkspaceMount) -> Body:
+        cell = ForkedCell(
+            template,
+            Recipe(action.limits, is_once=False),
+            Line(),
+            mount=mount,
+            io_device=_device(mount),
+        )
+        release = self._pool.hold(template)
+
+        def close() -> None:
+            self._pool.housekeeper.remove(cell.close())
+            release()
+
+        try:
+            cell.wait_until_ready()
+        except BaseException:
+            close()
+            raise
+        return Body(
+            path="warm",
+            line=cell.line,
+            group=cell.group,
+            owner=template.uid,
+            interpreter=(),
+            limits=action.limits,
+            failure=cell.failure,
+            close=close,
+        )
+
+    def _open_cold(self, action: Action, mount: WorkspaceMount) -> Body:
+        """The same, with an outer wall of its own."""
+        with ExitStack() as stack:
+            uid = UidLease(f"{self._ledger.directory}.uids")
+            stack.callback(uid.close)
+            walls = walls_for(
+                self._settings,
+                self._layers,
+                uid_offset=uid.number,
+                open_files=action.limits.open_files,
+            )
+            cgroup = self._layers.cgroup if walls.cgroup else None
+            shape = Shape(self._ledger, walls.outer, cgroup, wants_stdin=False)
+            standing = Standing(shape, new_id("cell"))
+            stack.callback(standing.close)
+            standing.join_scope()
+            if standing.group is not None:
+                standing.group.limit(action.limits, io_device=_device(mount))
+            with ExitStack() as brief:
+                tools = tools_for(brief, self._settings, walls.outer.root, None)
+                standing.raise_wall(mount, tools)
+            home = "/workspace" if mount.home else "/tmp"
+            files = jobs.base_files(home=home) | languages.inside_files()
+            job = cellplan.Job((), {}, action.limits, mount, {}, files, is_once=False)
+            standing.go(cellplan.init_plan(walls, job))
+            standing.wait_until_ready()
+            kept = stack.pop_all()
+        return Body(
+            path="cold",
+            line=standing.ends.status,
+            group=standing.group,
+            owner=walls.outer.drop_to,
+            interpreter=languages.interpreter(),
+            limits=action.limits,
+            failure=standing.failure,
+            close=kept.close,
+        )
+
+    def end(self, session_id: str) -> None:
+        """End a live sandbox and everything in it."""
+        with self._lock:
+            session = self._sessions.pop(session_id, None)
+        if session is None:
+            return
+        with session.lock:
+            session.is_ended = True
+            cell, session.cell = session.cell, None
+        if cell is not None:
+            cell.close()
+
+
+def _device(mount: WorkspaceMount) -> str | None:
+    return None if mount.dir_fd is None else groups.block_device(os.fstat(mount.dir_fd).st_dev)
+
+
+def _environment(action: Action, workspace: WorkspaceLease) -> dict[str, str]:
+    home = "/workspace" if workspace.mount.home else "/tmp"
+    return dict(jobs.environment(action, None, home=home))
+
+
+async def _acquire(lock: threading.Lock) -> None:
+    """Without blocking the event loop, and without leaving it locked when cancelled."""
+    while not lock.acquire(blocking=False):
+        await anyio.sleep(0.001)
+
+
+async def _wait(event: threading.Event, timeout_s: float) -> None:
+    with anyio.move_on_after(timeout_s):
+        while not event.is_set():
+            await anyio.to_thread.run_sync(partial(event.wait, 0.5), abandon_on_cancel=True)
