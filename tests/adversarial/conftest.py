@@ -102,6 +102,7 @@ def run_as(who: str, code: str, options: Mapping[str, object]) -> dict[str, obje
             "PATH": os.environ["PATH"],
             "HOLDFAST_HOME": str(home),
             "XDG_CONFIG_HOME": folder,
+            "HOLDFAST_PATH": os.environ["HOLDFAST_PATH"],
         }
         user: dict[str, object] = {}
         if who == "as-ordinary-user":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import select
 import socket
 import subprocess
 import threading
@@ -16,6 +15,7 @@ import anyio
 
 from holdfast.core.errors import HoldfastError, LayerMissing, SandboxFailed
 from holdfast.sandbox.native import cgroups
+from holdfast.sandbox.native.waiting import ready_to_read
 
 FIRST_SENT_FD = 64  # as in cell/keep.c
 _MOST_FRAME_BYTES = 256
@@ -111,7 +111,7 @@ class Keeper:
             descriptor = memory_file("holdfast-plan", plan)
             try:
                 socket.send_fds(self._line, [b"t"], [descriptor, *descriptors])
-                if not select.select([self._line], [], [], _TREE_WITHIN_S)[0]:
+                if not ready_to_read(self._line, timeout_s=_TREE_WITHIN_S):
                     raise self.failure("tree-in-time")
                 said, trees, _flags, _address = socket.recv_fds(self._line, _MOST_FRAME_BYTES, 1)
             except OSError as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import select
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from holdfast.sandbox.native.keeper import (
     write_memory_file,
 )
 from holdfast.sandbox.native.traffic import Traffic
+from holdfast.sandbox.native.waiting import ready_to_read
 from holdfast.sandbox.native.watch import stuck
 from holdfast.sandbox.runs import RunLedger
 
@@ -82,7 +82,7 @@ class Standing:
         """Make the group beside the keeper, which systemd has put into the scope. May block."""
         if not self._shape.in_scope:
             return
-        if not select.select([self.keeper], [], [], _SCOPE_WITHIN_S)[0]:
+        if not ready_to_read(self.keeper, timeout_s=_SCOPE_WITHIN_S):
             self.keeper.abandon()
         elif self.keeper.heard() == ["hello"]:
             nested = self._shape.is_template
@@ -131,7 +131,7 @@ class Standing:
     def wait_until_ready(self) -> None:
         """Blocks until a live cell's init says that the walls stand."""
         line = self.ends.status
-        if not select.select([line], [], [], _READY_WITHIN_S)[0]:
+        if not ready_to_read(line, timeout_s=_READY_WITHIN_S):
             raise self.keeper.failure("ready-in-time")
         words = line.heard()
         if words != ["ready"]:

@@ -7,8 +7,8 @@ takes namespaces of its own and builds the same inner walls as a cold one (cell/
 from __future__ import annotations
 
 import functools
+import json
 import os
-import select
 import socket
 import time
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ from holdfast.sandbox.native.keeper import FIRST_SENT_FD, memory_file
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
 from holdfast.sandbox.native.standing import Shape, Standing
 from holdfast.sandbox.native.uids import UidLease
+from holdfast.sandbox.native.waiting import ready_to_read
 from holdfast.sandbox.runs import RunLedger
 
 _START_WITHIN_S = 30.0
@@ -60,6 +61,7 @@ class Spec:
 SHELL = Spec("shell", is_interpreter=False)
 PYTHON = Spec("python", is_interpreter=True, preload=tuple(_STANDARD))
 _SITE_INSIDE = "/opt/packages"
+_COMMAND = 'exec(compile(open("/.holdfast/zygote.py", "rb").read(), "<holdfast>", "exec")); main()'
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,10 @@ class Template:
         env: dict[str, str] = {}
         if self.spec.is_interpreter:
             files |= languages.inside_files() | _zygote_files()
-            argv = (languages.python_inside(), "-I", "-c", self._command())
+            paths = [] if self.spec.site_packages is None else [_SITE_INSIDE]
+            wanted = {"preload": self.spec.preload, "paths": paths}
+            files["/.holdfast/template.json"] = json.dumps(wanted).encode()
+            argv = (languages.python_inside(), "-I", "-c", _COMMAND)
             env = {
                 "PATH": "/usr/bin:/bin",
                 "LANG": "C.UTF-8",
@@ -140,25 +145,13 @@ class Template:
         zygote_filter = seccomp.build(arch, open_files=None, for_zygote=True)
         return cellplan.template_plan(walls, job, zygote_filter=zygote_filter)
 
-    def _command(self) -> str:
-        paths = [] if self.spec.site_packages is None else [_SITE_INSIDE]
-        return (
-            "import sys\n"
-            "def load(name):\n"
-            "    module = type(sys)(name)\n"
-            '    source = open(f"/.holdfast/{name}.py", "rb").read()\n'
-            '    exec(compile(source, "<holdfast>", "exec"), module.__dict__)\n'
-            "    return module\n"
-            f'load("zygote").main(load("runner"), {list(self.spec.preload)!r}, {paths!r})\n'
-        )
-
     def _wait_for_zygote(self) -> None:
-        control, keeper = self._control.fileno(), self._standing.keeper
+        keeper = self._standing.keeper
         deadline = time.monotonic() + _START_WITHIN_S
         said, words = "", ["hello"]
         while not said and words == ["hello"] and (left := deadline - time.monotonic()) > 0:
-            ready = select.select([control, keeper.fileno()], [], [], left)[0]
-            if control in ready:
+            ready = ready_to_read(self._control, keeper, timeout_s=left)
+            if self._control.fileno() in ready:
                 said = self._control.recv(256).decode("ascii", "replace") or "gone"
             elif ready:
                 words = keeper.heard() or ["gone"]

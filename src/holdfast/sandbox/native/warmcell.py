@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
@@ -17,6 +16,7 @@ from holdfast.sandbox.native.channels import Channels, Line, Outside
 from holdfast.sandbox.native.keeper import memory_file
 from holdfast.sandbox.native.template import Recipe, Template
 from holdfast.sandbox.native.traffic import Traffic
+from holdfast.sandbox.native.waiting import ready_to_read
 
 _READY_WITHIN_S = 10.0
 
@@ -76,7 +76,7 @@ class ForkedCell:
 
     def wait_until_ready(self) -> None:
         """Blocks until init says that the walls stand, or raises what it says instead."""
-        if not select.select([self.line], [], [], _READY_WITHIN_S)[0]:
+        if not ready_to_read(self.line, timeout_s=_READY_WITHIN_S):
             raise self.failure("ready-in-time")
         words = self.line.heard()
         if words != ["ready"]:
