@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     )
     from holdfast.core.types import Outcome, Status
     from holdfast.core.verdict import Decision, Verdict
-    from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution
+    from holdfast.interfaces.sdk.asynchronous import AsyncSandbox
     from holdfast.interfaces.sdk.blocking import Sandbox, run_code, run_command
+    from holdfast.interfaces.sdk.execution import Execution
 
 __version__ = "0.1.0"
 
@@ -40,7 +41,7 @@ _HOMES = {
     "ConfigError": "holdfast.core.errors",
     "Decision": "holdfast.core.verdict",
     "Denied": "holdfast.core.errors",
-    "Execution": "holdfast.interfaces.sdk.asynchronous",
+    "Execution": "holdfast.interfaces.sdk.execution",
     "HoldfastError": "holdfast.core.errors",
     "LayerMissing": "holdfast.core.errors",
     "LimitReached": "holdfast.core.errors",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.core.events import Event
 from holdfast.core.limits import Limits
-from holdfast.core.types import Action, Finding, OutputSink, RunResult, WorkspaceMount
+from holdfast.core.types import Action, Finding, Json, OutputSink, RunResult, WorkspaceMount
 from holdfast.core.verdict import Decision
 
 
@@ -47,11 +47,28 @@ class GovernorPort(Protocol):
     def lease(self, *, memory_bytes: int) -> AbstractAsyncContextManager[Slot]: ...
 
 
+class ToolsPort(Protocol):
+    """Functions that the host offers to code inside."""
+
+    async def call(self, name: str, args: Sequence[Json], kwargs: Mapping[str, Json]) -> Json:
+        """The answer as plain data; raises `HoldfastError` for what may be told to the code."""
+
+
+ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
+"""Answers one call that code made, as the code will see it; never raises."""
+
+
 class SandboxPort(Protocol):
     """Runs what was allowed inside walls. A broken sandbox raises, the code's failure returns."""
 
     async def run(
-        self, action: Action, *, slot: Slot, workspace: WorkspaceLease, sink: OutputSink | None
+        self,
+        action: Action,
+        *,
+        slot: Slot,
+        workspace: WorkspaceLease,
+        sink: OutputSink | None,
+        tools: ToolCaller | None,
     ) -> RunResult: ...
 
     async def steer(self, action: Action) -> RunResult:

@@ -127,6 +127,17 @@ class ProcessOperation:
 
 
 @dataclass(frozen=True, slots=True)
+class CallTool:
+    """Code inside asks for a function that the host offers (LANG-3). Plain data only."""
+
+    name: str
+    args: Sequence[Json] = ()
+    kwargs: Mapping[str, Json] = field(default_factory=dict)
+    parent: str = ""
+    """The id of the action whose code asks."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessInfo:
     """A program that was started in the background of a live sandbox."""
 
@@ -183,13 +194,15 @@ class Action:
     """What somebody wants to do. Interfaces make it from untrusted bytes and do nothing else."""
 
     principal: Principal
-    want: RunCommand | RunCode | FileOperation | ProcessOperation
+    want: RunCommand | RunCode | FileOperation | ProcessOperation | CallTool
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None
     limits: Limits = Limits()
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes | None = None
     allow_domains: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    """Names of the host's functions that the code may ask for."""
     id: str = field(default_factory=lambda: new_id("act"))
 
 

@@ -7,10 +7,20 @@ from dataclasses import dataclass
 
 from holdfast.core.errors import BadInput
 from holdfast.core.text import to_bytes
-from holdfast.core.types import Action, FileOperation, RunCode, RunCommand, check_id
+from holdfast.core.types import (
+    Action,
+    CallTool,
+    FileOperation,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    check_id,
+)
 
+_LONGEST_PATH = 4095
 _MOST_ARGUMENTS = 4000
 _MOST_ARGUMENT_BYTES = 128 * 1024 - 1  # the kernel's MAX_ARG_STRLEN
+_LONGEST_PATH = 4095
 _MOST_ARGUMENTS_BYTES = 1024 * 1024
 _MOST_VARIABLES = 512
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
@@ -30,8 +40,9 @@ class Bounds:
         if action.session_id is not None:
             check_id(action.session_id, what="session id")
         match action.want:
-            case RunCommand(argv):
+            case RunCommand(argv) as command:
                 _check_words(argv)
+                _check_place(command)
             case RunCode(code=code):
                 if len(code) > self.max_code_bytes:
                     raise BadInput(
@@ -46,6 +57,11 @@ class Bounds:
                         mend="Check that the file is source code.",
                         code="HF-NUL-BYTE",
                     )
+            case ProcessOperation(data=data):
+                if len(data) > self.max_stdin_bytes:
+                    raise BadInput("that is too much input at once", code="HF-STDIN-TOO-LARGE")
+            case CallTool():
+                pass  # came in a frame, whose size is bounded
             case FileOperation():
                 pass  # paths are bounded where they are resolved, sizes by the workspace's limits
         if action.stdin is not None and len(action.stdin) > self.max_stdin_bytes:
@@ -56,6 +72,17 @@ class Bounds:
             )
         _check_env(action)
         to_bytes(action.workspace.directory or "", what="the workspace's name")
+
+
+def _check_place(command: RunCommand) -> None:
+    place = to_bytes(command.cwd, what="the working directory")
+    if not place.startswith(b"/") or len(place) > _LONGEST_PATH or b"\0" in place:
+        raise BadInput(
+            "the working directory must be a path inside, such as /workspace",
+            code="HF-BAD-DIRECTORY",
+        )
+    if command.terminal is not None and not all(0 < side < 10_000 for side in command.terminal):
+        raise BadInput("a terminal has from 1 to 9,999 rows and columns", code="HF-BAD-TERMINAL")
 
 
 def _check_words(argv: tuple[str, ...]) -> None:

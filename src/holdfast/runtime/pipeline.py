@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -31,10 +32,13 @@ from holdfast.core.ports import (
     GuardPort,
     PolicyPort,
     SandboxPort,
+    ToolCaller,
+    ToolsPort,
     WorkspacePort,
 )
 from holdfast.core.types import (
     Action,
+    CallTool,
     ErrorInfo,
     FileOperation,
     Finding,
@@ -66,8 +70,17 @@ class Runtime:
     sandbox: SandboxPort
     workspaces: WorkspacePort
 
-    async def perform(self, action: Action, *, sink: OutputSink | None = None) -> Outcome:
-        """Carry one action through all steps. A refusal is a value."""
+    async def perform(
+        self,
+        action: Action,
+        *,
+        sink: OutputSink | None = None,
+        tools: ToolsPort | None = None,
+    ) -> Outcome:
+        """Carry one action through all steps. A refusal is a value.
+
+        `tools` are what the host offers to code inside; each call of one is an action of its own.
+        """
         decision = Decision(Verdict.DENY, reason="refused before it was judged")
         findings: Sequence[Finding] = ()
         audit_id = ""
@@ -99,7 +112,7 @@ class Runtime:
             return self._refused(action, decision, findings, audit_id, error)
         listener = None if sink is None else _Listener(sink)
         try:
-            outcome = await self._carry_out(action, decision, audit_id, listener)
+            outcome = await self._carry_out(action, decision, audit_id, listener, tools)
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
         except OSError as error:  # a full disk, no descriptor left: the host's, not a bug of ours
@@ -118,7 +131,12 @@ class Runtime:
         return replace(outcome, findings=(*findings, *outcome.findings))
 
     async def _carry_out(
-        self, action: Action, decision: Decision, audit_id: str, sink: OutputSink | None
+        self,
+        action: Action,
+        decision: Decision,
+        audit_id: str,
+        sink: OutputSink | None,
+        tools: ToolsPort | None,
     ) -> Outcome:
         if isinstance(action.want, FileOperation):
             # (7)+(8) A file operation needs no sandbox: it works on descriptors beneath the root.
@@ -129,6 +147,16 @@ class Runtime:
                 decision=decision,
                 audit_id=audit_id,
                 payload=payload,
+            )
+        if isinstance(action.want, CallTool):
+            # (8) Runs outside, in the host's own function, with what the policy has seen.
+            value = await _called(tools, action.want)
+            return Outcome(
+                status=Status.OK,
+                action_id=action.id,
+                decision=decision,
+                audit_id=audit_id,
+                value=value,
             )
         if isinstance(action.want, ProcessOperation):
             # (8) What it is about has its place already. (9) What it brings back is untrusted.
@@ -142,7 +170,13 @@ class Runtime:
             # (8) Inside the walls. Settled whatever happened: what code left behind in a given
             # directory does not become harmless because its run was cancelled (FS-4).
             try:
-                result = await self.sandbox.run(action, slot=slot, workspace=workspace, sink=sink)
+                result = await self.sandbox.run(
+                    action,
+                    slot=slot,
+                    workspace=workspace,
+                    sink=sink,
+                    tools=self._tool_caller(action, tools),
+                )
             finally:
                 with anyio.CancelScope(shield=True):
                     settled = await workspace.settle()
@@ -150,6 +184,30 @@ class Runtime:
             result = self.guard.clean(action, result)
             result = replace(result, findings=(*result.findings, *settled))
             return _outcome(action, decision, audit_id, result, workspace.id)
+
+    def _tool_caller(self, action: Action, tools: ToolsPort | None) -> ToolCaller | None:
+        """How code of this action reaches a tool: through all the steps again (LANG-3)."""
+        if tools is None or not action.tools:
+            return None
+
+        async def call(message: Mapping[str, Json]) -> Mapping[str, Json]:
+            name, args, kwargs = (message.get(key) for key in ("name", "args", "kwargs"))
+            if (
+                not isinstance(name, str)
+                or not isinstance(args, list)
+                or not isinstance(kwargs, dict)
+            ):
+                return {"error": "this is not how a tool is called"}
+            if name not in action.tools:
+                return {"error": "the host offers no such tool"}
+            want = CallTool(name, args, kwargs, parent=action.id)
+            asked = Action(principal=action.principal, want=want, session_id=action.session_id)
+            outcome = await self.perform(asked, tools=tools)
+            if outcome.error is not None:
+                return {"error": f"{outcome.error.code}: {outcome.error.message}"}
+            return {"value": outcome.value}
+
+        return call
 
     def _refused(
         self,
@@ -181,6 +239,12 @@ class Runtime:
             return self._record(action, EventKind.OUTCOME, body)
         except AuditFailed:
             return ""
+
+
+async def _called(tools: ToolsPort | None, want: CallTool) -> Json:
+    if tools is None:
+        raise BadInput("the host offers no tools", code="HF-NO-TOOLS")
+    return await tools.call(want.name, want.args, want.kwargs)
 
 
 class _Listener:
@@ -287,6 +351,9 @@ def _intent(action: Action, decision: Decision) -> dict[str, Json]:
             words = "\0".join(argv).encode("utf-8", "surrogateescape")
             body |= {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
             body |= {"cwd": command.cwd, "background": command.background}
+        case CallTool() as call:
+            arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
+            body |= {"tool": call.name, "arguments": arguments, "parent": call.parent}
         case ProcessOperation() as operation:
             body |= {"process": operation.name, "id": operation.process}
             body |= {"signal": operation.number, "data_bytes": len(operation.data)}

@@ -17,8 +17,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Json
 from holdfast.sandbox import languages
 from holdfast.sandbox.native import seccomp
-from holdfast.sandbox.native.layers import HostLayers
 from holdfast.sandbox.native.keeper import cell_program
+from holdfast.sandbox.native.layers import HostLayers
 from holdfast.sandbox.native.programs import version_of
 
 OLDEST_KERNEL = (5, 13)

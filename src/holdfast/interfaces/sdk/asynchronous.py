@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
-from dataclasses import dataclass, field
-from typing import Literal, Self, TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
 import anyio
 
@@ -19,100 +18,22 @@ from holdfast.core.types import (
     FileOperation,
     Outcome,
     OutputSink,
+    ProcessOperation,
     RunCode,
     RunCommand,
     Status,
 )
 from holdfast.interfaces.requests import parse_workspace, with_limits
+from holdfast.interfaces.sdk.commands import AsyncCommands, argv_of
+from holdfast.interfaces.sdk.execution import Execution, TextSink, text_sink
 from holdfast.interfaces.sdk.files import AsyncFiles
 from holdfast.interfaces.sdk.live import LiveActions
+from holdfast.interfaces.sdk.tools import HostFunction, ToolBroker
 from holdfast.runtime import wiring
-
-TextSink = Callable[[str], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """What came of a command or a piece of code."""
-
-    outcome: Outcome = field(repr=False)
-    status: Status
-    exit_code: int | None
-    stdout: str
-    stderr: str
-    value: object
-    text: str | None
-    results: Sequence[object]
-    error: object
-    limit: str | None
-
-    @classmethod
-    def of(cls, outcome: Outcome) -> Execution:
-        return cls(
-            outcome=outcome,
-            status=outcome.status,
-            exit_code=outcome.exit_code,
-            stdout=outcome.stdout,
-            stderr=outcome.stderr,
-            value=outcome.value,
-            text=outcome.text,
-            results=outcome.results,
-            error=outcome.error if outcome.error is not None else outcome.code_error,
-            limit=outcome.limit.value if outcome.limit else None,
-        )
-
-    def raise_for_status(self) -> Execution:
-        self.outcome.raise_for_status()
-        return self
-
-
-def _sink(on_stdout: TextSink | None, on_stderr: TextSink | None) -> OutputSink | None:
-    """Text as it comes. A character cut by a chunk's border waits for its rest."""
-    if on_stdout is None and on_stderr is None:
-        return None
-    import codecs  # noqa: PLC0415  # only for streaming callers
-
-    make = codecs.getincrementaldecoder("utf-8")
-    decoders = {"stdout": make("replace"), "stderr": make("replace")}
-    callbacks = {"stdout": on_stdout, "stderr": on_stderr}
-
-    def deliver(name: Literal["stdout", "stderr"], chunk: bytes) -> None:
-        callback = callbacks[name]
-        text = decoders[name].decode(chunk)
-        if callback is not None and text:
-            callback(text)
-
-    return deliver
-
-
-class AsyncCommands:
-    """Programs in a sandbox."""
-
-    def __init__(self, sandbox: AsyncSandbox) -> None:
-        self._sandbox = sandbox
-
-    async def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | str | None = None,
-        on_stdout: TextSink | None = None,
-        on_stderr: TextSink | None = None,
-    ) -> Execution:
-        """A string is given to the shell, a list is started as it is."""
-        return await self._sandbox.perform(
-            RunCommand(_argv(command)),
-            timeout=timeout,
-            envs=envs,
-            stdin=stdin,
-            sink=_sink(on_stdout, on_stderr),
-        )
 
 
 class AsyncSandbox:
-    """A workspace with limits and an environment; every command in it is isolated afresh."""
+    """A live sandbox: its files, variables and processes stay until it ends."""
 
     def __init__(
         self,
@@ -124,7 +45,9 @@ class AsyncSandbox:
         language: str,
         stack: AsyncExitStack,
         session_id: str,
+        tools: ToolBroker | None = None,
     ) -> None:
+        self._tools = tools
         self._house = house
         self._limits = limits
         self._envs = envs
@@ -151,6 +74,7 @@ class AsyncSandbox:
         language: str = "python",
         config: str | None = None,
         limits: Mapping[str, float] | None = None,
+        tools: Mapping[str, HostFunction] | None = None,
     ) -> _Creation:
         """A sandbox to be awaited or entered: `async with AsyncSandbox.create() as sbx`."""
 
@@ -167,6 +91,7 @@ class AsyncSandbox:
                 language=canonical(language),
                 stack=stack,
                 session_id=session_id,
+                tools=ToolBroker(tools) if tools else None,
             )
 
         return _Creation(make)
@@ -195,8 +120,12 @@ class AsyncSandbox:
             timeout=timeout,
             envs=envs,
             stdin=stdin,
-            sink=_sink(on_stdout, on_stderr),
+            sink=text_sink(on_stdout, on_stderr),
         )
+
+    async def interrupt(self) -> bool:
+        """Interrupt the code that runs, as Ctrl-C would; False if none runs."""
+        return bool((await self.perform_raw(ProcessOperation("interrupt"))).payload)
 
     async def kill(self) -> None:
         """End the sandbox and what runs in it; its private workspace is removed.
@@ -217,10 +146,9 @@ class AsyncSandbox:
         stdin: bytes | str | None = None,
         sink: OutputSink | None = None,
     ) -> Execution:
-        limits = with_limits(self._limits, timeout=timeout)
         data = None if stdin is None else _bytes(stdin, what="standard input")
         outcome = await self.perform_raw(
-            want, limits=limits, envs=envs or {}, stdin=data, sink=sink
+            want, timeout=timeout, envs=envs or {}, stdin=data, sink=sink
         )
         return Execution.of(outcome)
 
@@ -234,9 +162,9 @@ class AsyncSandbox:
 
     async def perform_raw(
         self,
-        want: RunCommand | RunCode | FileOperation,
+        want: RunCommand | RunCode | FileOperation | ProcessOperation,
         *,
-        limits: Limits | None = None,
+        timeout: float | None = None,
         envs: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
@@ -250,14 +178,15 @@ class AsyncSandbox:
             principal=self._principal,
             want=want,
             session_id=self.id,
-            limits=limits or self._limits,
+            limits=with_limits(self._limits, timeout=timeout),
             env={**self._envs, **(envs or {})},
             stdin=stdin,
             allow_domains=self._allow_domains,
+            tools=self._tools.names if self._tools and isinstance(want, RunCode) else (),
         )
         done: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended
-            done.append(await self._house.runtime.perform(action, sink=sink))
+            done.append(await self._house.runtime.perform(action, sink=sink, tools=self._tools))
         if done:
             return done[0]
         ended = ErrorInfo(
@@ -295,7 +224,7 @@ async def run_code(
 
 async def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
     """One shot: a string is given to the shell, a list is started as it is; nothing is kept."""
-    return await _one_shot(RunCommand(_argv(command)), **options)
+    return await _one_shot(RunCommand(argv_of(command)), **options)
 
 
 class OneShot(TypedDict, total=False):
@@ -312,6 +241,7 @@ class OneShot(TypedDict, total=False):
     stdin: bytes | str | None
     on_stdout: TextSink | None
     on_stderr: TextSink | None
+    tools: Mapping[str, HostFunction] | None
 
 
 async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
@@ -325,6 +255,8 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
         )
     house = wiring.shared_house(options.get("config"), options.get("profile"))
     stdin = options.get("stdin")
+    offered = options.get("tools")
+    broker = ToolBroker(offered) if offered else None
     action = Action(
         principal=wiring.principal("sdk"),
         want=want,
@@ -338,14 +270,11 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
         env=dict(options.get("envs") or {}),
         stdin=None if stdin is None else _bytes(stdin, what="standard input"),
         allow_domains=tuple(options.get("allow_domains", ())),
+        tools=broker.names if broker is not None and isinstance(want, RunCode) else (),
     )
-    sink = _sink(options.get("on_stdout"), options.get("on_stderr"))
-    return Execution.of(await house.runtime.perform(action, sink=sink))
+    sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
+    return Execution.of(await house.runtime.perform(action, sink=sink, tools=broker))
 
 
 def _bytes(text: str | bytes, *, what: str) -> bytes:
     return to_bytes(text, what=what) if isinstance(text, str) else bytes(text)
-
-
-def _argv(command: str | Sequence[str]) -> tuple[str, ...]:
-    return ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)

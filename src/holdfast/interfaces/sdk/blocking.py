@@ -10,8 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar, Unpack
 
 from holdfast.interfaces.sdk import asynchronous
-from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, Execution, OneShot, TextSink
+from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, OneShot
+from holdfast.interfaces.sdk.commands import Commands
+from holdfast.interfaces.sdk.execution import Execution, TextSink
 from holdfast.interfaces.sdk.files import Files
+from holdfast.interfaces.sdk.tools import HostFunction
 
 Result = TypeVar("Result")
 
@@ -71,42 +74,13 @@ _loop = _ThreadLoop()
 os.register_at_fork(after_in_child=_loop.forget_parent)
 
 
-class Commands:
-    """Programs in a sandbox."""
-
-    def __init__(self, sandbox: AsyncSandbox) -> None:
-        self._commands = sandbox.commands
-
-    def run(
-        self,
-        command: str | Sequence[str],
-        *,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | str | None = None,
-        on_stdout: TextSink | None = None,
-        on_stderr: TextSink | None = None,
-    ) -> Execution:
-        """A string is given to the shell, a list is started as it is."""
-        return _loop.call(
-            lambda: self._commands.run(
-                command,
-                timeout=timeout,
-                envs=envs,
-                stdin=stdin,
-                on_stdout=on_stdout,
-                on_stderr=on_stderr,
-            )
-        )
-
-
 class Sandbox:
-    """A workspace with limits and an environment; every command in it is isolated afresh."""
+    """A live sandbox: its files, variables and processes stay until it ends."""
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
         self._sandbox = sandbox
         self.id = sandbox.id
-        self.commands = Commands(sandbox)
+        self.commands = Commands(sandbox.commands, _loop.call)
         self.files = Files(sandbox.files, _loop.call)
 
     @classmethod
@@ -122,6 +96,7 @@ class Sandbox:
         language: str = "python",
         config: str | None = None,
         limits: Mapping[str, float] | None = None,
+        tools: Mapping[str, HostFunction] | None = None,
     ) -> Self:
         """Make a sandbox; use it as a context manager, or call `kill` when done."""
 
@@ -136,6 +111,7 @@ class Sandbox:
                 language=language,
                 config=config,
                 limits=limits,
+                tools=tools,
             )
 
         return cls(_loop.call(make))
@@ -169,6 +145,10 @@ class Sandbox:
                 on_stderr=on_stderr,
             )
         )
+
+    def interrupt(self) -> bool:
+        """Interrupt the code that runs in another thread, as Ctrl-C would; False if none runs."""
+        return _loop.call(self._sandbox.interrupt)
 
     def kill(self) -> None:
         """End the sandbox; its private workspace is removed."""

@@ -76,6 +76,7 @@ class Job:
     """path inside -> content."""
     is_once: bool = True
     """The cell ends with its program; else it lives on and is told what to start."""
+    cwd: str = "/workspace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +251,7 @@ def _plan_life(plan: Plan, job: Job) -> None:
     # Before the filter: init moves these descriptors, whose numbers may be high, to low ones.
     for name, value in job.env.items():
         plan.step("env", f"{name}={value}")
-    plan.step("cwd", "/workspace")
+    plan.step("cwd", job.cwd)
     if job.is_once:
         plan.step("once")
     for inside, descriptor in job.descriptors.items():

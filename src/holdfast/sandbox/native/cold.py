@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import anyio
 
-from holdfast.core.ports import Slot, WorkspaceLease
+from holdfast.core.ports import Slot, ToolCaller, WorkspaceLease
 from holdfast.core.types import Action, OutputSink, RunResult
 from holdfast.sandbox.native import cellplan, jobs
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
@@ -30,7 +30,13 @@ class ColdPath:
         self._ledger = ledger
 
     async def run(
-        self, action: Action, *, slot: Slot, workspace: WorkspaceLease, sink: OutputSink | None
+        self,
+        action: Action,
+        *,
+        slot: Slot,
+        workspace: WorkspaceLease,
+        sink: OutputSink | None,
+        tools: ToolCaller | None = None,
     ) -> RunResult:
         started = time.monotonic()
         # (1) What to start.
@@ -43,7 +49,7 @@ class ColdPath:
             open_files=action.limits.open_files,
         )
         with ExitStack() as stack:
-            tools = tools_for(stack, self._settings, walls.outer.root, program)
+            shown = tools_for(stack, self._settings, walls.outer.root, program)
             shape = Shape(
                 self._ledger,
                 walls.outer,
@@ -51,17 +57,19 @@ class ColdPath:
                 wants_stdin=action.stdin is not None,
             )
             # Only a cell to which nothing of this run's is shown can have been raised before it.
-            is_plain = workspace.mount.dir_fd is None and not tools and not shape.in_scope
+            is_plain = workspace.mount.dir_fd is None and not shown and not shape.in_scope
             taken = spares.take(shape) if is_plain else None
             standing, numbers = taken or (Standing(shape, action.id), None)
             stack.callback(standing.close)
-            watch = Watch(action, standing, workspace, started=started, stdin=action.stdin)
+            watch = Watch(
+                action, standing, workspace, started=started, stdin=action.stdin, tools=tools
+            )
             async with watch:
                 # (3) The cgroup into which bubblewrap is born, (4) bubblewrap.
                 if numbers is None:
                     if shape.in_scope:
                         await anyio.to_thread.run_sync(standing.join_scope)
-                    numbers = standing.raise_wall(workspace.mount, tools)
+                    numbers = standing.raise_wall(workspace.mount, shown)
                 # (5) While it works: every limit, then the plan, then the word to go on.
                 if standing.group is not None:
                     jobs.limit_group(standing.group, action, workspace)
@@ -73,6 +81,7 @@ class ColdPath:
                     mount=workspace.mount,
                     descriptors=jobs.given(program, numbers),
                     files=jobs.files(program, code, home=home),
+                    cwd=jobs.directory_of(action),
                 )
                 standing.go(cellplan.init_plan(walls, job))
                 if is_plain:
@@ -81,5 +90,5 @@ class ColdPath:
                 return await watch.until_end(
                     sink=sink,
                     max_result_bytes=self._settings.max_result_bytes,
-                    request=jobs.request(program, code),
+                    request=jobs.request(program, code, action),
                 )

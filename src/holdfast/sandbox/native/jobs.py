@@ -15,12 +15,23 @@ from holdfast.sandbox.native.channels import CHANNEL_FD_INSIDE
 
 def program_of(action: Action) -> tuple[languages.Program, bytes]:
     match action.want:
+        case RunCommand(background=True):
+            raise BadInput(
+                "only a live sandbox has a background",
+                mend="Use Sandbox.create() and its commands.run(…, background=True).",
+                code="HF-NO-BACKGROUND",
+            )
         case RunCommand(argv):
             return languages.Program(argv, ""), b""
         case RunCode() as want:
             return languages.program_for(want), want.code
         case _:
             raise BadInput("only commands and code run in a sandbox")
+
+
+def directory_of(action: Action) -> str:
+    """Where it starts."""
+    return action.want.cwd if isinstance(action.want, RunCommand) else "/workspace"
 
 
 def environment(
@@ -63,12 +74,13 @@ def files(program: languages.Program, code: bytes, *, home: str) -> dict[str, by
 
 
 def request(
-    program: languages.Program, code: bytes, env: Mapping[str, str] | None = None
+    program: languages.Program, code: bytes, action: Action, env: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Json], bytes] | None:
     """What a one-shot interpreter is told; without `env` it has been started with its own."""
     if not program.is_interpreter:
         return None
-    return {"code": 1, "once": True, "env": env or {}, "stdin": None, "tools": []}, code
+    tools = list(action.tools)
+    return {"code": 1, "once": True, "env": env or {}, "stdin": None, "tools": tools}, code
 
 
 def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int, int]:

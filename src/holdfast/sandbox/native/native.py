@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.languages import canonical
-from holdfast.core.ports import Slot, WorkspaceLease
+from holdfast.core.ports import Slot, ToolCaller, WorkspaceLease
 from holdfast.core.types import Action, OutputSink, RunCode, RunResult
 from holdfast.sandbox.native.cold import ColdPath
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings
@@ -25,15 +25,21 @@ class NativeSandbox:
         self._sessions = Sessions(settings, layers, ledger, pool)
 
     async def run(
-        self, action: Action, *, slot: Slot, workspace: WorkspaceLease, sink: OutputSink | None
+        self,
+        action: Action,
+        *,
+        slot: Slot,
+        workspace: WorkspaceLease,
+        sink: OutputSink | None,
+        tools: ToolCaller | None = None,
     ) -> RunResult:
         if action.session_id is not None and _lives_on(action):
-            return await self._sessions.run(action, workspace=workspace, sink=sink)
+            return await self._sessions.run(action, workspace=workspace, sink=sink, tools=tools)
         if self._settings.path != "cold":
-            result = await self._warm.run(action, workspace=workspace, sink=sink)
+            result = await self._warm.run(action, workspace=workspace, sink=sink, tools=tools)
             if result is not None:
                 return result
-        return await self._cold.run(action, slot=slot, workspace=workspace, sink=sink)
+        return await self._cold.run(action, slot=slot, workspace=workspace, sink=sink, tools=tools)
 
     async def steer(self, action: Action) -> RunResult:
         return await self._sessions.steer(action)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,7 +13,7 @@ from functools import partial
 import anyio
 
 from holdfast.core.errors import BadInput
-from holdfast.core.ports import WorkspaceLease
+from holdfast.core.ports import ToolCaller, WorkspaceLease
 from holdfast.core.types import (
     Action,
     Json,
@@ -67,7 +68,12 @@ class Sessions:
     # --- running
 
     async def run(
-        self, action: Action, *, workspace: WorkspaceLease, sink: OutputSink | None
+        self,
+        action: Action,
+        *,
+        workspace: WorkspaceLease,
+        sink: OutputSink | None,
+        tools: ToolCaller | None = None,
     ) -> RunResult:
         started = time.monotonic()
         session = self._session(action)
@@ -91,8 +97,9 @@ class Sessions:
                         sink=sink, max_result_bytes=self._settings.max_result_bytes
                     )
                 return replace(result, path=cell.body.path)
-            case RunCode() as want:
-                return await self._run_code(session, cell, action, want, workspace, sink, started)
+            case RunCode():
+                over = partial(Watch, workspace=workspace, started=started, tools=tools)
+                return await self._run_code(session, cell, action, workspace, sink, over)
             case _:
                 raise BadInput("only commands and code run in a sandbox")
 
@@ -101,11 +108,11 @@ class Sessions:
         session: _Session,
         cell: LiveCell,
         action: Action,
-        want: RunCode,
         workspace: WorkspaceLease,
         sink: OutputSink | None,
-        started: float,
+        watch_over: Callable[[Action, CodeRun], Watch],
     ) -> RunResult:
+        assert isinstance(action.want, RunCode)  # noqa: S101  # by the caller
         await _acquire(cell.turn)
         try:
             env = _environment(action, workspace)
@@ -118,14 +125,14 @@ class Sessions:
                 "base": is_first,
                 "env": env if is_first else dict(action.env),
                 "stdin": None if action.stdin is None else len(stdin),
-                "tools": [],
+                "tools": list(action.tools),
             }
-            async with Watch(action, run, workspace, started=started) as watch:
+            async with watch_over(action, run) as watch:
                 cell.body.line.say("go")
                 result = await watch.until_end(
                     sink=sink,
                     max_result_bytes=self._settings.max_result_bytes,
-                    request=(request, stdin + want.code),
+                    request=(request, stdin + action.want.code),
                     reader=interpreter.reader,
                 )
             return replace(result, path=cell.body.path, state=run.state)

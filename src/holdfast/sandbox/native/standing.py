@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import anyio
 
-from holdfast.core.ports import WorkspaceLease
+from holdfast.core.ports import ToolCaller, WorkspaceLease
 from holdfast.core.types import Action, OutputSink, RunResult
 from holdfast.sandbox import languages
 from holdfast.sandbox.native import groups, jobs
@@ -31,7 +31,12 @@ class WarmPath:
         self._pool = pool
 
     async def run(
-        self, action: Action, *, workspace: WorkspaceLease, sink: OutputSink | None
+        self,
+        action: Action,
+        *,
+        workspace: WorkspaceLease,
+        sink: OutputSink | None,
+        tools: ToolCaller | None = None,
     ) -> RunResult | None:
         """None: this run does not fit a template, or there is none yet."""
         started = time.monotonic()
@@ -45,7 +50,7 @@ class WarmPath:
         cell = self._cell(template, action, program, code, workspace)
         try:
             async with Watch(
-                action, cell, workspace, started=started, stdin=action.stdin or b""
+                action, cell, workspace, started=started, stdin=action.stdin or b"", tools=tools
             ) as watch:
                 # (4)
                 env = jobs.environment(action, program, home=home)
@@ -53,12 +58,12 @@ class WarmPath:
                 if action.stdin is None:
                     cell.channels.close_stdin()
                 if not program.is_interpreter:
-                    cell.start(program.argv, env)
+                    cell.start(program.argv, env, cwd=jobs.directory_of(action))
                 # (5)
                 result = await watch.until_end(
                     sink=sink,
                     max_result_bytes=self._settings.max_result_bytes,
-                    request=jobs.request(program, code, env),
+                    request=jobs.request(program, code, action, env),
                 )
         finally:
             # (6)

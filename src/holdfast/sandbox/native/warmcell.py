@@ -135,9 +135,9 @@ class WarmCell(ForkedCell):
                 self._ends.close_inside()
             self._stack = stack.pop_all()
 
-    def start(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    def start(self, argv: Sequence[str], env: Mapping[str, str], *, cwd: str) -> None:
         """Have init start the one program of a cell without an interpreter."""
-        plan = cellplan.task_plan(argv, env, cwd="/workspace", terminal=None)
+        plan = cellplan.task_plan(argv, env, cwd=cwd, terminal=None)
         descriptor = memory_file("holdfast-task", plan)
         try:
             inside = [self._ends.inside[number] for number in range(3)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol
 
@@ -17,7 +17,7 @@ import anyio.abc
 
 from holdfast.core.errors import HoldfastError, SandboxFailed
 from holdfast.core.limits import LimitName
-from holdfast.core.ports import WorkspaceLease
+from holdfast.core.ports import ToolCaller, WorkspaceLease
 from holdfast.core.types import Action, Json, OutputSink, RunResult
 from holdfast.sandbox.frames import FrameReader
 from holdfast.sandbox.native import groups
@@ -27,9 +27,6 @@ from holdfast.sandbox.native.traffic import Traffic
 
 _WATCH_EVERY_S = 0.05
 TEARDOWN_S = 20.0
-
-ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
-"""Answers one call that the code made to a tool of the host; never raises."""
 
 
 class Running(Protocol):

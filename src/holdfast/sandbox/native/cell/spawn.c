@@ -77,11 +77,13 @@ static int enter(struct program *program, int terminal) {
 static int open_terminal(const struct program *program, int *master) {
   *master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (*master < 0) return -1;
+  *master = move_down(*master, FIRST_PARKED_FD); /* not a number the program will have */
   int unlock = 0;
   if (ioctl(*master, TIOCSPTLCK, &unlock) != 0) return -1;
   struct winsize size = {.ws_row = program->rows, .ws_col = program->columns};
   ioctl(*master, TIOCSWINSZ, &size);
-  return ioctl(*master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+  int slave = ioctl(*master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+  return slave < 0 ? -1 : move_down(slave, FIRST_PARKED_FD);
 }
 
 static void close_given(struct program *program) {
