@@ -24,6 +24,7 @@ def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOLDFAST_HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "no-config"))
     monkeypatch.delenv("HOLDFAST_CONFIG", raising=False)
+    monkeypatch.setenv("HOLDFAST_SUPERVISOR", "off")
     # Most tests are not about warmth, and a template for each of them would cost minutes.
     monkeypatch.setenv("HOLDFAST_PATH", os.environ.get("HOLDFAST_PATH", "cold"))
     return str(home)

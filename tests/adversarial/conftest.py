@@ -1,4 +1,8 @@
-"""How attack programs are run: inside a cell by the public SDK, and outside as their control."""
+"""How attack programs are run: inside a cell by the public SDK, and outside as their control.
+
+Every test here runs twice, with `path` cold and warm: the walls must be the same. One that is about
+something that only one path has says so: `@pytest.mark.only_on("cold", reason="…")`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ from pathlib import Path
 import pytest
 
 from conftest import need
+from holdfast.sandbox.native import pool
+from holdfast.sandbox.native.standing import spares
 
+PATHS = ("cold", "warm")
 ATTACKS = Path(__file__).with_name("attacks")
 ORDINARY_UID = 65534
 WHO = ("as-root", "as-ordinary-user")
@@ -31,8 +38,56 @@ job = json.load(sys.stdin)
 ran = holdfast.run_code(job["code"], **job["options"])
 error = ran.outcome.error
 print(json.dumps({"status": ran.status.value, "exit_code": ran.exit_code, "stdout": ran.stdout,
-                  "stderr": ran.stderr, "error": error and [error.code, error.message]}))
+                  "stderr": ran.stderr, "error": error and [error.code, error.message],
+                  "path": ran.outcome.sandbox_path}))
 """
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "only_on(path, reason): the other path has no such thing")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    only = metafunc.definition.get_closest_marker("only_on")
+    if only is not None:
+        assert only.kwargs["reason"], "say why the other path has no such thing"
+    metafunc.parametrize("path", PATHS if only is None else only.args)
+
+
+@pytest.fixture(scope="session")
+def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for all warm tests of a worker: a template for each would cost 0.2 s and a zygote."""
+    home = tmp_path_factory.mktemp("holdfast-warm-home")
+    home.chmod(0o700)
+    yield home
+    pool.close_all()
+
+
+@pytest.fixture(autouse=True)
+def state_home(
+    path: str,
+    warm_home: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    """In place of the one that all tests share: it chooses the path as well."""
+    home = warm_home if path == "warm" else tmp_path_factory.mktemp("holdfast-home")
+    return enter_home(home, path, monkeypatch)
+
+
+def enter_home(home: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    home.chmod(0o700)
+    monkeypatch.setenv("HOLDFAST_HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "no-config"))
+    monkeypatch.delenv("HOLDFAST_CONFIG", raising=False)
+    monkeypatch.setenv("HOLDFAST_PATH", path)
+    return str(home)
+
+
+def end_what_waits() -> None:
+    """Cells raised ahead, templates, and cells forked from them: alive, and of no run."""
+    spares.close()
+    pool.close_all()
 
 
 @functools.cache
@@ -84,6 +139,9 @@ def throwaway() -> tuple[str, ...]:
 def inside(name: str, *, who: str, options: Mapping[str, object], **facts: object) -> Verdicts:
     ran = run_as(who, source(name), {"timeout": 90, "envs": given(cell=True, **facts), **options})
     assert (ran["status"], ran["stderr"]) == ("ok", ""), ran
+    # An ordinary user cannot hand a mount into another namespace: a given directory is cold.
+    cold = who == "as-ordinary-user" and "workspace" in options
+    assert ran["path"] == ("cold" if cold else os.environ["HOLDFAST_PATH"])
     return _verdicts(str(ran["stdout"]))
 
 

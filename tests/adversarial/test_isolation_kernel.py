@@ -29,11 +29,15 @@ Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
 @pytest.mark.requirement("ISO-6")
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", attack_names("kernel_calls"))
-def test_call_that_takes_walls_down_is_refused(name: str, who: str, remember: Remember) -> None:
+def test_call_that_takes_walls_down_is_refused(
+    name: str, who: str, path: str, remember: Remember
+) -> None:
     control = remember(
         "kernel_calls", lambda: outside("kernel_calls", prefix=throwaway(), disposable=True)
     )
-    verdicts = remember(("kernel_calls", who), lambda: inside("kernel_calls", who=who, options={}))
+    verdicts = remember(
+        ("kernel_calls", who, path), lambda: inside("kernel_calls", who=who, options={})
+    )
     judge(name, control, verdicts)
 
 
@@ -41,10 +45,10 @@ def test_call_that_takes_walls_down_is_refused(name: str, who: str, remember: Re
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", attack_names("set_id"))
 def test_no_set_id_file_and_no_device_node_can_be_made(
-    name: str, who: str, remember: Remember
+    name: str, who: str, path: str, remember: Remember
 ) -> None:
     control = remember("set_id", lambda: outside("set_id", prefix=throwaway(), disposable=True))
-    verdicts = remember(("set_id", who), lambda: inside("set_id", who=who, options={}))
+    verdicts = remember(("set_id", who, path), lambda: inside("set_id", who=who, options={}))
     judge(name, control, verdicts)
 
 

@@ -91,7 +91,9 @@ def _held_inside(facts: dict[str, object]) -> Iterator[holdfast.Sandbox]:
 
 @pytest.mark.requirement("ISO-7")
 @pytest.mark.parametrize("name", attack_names("neighbours"))
-def test_concurrent_sandbox_sees_nothing_of_its_neighbour(name: str, remember: Remember) -> None:
+def test_concurrent_sandbox_sees_nothing_of_its_neighbour(
+    name: str, path: str, remember: Remember
+) -> None:
     facts = _facts()
 
     def without_walls() -> Verdicts:
@@ -102,12 +104,15 @@ def test_concurrent_sandbox_sees_nothing_of_its_neighbour(name: str, remember: R
         with _held_inside(facts):
             return _verdicts(holdfast.run_code(source("neighbours"), envs=given(**facts)))
 
-    judge(name, remember("neighbours", without_walls), remember("neighbours beside", beside))
+    control = remember("neighbours", without_walls)
+    judge(name, control, remember(("neighbours beside", path), beside))
 
 
 @pytest.mark.requirement("ISO-7")
 @pytest.mark.parametrize("name", _PERSISTENT)
-def test_later_run_sees_no_leftover_of_an_earlier_one(name: str, remember: Remember) -> None:
+def test_later_run_sees_no_leftover_of_an_earlier_one(
+    name: str, path: str, remember: Remember
+) -> None:
     """The control is the neighbour's: these things outlive their maker outside."""
     facts = _facts()
 
@@ -121,20 +126,60 @@ def test_later_run_sees_no_leftover_of_an_earlier_one(name: str, remember: Remem
             pass
         return _verdicts(holdfast.run_code(source("neighbours"), envs=given(**facts)))
 
-    judge(name, remember("leftover", without_walls), remember("leftover after", after))
+    judge(name, remember("leftover", without_walls), remember(("leftover after", path), after))
+
+
+def _look(facts: dict[str, object]) -> dict[str, object]:
+    """A program of the cell's own, which starts while the interpreter is busy."""
+    return {"command": ["python3", "-c", source("neighbours")], "envs": given(**facts)}
+
+
+def _through(ran: holdfast.Execution) -> set[str]:
+    return {name for name, (kind, _) in _verdicts(ran).items() if kind == "through"}
 
 
 @pytest.mark.requirement("ISO-7")
-def test_later_command_in_the_same_sandbox_finds_its_workspace_and_nothing_else() -> None:
+def test_only_the_same_sandbox_finds_what_another_command_of_it_has() -> None:
+    """A sandbox is one cell for all its commands; every other cell is another world."""
     facts = _facts()
-    with _held_inside(facts) as sandbox:
-        # Beside the running holder, in the same workspace.
-        found = _verdicts(sandbox.run_code(source("neighbours"), envs=given(**facts)))
-    through = {name for name, (kind, _) in found.items() if kind == "through"}
-    assert through == {"file-in-workspace"}
+    with _held_inside(facts) as sandbox, holdfast.Sandbox.create() as other:
+        within = _through(sandbox.commands.run(**_look(facts)))
+        beside = {
+            "a command of another sandbox": other.commands.run(**_look(facts)),
+            "code of another sandbox": other.run_code(source("neighbours"), envs=given(**facts)),
+            "a one-shot command": holdfast.run_command(**_look(facts)),
+            "one-shot code": holdfast.run_code(source("neighbours"), envs=given(**facts)),
+        }
+        found = {who: _through(ran) for who, ran in beside.items()}
+    # The control; a cell has no posix queue, see the holder.
+    assert within == set(attack_names("neighbours")) - {"posix-queue"}
+    assert found == {who: set() for who in beside}
+
+
+@pytest.mark.requirement("ISO-7")
+def test_one_shot_runs_beside_each_other_see_nothing_of_each_other(tmp_path: Path) -> None:
+    """The holder is a one-shot run as well: cells of the same recipe, from the same template."""
+    facts, ready = _facts(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(
+            holdfast.run_code,
+            source("holder"),
+            envs={**given(**facts), "HELD": f"{facts['mark']}-variable"},
+            workspace=f"{tmp_path}:rw",  # only by it can the holder be told to end
+            on_stdout=lambda _text: ready.set(),
+        )
+        holding.add_done_callback(lambda _: ready.set())
+        assert ready.wait(20)
+        assert not holding.done(), holding.result()
+        found = _through(holdfast.run_code(source("neighbours"), envs=given(**facts)))
+        (tmp_path / "end").touch()
+        held = holding.result(20)
+    assert (held.status.value, held.stdout) == ("ok", "ready\n"), held.stderr
+    assert found == set()
 
 
 @pytest.mark.requirement("ISO-7", "ISO-10")
+@pytest.mark.only_on("cold", reason="cells of one template share its host uid, as documented")
 def test_concurrent_sandboxes_run_under_different_host_uids() -> None:
     """One uid for two cells would share quotas, and whatever the kernel keeps by uid."""
     if os.geteuid() != 0:

@@ -65,7 +65,7 @@ def host_things() -> Iterator[dict[str, object]]:
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", attack_names("processes"))
 def test_no_process_outside_is_seen_or_reached_and_init_is_closed(
-    name: str, who: str, host_things: dict[str, object], remember: Remember
+    name: str, who: str, path: str, host_things: dict[str, object], remember: Remember
 ) -> None:
     def without_walls() -> Verdicts:
         return outside("processes", target=host_things["victim"], **host_things)
@@ -73,7 +73,7 @@ def test_no_process_outside_is_seen_or_reached_and_init_is_closed(
     def within() -> Verdicts:
         return inside("processes", who=who, options={}, target=1, **host_things)
 
-    judge(name, remember("processes", without_walls), remember(("processes", who), within))
+    judge(name, remember("processes", without_walls), remember(("processes", who, path), within))
 
 
 @pytest.mark.requirement("ISO-5")

@@ -19,6 +19,7 @@ import anyio
 import pytest
 
 import holdfast
+from adversarial.conftest import end_what_waits, enter_home
 from conftest import need
 from holdfast.runtime import wiring
 from holdfast.sandbox.native import cgroups
@@ -28,13 +29,23 @@ ROUNDS = 20
 LONG_S = 60
 
 # A range of uids that no other Holdfast on this machine uses, so that what is found is ours.
-UID_BASE = 1_200_000_000 + os.getpid() * 100
+UIDS = 20_000
+UID_BASE = 1_200_000_000 + os.getpid() % 100_000 * UIDS
 
 
 @pytest.fixture(scope="module", autouse=True)
 def host_can_run() -> None:
     need(shutil.which("bwrap"), "bubblewrap")
     need(cgroups.choose(cgroups.gather()).way != "none", "cgroups with memory, pids and cpu")
+
+
+@pytest.fixture(autouse=True)
+def state_home(
+    path: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """One for each test on both paths: what is found in it was left by this test."""
+    yield enter_home(tmp_path_factory.mktemp("holdfast-home"), path, monkeypatch)
+    end_what_waits()
 
 
 @pytest.fixture
@@ -57,14 +68,21 @@ def _alive() -> list[str]:
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            ours = UID_BASE <= os.stat(f"/proc/{name}").st_uid < UID_BASE + 100
+            ours = UID_BASE <= _uid_of(name) < UID_BASE + UIDS
             state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
             if ours and state != "Z":  # the dead have a test of their own, below
                 found.append(Path(f"/proc/{name}/cmdline").read_bytes().decode("utf-8", "replace"))
     return found
 
 
+def _uid_of(pid: str) -> int:
+    """Not the owner of its directory: what cannot be dumped, as init and zygote, is root's there."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("\nUid:\t")[2].split()[0])
+
+
 def _groups(names: set[str]) -> list[str]:
+    """Groups of these runs and templates; those of a template's cells lie in its own."""
     return [
         f"{base}/holdfast/{name}"
         for base in set(cgroups.choose(cgroups.gather()).bases.values())
@@ -78,12 +96,14 @@ def _recorded(home: str) -> set[str]:
 
 
 def _left(home: str, project: Path | None = None) -> dict[str, object]:
-    spares.close()  # it waits for the next run and is alive
+    waiting = _recorded(home)
+    end_what_waits()
     with open("/proc/self/mounts", encoding="utf-8") as file:
         mounts = [line for line in file if home in line or (project and str(project) in line)]
     left: dict[str, object] = {
         "processes": _alive(),
         "mounts": mounts,
+        "groups": _groups(waiting),
         "runs": sorted(_recorded(home)),
         "workspaces": os.listdir(f"{home}/workspaces"),
         "placeholders": [n for n in os.listdir(f"{home}/placeholders") if n != ".lock"],
@@ -94,7 +114,7 @@ def _left(home: str, project: Path | None = None) -> dict[str, object]:
 
 
 def _nothing(project: Path | None = None) -> dict[str, object]:
-    kinds = ("processes", "mounts", "runs", "workspaces", "placeholders")
+    kinds = ("processes", "mounts", "groups", "runs", "workspaces", "placeholders")
     nothing: dict[str, object] = {kind: [] for kind in kinds}
     return nothing if project is None else {**nothing, "project": ["README"]}
 
@@ -139,8 +159,10 @@ _REAPER = """
 import ctypes, os, sys, holdfast
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: orphans come to us
 done = holdfast.run_command(["sleep", "60"], timeout=0.4, config=sys.argv[1])
+from holdfast.sandbox.native import pool
 from holdfast.sandbox.native.standing import spares
-spares.close()  # it waits for the next run and is alive
+spares.close()  # they wait for the next run and are alive
+pool.close_all()
 try:
     print(done.limit, os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT))
 except ChildProcessError:

@@ -83,10 +83,12 @@ def servers() -> Iterator[dict[str, object]]:
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", attack_names("network"))
 def test_no_network_is_reachable(
-    name: str, who: str, servers: dict[str, object], remember: Remember
+    name: str, who: str, path: str, servers: dict[str, object], remember: Remember
 ) -> None:
     control = remember("network", lambda: outside("network", control=True, **servers))
-    verdicts = remember(("network", who), lambda: inside("network", who=who, options={}, **servers))
+    verdicts = remember(
+        ("network", who, path), lambda: inside("network", who=who, options={}, **servers)
+    )
     judge(name, control, verdicts)
 
 

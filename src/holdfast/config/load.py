@@ -114,6 +114,11 @@ class _Source:
         return shlex.quote(self.shown) if self.named else self.shown
 
 
+def candidates(file: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The files that `load_settings` would read."""
+    return (_find(file, environ).path,)
+
+
 def _find(file: str | None, environ: Mapping[str, str]) -> _Source:
     named = file if file is not None else environ.get("HOLDFAST_CONFIG") or None
     if named is not None:

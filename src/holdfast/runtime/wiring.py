@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from holdfast.audit.log import AuditLog
-from holdfast.config.load import load_settings
+from holdfast.config.load import candidates, load_settings
 from holdfast.config.models import Settings
 from holdfast.core.errors import ConfigError, HoldfastError
+from holdfast.core.home import SHAPING, state_path
 from holdfast.core.limits import Limits
 from holdfast.core.types import Principal, WorkspaceRequest, new_id
 from holdfast.guard.passive import PassiveGuard
@@ -26,6 +27,7 @@ from holdfast.sandbox.governor import Governor
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, Path
 from holdfast.sandbox.native.native import NativeSandbox
 from holdfast.sandbox.native.pool import Pool
+from holdfast.sandbox.native.template import PYTHON, SHELL
 from holdfast.sandbox.protected import Protection
 from holdfast.sandbox.runs import RunLedger
 from holdfast.sandbox.workspace import Workspaces, WorkspaceSettings
@@ -47,6 +49,17 @@ class House:
     audit: AuditLog
     protection: Protection
     pool: Pool
+    native: NativeSettings
+
+    def warm_up(self) -> None:
+        """For a process that will serve many runs: start the templates now, in the background."""
+        if self.native.path != "cold":
+            self.pool.warm_up(PYTHON, SHELL)
+
+    def close(self) -> None:
+        """End its templates, and with them every cell that is left."""
+        self.pool.close()
+        self.audit.close()
 
     @contextmanager
     def session(self, request: WorkspaceRequest) -> Iterator[str]:
@@ -71,23 +84,17 @@ class House:
 
 def shared_house(config: str | None = None, profile: str | None = None) -> House:
     """One house for all sandboxes of a process that are configured alike."""
-    return _shared(config, profile, *(os.environ.get(name) for name in _SHAPING))
-
-
-# Another value of one of these is another house.
-_SHAPING = (
-    "HOLDFAST_HOME",
-    "HOLDFAST_CONFIG",
-    "XDG_STATE_HOME",
-    "XDG_CONFIG_HOME",
-    "HOME",
-    "HOLDFAST_PATH",
-)
+    return _shared(config, profile, *(os.environ.get(name) for name in SHAPING))
 
 
 @functools.cache
 def _shared(config: str | None, profile: str | None, *_shaping: str | None) -> House:
     return open_house(config=config, profile=profile)
+
+
+def settings_files(config: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The files whose change would make another runtime."""
+    return candidates(config, environ)
 
 
 @functools.cache
@@ -102,9 +109,7 @@ def principal(interface: str) -> Principal:
 
 def state_home(environ: Mapping[str, str]) -> str:
     """`$HOLDFAST_HOME`, else the XDG state folder; made 0700, refused if others may write to it."""
-    home = environ.get("HOLDFAST_HOME") or os.path.join(
-        environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "holdfast"
-    )
+    home = state_path(environ)
     try:
         os.makedirs(home, mode=0o700, exist_ok=True)
         info = os.stat(home)

@@ -15,7 +15,14 @@ from holdfast.core.limits import LimitName, Limits
 from holdfast.core.types import Action, ErrorInfo, Outcome, Status, WorkspaceMode
 from holdfast.interfaces.cli.main import REFUSED
 from holdfast.interfaces.cli.streams import Relay
-from holdfast.interfaces.cli.telling import UNWRITABLE, failed, print_json, say, tell_error
+from holdfast.interfaces.cli.telling import (
+    UNWRITABLE,
+    error_line,
+    failed,
+    print_json,
+    say,
+    tell_error,
+)
 from holdfast.interfaces.cli.terminal import one_line
 from holdfast.runtime.wiring import House
 
@@ -116,29 +123,43 @@ def exit_code(outcome: Outcome) -> int:
 
 
 def _stopped(house: House, action: Action, number: Signals, *, as_json: bool) -> int:
-    message = f"the run was ended by {number.name}; nothing of it is left"
     kept = None
     if action.workspace.mode is WorkspaceMode.COPY_ON_WRITE:
         with suppress(HoldfastError):  # ended before there was a workspace
             kept = house.store.session(action.id).id
+    return tell_stopped(number, kept, as_json=as_json)
+
+
+def tell_stopped(number: Signals, kept: str | None, *, as_json: bool) -> int:
+    """A signal ended the run; returns the exit code that says so."""
+    message = f"the run was ended by {number.name}; nothing of it is left"
     if as_json:
         print_json(failed(ErrorInfo("HF-INTERRUPTED", message), workspace_id=kept).to_json())
         return 128 + number
     say(message)
     if kept is not None:
-        _tell_kept(kept)
+        say(kept_line(kept))
     return 128 + number
 
 
 def _tell(action: Action, outcome: Outcome) -> None:
-    for finding in outcome.findings:
-        say(one_line(f"{finding.message} [{finding.category}, {finding.severity}]"))
+    for note in notes_of(action, outcome):
+        say(note)
+
+
+def notes_of(action: Action, outcome: Outcome) -> list[str]:
+    """What a person is told beside the program's own output."""
+    notes = [
+        one_line(f"{finding.message} [{finding.category}, {finding.severity}]")
+        for finding in outcome.findings
+    ]
     if outcome.limit is not None:
-        say(limit_line(outcome.limit, action.limits))
+        notes.append(limit_line(outcome.limit, action.limits))
     if outcome.error is not None:
-        tell_error(outcome.error, as_json=False)
+        notes.append(error_line(outcome.error))
     if action.workspace.mode is WorkspaceMode.COPY_ON_WRITE and outcome.workspace_id is not None:
-        _tell_kept(outcome.workspace_id)
+        notes.append(kept_line(outcome.workspace_id))
+    return notes
 
 
 def limit_line(limit: LimitName, limits: Limits) -> str:
@@ -149,5 +170,6 @@ def limit_line(limit: LimitName, limits: Limits) -> str:
     return f"ended by the {name} limit ({value}); raise it with {option}"
 
 
-def _tell_kept(workspace_id: str) -> None:
-    say(f"changes kept as {workspace_id}; see them with: holdfast diff {workspace_id}")
+def kept_line(workspace_id: str) -> str:
+    """Where the changes of a copy-on-write run are."""
+    return f"changes kept as {workspace_id}; see them with: holdfast diff {workspace_id}"

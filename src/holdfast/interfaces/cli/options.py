@@ -159,14 +159,27 @@ class SandboxOptions:
                 code="HF-NO-POLICY-ENGINE",
             )
 
+    def typed(self) -> dict[str, Any]:
+        """For a supervisor with another working directory: names made absolute."""
+        words = {name: getattr(self, name) for name in self.__slots__}
+        for name in ("config", "workspace"):
+            if words[name]:
+                words[name] = os.path.abspath(words[name])
+        return words
+
     def open_house(self) -> House:
         """The runtime as configured; its imports are heavy, so they wait until now."""
         from holdfast.runtime.wiring import open_house  # noqa: PLC0415  # see above
 
         return open_house(config=self.config, profile=self.profile)
 
-    def action(self, house: House, want: RunCommand | RunCode) -> Action:
-        """What the runtime is asked for; standard input is read last, as it may take its time."""
+    def action(
+        self, house: House, want: RunCommand | RunCode, *, stdin: bytes | None = None
+    ) -> Action:
+        """What the runtime is asked for; standard input is read last, as it may take its time.
+
+        `stdin` is what somebody else has read of it already.
+        """
         from holdfast.core.types import Action  # noqa: PLC0415  # keeps --help quick
         from holdfast.interfaces.requests import parse_workspace, with_limits  # noqa: PLC0415
         from holdfast.runtime.wiring import principal  # noqa: PLC0415  # heavy
@@ -189,7 +202,7 @@ class SandboxOptions:
             limits=limits,
             env=_variables(self.env),
             allow_domains=self.allow_domain,
-            stdin=self._input(house),
+            stdin=self._input(house) if stdin is None else stdin,
         )
 
     def _input(self, house: House) -> bytes | None:

@@ -19,6 +19,7 @@ from holdfast.interfaces.cli.options import (
 )
 
 _DEFAULT_LANGUAGE = "python"
+_MOST_REMOTE_BYTES = 64 * 1024 * 1024
 
 
 @click.command(
@@ -63,13 +64,27 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
         )
     extension = os.path.splitext(file or "")[1].lower()
     name = canonical(language or BY_EXTENSION.get(extension, _DEFAULT_LANGUAGE))
+    from holdfast.interfaces.cli.remotely import (  # noqa: PLC0415  # keeps --help quick
+        run_remotely,
+        supervisor_link,
+        want_supervisor,
+    )
+
+    link = supervisor_link()
+    if link is not None and file != "-":
+        source = _source(text, file, most_bytes=_MOST_REMOTE_BYTES)
+        ended = run_remotely(link, options, {"kind": "code", "language": name}, source)
+        if ended is not None:
+            return ended
     from holdfast.core.types import RunCode  # noqa: PLC0415  # keeps --help quick
     from holdfast.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
 
     house = options.open_house()
     source = _source(text, file, most_bytes=house.settings.sandbox.max_code_bytes)
     action = options.action(house, RunCode(name, source))
-    return execute(house, action, as_json=options.as_json)
+    ended = execute(house, action, as_json=options.as_json)
+    want_supervisor()
+    return ended
 
 
 def _source(text: str | None, file: str | None, *, most_bytes: int) -> bytes:

@@ -39,9 +39,24 @@ def run(ctx: click.Context, /, command: tuple[str, ...], **typed: Any) -> int:  
         return REFUSED
     if not command:
         raise BadInput("no command was given", mend="Write it after `--`.", code="HF-USAGE")
+    from holdfast.interfaces.cli.remotely import (  # noqa: PLC0415  # keeps --help quick
+        run_remotely,
+        supervisor_link,
+        want_supervisor,
+    )
+
+    link = supervisor_link()
+    if link is not None:
+        want: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": "/workspace"}
+        want |= {"background": False, "terminal": None}
+        ended = run_remotely(link, options, want, b"")
+        if ended is not None:
+            return ended
     from holdfast.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
     from holdfast.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
 
     house = options.open_house()
     action = options.action(house, RunCommand(command))
-    return execute(house, action, as_json=options.as_json)
+    ended = execute(house, action, as_json=options.as_json)
+    want_supervisor()
+    return ended

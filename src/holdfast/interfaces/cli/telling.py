@@ -35,8 +35,13 @@ def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
             as_json = False
     if as_json:
         return
+    say(error_line(error))
+
+
+def error_line(error: ErrorInfo) -> str:
+    """An error and its mend, for a person."""
     mend = f"\n  mend: {one_line(error.mend)}" if error.mend else ""
-    say(f"{error.message} [{error.code}]{mend}")
+    return f"{error.message} [{error.code}]{mend}"
 
 
 def failed(error: ErrorInfo, *, workspace_id: str | None = None) -> Outcome:

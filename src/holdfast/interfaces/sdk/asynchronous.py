@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Self, TypedDict, Unpack
@@ -10,54 +11,44 @@ import anyio
 
 from holdfast.core.errors import BadInput
 from holdfast.core.languages import canonical
-from holdfast.core.limits import Limits
 from holdfast.core.text import to_bytes
 from holdfast.core.types import (
     Action,
-    ErrorInfo,
     FileOperation,
     Outcome,
     OutputSink,
     ProcessOperation,
     RunCode,
     RunCommand,
-    Status,
+    check_id,
 )
 from holdfast.interfaces.requests import parse_workspace, with_limits
 from holdfast.interfaces.sdk.commands import AsyncCommands, argv_of
 from holdfast.interfaces.sdk.execution import Execution, TextSink, text_sink
 from holdfast.interfaces.sdk.files import AsyncFiles
-from holdfast.interfaces.sdk.live import LiveActions
+from holdfast.interfaces.sdk.hosting import Host, LocalHost
 from holdfast.interfaces.sdk.tools import HostFunction, ToolBroker
 from holdfast.runtime import wiring
+
+
+class SandboxSpec(TypedDict):
+    """What shapes a sandbox, wherever it is made."""
+
+    workspace: str | None
+    allow_domains: list[str]
+    envs: dict[str, str]
+    timeout: float | None
+    memory: str | int | None
+    limits: dict[str, float]
 
 
 class AsyncSandbox:
     """A live sandbox: its files, variables and processes stay until it ends."""
 
-    def __init__(
-        self,
-        house: wiring.House,
-        *,
-        limits: Limits,
-        envs: Mapping[str, str],
-        allow_domains: tuple[str, ...],
-        language: str,
-        stack: AsyncExitStack,
-        session_id: str,
-        tools: ToolBroker | None = None,
-    ) -> None:
-        self._tools = tools
-        self._house = house
-        self._limits = limits
-        self._envs = envs
-        self._allow_domains = allow_domains
+    def __init__(self, host: Host, *, language: str) -> None:
+        self._host = host
         self._language = language
-        self._stack = stack
-        self._principal = wiring.principal("sdk")
-        self._alive = True
-        self._live = LiveActions()
-        self.id = session_id
+        self.id = host.id
         self.commands = AsyncCommands(self)
         self.files = AsyncFiles(self)
 
@@ -75,24 +66,88 @@ class AsyncSandbox:
         config: str | None = None,
         limits: Mapping[str, float] | None = None,
         tools: Mapping[str, HostFunction] | None = None,
+        keep_alive: float | None = None,
     ) -> _Creation:
-        """A sandbox to be awaited or entered: `async with AsyncSandbox.create() as sbx`."""
+        """A sandbox to be awaited or entered: `async with AsyncSandbox.create() as sbx`.
+
+        With `keep_alive` it lives in the user's supervisor, not in this process: any process of
+        the user reaches it with `connect(id)`, until nobody has used it for so many seconds.
+        """
+        options: SandboxSpec = {
+            "workspace": workspace,
+            "allow_domains": list(allow_domains),
+            "envs": dict(envs or {}),
+            "timeout": timeout,
+            "memory": memory,
+            "limits": dict(limits or {}),
+        }
 
         async def make() -> AsyncSandbox:
+            spoken = canonical(language)
+            if keep_alive is not None:
+                if tools:
+                    raise BadInput(
+                        "tools of this process cannot be offered in the supervisor",
+                        mend="Create the sandbox without keep_alive.",
+                        code="HF-NO-REMOTE-TOOLS",
+                    )
+                from holdfast.interfaces.supervisor.remote import RemoteHost  # noqa: PLC0415  # seldom
+
+                places = {"profile": profile, "config": config and os.path.abspath(config)}
+                if workspace is not None:
+                    options["workspace"] = os.path.abspath(workspace)
+                host = await RemoteHost.create(
+                    keep_alive_s=keep_alive,
+                    options={**dict(options), **places, "language": spoken},
+                )
+                return cls(host, language=spoken)
             house = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
-            own = with_limits(house.limits, timeout=timeout, memory=memory, **(limits or {}))
-            stack = AsyncExitStack()
-            session_id = stack.enter_context(house.session(parse_workspace(workspace)))
-            return cls(
-                house,
-                limits=own,
-                envs=dict(envs or {}),
-                allow_domains=tuple(allow_domains),
-                language=canonical(language),
-                stack=stack,
-                session_id=session_id,
-                tools=ToolBroker(tools) if tools else None,
-            )
+            broker = ToolBroker(tools) if tools else None
+            return await cls.create_in(house, language=spoken, tools=broker, **options)
+
+        return _Creation(make)
+
+    @classmethod
+    async def create_in(
+        cls,
+        house: wiring.House,
+        *,
+        workspace: str | None,
+        allow_domains: Sequence[str],
+        envs: Mapping[str, str],
+        timeout: float | None,
+        memory: str | int | None,
+        limits: Mapping[str, float],
+        language: str,
+        tools: ToolBroker | None = None,
+    ) -> AsyncSandbox:
+        """A sandbox of this process, in a runtime that is already there."""
+        own = with_limits(house.limits, timeout=timeout, memory=memory, **limits)
+        stack = AsyncExitStack()
+        session_id = stack.enter_context(house.session(parse_workspace(workspace)))
+        host = LocalHost(
+            house,
+            limits=own,
+            envs=dict(envs),
+            allow_domains=tuple(allow_domains),
+            stack=stack,
+            session_id=session_id,
+            tools=tools,
+        )
+        return cls(host, language=canonical(language))
+
+    @classmethod
+    def connect(cls, sandbox_id: str, *, language: str = "python") -> _Creation:
+        """A sandbox that was made with `keep_alive`, by this or another process of the user.
+
+        Leaving an `async with` block leaves it alive; `kill` ends it.
+        """
+
+        async def make() -> AsyncSandbox:
+            from holdfast.interfaces.supervisor.remote import RemoteHost  # noqa: PLC0415  # seldom
+
+            check_id(sandbox_id, what="sandbox id")
+            return cls(await RemoteHost.connect(sandbox_id), language=canonical(language))
 
         return _Creation(make)
 
@@ -100,7 +155,7 @@ class AsyncSandbox:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.kill()
+        await self._host.leave()
 
     async def run_code(
         self,
@@ -132,10 +187,7 @@ class AsyncSandbox:
 
         Copy-on-write changes are kept.
         """
-        self._alive = False
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._live.end)
-            await self._stack.aclose()
+        await self._host.end()
 
     async def perform(
         self,
@@ -154,11 +206,11 @@ class AsyncSandbox:
 
     def waiting(self) -> AbstractContextManager[None]:
         """For what waits outside of an action: the block is left early when the sandbox ends."""
-        return self._live.entered()
+        return self._host.waiting()
 
     @property
     def alive(self) -> bool:
-        return self._alive
+        return self._host.alive
 
     async def perform_raw(
         self,
@@ -170,29 +222,9 @@ class AsyncSandbox:
         sink: OutputSink | None = None,
     ) -> Outcome:
         """One action through the runtime's steps; the only way anything happens here."""
-        if not self._alive:
-            raise BadInput(
-                "the sandbox was ended", mend="Create a new one.", code="HF-SANDBOX-ENDED"
-            )
-        action = Action(
-            principal=self._principal,
-            want=want,
-            session_id=self.id,
-            limits=with_limits(self._limits, timeout=timeout),
-            env={**self._envs, **(envs or {})},
-            stdin=stdin,
-            allow_domains=self._allow_domains,
-            tools=self._tools.names if self._tools and isinstance(want, RunCode) else (),
+        return await self._host.perform(
+            want, timeout=timeout, envs=envs or {}, stdin=stdin, sink=sink
         )
-        done: list[Outcome] = []
-        with self._live.entered():  # left early when the sandbox is ended
-            done.append(await self._house.runtime.perform(action, sink=sink, tools=self._tools))
-        if done:
-            return done[0]
-        ended = ErrorInfo(
-            "HF-SANDBOX-ENDED", "the sandbox was ended while this ran", "Create a new one."
-        )
-        return Outcome(status=Status.ERROR, action_id=action.id, error=ended)
 
 
 class _Creation:
@@ -211,7 +243,7 @@ class _Creation:
 
     async def __aexit__(self, *_: object) -> None:
         if self._sandbox is not None:
-            await self._sandbox.kill()
+            await self._sandbox.__aexit__()
 
 
 async def run_code(

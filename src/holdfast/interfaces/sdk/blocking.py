@@ -97,8 +97,13 @@ class Sandbox:
         config: str | None = None,
         limits: Mapping[str, float] | None = None,
         tools: Mapping[str, HostFunction] | None = None,
+        keep_alive: float | None = None,
     ) -> Self:
-        """Make a sandbox; use it as a context manager, or call `kill` when done."""
+        """Make a sandbox; use it as a context manager, or call `kill` when done.
+
+        With `keep_alive` it lives in the user's supervisor, not in this process: any process of
+        the user reaches it with `connect(id)`, until nobody has used it for so many seconds.
+        """
 
         async def make() -> AsyncSandbox:
             return await AsyncSandbox.create(
@@ -112,15 +117,28 @@ class Sandbox:
                 config=config,
                 limits=limits,
                 tools=tools,
+                keep_alive=keep_alive,
             )
 
         return cls(_loop.call(make))
+
+    @classmethod
+    def connect(cls, sandbox_id: str, *, language: str = "python") -> Self:
+        """A sandbox that was made with `keep_alive`, by this or another process of the user.
+
+        Leaving a `with` block leaves it alive; `kill` ends it.
+        """
+
+        async def find() -> AsyncSandbox:
+            return await AsyncSandbox.connect(sandbox_id, language=language)
+
+        return cls(_loop.call(find))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
+        _loop.call(self._sandbox.__aexit__)
 
     def run_code(
         self,

@@ -17,8 +17,8 @@ from typing import Literal
 import anyio
 
 from holdfast.core.errors import HoldfastError, SandboxFailed
+from holdfast.core.frames import BadFrame, FrameReader
 from holdfast.core.limits import LimitName, Limits
-from holdfast.sandbox.frames import BadFrame, FrameReader
 from holdfast.sandbox.native import cellplan, groups
 from holdfast.sandbox.native.channels import Channels, Line, Outside
 from holdfast.sandbox.native.keeper import memory_file

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from holdfast.core.errors import HoldfastError
 from holdfast.sandbox.native.housekeeper import Housekeeper
@@ -88,6 +89,21 @@ class Pool:
                     self.housekeeper.do(lambda: self._start_quietly(spec))
                 return None
         return self._start(spec)
+
+    def warm_up(self, *specs: Spec) -> None:
+        """Have templates, and a cell of each, ready before the first call; in the background."""
+        for spec in specs:
+            with self._lock:
+                self._places.setdefault(spec, _Place())
+            self.housekeeper.do(partial(self._warm_up, spec))
+
+    def _warm_up(self, spec: Spec) -> None:
+        with suppress(HoldfastError, OSError):
+            template = self._start(spec)
+            recipe = Recipe(self._settings.usual_limits)
+            with self._lock:
+                self._places[spec].shelves.setdefault(recipe, _Shelf())
+            self._refill(template, recipe)
 
     def _start_quietly(self, spec: Spec) -> None:
         with suppress(HoldfastError, OSError):

@@ -87,3 +87,19 @@ def _read_lines(descriptor: int, on_line: Callable[[str], None], *, ends_at: flo
                     on_line(text)
             if not part:
                 return
+
+
+def start_detached(words: Sequence[str], *, env: Mapping[str, str], cwd: str) -> int:
+    """A process that outlives us: no terminal, no descriptor and no variable of ours."""
+    process = subprocess.Popen(
+        list(words),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=dict(env),
+        cwd=cwd,
+        start_new_session=True,
+        close_fds=True,
+    )
+    process.returncode = 0  # it is not ours to wait for
+    return process.pid

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
+from holdfast.core.frames import BadFrame, FrameReader, FrameTooLong, encode
 from holdfast.core.types import Json, OutputSink
-from holdfast.sandbox.frames import BadFrame, FrameReader, FrameTooLong, encode
 from holdfast.sandbox.native.channels import Outside
 
 _CHUNK_BYTES = 65_536

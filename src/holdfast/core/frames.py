@@ -1,4 +1,4 @@
-"""Frames on the channel between a cell's interpreter and its supervisor. Pure: bytes in, data out.
+"""Frames: between a cell and its supervisor, and between a supervisor and its clients. Pure.
 
 A frame is two lengths (32 bits each, big endian), a JSON object and raw bytes. The other end is
 untrusted code: whatever does not fit the form ends the conversation, and nothing is ever unpickled.

@@ -1,0 +1,207 @@
+"""Has the supervisor carry out what was typed. Light: a warm run takes less than most imports."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from holdfast import __version__
+from holdfast.core.home import SHAPING, state_path
+from holdfast.interfaces.cli.main import REFUSED
+from holdfast.interfaces.supervisor.link import Link, connect
+
+if TYPE_CHECKING:
+    from holdfast.interfaces.cli.options import SandboxOptions
+
+_MOST_INPUT_BYTES = 64 * 1024 * 1024
+_RECENT_S = 600.0
+_STAMP = "last-run"
+
+
+def supervisor_link() -> Link | None:
+    """The supervisor, if one runs and is wanted."""
+    if os.environ.get("HOLDFAST_SUPERVISOR") == "off":
+        return None
+    return connect(os.environ)
+
+
+def want_supervisor() -> None:
+    """After a run without one: who runs again soon will find it waiting."""
+    if os.environ.get("HOLDFAST_SUPERVISOR") == "off":
+        return
+    stamp = os.path.join(state_path(os.environ), _STAMP)
+    recent = False
+    with suppress(OSError):
+        recent = time.time() - os.stat(stamp).st_mtime < _RECENT_S
+    with suppress(OSError):
+        os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        os.utime(stamp)
+    if recent:
+        from holdfast.core.errors import HoldfastError  # noqa: PLC0415  # only here
+        from holdfast.runtime.supervision import start_supervisor  # noqa: PLC0415  # heavy
+
+        with suppress(HoldfastError, OSError):
+            start_supervisor(os.environ, wait=False)
+
+
+def run_remotely(
+    link: Link, options: SandboxOptions, want: Mapping[str, Any], data: bytes
+) -> int | None:
+    """The exit code; None if the supervisor could not take it, and nothing was run."""
+    if not _is_text(want) or not _is_text(options.typed()):
+        return None  # frames carry text; file names that are none are for the path without
+    stdin = None
+    if options.stdin:
+        from holdfast.interfaces.cli.options import read_bounded  # noqa: PLC0415  # loaded already
+
+        stdin = read_bounded(0, _MOST_INPUT_BYTES)
+        if stdin is None:
+            from holdfast.core.errors import BadInput  # noqa: PLC0415  # only here
+
+            raise BadInput(
+                f"standard input is larger than the {_MOST_INPUT_BYTES} bytes allowed",
+                mend="Give the data as a file of the workspace.",
+                code="HF-STDIN-TOO-LARGE",
+            )
+    message = {
+        "do": "run",
+        "version": __version__,
+        "want": want,
+        "options": options.typed(),
+        "shaping": _shaping(),
+        "stdin": None if stdin is None else len(stdin),
+    }
+    ended = _Follower(link, as_json=options.as_json).follow(message, (stdin or b"") + data)
+    if ended is None and stdin is not None:
+        from holdfast.core.errors import SandboxFailed  # noqa: PLC0415  # only here
+
+        raise SandboxFailed(
+            "the supervisor is of another version and has made room",
+            mend="Run it again; standard input was read already.",
+            code="HF-SUPERVISOR-STALE",
+        )
+    return ended
+
+
+def _is_text(words: object) -> bool:
+    try:
+        str(words).encode("utf-8")
+        repr(words).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\\udc" not in repr(words)
+
+
+def _shaping() -> dict[str, str]:
+    found = {name: os.environ[name] for name in SHAPING if name in os.environ}
+    if found.get("HOLDFAST_CONFIG"):
+        found["HOLDFAST_CONFIG"] = os.path.abspath(found["HOLDFAST_CONFIG"])
+    return found
+
+
+class _Follower:
+    """Shows what comes, passes signals on, and ends as the run did."""
+
+    def __init__(self, link: Link, *, as_json: bool) -> None:
+        from holdfast.interfaces.cli.streams import Relay  # noqa: PLC0415  # only where it is used
+
+        self._link = link
+        self._as_json = as_json
+        self._relay = None if as_json else Relay(spinner=True)
+        self._stopped_by: signal.Signals | None = None
+
+    def follow(self, message: Mapping[str, Any], blob: bytes) -> int | None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._stop)
+        try:
+            self._link.send(message, blob)
+        except OSError:
+            return None
+        while True:
+            if self._is_unheard():
+                self._link.close()  # which ends the run
+                return self._unheard()
+            frame = self._link.read()
+            if frame is None:
+                return self._gone()
+            told, data = frame
+            if "stale" in told:
+                return None
+            if "out" in told:
+                if self._relay is not None:
+                    self._relay.send(told["out"], data)
+                continue
+            return self._finish(told)
+
+    def _stop(self, number: int, _frame: object) -> None:
+        self._stopped_by = self._stopped_by or signal.Signals(number)
+        with suppress(OSError):
+            self._link.send({"do": "stop"})
+
+    def _is_unheard(self) -> bool:
+        """Waits for a frame, or for our own output to be of no use to anybody."""
+        if self._relay is None or self._link.has_buffered:
+            return False
+        poll = select.poll()
+        poll.register(self._link.fileno(), select.POLLIN)
+        poll.register(self._relay.over, select.POLLIN)
+        return any(descriptor == self._relay.over for descriptor, _ in poll.poll())
+
+    def _drain(self) -> None:
+        if self._relay is not None:
+            self._relay.close()
+            select.select([self._relay.over], [], [], None if self._stopped_by is None else 1.0)
+
+    def _unheard(self) -> int:
+        assert self._relay is not None  # noqa: S101  # only then can it be unheard
+        if isinstance(self._relay.failure, BrokenPipeError):
+            return 128 + signal.SIGPIPE  # as every tool before `| head`
+        from holdfast.interfaces.cli.telling import UNWRITABLE, tell_error  # noqa: PLC0415  # only here
+
+        tell_error(UNWRITABLE, as_json=False)
+        return REFUSED
+
+    def _gone(self) -> int:
+        from holdfast.core.errors import SandboxFailed  # noqa: PLC0415  # only here
+
+        raise SandboxFailed(
+            "the supervisor ended while this ran, and the run with it",
+            mend="Run it again; a new supervisor is started when one is wanted.",
+            code="HF-SUPERVISOR-GONE",
+        )
+
+    def _finish(self, told: Mapping[str, Any]) -> int:
+        self._drain()
+        if self._relay is not None and self._relay.failure is not None:
+            return self._unheard()
+        if "error" in told:
+            from holdfast.core.errors import HoldfastError  # noqa: PLC0415  # only here
+
+            error = told["error"]
+            raise HoldfastError(error["message"], mend=error["mend"], code=error["code"])
+        if told.get("stopped"):
+            return self._tell_stopped(told.get("workspace_id"))
+        if self._as_json:
+            import json  # noqa: PLC0415  # loaded already
+
+            from holdfast.interfaces.cli.streams import write_all  # noqa: PLC0415  # loaded already
+
+            write_all(1, json.dumps(told["outcome"]).encode("ascii") + b"\n")
+        elif told["notes"]:
+            from holdfast.interfaces.cli.telling import say  # noqa: PLC0415  # only here
+
+            for note in told["notes"]:
+                say(note)
+        return int(told["exit"])
+
+    def _tell_stopped(self, workspace_id: str | None) -> int:
+        from holdfast.interfaces.cli.execute import tell_stopped  # noqa: PLC0415  # heavy, seldom
+
+        number = self._stopped_by or signal.SIGTERM
+        return tell_stopped(number, workspace_id, as_json=self._as_json)

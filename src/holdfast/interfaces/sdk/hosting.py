@@ -1,0 +1,129 @@
+"""Where a sandbox is at home: in this process, or in the user's supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, AsyncExitStack
+from typing import Protocol
+
+import anyio
+
+from holdfast.core.errors import BadInput
+from holdfast.core.limits import Limits
+from holdfast.core.types import (
+    Action,
+    ErrorInfo,
+    FileOperation,
+    Outcome,
+    OutputSink,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    Status,
+)
+from holdfast.interfaces.requests import with_limits
+from holdfast.interfaces.sdk.live import LiveActions
+from holdfast.interfaces.sdk.tools import ToolBroker
+from holdfast.runtime import wiring
+
+Want = RunCommand | RunCode | FileOperation | ProcessOperation
+
+
+class Host(Protocol):
+    """Carries a sandbox's wants to the runtime's steps; the only way anything happens in it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    async def perform(
+        self,
+        want: Want,
+        *,
+        timeout: float | None,
+        envs: Mapping[str, str],
+        stdin: bytes | None,
+        sink: OutputSink | None,
+    ) -> Outcome: ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """For what waits outside of an action: the block is left early when the sandbox ends."""
+
+    async def end(self) -> None:
+        """End the sandbox and everything in it."""
+
+    async def leave(self) -> None:
+        """The caller's block ends: what it made ends, what it only visited does not."""
+
+
+class LocalHost:
+    """A sandbox in this process; it ends with it."""
+
+    def __init__(
+        self,
+        house: wiring.House,
+        *,
+        limits: Limits,
+        envs: Mapping[str, str],
+        allow_domains: tuple[str, ...],
+        stack: AsyncExitStack,
+        session_id: str,
+        tools: ToolBroker | None,
+    ) -> None:
+        self._house = house
+        self._limits = limits
+        self._envs = envs
+        self._allow_domains = allow_domains
+        self._stack = stack
+        self._tools = tools
+        self._principal = wiring.principal("sdk")
+        self._live = LiveActions()
+        self.alive = True
+        self.id = session_id
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return self._live.entered()
+
+    async def perform(
+        self,
+        want: Want,
+        *,
+        timeout: float | None,
+        envs: Mapping[str, str],
+        stdin: bytes | None,
+        sink: OutputSink | None,
+    ) -> Outcome:
+        if not self.alive:
+            raise BadInput(
+                "the sandbox was ended", mend="Create a new one.", code="HF-SANDBOX-ENDED"
+            )
+        action = Action(
+            principal=self._principal,
+            want=want,
+            session_id=self.id,
+            limits=with_limits(self._limits, timeout=timeout),
+            env={**self._envs, **envs},
+            stdin=stdin,
+            allow_domains=self._allow_domains,
+            tools=self._tools.names if self._tools and isinstance(want, RunCode) else (),
+        )
+        done: list[Outcome] = []
+        with self._live.entered():  # left early when the sandbox is ended
+            done.append(await self._house.runtime.perform(action, sink=sink, tools=self._tools))
+        if done:
+            return done[0]
+        ended = ErrorInfo(
+            "HF-SANDBOX-ENDED", "the sandbox was ended while this ran", "Create a new one."
+        )
+        return Outcome(status=Status.ERROR, action_id=action.id, error=ended)
+
+    async def end(self) -> None:
+        self.alive = False
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._live.end)
+            await self._stack.aclose()
+
+    async def leave(self) -> None:
+        await self.end()
