@@ -173,7 +173,15 @@ def open_house(
         workspaces=Workspaces(store, _workspace_settings(settings, protection)),
     )
     return House(
-        runtime, settings, settings.limits.to_limits(), store, ledger, audit, protection, pool
+        runtime,
+        settings,
+        native.usual_limits,
+        store,
+        ledger,
+        audit,
+        protection,
+        pool,
+        native,
     )
 
 

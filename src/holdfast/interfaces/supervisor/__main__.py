@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import signal
 import sys
+from logging.handlers import RotatingFileHandler
 
 import anyio
 
@@ -34,6 +36,14 @@ def main() -> int:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    logging.basicConfig(
+        handlers=[
+            RotatingFileHandler(
+                os.path.join(home, "supervisor.log"), maxBytes=1 << 20, backupCount=1
+            )
+        ],
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
     listening = listen(home)
     if listening is None:
         return 0  # another one was quicker

@@ -138,16 +138,19 @@ def encode_outcome(outcome: Outcome, want: Want | None = None) -> tuple[dict[str
         blob += want.sink.getvalue()
     match payload:
         case bytes():
-            body["payload"] = {"kind": "bytes"}
+            body["payload"] = {"of": "bytes"}
             blob += payload
         case FileEntry() | ProcessInfo() | Transfer():
-            body["payload"] = {"kind": type(payload).__name__, **dataclasses.asdict(payload)}
+            body["payload"] = _told(payload)
         case tuple():
-            items = [{"kind": type(item).__name__, **dataclasses.asdict(item)} for item in payload]
-            body["payload"] = {"kind": "tuple", "items": items}
+            body["payload"] = {"of": "tuple", "items": [_told(item) for item in payload]}
         case _:
-            body["payload"] = {"kind": "plain", "value": payload}
+            body["payload"] = {"of": "plain", "value": payload}
     return body, blob
+
+
+def _told(item: FileEntry | ProcessInfo | Transfer) -> dict[str, Json]:
+    return {"of": type(item).__name__, **dataclasses.asdict(item)}
 
 
 _KINDS = {"FileEntry": FileEntry, "ProcessInfo": ProcessInfo, "Transfer": Transfer}
@@ -191,18 +194,18 @@ def decode_outcome(body: Mapping[str, Any], blob: bytes, want: Want) -> Outcome:
 
 def _payload(told: Mapping[str, Any], rest: bytes) -> object:
     match told:
-        case {"kind": "bytes"}:
+        case {"of": "bytes"}:
             return rest
-        case {"kind": "tuple", "items": items}:
+        case {"of": "tuple", "items": items}:
             return tuple(_item(item) for item in items)
-        case {"kind": "plain", "value": value}:
+        case {"of": "plain", "value": value}:
             return value
         case _:
             return _item(told)
 
 
 def _item(told: Mapping[str, Any]) -> object:
-    fields = {key: value for key, value in told.items() if key != "kind"}
+    fields = {key: value for key, value in told.items() if key != "of"}
     if isinstance(fields.get("command"), Sequence):
         fields["command"] = tuple(fields["command"])
-    return _KINDS[told["kind"]](**fields)
+    return _KINDS[told["of"]](**fields)

@@ -8,6 +8,7 @@ and record it. If it dies, every cell dies with it.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import socket
 import struct
@@ -20,7 +21,7 @@ import anyio
 import anyio.abc
 
 import holdfast
-from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
 from holdfast.core.frames import BadFrame, FrameReader, encode
 from holdfast.core.home import SHAPING, SUPERVISOR_SOCKET
 from holdfast.core.types import ErrorInfo, Json
@@ -31,6 +32,7 @@ from holdfast.interfaces.supervisor.runs import run_typed
 _MOST_FRAME_BYTES = 128 * 1024 * 1024
 _IDLE_S = 900.0
 _LOOK_EVERY_S = 1.0
+_log = logging.getLogger("holdfast.supervisor")
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -142,6 +144,16 @@ class Supervisor:
         except (KeyError, TypeError, ValueError):
             unknown = BadInput("the supervisor was asked for something it does not know")
             await talk.send({"error": dict(ErrorInfo.of(unknown).to_json())})
+        except Exception as error:
+            # A bug met by one client must not end the sandboxes of the others.
+            _log.exception("a request failed")
+            failed = SandboxFailed(
+                "the supervisor failed at this request",
+                mend="Try again; if it stays so, run with HOLDFAST_SUPERVISOR=off and report it.",
+                code="HF-INTERNAL",
+                detail=repr(error),
+            )
+            await talk.send({"error": dict(ErrorInfo.of(failed).to_json())})
 
     async def _dispatch(self, talk: Conversation, message: Mapping[str, Any], blob: bytes) -> None:
         match message.get("do"):
