@@ -182,9 +182,10 @@ def test_a_limit_that_is_no_whole_number_is_refused(name: str):
 @pytest.mark.requirement("AUD-1")
 def test_a_flood_of_names_does_not_push_the_command_out_of_the_record(state_home: str):
     envs = {f"N{number:03}_{'x' * 240}": "1" for number in range(500)}
-    holdfast.run_command(["echo", "the command"], envs=envs)
+    ran = holdfast.run_command(["echo", "the command"], envs=envs)
     with open(f"{state_home}/audit/audit.jsonl", encoding="utf-8") as file:
-        intent = json.loads(file.readline())["body"]
+        own = [line for line in file if ran.outcome.action_id in line]
+    intent = json.loads(own[0])["body"]
     assert intent["command"] == ["echo", "the command"]
 
 

@@ -323,19 +323,28 @@ def test_a_keyboard_interrupt_in_the_main_thread_ends_the_run_before_its_sandbox
 ) -> None:
     main = threading.main_thread().ident
     assert main is not None
-    alive_after: list[str] = []
+    seen: dict[str, list[str]] = {}
+
+    def look(when: str) -> None:
+        seen[when] = [words for words in _alive() if words.startswith("sleep\0")]
+
+    def interrupt(_text: str) -> None:
+        look("before")
+        signal.pthread_kill(main, signal.SIGINT)
+
     with (
         pytest.raises(KeyboardInterrupt),
         holdfast.Sandbox.create(config=config, timeout=10) as sandbox,
     ):
         try:
             sandbox.commands.run(
-                "echo started; sleep 60",
-                on_stdout=lambda _: signal.pthread_kill(main, signal.SIGINT),
+                # A shell that goes on after the word: its `sleep` is a process of its own.
+                "sleep 60 & sleep 0.1; echo started; wait",
+                on_stdout=interrupt,
             )
         finally:
-            alive_after = _alive()
-    assert alive_after == []
+            look("after")  # the sandbox itself, a live cell, ends when it is left
+    assert seen == {"before": ["sleep\x0060\0"], "after": []}
     assert _left(state_home) == _nothing()
 
 
@@ -348,10 +357,12 @@ def test_a_thousand_runs_leave_nothing_in_the_supervisor(config: str, state_home
     house = wiring.shared_house(config)
     for _ in range(20):  # caches, threads and pools are made by the first ones
         assert holdfast.run_command(["true"], config=config).status == "ok"
+    end_what_waits()  # how many cells are kept ready follows demand; they hold descriptors
     gc.collect()
     before, before_kib = _own_state(), _resident_kib()
     for _ in range(1000):
         assert holdfast.run_command(["true"], config=config).status == "ok"
+    end_what_waits()
     gc.collect()
     assert all(now <= then for now, then in zip(_own_state(), before, strict=True))
     assert _resident_kib() - before_kib < 8 * 1024
@@ -402,13 +413,15 @@ def test_nothing_is_left_after_kill_9_of_the_keeper(config: str, state_home: str
     seen: set[str] = set()
 
     def kill_it(_text: str) -> None:
-        spares.close()  # the keeper that is left is this run's
+        spares.close()  # the keeper that is left is this run's, or its template's
         seen.update(_recorded(state_home))
         (keeper,) = [child for child in _children_of(os.getpid()) if _children_of(child)]
         os.kill(int(keeper), signal.SIGKILL)
 
     done = holdfast.run_command("echo on; sleep 60", config=config, on_stdout=kill_it, timeout=30)
     assert done.status.value == "error"
-    assert _groups(seen) == []
     assert len(seen) == 1  # the control: there was a run to be left behind
     assert _left(state_home) == _nothing()
+    # HOLE (warm): `Group.discard` of a template never removes the group of its zygote, so the
+    # template's own stays as well, and the entry by which the next start would sweep it is gone.
+    assert _groups(seen) == []

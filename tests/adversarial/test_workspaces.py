@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from conftest import need
+from holdfast.runtime import wiring
 from holdfast.sandbox.native import cgroups
 
 SECRET = "hunter2-the-secret"
@@ -370,10 +371,13 @@ def test_strange_but_possible_names_work(name: str, mode: str, tmp_path: Path) -
 
 @pytest.mark.requirement("FS-1", "FS-3")
 def test_ten_thousand_files_and_a_deep_tree_are_settled_and_removed(state_home: str) -> None:
+    wiring.shared_house()
+    before = os.listdir(f"{state_home}/workspaces")  # of other tests: changes that are kept
     with holdfast.Sandbox.create() as sandbox:
         done = sandbox.run_code(
             "import os\nfor n in range(10_000): open(f'f{n}', 'x').close()\n"
             "for n in range(300): os.mkdir('d'); os.chdir('d')"
         )
         assert (done.status, done.outcome.findings) == ("ok", ())
-    assert os.listdir(f"{state_home}/workspaces") == []
+        assert len(os.listdir(f"{state_home}/workspaces")) == len(before) + 1
+    assert os.listdir(f"{state_home}/workspaces") == before

@@ -14,12 +14,14 @@ from holdfast import __version__
 from interfaces.test_cli_process import PROGRAM, holdfast
 
 COMMANDS = [
-    *("run", "code", "diff", "apply", "doctor", "audit", "template", "config", "completion")
+    *("run", "code", "diff", "apply", "ps", "logs", "kill", "supervisor"),
+    *("doctor", "audit", "template", "config", "completion"),
 ]
 INNER = [
     *(["audit", name] for name in ("tail", "show", "verify")),
     *(["config", name] for name in ("check", "show", "schema")),
     *(["template", name] for name in ("build", "list", "remove")),
+    *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 
 

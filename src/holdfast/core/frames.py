@@ -43,8 +43,9 @@ def encode(message: Mapping[str, Json], blob: bytes = b"") -> bytes:
 class FrameReader:
     """Turns chunks into frames and never holds more than one frame's bound."""
 
-    def __init__(self, *, max_frame_bytes: int) -> None:
+    def __init__(self, *, max_frame_bytes: int, has_blobs: bool = True) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self._has_blobs = has_blobs
         self._buffer = bytearray()
 
     @property
@@ -58,6 +59,8 @@ class FrameReader:
         while len(self._buffer) >= _HEAD.size:
             text_bytes, blob_bytes = _HEAD.unpack_from(self._buffer)
             end = _HEAD.size + text_bytes + blob_bytes
+            if blob_bytes and not self._has_blobs:
+                raise BadFrame("raw bytes where none are sent")
             if end > self.max_frame_bytes:
                 raise FrameTooLong(f"a frame of {end} bytes")
             if len(self._buffer) < end:

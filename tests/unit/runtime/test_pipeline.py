@@ -80,7 +80,13 @@ class Stage:
         return self._lease("workspace", self)
 
     async def run(
-        self, action: Action, *, slot: Slot, workspace: object, sink: OutputSink | None
+        self,
+        action: Action,
+        *,
+        slot: Slot,
+        workspace: object,
+        sink: OutputSink | None,
+        tools: object = None,
     ) -> RunResult:
         self._step("run")
         await anyio.lowlevel.checkpoint()

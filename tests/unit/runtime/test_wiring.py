@@ -21,7 +21,8 @@ from holdfast.core.types import (
 )
 from holdfast.runtime import wiring
 from holdfast.sandbox.native.cgroups import Choice
-from holdfast.sandbox.native.cold import HostLayers, NativeSandbox, NativeSettings
+from holdfast.sandbox.native.cold import ColdPath
+from holdfast.sandbox.native.layers import HostLayers, NativeSettings, walls_for
 from holdfast.sandbox.runs import RunLedger
 from holdfast.sandbox.workspace import Lease
 
@@ -62,7 +63,7 @@ SETTINGS = {
 def test_a_missing_wall_is_a_refusal_with_its_mend(
     layers: HostLayers, danger: dict[str, bool], code: str, tmp_path: Path
 ) -> None:
-    sandbox = NativeSandbox(NativeSettings(**SETTINGS, **danger), layers, RunLedger(str(tmp_path)))  # type: ignore[arg-type]  # plain keywords
+    sandbox = ColdPath(NativeSettings(**SETTINGS, **danger), layers, RunLedger(str(tmp_path)))  # type: ignore[arg-type]  # plain keywords
     lease = Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
     wanted = Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)))
 
@@ -84,10 +85,9 @@ def test_only_a_setting_called_dangerous_gives_a_wall_up(
     danger: str, landlock: int, choice: Choice, tmp_path: Path
 ) -> None:
     settings = NativeSettings(**SETTINGS, **{danger: True})  # type: ignore[arg-type]  # plain keywords
-    sandbox = NativeSandbox(
-        settings, HostLayers("/usr/bin/bwrap", landlock, choice), RunLedger(str(tmp_path))
+    walls = walls_for(
+        settings, HostLayers("/usr/bin/bwrap", landlock, choice), uid_offset=3, open_files=64
     )
-    walls = sandbox._walls(Slot(3, 1), open_files=64)
     assert (walls.landlock_abi, walls.cgroup) == (landlock, choice.way != "none")
     assert walls.outer.drop_to == (1_900_000_003 if os.geteuid() == 0 else None)
 

@@ -43,7 +43,13 @@ def _none_lives(sandbox_id: str) -> BadInput:
     )
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast ps
+  holdfast ps --json
+"""
+)
 @json_option("Print one JSON object.")
 def ps(as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """List the sandboxes that live in the supervisor."""
@@ -69,7 +75,12 @@ def ps(as_json: bool) -> int:  # noqa: FBT001  # click's signature
     return 0
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast logs sbx_1b2c3d4e5f6g7h8j9kmn
+"""
+)
 @click.argument("sandbox_id", metavar="ID")
 def logs(sandbox_id: str) -> int:
     """Print the last output of a living sandbox (at most 256 KiB)."""
@@ -82,7 +93,12 @@ def logs(sandbox_id: str) -> int:
     return 0
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast kill sbx_1b2c3d4e5f6g7h8j9kmn
+"""
+)
 @click.argument("sandbox_id", metavar="ID")
 def kill(sandbox_id: str) -> int:
     """End a living sandbox and everything in it."""
@@ -94,7 +110,14 @@ def kill(sandbox_id: str) -> int:
     return 0
 
 
-@click.group()
+@click.group(
+    epilog="""\b
+Examples:
+  holdfast supervisor start
+  holdfast supervisor status
+  holdfast supervisor stop
+"""
+)
 def supervisor() -> None:
     """The process in which templates stay warm and sandboxes live long.
 
@@ -103,7 +126,13 @@ def supervisor() -> None:
     """
 
 
-@supervisor.command()
+@supervisor.command(
+    epilog="""\b
+Examples:
+  holdfast supervisor start
+  holdfast supervisor start --foreground
+"""
+)
 @click.option("--foreground", is_flag=True, help="Serve in this process, for a service manager.")
 def start(foreground: bool) -> int:  # noqa: FBT001  # click's signature
     """Start it, if none runs yet."""
@@ -120,7 +149,12 @@ def start(foreground: bool) -> int:  # noqa: FBT001  # click's signature
     return 0
 
 
-@supervisor.command()
+@supervisor.command(
+    epilog="""\b
+Examples:
+  holdfast supervisor stop
+"""
+)
 def stop() -> int:
     """End it, and every sandbox that lives in it."""
     from holdfast.interfaces.cli.telling import say  # noqa: PLC0415  # keeps --help quick
@@ -136,7 +170,12 @@ def stop() -> int:
     return 0
 
 
-@supervisor.command()
+@supervisor.command(
+    epilog="""\b
+Examples:
+  holdfast supervisor status --json
+"""
+)
 @json_option("Print one JSON object.")
 def status(as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """Tell whether it runs."""

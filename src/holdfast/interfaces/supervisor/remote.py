@@ -70,7 +70,8 @@ class RemoteHost:
         answer, blob = await _ask(message, (stdin or b"") + data, sink=sink)
         outcome = answer["outcome"]
         assert isinstance(outcome, dict)  # noqa: S101  # our own process at the other end
-        return decode_outcome(outcome, blob, want)
+        # In a thread, since it may write a whole archive to a file of the caller.s.
+        return await anyio.to_thread.run_sync(decode_outcome, outcome, blob, want)
 
     async def end(self) -> None:
         self.alive = False

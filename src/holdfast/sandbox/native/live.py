@@ -156,7 +156,7 @@ class LiveCell:
                     os.close(descriptor)
             else:
                 task = self._ask("fork", [], wants_stdin=False, is_interpreter=True)
-            reader = FrameReader(max_frame_bytes=self._max_result_bytes)
+            reader = FrameReader(max_frame_bytes=self._max_result_bytes, has_blobs=False)
             found = self._interpreter = Interpreter(task, reader)
         return found
 

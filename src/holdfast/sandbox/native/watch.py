@@ -111,7 +111,7 @@ class Watch:
             stdin=self._stdin,
             sink=sink,
             max_output_bytes=limits.output_bytes,
-            reader=reader or FrameReader(max_frame_bytes=max_result_bytes),
+            reader=reader or FrameReader(max_frame_bytes=max_result_bytes, has_blobs=False),
         ) as traffic:
             traffic.serve_when_ready(self._running.voice(), self._running.hear)
             if request is not None:
