@@ -203,6 +203,8 @@ class Action:
     allow_domains: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     """Names of the host's functions that the code may ask for."""
+    template: str = "python"
+    """The prepared runtime, with its packages, in which Python runs."""
     id: str = field(default_factory=lambda: new_id("act"))
 
 

@@ -21,13 +21,13 @@ from holdfast.guard.passive import PassiveGuard
 from holdfast.policy.explicit import ExplicitPolicy
 from holdfast.runtime.bounds import Bounds
 from holdfast.runtime.pipeline import Runtime
-from holdfast.sandbox import protected
+from holdfast.sandbox import environments, protected
 from holdfast.sandbox.given import identity_of, open_given
 from holdfast.sandbox.governor import Governor
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, Path
 from holdfast.sandbox.native.native import NativeSandbox
 from holdfast.sandbox.native.pool import Pool
-from holdfast.sandbox.native.template import PYTHON, SHELL
+from holdfast.sandbox.native.specs import PYTHON, SHELL
 from holdfast.sandbox.protected import Protection
 from holdfast.sandbox.runs import RunLedger
 from holdfast.sandbox.workspace import Workspaces, WorkspaceSettings
@@ -158,7 +158,7 @@ def open_house(
     audit = AuditLog.open(
         os.path.join(home, "audit"), max_field_bytes=settings.audit.max_field_bytes
     )
-    native, layers = _native_settings(settings, environ), HostLayers.detect()
+    native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     runtime = Runtime(
         bounds=Bounds(
@@ -214,11 +214,12 @@ def _path(environ: Mapping[str, str]) -> Path:
             )
 
 
-def _native_settings(settings: Settings, environ: Mapping[str, str]) -> NativeSettings:
+def _native_settings(settings: Settings, environ: Mapping[str, str], home: str) -> NativeSettings:
     sandbox = settings.sandbox
     return NativeSettings(
         usual_limits=settings.limits.to_limits(),
         path=_path(environ),
+        environment_of=functools.partial(environments.environment_of, home),
         uid_base=sandbox.uid_base,
         tmp_bytes=sandbox.tmp_bytes,
         shm_bytes=sandbox.shm_bytes,

@@ -106,6 +106,13 @@ _SHARED = (
     click.option("--output", **_sizes("Standard output and error together.", "output_bytes")),
     click.option("--open-files", type=int, **_numbers("Files open in a process.", "open_files")),
     click.option("--file-size", **_sizes("Size of one file.", "file_size_bytes")),
+    click.option(
+        "--template",
+        metavar="NAME",
+        default="python",
+        help="Prepared Python with packages of its own; see `holdfast template`.  "
+        "[default: python]",
+    ),
     click.option("--stdin", is_flag=True, help="Give our standard input to the program."),
     json_option("Print one JSON object with the whole result, and nothing else."),
 )
@@ -147,6 +154,7 @@ class SandboxOptions:
     output: str | None
     open_files: int | None
     file_size: str | None
+    template: str
     stdin: bool
     as_json: bool
 
@@ -203,6 +211,7 @@ class SandboxOptions:
             env=_variables(self.env),
             allow_domains=self.allow_domain,
             stdin=self._input(house) if stdin is None else stdin,
+            template=self.template,
         )
 
     def _input(self, house: House) -> bytes | None:

@@ -40,6 +40,7 @@ class SandboxSpec(TypedDict):
     timeout: float | None
     memory: str | int | None
     limits: dict[str, float]
+    template: str
 
 
 class AsyncSandbox:
@@ -63,6 +64,7 @@ class AsyncSandbox:
         timeout: float | None = None,
         memory: str | int | None = None,
         language: str = "python",
+        template: str = "python",
         config: str | None = None,
         limits: Mapping[str, float] | None = None,
         tools: Mapping[str, HostFunction] | None = None,
@@ -80,6 +82,7 @@ class AsyncSandbox:
             "timeout": timeout,
             "memory": memory,
             "limits": dict(limits or {}),
+            "template": template,
         }
 
         async def make() -> AsyncSandbox:
@@ -118,6 +121,7 @@ class AsyncSandbox:
         timeout: float | None,
         memory: str | int | None,
         limits: Mapping[str, float],
+        template: str,
         language: str,
         tools: ToolBroker | None = None,
     ) -> AsyncSandbox:
@@ -133,6 +137,7 @@ class AsyncSandbox:
             stack=stack,
             session_id=session_id,
             tools=tools,
+            template=template,
         )
         return cls(host, language=canonical(language))
 
@@ -274,6 +279,7 @@ class OneShot(TypedDict, total=False):
     on_stdout: TextSink | None
     on_stderr: TextSink | None
     tools: Mapping[str, HostFunction] | None
+    template: str
 
 
 async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
@@ -303,6 +309,7 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
         stdin=None if stdin is None else _bytes(stdin, what="standard input"),
         allow_domains=tuple(options.get("allow_domains", ())),
         tools=broker.names if broker is not None and isinstance(want, RunCode) else (),
+        template=options.get("template", "python"),
     )
     sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
     return Execution.of(await house.runtime.perform(action, sink=sink, tools=broker))

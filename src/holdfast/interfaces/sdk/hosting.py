@@ -71,7 +71,9 @@ class LocalHost:
         stack: AsyncExitStack,
         session_id: str,
         tools: ToolBroker | None,
+        template: str,
     ) -> None:
+        self._template = template
         self._house = house
         self._limits = limits
         self._envs = envs
@@ -108,6 +110,7 @@ class LocalHost:
             stdin=stdin,
             allow_domains=self._allow_domains,
             tools=self._tools.names if self._tools and isinstance(want, RunCode) else (),
+            template=self._template,
         )
         done: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended

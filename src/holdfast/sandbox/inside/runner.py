@@ -166,6 +166,7 @@ class Session:
         self._count += 1
         before = {name: os.environ.get(name) for name in request["env"]}
         os.environ.update(request["env"])
+        sys.path += request.get("paths", ())
         if request["tools"]:
             tools = Tools(self._channel, request["tools"])
             sys.modules["tools"] = tools  # type: ignore[assignment]  # so that `import tools` works too

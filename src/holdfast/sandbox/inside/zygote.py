@@ -26,10 +26,13 @@ WARM_UP = b"import sys\nx = {n: str(n) for n in range(3)}\nprint('', end='')\n1"
 def preload(names: list[str]) -> None:
     """Import what most code imports; what is not there, or does not import, is left out."""
     for name in names:
+        before = set(sys.modules)
         try:
             importlib.import_module(name)
         except Exception as error:
             print(f"not preloaded: {name}: {type(error).__name__}", file=sys.stderr)
+            for half_made in set(sys.modules) - before:
+                del sys.modules[half_made]
 
 
 def load_runner() -> Any:

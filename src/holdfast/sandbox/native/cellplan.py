@@ -34,6 +34,7 @@ _LAYERS = {"/.holdfast/lower": "lower", "/.holdfast/cow": "cow"}
 
 PASSWD_WITHOUT_HOME = "/.holdfast/passwd"
 _CODE_ROOM = 64 * 1024
+_TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
 
@@ -195,6 +196,8 @@ def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
     plan.step("dir", "/workspace")
     _plan_files(plan, job.files)
     plan.step("seal", "/")
+    # For what imports write; each cell covers it with its own.
+    plan.step("tmpfs", "/tmp", f"size={_TEMPLATE_TMP_BYTES},nr_inodes={_SHM_INODES},mode=1777")
     _plan_life(plan, job)
     if not job.argv:
         plan.step("zygote")

@@ -16,6 +16,7 @@ from holdfast.core.ports import Slot, ToolCaller, WorkspaceLease
 from holdfast.core.types import Action, OutputSink, RunResult
 from holdfast.sandbox.native import cellplan, jobs
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
+from holdfast.sandbox.native.specs import python_spec
 from holdfast.sandbox.native.standing import Shape, Standing, spares
 from holdfast.sandbox.native.watch import Watch
 from holdfast.sandbox.runs import RunLedger
@@ -49,7 +50,10 @@ class ColdPath:
             open_files=action.limits.open_files,
         )
         with ExitStack() as stack:
-            shown = tools_for(stack, self._settings, walls.outer.root, program)
+            spec = None
+            if program.is_interpreter:
+                spec = python_spec(action.template, self._settings.environment_of)
+            shown = tools_for(stack, self._settings, walls.outer.root, program, spec)
             shape = Shape(
                 self._ledger,
                 walls.outer,

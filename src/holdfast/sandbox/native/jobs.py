@@ -11,6 +11,7 @@ from holdfast.core.types import Action, Json, RunCode, RunCommand
 from holdfast.sandbox import languages
 from holdfast.sandbox.native import groups, rootfs
 from holdfast.sandbox.native.channels import CHANNEL_FD_INSIDE
+from holdfast.sandbox.native.specs import PACKAGES_INSIDE, PYTHON
 
 
 def program_of(action: Action) -> tuple[languages.Program, bytes]:
@@ -79,8 +80,20 @@ def request(
     """What a one-shot interpreter is told; without `env` it has been started with its own."""
     if not program.is_interpreter:
         return None
-    tools = list(action.tools)
-    return {"code": 1, "once": True, "env": env or {}, "stdin": None, "tools": tools}, code
+    told: dict[str, Json] = {
+        "code": 1,
+        "once": True,
+        "env": env or {},
+        "stdin": None,
+        "tools": list(action.tools),
+        "paths": package_paths(action) if env is None else [],  # else the template has them
+    }
+    return told, code
+
+
+def package_paths(action: Action) -> list[str]:
+    """Where a cold interpreter finds the packages of its template."""
+    return [] if action.template == PYTHON.name else [PACKAGES_INSIDE]
 
 
 def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int, int]:

@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from holdfast.core.errors import BadInput, LayerMissing
@@ -14,6 +14,7 @@ from holdfast.core.limits import Limits
 from holdfast.sandbox import languages
 from holdfast.sandbox.native import cellplan, cgroups, rootfs, seccomp
 from holdfast.sandbox.native._syscalls import landlock_abi
+from holdfast.sandbox.native.specs import PACKAGES_INSIDE, EnvironmentOf, Spec
 
 Path = Literal["auto", "warm", "cold"]
 
@@ -28,6 +29,7 @@ class NativeSettings:
     max_result_bytes: int
     extra_read_only_paths: tuple[str, ...] = ()
     usual_limits: Limits = Limits()
+    environment_of: EnvironmentOf = field(default=lambda _name: None)
     path: Path = "auto"
     """`warm` refuses where no template can be had; `auto` then takes the cold path."""
     dangerously_without_cgroup: bool = False
@@ -95,6 +97,7 @@ def tools_for(
     settings: NativeSettings,
     root: rootfs.HostRoot,
     program: languages.Program | None,
+    spec: Spec | None = None,
 ) -> list[cellplan.Shown]:
     """Directories beyond /usr that the administrator or the language needs, read-only."""
     wanted = [(path, path) for path in settings.extra_read_only_paths]
@@ -103,6 +106,8 @@ def tools_for(
     if program is not None and program.extra_bind is not None:
         outside, inside = program.extra_bind
         wanted.append((os.path.dirname(outside), os.path.dirname(inside)))
+    if spec is not None and spec.site_packages is not None:
+        wanted.append((spec.site_packages, PACKAGES_INSIDE))
     shown = []
     for outside, inside in wanted:
         try:

@@ -16,7 +16,8 @@ from functools import partial
 from holdfast.core.errors import HoldfastError
 from holdfast.sandbox.native.housekeeper import Housekeeper
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings
-from holdfast.sandbox.native.template import Recipe, Spec, Template
+from holdfast.sandbox.native.specs import Spec
+from holdfast.sandbox.native.template import Recipe, Template
 from holdfast.sandbox.native.warmcell import WarmCell
 from holdfast.sandbox.runs import RunLedger
 

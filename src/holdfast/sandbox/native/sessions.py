@@ -32,8 +32,9 @@ from holdfast.sandbox.native.channels import Line
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
 from holdfast.sandbox.native.live import Body, CodeRun, CommandRun, LiveCell
 from holdfast.sandbox.native.pool import Pool
+from holdfast.sandbox.native.specs import python_spec
 from holdfast.sandbox.native.standing import Shape, Standing
-from holdfast.sandbox.native.template import PYTHON, Recipe, Template
+from holdfast.sandbox.native.template import Recipe, Template
 from holdfast.sandbox.native.uids import UidLease
 from holdfast.sandbox.native.warmcell import ForkedCell
 from holdfast.sandbox.native.watch import Watch
@@ -126,6 +127,7 @@ class Sessions:
                 "env": env if is_first else dict(action.env),
                 "stdin": None if action.stdin is None else len(stdin),
                 "tools": list(action.tools),
+                "paths": jobs.package_paths(action) if is_first and cell.body.interpreter else [],
             }
             async with watch_over(action, run) as watch:
                 cell.body.line.say("go")
@@ -231,7 +233,7 @@ class Sessions:
                 raise BadInput(
                     "the sandbox was ended", mend="Create a new one.", code="HF-SANDBOX-ENDED"
                 )
-            template = self._template(mount)
+            template = self._template(action, mount)
             if template is None:
                 body = self._open_cold(action, mount)
             else:
@@ -239,12 +241,13 @@ class Sessions:
             session.cell = LiveCell(body, max_result_bytes=self._settings.max_result_bytes)
             return session.cell
 
-    def _template(self, mount: WorkspaceMount) -> Template | None:
+    def _template(self, action: Action, mount: WorkspaceMount) -> Template | None:
+        spec = python_spec(action.template, self._settings.environment_of)
         if self._settings.path == "cold":
             return None
         if mount.dir_fd is not None and os.geteuid() != 0:
             return None  # an ordinary user cannot hand a mount into another namespace
-        return self._pool.template(PYTHON, wait=self._settings.path == "warm")
+        return self._pool.template(spec, wait=self._settings.path == "warm")
 
     def _open_warm(self, template: Template, action: Action, mount: WorkspaceMount) -> Body:
         cell = ForkedCell(
@@ -295,7 +298,8 @@ class Sessions:
             if standing.group is not None:
                 standing.group.limit(action.limits, io_device=_device(mount))
             with ExitStack() as brief:
-                tools = tools_for(brief, self._settings, walls.outer.root, None)
+                spec = python_spec(action.template, self._settings.environment_of)
+                tools = tools_for(brief, self._settings, walls.outer.root, None, spec)
                 standing.raise_wall(mount, tools)
             home = "/workspace" if mount.home else "/tmp"
             files = jobs.base_files(home=home) | languages.inside_files()

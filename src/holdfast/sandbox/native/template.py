@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 
 from holdfast.core.errors import HoldfastError, LayerMissing, SandboxFailed
@@ -23,6 +23,7 @@ from holdfast.sandbox import languages
 from holdfast.sandbox.native import cellplan, jobs, seccomp
 from holdfast.sandbox.native.keeper import FIRST_SENT_FD, memory_file
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
+from holdfast.sandbox.native.specs import PACKAGES_INSIDE, Spec
 from holdfast.sandbox.native.standing import Shape, Standing
 from holdfast.sandbox.native.uids import UidLease
 from holdfast.sandbox.native.waiting import ready_to_read
@@ -34,33 +35,6 @@ _PRIVATE = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
 # The zygote's own; cells have theirs.
 _ZYGOTE_LIMITS = Limits(memory_bytes=1024 * MIB, processes=256, cpus=2.0)
 
-# What most code imports. Cells share its pages, so a long list costs little.
-_STANDARD = (
-    "abc argparse array ast asyncio base64 bisect calendar cmath collections collections.abc "
-    "concurrent.futures contextlib copy csv dataclasses datetime decimal difflib enum fractions "
-    "functools glob gzip hashlib heapq hmac html io itertools json linecache logging math "
-    "mimetypes numbers operator os.path pathlib pickle pprint queue random re secrets shutil "
-    "signal socket sqlite3 ssl statistics string struct subprocess tempfile textwrap threading "
-    "time timeit traceback types typing unicodedata unittest urllib.parse urllib.request uuid "
-    "warnings weakref xml.etree.ElementTree zipfile zlib"
-).split()
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What a template is made of."""
-
-    name: str
-    is_interpreter: bool
-    """A Python that waits, from which interpreters are forked; else cells start empty."""
-    preload: tuple[str, ...] = ()
-    site_packages: str | None = field(default=None)
-    """A directory of the host's with packages of its own, shown read-only."""
-
-
-SHELL = Spec("shell", is_interpreter=False)
-PYTHON = Spec("python", is_interpreter=True, preload=tuple(_STANDARD))
-_SITE_INSIDE = "/opt/packages"
 _COMMAND = 'exec(compile(open("/.holdfast/zygote.py", "rb").read(), "<holdfast>", "exec")); main()'
 
 
@@ -98,9 +72,7 @@ class Template:
             self.group = self._standing.group
             if self.group is not None:
                 self.group.limit(_ZYGOTE_LIMITS, io_device=None)
-            tools = tools_for(stack, settings, walls.outer.root, None)
-            if spec.site_packages is not None:
-                tools.append(_shown(stack, spec.site_packages, _SITE_INSIDE))
+            tools = tools_for(stack, settings, walls.outer.root, None, spec)
             numbers = self._standing.raise_wall(None, tools)
             self._standing.go(self._plan(walls, numbers))
             ends = self._standing.ends.outside
@@ -127,7 +99,7 @@ class Template:
         env: dict[str, str] = {}
         if self.spec.is_interpreter:
             files |= languages.inside_files() | _zygote_files()
-            paths = [] if self.spec.site_packages is None else [_SITE_INSIDE]
+            paths = [] if self.spec.site_packages is None else [PACKAGES_INSIDE]
             wanted = {"preload": self.spec.preload, "paths": paths}
             files["/.holdfast/template.json"] = json.dumps(wanted).encode()
             argv = (languages.python_inside(), "-I", "-c", _COMMAND)
@@ -245,12 +217,6 @@ class Template:
         for descriptor in self._plans.values():
             os.close(descriptor)
         self._plans.clear()
-
-
-def _shown(stack: ExitStack, outside: str, inside: str) -> cellplan.Shown:
-    descriptor = os.open(outside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    stack.callback(os.close, descriptor)
-    return cellplan.Shown(descriptor, outside, inside, read_only=True, mapped=False)
 
 
 def _read_some(descriptor: int | None) -> str:

@@ -18,7 +18,8 @@ from holdfast.sandbox import languages
 from holdfast.sandbox.native import groups, jobs
 from holdfast.sandbox.native.layers import NativeSettings
 from holdfast.sandbox.native.pool import Pool
-from holdfast.sandbox.native.template import PYTHON, SHELL, Recipe, Spec, Template
+from holdfast.sandbox.native.specs import SHELL, Spec, python_spec
+from holdfast.sandbox.native.template import Recipe, Template
 from holdfast.sandbox.native.warmcell import WarmCell
 from holdfast.sandbox.native.watch import Watch
 
@@ -42,7 +43,7 @@ class WarmPath:
         started = time.monotonic()
         program, code = jobs.program_of(action)
         # (1), (2)
-        template = await self._template(program, workspace)
+        template = await self._template(action, program, workspace)
         if template is None:
             return None
         # (3)
@@ -71,13 +72,13 @@ class WarmPath:
         return replace(result, path="warm")
 
     async def _template(
-        self, program: languages.Program, workspace: WorkspaceLease
+        self, action: Action, program: languages.Program, workspace: WorkspaceLease
     ) -> Template | None:
         if program.extra_bind is not None:
             return None  # what this program needs is not shown in any template
         if workspace.mount.dir_fd is not None and os.geteuid() != 0:
             return None  # an ordinary user cannot hand a mount into another namespace
-        spec = spec_for(program)
+        spec = spec_for(action, self._settings) if program.is_interpreter else SHELL
         must = self._settings.path == "warm"
         found = self._pool.template(spec, wait=False)
         if found is None and must:
@@ -103,5 +104,6 @@ class WarmPath:
         return WarmCell(template, recipe, mount=mount, files=files, io_device=device)
 
 
-def spec_for(program: languages.Program) -> Spec:
-    return PYTHON if program.is_interpreter else SHELL
+def spec_for(action: Action, settings: NativeSettings) -> Spec:
+    """The template that a live cell of this action's session, or its own interpreter, is of."""
+    return python_spec(action.template, settings.environment_of)

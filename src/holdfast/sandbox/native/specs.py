@@ -1,0 +1,61 @@
+"""Which templates there are, and what each is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.core.errors import BadInput
+
+PACKAGES_INSIDE = "/opt/packages"
+
+# What most code imports first. Cells share its pages, but each page is also work at a cell's birth
+# and end, so what few use, and what imports quickly, is left out.
+_STANDARD = """
+    abc argparse ast base64 bisect calendar collections collections.abc contextlib copy csv
+    dataclasses datetime decimal enum fractions functools glob hashlib heapq io itertools json
+    linecache math numbers operator os.path pathlib pickle pprint random re shutil signal statistics
+    string struct subprocess tempfile textwrap threading time traceback types typing urllib.parse
+    uuid warnings weakref zlib
+"""
+_DATA = "numpy numpy.random pandas matplotlib matplotlib.pyplot matplotlib.backends.backend_agg"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a template is made of."""
+
+    name: str
+    is_interpreter: bool
+    """A Python that waits, from which interpreters are forked; else cells start empty."""
+    preload: tuple[str, ...] = ()
+    site_packages: str | None = None
+    """A directory of the host's with packages of its own, shown read-only."""
+
+
+SHELL = Spec("shell", is_interpreter=False)
+PYTHON = Spec("python", is_interpreter=True, preload=tuple(_STANDARD.split()))
+
+EnvironmentOf = Callable[[str], str | None]
+"""The packages that were built for a template, by its name."""
+
+
+def python_spec(name: str, environment_of: EnvironmentOf) -> Spec:
+    """The Python template of this name, or why there is none."""
+    if name == PYTHON.name:
+        return PYTHON
+    if name != "python-data":
+        raise BadInput(
+            f"there is no template {name!r:.60}",
+            mend="`holdfast template list` tells which there are.",
+            code="HF-NO-TEMPLATE",
+        )
+    found = environment_of(name)
+    if found is None:
+        raise BadInput(
+            f"the template {name} was not built yet",
+            mend=f"Build it once: holdfast template build {name}",
+            code="HF-TEMPLATE-NOT-BUILT",
+        )
+    preload = (*PYTHON.preload, *_DATA.split())
+    return Spec(name, is_interpreter=True, preload=preload, site_packages=found)
