@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import random
-import select
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,19 @@ import pytest
 
 import holdfast
 from adversarial.conftest import end_what_waits, enter_home
+from adversarial.leftovers import (
+    UID_BASE,
+    alive,
+    children,
+    children_of,
+    groups,
+    left,
+    nothing,
+    own_state,
+    recorded,
+    resident_kib,
+    until_ended,
+)
 from conftest import need
 from holdfast.runtime import wiring
 from holdfast.sandbox.native import cgroups
@@ -27,10 +39,6 @@ from holdfast.sandbox.native.standing import spares
 
 ROUNDS = 20
 LONG_S = 60
-
-# A range of uids that no other Holdfast on this machine uses, so that what is found is ours.
-UIDS = 20_000
-UID_BASE = 1_200_000_000 + os.getpid() % 100_000 * UIDS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,62 +71,6 @@ def project(tmp_path: Path) -> Path:
     return place
 
 
-def _alive() -> list[str]:
-    """Processes with one of our uids; only root can tell, others have one uid for all."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            ours = UID_BASE <= _uid_of(name) < UID_BASE + UIDS
-            state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
-            if ours and state != "Z":  # the dead have a test of their own, below
-                found.append(Path(f"/proc/{name}/cmdline").read_bytes().decode("utf-8", "replace"))
-    return found
-
-
-def _uid_of(pid: str) -> int:
-    """Not the owner of its directory: what cannot be dumped, as init and zygote, is root's there."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("\nUid:\t")[2].split()[0])
-
-
-def _groups(names: set[str]) -> list[str]:
-    """Groups of these runs and templates; those of a template's cells lie in its own."""
-    return [
-        f"{base}/holdfast/{name}"
-        for base in set(cgroups.choose(cgroups.gather()).bases.values())
-        for name in names
-        if os.path.exists(f"{base}/holdfast/{name}")
-    ]
-
-
-def _recorded(home: str) -> set[str]:
-    return {*os.listdir(f"{home}/runs")} if os.path.isdir(f"{home}/runs") else set()
-
-
-def _left(home: str, project: Path | None = None) -> dict[str, object]:
-    waiting = _recorded(home)
-    end_what_waits()
-    with open("/proc/self/mounts", encoding="utf-8") as file:
-        mounts = [line for line in file if home in line or (project and str(project) in line)]
-    left: dict[str, object] = {
-        "processes": _alive(),
-        "mounts": mounts,
-        "groups": _groups(waiting),
-        "runs": sorted(_recorded(home)),
-        "workspaces": os.listdir(f"{home}/workspaces"),
-        "placeholders": [n for n in os.listdir(f"{home}/placeholders") if n != ".lock"],
-    }
-    if project is not None:
-        left["project"] = sorted(os.listdir(project))
-    return left
-
-
-def _nothing(project: Path | None = None) -> dict[str, object]:
-    kinds = ("processes", "mounts", "groups", "runs", "workspaces", "placeholders")
-    nothing: dict[str, object] = {kind: [] for kind in kinds}
-    return nothing if project is None else {**nothing, "project": ["README"]}
-
-
 ENDS = {
     "a normal end": ("true", {}),
     "a failure": ("exit 3", {}),
@@ -139,8 +91,8 @@ def test_nothing_is_left_after(end: str, config: str, project: Path, state_home:
         ["/bin/sh", "-c", command], workspace=f"{project}:rw", config=config, limits=limits
     )
     assert done.error is None
-    assert _left(state_home, project) == _nothing(project)
-    assert _groups({done.outcome.action_id}) == []
+    assert left(state_home, project) == nothing(project)
+    assert groups({done.outcome.action_id}) == []
 
 
 @pytest.mark.requirement("ISO-8")
@@ -151,8 +103,8 @@ def test_nothing_is_left_when_the_walls_cannot_be_built(
         file.write(f"extra_read_only_paths = ['{project}-missing']\n")
     done = holdfast.run_code("print(1)", workspace=f"{project}:rw", config=config)
     assert (done.status, done.stdout) == ("error", "")
-    assert _left(state_home, project) == _nothing(project)
-    assert _groups({done.outcome.action_id}) == []
+    assert left(state_home, project) == nothing(project)
+    assert groups({done.outcome.action_id}) == []
 
 
 _REAPER = """
@@ -206,8 +158,8 @@ def test_nothing_is_left_after_cancellation(config: str, project: Path, state_ho
 
     anyio.run(all_of_them)
     assert ended == [True] * (ROUNDS + 1)
-    assert _left(state_home, project) == _nothing(project)
-    assert _groups(seen) == []
+    assert left(state_home, project) == nothing(project)
+    assert groups(seen) == []
 
 
 # --- the supervisor itself is ended
@@ -249,23 +201,6 @@ def _wait_for(process: subprocess.Popen[str], word: str) -> None:
     pytest.fail(f"the supervisor ended before it said {word!r}")
 
 
-def _children(pid: int) -> list[int]:
-    """Descriptors of the supervisor's own children: the keepers, which leave last."""
-    found = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
-            with contextlib.suppress(ProcessLookupError):
-                found.append(os.pidfd_open(int(child)))
-    return found
-
-
-def _until_ended(pidfds: list[int]) -> None:
-    for pidfd in pidfds:
-        ended, _, _ = select.select([pidfd], [], [], 20)
-        os.close(pidfd)
-        assert ended, "a keeper outlived its supervisor by 20 s"
-
-
 @pytest.mark.requirement("ISO-8")
 @pytest.mark.slow
 def test_nothing_is_left_after_kill_9_of_the_supervisor_at_any_moment(
@@ -279,15 +214,15 @@ def test_nothing_is_left_after_kill_9_of_the_supervisor_at_any_moment(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(chance.uniform(0, 0.1))  # the moment; nothing is awaited
             os.kill(process.pid, signal.SIGSTOP)  # so that no keeper is born unseen
-            keepers = _children(process.pid)
+            keepers = children(process.pid)
             caught_running += bool(keepers)
-            seen = _recorded(state_home)
+            seen = recorded(state_home)
             process.kill()
-            _until_ended(keepers)
-        assert _alive() == []
+            until_ended(keepers)
+        assert alive() == []
         wiring.open_house(config=config)  # the next start
-        assert _left(state_home, project) == _nothing(project)
-        assert _groups(seen) == []
+        assert left(state_home, project) == nothing(project)
+        assert groups(seen) == []
     assert caught_running > ROUNDS // 4  # the control: most kills hit a run
 
 
@@ -298,23 +233,23 @@ def test_a_signal_to_the_supervisor_ends_the_run_at_once(
 ) -> None:
     with _supervisor(project, config, sleep_s=LONG_S) as process:
         _wait_for(process, "started")
-        assert _alive() != []  # the control: there is something to end
-        keepers = _children(process.pid)
+        assert alive() != []  # the control: there is something to end
+        keepers = children(process.pid)
         process.send_signal(number)
         try:
             process.wait(8)
         except subprocess.TimeoutExpired:
             _until_killed(process, keepers)
             pytest.fail(f"{number.name} did not end the supervisor while its run sleeps")
-        _until_ended(keepers)
-    assert _alive() == []
+        until_ended(keepers)
+    assert alive() == []
     wiring.open_house(config=config)
-    assert _left(state_home, project) == _nothing(project)
+    assert left(state_home, project) == nothing(project)
 
 
 def _until_killed(process: subprocess.Popen[str], keepers: list[int]) -> None:
     process.kill()
-    _until_ended(keepers)
+    until_ended(keepers)
 
 
 @pytest.mark.requirement("ISO-8")
@@ -326,7 +261,7 @@ def test_a_keyboard_interrupt_in_the_main_thread_ends_the_run_before_its_sandbox
     seen: dict[str, list[str]] = {}
 
     def look(when: str) -> None:
-        seen[when] = [words for words in _alive() if words.startswith("sleep\0")]
+        seen[when] = [words for words in alive() if words.startswith("sleep\0")]
 
     def interrupt(_text: str) -> None:
         look("before")
@@ -338,14 +273,13 @@ def test_a_keyboard_interrupt_in_the_main_thread_ends_the_run_before_its_sandbox
     ):
         try:
             sandbox.commands.run(
-                # A shell that goes on after the word: its `sleep` is a process of its own.
-                "sleep 60 & sleep 0.1; echo started; wait",
+                "sleep 60 & until grep -q sleep /proc/$!/comm; do :; done; echo started; wait",
                 on_stdout=interrupt,
             )
         finally:
             look("after")  # the sandbox itself, a live cell, ends when it is left
     assert seen == {"before": ["sleep\x0060\0"], "after": []}
-    assert _left(state_home) == _nothing()
+    assert left(state_home) == nothing()
 
 
 # --- many runs
@@ -359,27 +293,17 @@ def test_a_thousand_runs_leave_nothing_in_the_supervisor(config: str, state_home
         assert holdfast.run_command(["true"], config=config).status == "ok"
     end_what_waits()  # how many cells are kept ready follows demand; they hold descriptors
     gc.collect()
-    before, before_kib = _own_state(), _resident_kib()
+    before, before_kib = own_state(), resident_kib()
     for _ in range(1000):
         assert holdfast.run_command(["true"], config=config).status == "ok"
     end_what_waits()
     gc.collect()
-    assert all(now <= then for now, then in zip(_own_state(), before, strict=True))
-    assert _resident_kib() - before_kib < 8 * 1024
-    assert _left(state_home) == _nothing()
+    assert all(now <= then for now, then in zip(own_state(), before, strict=True))
+    assert resident_kib() - before_kib < 8 * 1024
+    assert left(state_home) == nothing()
     assert len(os.listdir(f"{house.store.home}/governor")) < 5
     with pytest.raises(ChildProcessError):  # no zombie, no keeper
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-
-
-def _own_state() -> tuple[int, int]:
-    return len(os.listdir("/proc/self/fd")), threading.active_count()
-
-
-def _resident_kib() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * (
-        os.sysconf("SC_PAGE_SIZE") // 1024
-    )
 
 
 @pytest.mark.requirement("ISO-8", "ISO-7")
@@ -400,12 +324,7 @@ def test_fifty_runs_at_once_all_end_with_their_own_output(config: str, state_hom
 
     anyio.run(all_at_once)
     assert answers == {number: ("ok", f"[]\ntoken {number}\n") for number in range(50)}
-    assert _left(state_home) == _nothing()
-
-
-def _children_of(pid: int | str) -> list[str]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [child for task in tasks for child in (task / "children").read_text().split()]
+    assert left(state_home) == nothing()
 
 
 @pytest.mark.requirement("ISO-8")
@@ -414,14 +333,14 @@ def test_nothing_is_left_after_kill_9_of_the_keeper(config: str, state_home: str
 
     def kill_it(_text: str) -> None:
         spares.close()  # the keeper that is left is this run's, or its template's
-        seen.update(_recorded(state_home))
-        (keeper,) = [child for child in _children_of(os.getpid()) if _children_of(child)]
+        seen.update(recorded(state_home))
+        (keeper,) = [child for child in children_of(os.getpid()) if children_of(child)]
         os.kill(int(keeper), signal.SIGKILL)
 
     done = holdfast.run_command("echo on; sleep 60", config=config, on_stdout=kill_it, timeout=30)
     assert done.status.value == "error"
     assert len(seen) == 1  # the control: there was a run to be left behind
-    assert _left(state_home) == _nothing()
     # HOLE (warm): `Group.discard` of a template never removes the group of its zygote, so the
     # template's own stays as well, and the entry by which the next start would sweep it is gone.
-    assert _groups(seen) == []
+    assert left(state_home) == nothing()
+    assert groups(seen) == []

@@ -12,6 +12,15 @@ CHANNEL_FD_INSIDE = 3
 _MOST_WORD_BYTES = 256
 
 
+def packet_from(line: socket.socket, most_bytes: int) -> bytes:
+    """The next packet of a non-blocking line; empty at its end.
+
+    The kernel looks for a packet first and for the end after that: of an end that came with a last
+    packet in between it tells only the end. So the end is believed when it is told twice.
+    """
+    return line.recv(most_bytes) or line.recv(most_bytes)
+
+
 class Line:
     """A line to init, and init alone: what it says is believed."""
 
@@ -32,7 +41,7 @@ class Line:
     def heard(self) -> list[str] | None:
         """Init's next word if there is one; empty when it is gone."""
         try:
-            return self.socket.recv(_MOST_WORD_BYTES).decode("ascii", "replace").split()
+            return packet_from(self.socket, _MOST_WORD_BYTES).decode("ascii", "replace").split()
         except BlockingIOError:
             return None
         except OSError:
@@ -42,6 +51,8 @@ class Line:
         """The same, for words with which init hands something over."""
         try:
             said, sent, _flags, _address = socket.recv_fds(self.socket, _MOST_WORD_BYTES, 1)
+            if not said:
+                said, sent, _flags, _address = socket.recv_fds(self.socket, _MOST_WORD_BYTES, 1)
         except BlockingIOError:
             return None, None
         except OSError:

@@ -20,14 +20,16 @@ class Housekeeper:
     """Does small jobs in order; groups of ended cells are removed as soon as the kernel lets us."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._later: list[tuple[float, Callable[[], None]]] = []
         self._leaving: list[tuple[float, Group]] = []
         self._tick = tick
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def do(self, job: Callable[[], None]) -> None:
-        self._jobs.put(job)
+    def do(self, job: Callable[[], None], *, after_s: float = 0.0) -> None:
+        """As soon as its turn comes; `after_s` leaves the processors to whoever waits for them."""
+        self._jobs.put((time.monotonic() + after_s if after_s else 0.0, job))
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -37,7 +39,12 @@ class Housekeeper:
 
     def remove(self, group: Group | None) -> None:
         if group is not None:
-            self.do(lambda: self._leaving.append((time.monotonic(), group)))
+            self.do(lambda: self.leave_to_die(group))
+
+    def leave_to_die(self, group: Group | None) -> None:
+        """For the housekeeper's own jobs: remove it as soon as the kernel lets us."""
+        if group is not None:
+            self._leaving.append((time.monotonic(), group))
 
     def close(self) -> None:
         """Finish what is queued, then stop."""
@@ -51,20 +58,29 @@ class Housekeeper:
         last_tick = time.monotonic()
         while True:
             try:
-                job = self._jobs.get(timeout=_TIDY_EVERY_S if self._leaving else _TICK_S)
+                job = self._jobs.get(timeout=self._pause_s())
                 if job is None:
                     return
-                job()
+                self._later.append(job)
             except queue.Empty:
                 pass
-            except Exception as error:  # noqa: BLE001  # the next job must still be done
-                _log.warning("housekeeping failed: %s", type(error).__name__)
-            self._leaving = [
-                (since, group) for since, group in self._leaving if not _is_removed(since, group)
-            ]
-            if time.monotonic() - last_tick >= _TICK_S:
-                last_tick = time.monotonic()
+            now = time.monotonic()
+            due = [job for job in self._later if job[0] <= now]
+            self._later = [job for job in self._later if job[0] > now]
+            for _due_at, work in due:
+                try:
+                    work()
+                except Exception as error:  # noqa: BLE001  # the next job must still be done
+                    _log.warning("housekeeping failed: %s", type(error).__name__)
+            self._leaving = [each for each in self._leaving if not _is_removed(*each)]
+            if now - last_tick >= _TICK_S:
+                last_tick = now
                 self._tick()
+
+    def _pause_s(self) -> float:
+        if self._later:
+            return max(0.0, min(due_at for due_at, _ in self._later) - time.monotonic())
+        return _TIDY_EVERY_S if self._leaving else _TICK_S
 
 
 def _is_removed(since: float, group: Group) -> bool:

@@ -15,6 +15,7 @@ import anyio
 
 from holdfast.core.errors import HoldfastError, LayerMissing, SandboxFailed
 from holdfast.sandbox.native import cgroups
+from holdfast.sandbox.native.channels import packet_from
 from holdfast.sandbox.native.waiting import ready_to_read
 
 FIRST_SENT_FD = 64  # as in cell/keep.c
@@ -128,7 +129,7 @@ class Keeper:
     def heard(self) -> list[str] | None:
         """The keeper's next word if there is one; empty when it is gone."""
         try:
-            return self._line.recv(_MOST_FRAME_BYTES).decode("ascii", "replace").split()
+            return packet_from(self._line, _MOST_FRAME_BYTES).decode("ascii", "replace").split()
         except BlockingIOError:
             return None
         except OSError:

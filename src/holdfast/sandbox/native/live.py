@@ -196,8 +196,15 @@ class _LiveRun:
     def voice(self) -> int:
         return self._task.channels.status.fileno()
 
+    def likely_end(self) -> int:
+        channel = self._task.channels.channel
+        return self.voice() if channel is None else channel.fileno()
+
     def hear(self) -> bool:
         return self._task.hear()
+
+    def goes_on(self) -> None:
+        self._cell.body.line.say("go")
 
     def counters(self) -> groups.Counters:
         """What the cell has used since the run began."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from holdfast.core.errors import HoldfastError
+from holdfast.sandbox.native.groups import Group
 from holdfast.sandbox.native.housekeeper import Housekeeper
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings
 from holdfast.sandbox.native.specs import Spec
@@ -22,6 +23,8 @@ from holdfast.sandbox.native.warmcell import WarmCell
 from holdfast.sandbox.runs import RunLedger
 
 _MOST_READY = 16
+_BREATH_S = 0.002
+"""The run that has just ended is still being recorded."""
 _MOST_RECIPES = 8
 _FORGET_AFTER_S = 60.0
 _RETRY_AFTER_S = 60.0
@@ -156,8 +159,8 @@ class Pool:
         template, place.template = place.template, None
         shelves, place.shelves = place.shelves, {}
         for shelf in shelves.values():
-            for cell in shelf.cells:
-                self.housekeeper.remove(cell.close())
+            while shelf.cells:
+                self.housekeeper.remove(shelf.cells.popleft().close())
         if template is not None:
             template.close()
 
@@ -182,8 +185,17 @@ class Pool:
             if not shelf.cells:
                 # Somebody may soon come and find nothing: more are wanted.
                 shelf.target = min(shelf.target + 1, _MOST_READY)
-        self.housekeeper.do(lambda: self._refill(template, recipe))
         return found if found is not None else WarmCell(template, recipe)
+
+    def used(self, cell: WarmCell) -> None:
+        """Its run has ended: tidy up, and only now make the next, which costs the same processors."""
+        group = cell.close()
+        after = partial(self._after, cell.template, cell.recipe, group)
+        self.housekeeper.do(after, after_s=_BREATH_S)
+
+    def _after(self, template: Template, recipe: Recipe, group: Group | None) -> None:
+        self._refill(template, recipe)
+        self.housekeeper.leave_to_die(group)
 
     def _forget_oldest(self, place: _Place) -> None:
         while len(place.shelves) > _MOST_RECIPES:
@@ -194,15 +206,20 @@ class Pool:
     def _refill(self, template: Template, recipe: Recipe) -> None:
         while True:
             with self._lock:
-                place = self._places[template.spec]
-                shelf = place.shelves.get(recipe)
-                if shelf is None or place.template is not template:
+                place = self._places.get(template.spec)
+                shelf = None if place is None else place.shelves.get(recipe)
+                if place is None or shelf is None or place.template is not template:
                     return
                 if len(shelf.cells) >= shelf.target:
                     return
             cell = WarmCell(template, recipe)
             with self._lock:
-                shelf.cells.append(cell)
+                is_wanted = place.shelves.get(recipe) is shelf
+                if is_wanted:
+                    shelf.cells.append(cell)
+            if not is_wanted:  # let go of in the meantime
+                self.housekeeper.remove(cell.close())
+                return
 
     def _tick(self) -> None:
         """Let go of what nobody has asked for."""

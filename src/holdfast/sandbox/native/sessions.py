@@ -93,7 +93,6 @@ class Sessions:
                 async with Watch(
                     action, run, workspace, started=started, stdin=action.stdin
                 ) as watch:
-                    cell.body.line.say("go")
                     result = await watch.until_end(
                         sink=sink, max_result_bytes=self._settings.max_result_bytes
                     )
@@ -130,7 +129,6 @@ class Sessions:
                 "paths": jobs.package_paths(action) if is_first and cell.body.interpreter else [],
             }
             async with watch_over(action, run) as watch:
-                cell.body.line.say("go")
                 result = await watch.until_end(
                     sink=sink,
                     max_result_bytes=self._settings.max_result_bytes,

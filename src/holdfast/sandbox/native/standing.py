@@ -149,6 +149,9 @@ class Standing:
     def voice(self) -> int:
         return self.keeper.fileno()
 
+    def likely_end(self) -> int:
+        return self.keeper.fileno()
+
     def hear(self) -> bool:
         match self.keeper.heard():
             case ["fail", step, *rest]:
@@ -161,6 +164,9 @@ class Standing:
 
     def is_ended(self, traffic: Traffic) -> bool:
         return self._is_ended and traffic.is_over
+
+    def goes_on(self) -> None:
+        """Init looks from the start: it was told the program with its plan."""
 
     def counters(self) -> groups.Counters:
         return self.group.counters() if self.group else groups.Counters()

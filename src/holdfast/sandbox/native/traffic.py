@@ -79,6 +79,11 @@ class Traffic:
         return self._poll.fileno()
 
     @property
+    def is_listened_to(self) -> bool:
+        """Somebody wants the output as it comes."""
+        return self._sink is not None
+
+    @property
     def is_over(self) -> bool:
         """Everybody who could write is gone; input that nobody took is of no interest."""
         waiting = self._servants.keys() - {self._channels.stdin}

@@ -55,7 +55,6 @@ class WarmPath:
             ) as watch:
                 # (4)
                 env = jobs.environment(action, program, home=home)
-                cell.line.say("go")
                 if action.stdin is None:
                     cell.channels.close_stdin()
                 if not program.is_interpreter:
@@ -68,7 +67,7 @@ class WarmPath:
                 )
         finally:
             # (6)
-            self._pool.housekeeper.remove(cell.close())
+            self._pool.used(cell)
         return replace(result, path="warm")
 
     async def _template(

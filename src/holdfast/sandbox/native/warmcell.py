@@ -153,6 +153,9 @@ class WarmCell(ForkedCell):
     def voice(self) -> int:
         return self.line.fileno()
 
+    def likely_end(self) -> int:
+        return self.line.fileno()
+
     def hear(self) -> bool:
         match words := self.line.heard():
             case ["exit", *_] | ["noexec", *_] | ["fail", *_]:
@@ -165,6 +168,9 @@ class WarmCell(ForkedCell):
 
     def is_ended(self, traffic: Traffic) -> bool:  # noqa: ARG002  # init's word alone counts
         return self._is_ended
+
+    def goes_on(self) -> None:
+        self.line.say("go")
 
     def counters(self) -> groups.Counters:
         return self.group.counters() if self.group else groups.Counters()

@@ -26,6 +26,7 @@ from holdfast.sandbox.native.conclusion import conclude, limit_of
 from holdfast.sandbox.native.traffic import Traffic
 
 _WATCH_EVERY_S = 0.05
+_MOMENT_S = 0.004
 TEARDOWN_S = 20.0
 
 
@@ -38,10 +39,16 @@ class Running(Protocol):
     def voice(self) -> int:
         """The descriptor on which its end is told."""
 
+    def likely_end(self) -> int:
+        """The descriptor on which a short run's end is noticed first."""
+
     def hear(self) -> bool:
         """Take in what was told, and say whether more may come."""
 
     def is_ended(self, traffic: Traffic) -> bool: ...
+
+    def goes_on(self) -> None:
+        """It is no short run: whoever looks at what fills up inside should begin to."""
 
     def counters(self) -> groups.Counters:
         """What the kernel counted for this run alone."""
@@ -150,6 +157,14 @@ class Watch:
         deadline = self._started + limits.wall_s
         next_walk = math.inf if self._workspace.bounded_by_kernel else 0.0
         is_ending = False
+        if not traffic.is_listened_to:
+            # Most runs are over in a moment. Each word that woke us before their end would take a
+            # processor from them; what they say meanwhile waits in its pipes.
+            with anyio.move_on_after(min(_MOMENT_S, limits.wall_s)):
+                await anyio.wait_readable(self._running.likely_end())
+            traffic.serve()
+        if not self._running.is_ended(traffic):
+            self._running.goes_on()
         while not self._running.is_ended(traffic):
             pause_s = min(_WATCH_EVERY_S, deadline - time.monotonic())
             with anyio.move_on_after(max(0.0, pause_s)) as pause:

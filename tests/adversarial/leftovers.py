@@ -1,0 +1,105 @@
+"""What a run, a cell or a template could leave behind on the host, and how it is found."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from pathlib import Path
+
+from adversarial.conftest import end_what_waits
+from holdfast.sandbox.native import cgroups
+
+# A range of uids that no other Holdfast on this machine uses, so that what is found is ours.
+UIDS = 20_000
+UID_BASE = 1_200_000_000 + os.getpid() % 100_000 * UIDS
+
+
+def alive() -> list[str]:
+    """Processes with one of our uids; only root can tell, others have one uid for all."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            ours = UID_BASE <= uid_of(name) < UID_BASE + UIDS
+            state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
+            if ours and state != "Z":  # the dead have a test of their own
+                found.append(Path(f"/proc/{name}/cmdline").read_bytes().decode("utf-8", "replace"))
+    return found
+
+
+def uid_of(pid: str) -> int:
+    """Not the owner of its directory: what cannot be dumped, as init and zygote, is root's there."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("\nUid:\t")[2].split()[0])
+
+
+def groups(names: set[str]) -> list[str]:
+    """Groups of these runs and templates; those of a template's cells lie in its own."""
+    return [
+        f"{base}/holdfast/{name}"
+        for base in set(cgroups.choose(cgroups.gather()).bases.values())
+        for name in names
+        if os.path.exists(f"{base}/holdfast/{name}")
+    ]
+
+
+def recorded(home: str) -> set[str]:
+    return {*os.listdir(f"{home}/runs")} if os.path.isdir(f"{home}/runs") else set()
+
+
+def left(home: str, project: Path | None = None) -> dict[str, object]:
+    """After everything that waits for a next run was ended."""
+    waiting = recorded(home)
+    end_what_waits()
+    with open("/proc/self/mounts", encoding="utf-8") as file:
+        mounts = [line for line in file if home in line or (project and str(project) in line)]
+    found: dict[str, object] = {
+        "processes": alive(),
+        "mounts": mounts,
+        "groups": groups(waiting),
+        "runs": sorted(recorded(home)),
+        "workspaces": os.listdir(f"{home}/workspaces"),
+        "placeholders": [n for n in os.listdir(f"{home}/placeholders") if n != ".lock"],
+    }
+    if project is not None:
+        found["project"] = sorted(os.listdir(project))
+    return found
+
+
+def nothing(project: Path | None = None) -> dict[str, object]:
+    kinds = ("processes", "mounts", "groups", "runs", "workspaces", "placeholders")
+    empty: dict[str, object] = {kind: [] for kind in kinds}
+    return empty if project is None else {**empty, "project": ["README"]}
+
+
+def children(pid: int) -> list[int]:
+    """Descriptors of the supervisor's own children: the keepers, which leave last."""
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                found.append(os.pidfd_open(int(child)))
+    return found
+
+
+def until_ended(pidfds: list[int]) -> None:
+    for pidfd in pidfds:
+        ended, _, _ = select.select([pidfd], [], [], 20)
+        os.close(pidfd)
+        assert ended, "a keeper outlived its supervisor by 20 s"
+
+
+def children_of(pid: int | str) -> list[str]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [child for task in tasks for child in (task / "children").read_text().split()]
+
+
+def own_state() -> tuple[int, int]:
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def resident_kib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * (
+        os.sysconf("SC_PAGE_SIZE") // 1024
+    )

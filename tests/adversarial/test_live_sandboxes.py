@@ -1,0 +1,374 @@
+"""Attacks on a cell that lives on: its channel, its interpreter, its init, and the time between.
+
+Code in it may lie to the supervisor, ruin its own interpreter and leave processes behind. It harms
+itself: the call ends, the next one works, and a neighbour never notices.
+"""
+
+from __future__ import annotations
+
+import secrets
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+import holdfast
+
+MIB = 1 << 20
+_FRAMES = """
+import json, os, struct, time
+def frame(message, blob=b""):
+    text = json.dumps(message).encode()
+    return struct.pack(">II", len(text), len(blob)) + text + blob
+def say(data):
+    while data: data = data[os.write(3, data):]
+"""
+_HALF = 'struct.pack(">II", 50, 0) + b"{"'
+
+# name: (what the code does, (status, exit code, limit), what becomes of its variables)
+MISDEEDS = {
+    "says that it is done, and goes on": (
+        'say(frame({"done": 1, "exit": 0}))\ntime.sleep(0.5)',
+        ("ok", 0, None),
+        "kept",
+    ),
+    "answers for the next run": (
+        'say(frame({"done": 2, "exit": 0, "value": "forged"}))',
+        ("ok", 0, None),
+        "kept",
+    ),
+    "answers twice": (
+        'say(frame({"done": 1, "exit": 0}) + frame({"done": 1, "exit": 0}))\ntime.sleep(0.2)',
+        ("ok", 0, None),
+        "kept",
+    ),
+    "half a frame": (f"say({_HALF})", ("failed", 137, None), "lost"),
+    "half a head": ('say(b"\\0\\0")', ("limit", 124, "wall"), "lost"),
+    "no frame at all": ('say(b"\\xff" * 64)', ("limit", 137, "output"), "lost"),
+    "a frame that is no JSON": (
+        'say(struct.pack(">II", 4, 0) + b"{{{{")',
+        ("failed", 137, None),
+        "lost",
+    ),
+    "a flood of frames": (
+        "while True: say(frame({}, bytes(60_000)))",
+        ("limit", 137, "output"),
+        "lost",
+    ),
+    "closes the channel": ("os.close(3)", ("failed", 137, None), "lost"),
+    "closes the channel and stays": (
+        "os.close(3)\ntime.sleep(60)",
+        ("failed", 137, None),
+        "lost",
+    ),
+    "closes everything": ("os.closerange(0, 4096)", ("failed", 137, None), "lost"),
+    "ends in the middle of a frame": (f"say({_HALF})\nos._exit(5)", ("failed", 5, None), "lost"),
+    "a child keeps the descriptors": (
+        "if os.fork() == 0: time.sleep(60)\nos._exit(6)",
+        ("failed", 6, None),
+        "lost",
+    ),
+    "a child goes on speaking": (
+        "if os.fork() == 0:\n"
+        "    while True:\n"
+        '        say(frame({"done": 2, "exit": 0, "value": "forged"}))\n'
+        '        os.write(1, b"forged"); time.sleep(0.01)\n'
+        "os._exit(6)",
+        ("failed", 6, None),
+        "lost",
+    ),
+    "kills all it can": (
+        "if os.fork() == 0: time.sleep(60)\nos.kill(-1, 9)\nos.kill(os.getpid(), 9)",
+        ("failed", 137, None),
+        "lost",
+    ),
+    "stops itself": ("os.kill(os.getpid(), 19)", ("limit", 124, "wall"), "lost"),
+    "deaf to an interrupt": (
+        "while True:\n    try: time.sleep(60)\n    except BaseException: pass",
+        ("limit", 124, "wall"),
+        "lost",
+    ),
+}
+
+
+@pytest.mark.requirement("ISO-7", "ISO-9")
+@pytest.mark.parametrize("misdeed", MISDEEDS)
+def test_code_that_misbehaves_on_its_channel_harms_only_itself(misdeed: str) -> None:
+    deed, expected, state = MISDEEDS[misdeed]
+    with holdfast.Sandbox.create(timeout=2) as neighbour, holdfast.Sandbox.create() as sandbox:
+        neighbour.run_code("mine = 6")
+        ran = sandbox.run_code(f"{_FRAMES}mine = 1\n{deed}\n", timeout=2)
+        assert (ran.status.value, ran.exit_code, ran.limit) == expected
+        assert ran.state == state
+        after = sandbox.run_code("6 * 7")
+        assert (after.status.value, after.value, after.stdout) == ("ok", 42, "")
+        kept = sandbox.run_code("'mine' in globals()").value
+        assert kept is (state == "kept")
+        assert neighbour.run_code("mine * 7").value == 42, "its variables are still there"
+    assert ran.outcome.usage.wall_s < 8
+
+
+@pytest.mark.requirement("ISO-9")
+def test_the_channel_is_reached_by_code() -> None:
+    """The control of all the others: a frame that code writes is taken for the runner's."""
+    with holdfast.Sandbox.create() as sandbox:
+        ran = sandbox.run_code(f'{_FRAMES}say(frame({{"done": 1, "exit": 9, "value": "forged"}}))')
+    assert (ran.exit_code, ran.value) == (9, "forged")
+
+
+@pytest.mark.requirement("ISO-9", "ERR-1")
+@pytest.mark.parametrize(
+    "word",
+    ["true", "false", "-1", "256", "1e3", "1.5", "NaN", '"0"', "null", "[]", "{}", "9" * 400],
+)
+def test_exit_code_that_is_none_is_an_outcome_and_not_a_bare_exception(word: str) -> None:
+    # HOLE (`true`, `false`): a bool is an int to isinstance, and `int("True")` raises in `conclude`.
+    text = f'{{"done": 1, "exit": {word}}}'
+    with holdfast.Sandbox.create() as sandbox:
+        ran = sandbox.run_code(
+            f"{_FRAMES}text = {text!r}.encode()\n"
+            'say(struct.pack(">II", len(text), 0) + text)\ntime.sleep(0.2)\n'
+        )
+        assert ran.status.value == "failed"
+        assert ran.exit_code in range(1, 256)
+        assert sandbox.run_code("6 * 7").value == 42
+
+
+_PATCH = """
+import builtins, gc, json, os, random, sys
+frame, found = sys._getframe(), {}
+while frame is not None:
+    me = frame.f_locals.get("self")
+    if type(me).__name__ == "Session": found = {"session": me, "channel": me._channel}
+    frame = frame.f_back
+kind = type(found["session"])
+kind._tell_value = lambda self, value, report: report.update(value="patched", text="patched")
+sys.modules["_holdfast_show"] = sys.modules["json.decoder"] = None
+builtins.MARK = json.MARK = os.MARK = random.MARK = "marked"
+json.dumps.__globals__["MARK"] = json.dumps.__kwdefaults__["indent"] = 7
+random.random = lambda: 4
+sys.path.insert(0, "/tmp/marked")
+sys.settrace(lambda *_: None)
+os.environ["MARK"] = "marked"
+"""
+_LOOK = """
+import builtins, json, os, random, sys
+[hasattr(builtins, "MARK"), hasattr(json, "MARK"), hasattr(os, "MARK"), random.random() == 4,
+ "/tmp/marked" in sys.path, "MARK" in os.environ, json.dumps({}), sys.gettrace() is not None]
+"""
+_CLEAN = [False, False, False, False, False, False, "{}", False]
+
+
+@pytest.mark.requirement("ISO-7")
+def test_code_that_rewrites_the_runner_harms_only_itself() -> None:
+    """The runner and what is preloaded lie in memory that every cell of a template starts with."""
+    with holdfast.Sandbox.create() as older, holdfast.Sandbox.create() as sandbox:
+        older.run_code("pass")
+        assert sandbox.run_code(_PATCH).status.value == "ok"
+        assert sandbox.run_code("1").value == "patched", "the control: it did rewrite its own"
+        assert sandbox.run_code("import os; print(os.environ['MARK'])").stdout == "marked\n"
+        with holdfast.Sandbox.create() as younger:
+            seen = [older.run_code(_LOOK), younger.run_code(_LOOK), holdfast.run_code(_LOOK)]
+        seen.append(holdfast.run_code(_LOOK, limits={"wall_s": 29}))  # of no cell that waited
+    assert [ran.value for ran in seen] == [_CLEAN] * 4
+    assert holdfast.run_code("1").value == 1
+
+
+@pytest.mark.requirement("ISO-7")
+def test_a_new_interpreter_of_the_same_sandbox_starts_clean() -> None:
+    with holdfast.Sandbox.create() as sandbox:
+        sandbox.run_code(_PATCH)
+        sandbox.run_code("import os; os._exit(0)")
+        assert sandbox.run_code(_LOOK).value == _CLEAN
+
+
+@pytest.mark.requirement("ISO-5")
+def test_init_of_a_live_cell_takes_no_signal_and_tells_the_truth() -> None:
+    with holdfast.Sandbox.create() as sandbox:
+        sent = sandbox.run_code(
+            "import os, signal, subprocess, time\n"
+            "child = subprocess.Popen(['sleep', '60'])\n"
+            "child.send_signal(signal.SIGSTOP)\n"
+            "stopped = os.waitpid(child.pid, os.WUNTRACED)[1]\n"  # the control
+            "for number in range(1, 65):\n"
+            "    try: os.kill(1, number)\n"
+            "    except OSError: pass\n"
+            "child.kill(); child.wait()\n"
+            "[os.WIFSTOPPED(stopped), open('/proc/1/stat').read().rsplit(')')[1].split()[0]]\n"
+        )
+        assert sent.value == [True, "S"]
+        ran = sandbox.commands.run("kill -STOP 1; kill -9 -1; exit 7")
+        assert (ran.status.value, ran.exit_code) == ("failed", 7)
+        assert sandbox.run_code("6 * 7").value == 42
+
+
+_STOPPER = """
+import os, signal, time
+mine, end = os.getpid(), time.monotonic() + 20
+print("up", flush=True)
+while time.monotonic() < end:
+    last = int(open("/proc/loadavg").read().split()[4])
+    for pid in range(last, last + 8):
+        try:
+            if pid not in (1, mine): os.kill(pid, signal.SIGSTOP)
+        except OSError: pass
+"""
+
+
+@pytest.mark.requirement("LIM-2", "ISO-5")
+@pytest.mark.slow
+def test_a_process_that_stops_every_newcomer_cannot_hold_init_up() -> None:
+    """Init waits in vfork for its child's exec: a child that is stopped before it never comes back."""
+    # HOLE: init hangs, no limit of the cell is enforced, and the call ends after 41 s (HF-LEFTOVER).
+    with holdfast.Sandbox.create(timeout=1, limits={"cpus": 2, "cpu_s": 60}) as sandbox:
+        assert sandbox.commands.run("echo works").stdout == "works\n"  # the control
+        stopper = sandbox.commands.run(["python3", "-c", _STOPPER], background=True)
+        said, deadline = "", time.monotonic() + 10
+        while "up" not in said and time.monotonic() < deadline:
+            said += stopper.read().stdout
+        ran = [sandbox.commands.run("true")]
+        while len(ran) < 5 and ran[-1].status.value != "error":
+            ran.append(sandbox.commands.run("true"))
+    assert {each.status.value for each in ran} <= {"ok", "limit"}
+    assert max(each.outcome.usage.wall_s for each in ran) < 5
+
+
+@pytest.mark.requirement("LIM-2")
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_no_room_for_processes_is_an_answer_and_not_a_hang(most: int) -> None:
+    with holdfast.Sandbox.create(limits={"processes": most}, timeout=5) as sandbox:
+        first = sandbox.run_code("6 * 7")
+        second = sandbox.commands.run("true")
+        assert (first.status.value, first.value) == ("ok", 42)
+        assert second.status.value in {"ok", "limit", "error"}
+        assert sandbox.run_code("6 * 7").value == 42
+
+
+@pytest.mark.requirement("LIM-2")
+def test_a_fork_bomb_ends_its_own_cell_while_others_start() -> None:
+    """Pids run out in one cell at the moment at which others are made."""
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    with ThreadPoolExecutor(3) as threads:
+        bombs = [
+            threads.submit(holdfast.run_code, bomb, timeout=3, limits={"processes": 40})
+            for _ in range(3)
+        ]
+        while not all(each.done() for each in bombs):
+            done = holdfast.run_code("6 * 7", timeout=20)
+            assert (done.status.value, done.value) == ("ok", 42), done.error
+    assert {each.result().limit for each in bombs} == {"processes"}
+
+
+# --- between the calls
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.requirement("FS-4")
+def test_what_a_process_plants_between_the_calls_is_moved_out(tmp_path: Path) -> None:
+    # HOLE: a workspace is settled after each call only; what comes later stays, and is not told.
+    plant = "mkdir -p new/.git/hooks; echo e > new/.git/hooks/pre-commit; echo e > ordinary"
+    with holdfast.Sandbox.create(workspace=f"{tmp_path}:rw") as sandbox:
+        sandbox.commands.run(f"(until [ -e go ]; do :; done; {plant}; : > done) >/dev/null 2>&1 &")
+        (tmp_path / "go").touch()
+        _until((tmp_path / "done").exists)
+    assert (tmp_path / "ordinary").exists()  # the control: it could write
+    assert not (tmp_path / "new/.git/hooks").exists()
+    assert not (tmp_path / ".git").exists()
+
+
+@pytest.mark.requirement("LIM-1", "LIM-2")
+@pytest.mark.parametrize("mode", ["session", "rw", "cow"])
+def test_a_process_in_the_background_cannot_fill_the_disk(mode: str, tmp_path: Path) -> None:
+    # HOLE: nobody looks between the calls, and the next one counts only what itself has added.
+    workspace = None if mode == "session" else f"{tmp_path}:{mode}"
+    limits = {"disk_bytes": 8 * MIB}
+    with holdfast.Sandbox.create(workspace=workspace, limits=limits, timeout=10) as sandbox:
+        control = sandbox.commands.run("head -c 64M /dev/zero > a")
+        assert (control.status.value, control.limit) == ("limit", "disk")
+        sandbox.commands.run("rm -f a")
+        filler = sandbox.commands.run("head -c 64M /dev/zero > a; sleep 60", background=True)
+        told = filler.wait(timeout=3)
+        seen = sandbox.commands.run("stat -c %s a")
+        size = int(seen.stdout or 0)
+    assert size < 32 * MIB or "disk" in (told.limit, seen.limit)
+
+
+@pytest.mark.requirement("LIM-1")
+def test_input_that_nobody_reads_does_not_hold_the_caller_for_ever() -> None:
+    # HOLE: writing to a program in the background has no deadline; its thread is held as well.
+    with holdfast.Sandbox.create(timeout=2) as sandbox:
+        silent = sandbox.commands.run(["sleep", "60"], background=True)
+        silent.send_stdin("x")  # the control: there is room for some
+        ended = threading.Event()
+
+        def write() -> None:
+            with suppress(holdfast.HoldfastError):
+                silent.send_stdin(b"x" * MIB)
+            ended.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        in_time = ended.wait(6)
+    writer.join(20)
+    assert in_time
+
+
+@pytest.mark.requirement("LIM-2")
+def test_calls_of_a_tool_by_forged_frames_are_bounded() -> None:
+    # HOLE: only those waiting to be taken up are; thousands run at once, each an action with a record.
+    now = most = 0
+
+    async def slow() -> int:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        try:
+            await anyio.sleep(3)
+        finally:
+            now -= 1
+        return 1
+
+    async def run() -> holdfast.Execution:
+        code = f'{_FRAMES}say(frame({{"call": 1, "name": "slow", "args": [], "kwargs": {{}}}}) * 20_000)\n'
+        async with holdfast.AsyncSandbox.create(tools={"slow": slow}, timeout=8) as sandbox:
+            control = await sandbox.run_code("tools.slow()")
+            assert control.value == 1
+            return await sandbox.run_code(textwrap.dedent(code) + "time.sleep(1)")
+
+    anyio.run(run)
+    assert most <= 256
+
+
+@pytest.mark.requirement("ISO-8")
+def test_nothing_of_a_live_sandbox_outlives_it() -> None:
+    mark = f"holdfast-live-{secrets.token_hex(8)}"
+    daemon = f"import os, signal\nos.setsid()\nif os.fork() == 0: signal.pause()  # {mark}"
+    with holdfast.Sandbox.create() as sandbox:
+        sandbox.commands.run(["python3", "-c", daemon], background=True).wait(timeout=10)
+        sandbox.run_code(
+            f"import subprocess; subprocess.Popen(['sleep', '60'], env={{'MARK': {mark!r}}})"
+        )
+        assert len(_marked(mark)) == 2  # the control
+    _until(lambda: _marked(mark) == [])
+
+
+def _marked(mark: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit():
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                if mark.encode() in text:
+                    found.append(entry.name)
+    return found
