@@ -15,10 +15,14 @@ _MOST_WORD_BYTES = 256
 def packet_from(line: socket.socket, most_bytes: int) -> bytes:
     """The next packet of a non-blocking line; empty at its end.
 
-    The kernel looks for a packet first and for the end after that: of an end that came with a last
-    packet in between it tells only the end. So the end is believed when it is told twice.
+    Neither an end nor a reset is believed when it is told once: the kernel looks for a packet first
+    and for the end after that, and tells of a reset (the other end left something of ours unread)
+    before it hands out what the other end has said.
     """
-    return line.recv(most_bytes) or line.recv(most_bytes)
+    with suppress(ConnectionResetError):
+        if packet := line.recv(most_bytes):
+            return packet
+    return line.recv(most_bytes)
 
 
 class Line:
@@ -50,8 +54,10 @@ class Line:
     def heard_with_descriptor(self) -> tuple[list[str] | None, int | None]:
         """The same, for words with which init hands something over."""
         try:
-            said, sent, _flags, _address = socket.recv_fds(self.socket, _MOST_WORD_BYTES, 1)
-            if not said:
+            said, sent = b"", []
+            with suppress(ConnectionResetError):
+                said, sent, _flags, _address = socket.recv_fds(self.socket, _MOST_WORD_BYTES, 1)
+            if not said:  # see `packet_from`
                 said, sent, _flags, _address = socket.recv_fds(self.socket, _MOST_WORD_BYTES, 1)
         except BlockingIOError:
             return None, None
