@@ -28,11 +28,15 @@ def packet_from(line: socket.socket, most_bytes: int) -> bytes:
 class Line:
     """A line to init, and init alone: what it says is believed."""
 
-    def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.setblocking(False)
-        self.inside = theirs.detach()
+    def __init__(self, ours: socket.socket | None = None) -> None:
+        """A new one, or our end of one that somebody else has made."""
+        self.inside = -1
         """The other end, to be sent and then closed with `close_inside`."""
+        if ours is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.inside = theirs.detach()
+        self.socket = ours
+        self.socket.setblocking(False)
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -54,7 +58,7 @@ class Line:
     def heard_with_descriptor(self) -> tuple[list[str] | None, int | None]:
         """The same, for words with which init hands something over."""
         try:
-            said, sent = b"", []
+            said, sent = b"", list[int]()
             with suppress(ConnectionResetError):
                 said, sent, _flags, _address = socket.recv_fds(self.socket, _MOST_WORD_BYTES, 1)
             if not said:  # see `packet_from`
@@ -129,6 +133,25 @@ class Channels:
         stack.callback(self.close_inside)
         self.outside = Outside(self.status, out_r, err_r, line, stdin_w)
         stack.callback(self.outside.close_stdin)
+
+    @classmethod
+    def received(cls, stack: ExitStack, descriptors: Sequence[int]) -> Channels:
+        """Made by a template's keeper: our ends, then those that the program is still to get."""
+        channels = cls.__new__(cls)
+        status, line, out_r, err_r, stdin_w, *inside = descriptors
+        channels.status = Line(socket.socket(fileno=status))
+        channel = socket.socket(fileno=line)
+        channel.setblocking(False)
+        channels.inside = dict(enumerate(inside))
+        channels._open_inside = set(inside)
+        channels.outside = Outside(channels.status, out_r, err_r, channel, stdin_w)
+        stack.callback(channels.status.close)
+        stack.callback(channel.close)
+        for descriptor in (out_r, err_r):
+            stack.callback(os.close, descriptor)
+        stack.callback(channels.close_inside)
+        stack.callback(channels.outside.close_stdin)
+        return channels
 
     def _pair(self, kind: socket.SocketKind) -> tuple[socket.socket, int]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, kind)

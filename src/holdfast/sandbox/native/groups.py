@@ -120,9 +120,33 @@ class Group:
             os.mkdir(path)
         return Group(self.version, directories)
 
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """Where the groups of a template's cells are made."""
+        return tuple(dict.fromkeys((self._nest or {}).values()))
+
+    def named(self, name: str) -> Group:
+        """The group of a cell that somebody else has made beside a template's own."""
+        nest = self._nest or {}
+        return Group(self.version, {controller: f"{b}/{name}" for controller, b in nest.items()})
+
+    def limit_steps(self, limits: Limits, own_processes: int) -> list[tuple[int, str, str, int]]:
+        """(which base, file, value, required) of every limit, for whoever makes such groups."""
+        settings = settings_v1 if self.version == 1 else settings_v2
+        nest, bases = self._nest or {}, self.bases
+        return [
+            (bases.index(nest[controller]), file, value, int(required))
+            for controller, file, value, required in settings(limits, own_processes)
+            if controller in nest
+        ]
+
+    @property
+    def members_name(self) -> str:
+        return "tasks" if self.version == 1 else "cgroup.procs"
+
     def open_members(self) -> list[int]:
         """Files by which whoever writes "0" joins; the right to is the opener's, ours."""
-        name = "tasks" if self.version == 1 else "cgroup.procs"
+        name = self.members_name
         return [os.open(f"{path}/{name}", os.O_WRONLY | os.O_CLOEXEC) for path in self._own]
 
     def is_removed(self) -> bool:

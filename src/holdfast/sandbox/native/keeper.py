@@ -123,6 +123,22 @@ class Keeper:
             raise self.failure(said.decode("ascii", "replace").removeprefix("notree "))
         return trees[0]
 
+    def open_stock(self, plan: bytes, zygote: socket.socket) -> socket.socket:
+        """The line over which it is asked for single-use cells; see cell/stock.c."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        descriptor = memory_file("holdfast-stock", plan)
+        try:
+            sent = [descriptor, theirs.fileno(), zygote.fileno()]
+            socket.send_fds(self._line, [b"s"], sent)
+        except OSError as error:
+            ours.close()
+            raise self.failure("keep-stock") from error
+        finally:
+            theirs.close()
+            os.close(descriptor)
+        ours.setblocking(False)
+        return ours
+
     def fileno(self) -> int:
         return self._line.fileno()
 

@@ -13,18 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from holdfast.core.errors import HoldfastError
-from holdfast.sandbox.native.groups import Group
+from holdfast.core.errors import HoldfastError, SandboxFailed
 from holdfast.sandbox.native.housekeeper import Housekeeper
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings
 from holdfast.sandbox.native.specs import Spec
+from holdfast.sandbox.native.stock import Stock
 from holdfast.sandbox.native.template import Recipe, Template
 from holdfast.sandbox.native.warmcell import WarmCell
 from holdfast.sandbox.runs import RunLedger
 
 _MOST_READY = 16
-_BREATH_S = 0.002
-"""The run that has just ended is still being recorded."""
+_QUIET_S = 5.0
 _MOST_RECIPES = 8
 _FORGET_AFTER_S = 60.0
 _RETRY_AFTER_S = 60.0
@@ -51,6 +50,7 @@ class _Place:
     is_starting: bool = False
     live: int = 0
     shelves: dict[Recipe, _Shelf] = field(default_factory=dict)
+    stock: Stock | None = None
 
 
 class Pool:
@@ -106,8 +106,10 @@ class Pool:
             template = self._start(spec)
             recipe = Recipe(self._settings.usual_limits)
             with self._lock:
-                self._places[spec].shelves.setdefault(recipe, _Shelf())
-            self._refill(template, recipe)
+                place = self._places[spec]
+                self._shelf(place, recipe)
+                self._stock(place, template)
+                self._refill(place, recipe)
 
     def _start_quietly(self, spec: Spec) -> None:
         with suppress(HoldfastError, OSError):
@@ -160,9 +162,12 @@ class Pool:
         shelves, place.shelves = place.shelves, {}
         for shelf in shelves.values():
             while shelf.cells:
-                self.housekeeper.remove(shelf.cells.popleft().close())
+                shelf.cells.popleft().close()
+        stock, place.stock = place.stock, None
+        if stock is not None:
+            stock.close()
         if template is not None:
-            template.close()
+            template.close()  # and the groups of all its cells go with it
 
     # --- cells
 
@@ -170,56 +175,74 @@ class Pool:
         """A fresh cell nobody has used: one that stands ready, or one made now."""
         with self._lock:
             place = self._places[template.spec]
-            shelf = place.shelves.get(recipe)
-            if shelf is None:
-                shelf = place.shelves[recipe] = _Shelf()
-                self._forget_oldest(place)
+            shelf = self._shelf(place, recipe)
             shelf.taken_at = time.monotonic()
-            found = None
-            while shelf.cells and found is None:
-                cell = shelf.cells.popleft()
-                if cell.template is template and cell.is_usable():
-                    found = cell
-                else:
-                    self.housekeeper.remove(cell.close())
+            stock = self._stock(place, template)
+            self._take_in(place, stock)
             if not shelf.cells:
-                # Somebody may soon come and find nothing: more are wanted.
+                # Somebody may soon come and find nothing again: more are wanted.
                 shelf.target = min(shelf.target + 1, _MOST_READY)
-        return found if found is not None else WarmCell(template, recipe)
+            while True:
+                while shelf.cells:
+                    cell = shelf.cells.popleft()
+                    if cell.is_usable():
+                        return cell
+                    self._discard(place, cell)
+                if not stock.expected(recipe):
+                    stock.ask(recipe)
+                stock.wait()
+                self._take_in(place, stock)
+
+    def _shelf(self, place: _Place, recipe: Recipe) -> _Shelf:
+        shelf = place.shelves.get(recipe)
+        if shelf is None:
+            shelf = place.shelves[recipe] = _Shelf()
+            while len(place.shelves) > _MOST_RECIPES:
+                oldest = min(place.shelves, key=lambda each: place.shelves[each].taken_at)
+                self._clear(place, place.shelves.pop(oldest))
+        return shelf
+
+    def _stock(self, place: _Place, template: Template) -> Stock:
+        if place.stock is None:
+            place.stock = Stock(template)
+        return place.stock
+
+    def _take_in(self, place: _Place, stock: Stock) -> None:
+        while (cell := stock.taken()) is not None:
+            shelf = place.shelves.get(cell.recipe)
+            if shelf is None:
+                self._discard(place, cell)
+            else:
+                shelf.cells.append(cell)
 
     def used(self, cell: WarmCell) -> None:
-        """Its run has ended: tidy up, and only now make the next, which costs the same processors."""
+        """Its run has ended: tidy up, and only now have the next made, on the same processors."""
         group = cell.close()
-        after = partial(self._after, cell.template, cell.recipe, group)
-        self.housekeeper.do(after, after_s=_BREATH_S)
+        if cell.name is None:
+            self.housekeeper.remove(group)
+            return
+        with self._lock, suppress(SandboxFailed):
+            place = self._places.get(cell.template.spec)
+            if place is None or place.stock is None or place.template is not cell.template:
+                return  # its template went, and took the group along
+            place.stock.remove(cell.name)
+            self._refill(place, cell.recipe)
 
-    def _after(self, template: Template, recipe: Recipe, group: Group | None) -> None:
-        self._refill(template, recipe)
-        self.housekeeper.leave_to_die(group)
+    def _refill(self, place: _Place, recipe: Recipe) -> None:
+        shelf, stock = place.shelves.get(recipe), place.stock
+        if shelf is None or stock is None:
+            return
+        for _ in range(shelf.target - len(shelf.cells) - stock.expected(recipe)):
+            stock.ask(recipe)
 
-    def _forget_oldest(self, place: _Place) -> None:
-        while len(place.shelves) > _MOST_RECIPES:
-            oldest = min(place.shelves, key=lambda recipe: place.shelves[recipe].taken_at)
-            for cell in place.shelves.pop(oldest).cells:
-                self.housekeeper.remove(cell.close())
+    def _discard(self, place: _Place, cell: WarmCell) -> None:
+        cell.close()
+        if place.stock is not None and cell.name is not None:
+            place.stock.remove(cell.name)
 
-    def _refill(self, template: Template, recipe: Recipe) -> None:
-        while True:
-            with self._lock:
-                place = self._places.get(template.spec)
-                shelf = None if place is None else place.shelves.get(recipe)
-                if place is None or shelf is None or place.template is not template:
-                    return
-                if len(shelf.cells) >= shelf.target:
-                    return
-            cell = WarmCell(template, recipe)
-            with self._lock:
-                is_wanted = place.shelves.get(recipe) is shelf
-                if is_wanted:
-                    shelf.cells.append(cell)
-            if not is_wanted:  # let go of in the meantime
-                self.housekeeper.remove(cell.close())
-                return
+    def _clear(self, place: _Place, shelf: _Shelf) -> None:
+        while shelf.cells:
+            self._discard(place, shelf.cells.popleft())
 
     def _tick(self) -> None:
         """Let go of what nobody has asked for."""
@@ -228,12 +251,11 @@ class Pool:
             for place in self._places.values():
                 for recipe, shelf in list(place.shelves.items()):
                     if now - shelf.taken_at > _FORGET_AFTER_S:
-                        for cell in place.shelves.pop(recipe).cells:
-                            self.housekeeper.remove(cell.close())
-                    elif now - shelf.taken_at > 5.0 and shelf.target > 1:
+                        self._clear(place, place.shelves.pop(recipe))
+                    elif now - shelf.taken_at > _QUIET_S and shelf.target > 1:
                         shelf.target -= 1
                         while len(shelf.cells) > shelf.target:
-                            self.housekeeper.remove(shelf.cells.pop().close())
+                            self._discard(place, shelf.cells.pop())
                 idle = not place.live and now - place.used_at > self._idle_s
                 if idle and place.template is not None and not place.shelves:
                     self._let_go(place)

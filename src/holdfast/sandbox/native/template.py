@@ -21,7 +21,7 @@ from holdfast.core.limits import MIB, Limits
 from holdfast.core.types import WorkspaceMode, WorkspaceMount, new_id
 from holdfast.sandbox import languages
 from holdfast.sandbox.native import cellplan, jobs, seccomp
-from holdfast.sandbox.native.keeper import FIRST_SENT_FD, memory_file
+from holdfast.sandbox.native.keeper import FIRST_SENT_FD, Keeper, memory_file
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
 from holdfast.sandbox.native.specs import PACKAGES_INSIDE, Spec
 from holdfast.sandbox.native.standing import Shape, Standing
@@ -137,6 +137,15 @@ class Template:
             code="HF-TEMPLATE",
             detail=f"{said} {' '.join(words)} {_read_some(self._standing.channels.stderr)}",
         )
+
+    @property
+    def keeper(self) -> Keeper:
+        return self._standing.keeper
+
+    @property
+    def control(self) -> socket.socket:
+        """Where the zygote is asked for cells."""
+        return self._control
 
     def is_alive(self) -> bool:
         return self._standing.keeper.is_alive()

@@ -118,6 +118,8 @@ class WarmCell(ForkedCell):
     ) -> None:
         self._words: list[str] = []
         self._is_ended = False
+        self.name: str | None = None
+        """Of a cell from the stock: its keeper removes the group."""
         with ExitStack() as stack:
             self._ends = Channels(stack, wants_stdin=True, owner=template.uid)
             inside = [self._ends.inside[number] for number in range(4)]
@@ -134,6 +136,21 @@ class WarmCell(ForkedCell):
             if waits:
                 self._ends.close_inside()
             self._stack = stack.pop_all()
+
+    @classmethod
+    def received(
+        cls, template: Template, recipe: Recipe, name: str, descriptors: Sequence[int]
+    ) -> WarmCell:
+        """One that the template's keeper has made."""
+        cell = cls.__new__(cls)
+        cell.template, cell.recipe, cell.name = template, recipe, name
+        cell._words, cell._is_ended = [], False
+        with ExitStack() as stack:
+            cell._ends = Channels.received(stack, descriptors)
+            cell._stack = stack.pop_all()
+        cell.line = cell._ends.status
+        cell.group = template.group.named(name) if template.group is not None else None
+        return cell
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], *, cwd: str) -> None:
         """Have init start the one program of a cell without an interpreter."""

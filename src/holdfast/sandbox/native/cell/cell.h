@@ -81,6 +81,14 @@ int move_down(int fd, int lowest);
 #define FIRST_PARKED_FD 8
 #define FIRST_SENT_FD 64 /* in the keeper and in a fresh cell: what was sent along with a plan */
 
+/* stock.c: in the keeper of a template. */
+void stock_begin(struct plan plan, const int *sent);
+int stock_fd(void);
+int stock_pause_ms(void);
+int stock_serve(void);
+void stock_tidy(void);
+void empty_group(const char *group);
+
 /* packets.c */
 #define MOST_SENT 32
 ssize_t receive(int socket_fd, char *text, size_t room, int *sent, int *sent_count);

@@ -234,7 +234,7 @@ static pid_t start(const struct job *job, int *pidfd) {
 }
 
 /* Stragglers can only be processes between clone and PDEATHSIG; kill until the group is empty. */
-static void empty_group(const char *group) {
+void empty_group(const char *group) {
   char path[4200], text[4096];
   snprintf(path, sizeof path, "%s/cgroup.procs", group);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -341,16 +341,24 @@ int keep(int inherited_fd) {
   close(1);
   close(2);
 
-  struct pollfd waits[2] = {{line_fd, POLLIN, 0}, {pidfd, POLLIN, 0}};
+  struct pollfd waits[3] = {{line_fd, POLLIN, 0}, {pidfd, POLLIN, 0}, {-1, POLLIN, 0}};
   for (;;) {
-    if (poll(waits, 2, -1) < 0 && errno != EINTR) break;
+    if (poll(waits, 3, stock_pause_ms()) < 0 && errno != EINTR) break;
     if (waits[1].revents) break;                         /* bubblewrap ended by itself */
+    if (waits[2].revents && !stock_serve()) waits[2].fd = -1;
+    stock_tidy();
     if (waits[0].revents) {
       char text[16];
       int sent[MOST_SENT], count;
       ssize_t got = receive(line_fd, text, sizeof text, sent, &count);
       if (got > 0 && text[0] == 't' && count > 0) {
         serve_tree(line_fd, sent, count);
+        continue;
+      }
+      if (got > 0 && text[0] == 's' && count == 3) {
+        stock_begin(plan_read(sent[0]), sent + 1);
+        close(sent[0]);
+        waits[2].fd = stock_fd();
         continue;
       }
       kill(child, SIGKILL); /* told to, or the supervisor died */

@@ -1,0 +1,207 @@
+/* The keeper of a template also makes its single-use cells: their cgroup, their descriptors, the
+ * request to the zygote. The supervisor only asks, and takes what is ready; a busy interpreter with
+ * one lock for all its threads would spend more time on it than the cells themselves need.
+ *
+ * Words in:  cell NAME (with the cell's plan and the recipe) | remove NAME
+ * Words out: cell NAME (with our ends: status, channel, stdout, stderr, stdin) | nocell NAME ERRNO
+ */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_BASES 16
+#define MOST_LEAVING 4096
+#define MOST_NAME 48
+#define PATIENCE_S 5
+
+static int asking_fd = -1, zygote_fd = -1;
+static char bases[MOST_BASES][512];
+static int base_count;
+static char members[32];
+static int has_owner, passes_given;
+static uid_t owner;
+static struct {
+  char name[MOST_NAME];
+  time_t since;
+} leaving[MOST_LEAVING];
+static int leaving_count;
+
+/* From the supervisor, once: the bases of the groups, and both sockets. */
+void stock_begin(struct plan plan, const int *sent) {
+  const char *verb;
+  asking_fd = sent[0];
+  zygote_fd = sent[1];
+  while ((verb = plan_word(&plan)) != NULL) {
+    if (strcmp(verb, "base") == 0 && base_count < MOST_BASES) {
+      snprintf(bases[base_count++], sizeof bases[0], "%s", plan_need(&plan));
+    } else if (strcmp(verb, "members") == 0) {
+      snprintf(members, sizeof members, "%s", plan_need(&plan));
+    } else if (strcmp(verb, "owner") == 0) {
+      owner = (uid_t)plan_number(&plan);
+      has_owner = 1;
+    } else if (strcmp(verb, "given") == 0) {
+      passes_given = plan_number(&plan) != 0;
+    }
+  }
+}
+
+int stock_fd(void) { return asking_fd; }
+int stock_pause_ms(void) { return leaving_count > 0 ? 2 : -1; }
+
+static void path_of(char *path, size_t room, int base, const char *name, const char *file) {
+  int length = snprintf(path, room, "%s/%s%s%s", bases[base], name, *file ? "/" : "", file);
+  if (length < 0 || (size_t)length >= room) {
+    errno = ENAMETOOLONG;
+    die("stock-path");
+  }
+}
+
+static int put_value(const char *path, const char *value) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  ssize_t done = write(fd, value, strlen(value));
+  close(fd);
+  return done < 0 ? -1 : 0;
+}
+
+static int make_group(const char *name, struct plan recipe) {
+  char path[1024];
+  for (int i = 0; i < base_count; i++) {
+    path_of(path, sizeof path, i, name, "");
+    if (mkdir(path, 0755) != 0) return -1;
+  }
+  const char *verb;
+  while ((verb = plan_word(&recipe)) != NULL) {
+    if (strcmp(verb, "limit") != 0) break; /* BASE FILE VALUE REQUIRED follow */
+    int base = (int)plan_number(&recipe);
+    const char *file = plan_need(&recipe), *value = plan_need(&recipe);
+    int is_required = plan_number(&recipe) != 0;
+    if (base >= base_count) continue;
+    path_of(path, sizeof path, base, name, file);
+    if (put_value(path, value) != 0 && is_required) return -1;
+  }
+  return 0;
+}
+
+static void remove_later(const char *name) {
+  if (leaving_count == MOST_LEAVING || strlen(name) >= MOST_NAME) return;
+  strcpy(leaving[leaving_count].name, name);
+  leaving[leaving_count++].since = time(NULL);
+}
+
+/* What is left of ended cells: their groups go when the kernel has buried the last process. */
+void stock_tidy(void) {
+  char path[1024];
+  for (int i = 0; i < leaving_count;) {
+    int is_gone = 1, is_late = time(NULL) - leaving[i].since > PATIENCE_S;
+    for (int base = 0; base < base_count; base++) {
+      path_of(path, sizeof path, base, leaving[i].name, "");
+      if (rmdir(path) == 0 || errno == ENOENT) continue;
+      is_gone = 0;
+      if (is_late) empty_group(path);
+    }
+    if (is_gone)
+      leaving[i] = leaving[--leaving_count];
+    else
+      i++;
+  }
+}
+
+static int pipe_for(int *ours, int *theirs, int we_read) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+  *ours = ends[we_read ? 0 : 1];
+  *theirs = ends[we_read ? 1 : 0];
+  /* A root supervisor's pipe belongs to root, and `echo > /dev/stderr` opens it anew. */
+  if (has_owner && fchown(*theirs, owner, owner) != 0) return -1;
+  return fcntl(*ours, F_SETFL, O_NONBLOCK);
+}
+
+static int send_many(int fd, const char *text, const int *sent, int count) {
+  union {
+    char room[CMSG_SPACE(sizeof(int) * MOST_SENT)];
+    struct cmsghdr align;
+  } control;
+  memset(&control, 0, sizeof control);
+  struct iovec part = {(void *)(uintptr_t)text, strlen(text)};
+  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room,
+                           .msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)count)};
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)count);
+  memcpy(CMSG_DATA(header), sent, sizeof(int) * (size_t)count);
+  return sendmsg(fd, &message, MSG_NOSIGNAL) < 0 ? -1 : 0;
+}
+
+static void make_cell(const char *name, int plan_fd, int recipe_fd) {
+  int status[2] = {-1, -1}, channel[2] = {-1, -1};
+  int in = -1, in_theirs = -1, out = -1, out_theirs = -1, err = -1, err_theirs = -1, ok = 0;
+  int sent[MOST_SENT], count = 0, member_first, member_count = 0;
+  char text[96], path[1024];
+  struct plan recipe = plan_read(recipe_fd);
+  if (make_group(name, recipe) == 0 &&
+      socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status) == 0 &&
+      socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) == 0 &&
+      pipe_for(&in, &in_theirs, 0) == 0 && pipe_for(&out, &out_theirs, 1) == 0 &&
+      pipe_for(&err, &err_theirs, 1) == 0) {
+    sent[count++] = plan_fd;
+    sent[count++] = status[1];
+    if (passes_given) {
+      sent[count++] = in_theirs;
+      sent[count++] = out_theirs;
+      sent[count++] = err_theirs;
+      sent[count++] = channel[1];
+    }
+    member_first = count;
+    for (ok = 1; member_count < base_count && ok; member_count++) {
+      path_of(path, sizeof path, member_count, name, members);
+      int fd = open(path, O_WRONLY | O_CLOEXEC);
+      if (fd < 0) ok = 0;
+      else sent[count++] = fd;
+    }
+    ok = ok && send_many(zygote_fd, "cell", sent, count) == 0;
+    for (int i = member_first; i < count; i++) close(sent[i]);
+  }
+  int error = errno;
+  munmap((void *)(uintptr_t)recipe.at, (size_t)(recipe.end - recipe.at));
+  if (ok) {
+    int ours[] = {status[0], channel[0], out, err, in, in_theirs, out_theirs, err_theirs};
+    snprintf(text, sizeof text, "cell %s", name);
+    /* Where nobody waits inside yet, the program's ends are still to be handed over. */
+    send_many(asking_fd, text, ours, passes_given ? 5 : 8);
+  } else {
+    remove_later(name);
+    snprintf(text, sizeof text, "nocell %s %d", name, error);
+    (void)!send(asking_fd, text, strlen(text), MSG_NOSIGNAL);
+  }
+  int all[] = {status[0], status[1], channel[0], channel[1], in, in_theirs,
+               out, out_theirs, err, err_theirs};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+    if (all[i] >= 0) close(all[i]);
+}
+
+/* One word of the supervisor's. Returns 0 when it is gone. */
+int stock_serve(void) {
+  char text[96], verb[16] = "", name[MOST_NAME] = "";
+  int sent[MOST_SENT], count = 0;
+  if (receive(asking_fd, text, sizeof text, sent, &count) == 0) return 0;
+  sscanf(text, "%15s %47s", verb, name);
+  /* A name becomes a directory's: only our own ids have this form. */
+  int is_id = strncmp(name, "cell_", 5) == 0 && strchr(name, '/') == NULL;
+  if (is_id && strcmp(verb, "cell") == 0 && count == 2) make_cell(name, sent[0], sent[1]);
+  if (is_id && strcmp(verb, "remove") == 0) remove_later(name);
+  for (int i = 0; i < count; i++) close(sent[i]);
+  return 1;
+}
