@@ -14,9 +14,18 @@ ALIASES = {
     "javascript": "javascript",
     "js": "javascript",
     "node": "javascript",
+    "typescript": "typescript",
+    "ts": "typescript",
 }
 
-BY_EXTENSION = {".py": "python", ".sh": "shell", ".bash": "shell", ".js": "javascript"}
+BY_EXTENSION = {
+    ".py": "python",
+    ".sh": "shell",
+    ".bash": "shell",
+    ".js": "javascript",
+    ".mjs": "javascript",
+    ".ts": "typescript",
+}
 
 NAMES = tuple(sorted(set(ALIASES.values())))
 

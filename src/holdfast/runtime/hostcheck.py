@@ -14,6 +14,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Action, Outcome, RunCommand, WorkspaceMode, WorkspaceRequest
 from holdfast.runtime.wiring import House, open_house, principal
 from holdfast.sandbox.doctor import Facts, Report, Trial, gather, judge
+from holdfast.sandbox.native.specs import PYTHON
 
 
 def examine_host(*, config: str | None, profile: str | None, interface: str) -> Report:
@@ -39,7 +40,21 @@ async def _try_all(house: House, interface: str) -> tuple[Trial, ...]:
     return (
         _told("trial run", "all layers together, as in every run", plain, required=True),
         _told("trial of copy-on-write", "DIR:cow needs overlayfs", layered, required=False),
+        await anyio.to_thread.run_sync(_try_warm, house),
     )
+
+
+def _try_warm(house: House) -> Trial:
+    """Whether runs take the warm path here; the cold one has the same walls and is slower."""
+    name, why = "warm path", "prepared interpreters: quicker, with the same walls"
+    try:
+        house.pool.template(PYTHON, wait=True)
+    except HoldfastError as error:
+        mend = error.mend or "Runs take the cold path: the same walls, slower."
+        return Trial(name, why, f"{error.message} [{error.code}]", mend, required=False)
+    finally:
+        house.pool.close()
+    return Trial(name, why, required=False)
 
 
 async def _try(house: House, interface: str, workspace: WorkspaceRequest) -> Outcome:

@@ -257,7 +257,10 @@ def _memory_pressure(facts: Facts) -> Check:
 
 
 def _languages(facts: Facts) -> list[Check]:
-    mends = {"javascript": "apt-get install nodejs, or pip install holdfast[deno]"}
+    mends = {
+        "javascript": "apt-get install nodejs, or pip install holdfast[deno]",
+        "typescript": "pip install holdfast[deno], or node 23.6 or newer",
+    }
     return [
         Check(
             f"language {name}",

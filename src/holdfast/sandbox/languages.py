@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from importlib import resources
 from holdfast.core.errors import BadInput
 from holdfast.core.languages import canonical
 from holdfast.core.types import RunCode
+from holdfast.sandbox.native.programs import version_of
 
 DENO_INSIDE = "/opt/deno/deno"
 
@@ -41,17 +43,43 @@ def program_for(want: RunCode) -> Program:
             node = _inside("node") or _inside("nodejs")
             if node is not None:
                 return Program((node, "/code/main.js"), "/code/main.js")
-            deno = _deno()
-            if deno is not None:
-                # Deno's own permissions are not our wall; the kernel's are, so it may do all.
-                words = (DENO_INSIDE, "run", "--quiet", "--no-prompt", "-A", "/code/main.js")
-                env = (("DENO_DIR", "/tmp/.deno"),)
-                return Program(words, "/code/main.js", extra_bind=(deno, DENO_INSIDE), env=env)
+            if (deno := _deno_program("/code/main.js")) is not None:
+                return deno
+        case "typescript":
+            if (deno := _deno_program("/code/main.ts")) is not None:
+                return deno
+            node = _inside("node") or _inside("nodejs")
+            if node is not None and _strips_types(node):
+                return Program((node, "--no-warnings", "/code/main.ts"), "/code/main.ts")
     raise BadInput(
         f"no interpreter for {want.language!r:.40} on this host",
-        mend="Install it, for example `apt-get install nodejs` for JavaScript.",
+        mend="Install it, for example `apt-get install nodejs` for JavaScript, or "
+        "`pip install holdfast[deno]` for JavaScript and TypeScript.",
         code="HF-LANGUAGE-MISSING",
     )
+
+
+def deno_bind() -> tuple[str, str] | None:
+    """Deno is seldom in /usr: where it lies outside, and where it is shown."""
+    deno = _deno()
+    return None if deno is None else (deno, DENO_INSIDE)
+
+
+def _deno_program(code_path: str) -> Program | None:
+    bind = deno_bind()
+    if bind is None:
+        return None
+    # Deno's own permissions are not our wall; the kernel's are, so it may do all.
+    words = (DENO_INSIDE, "run", "--quiet", "--no-prompt", "-A", code_path)
+    return Program(words, code_path, extra_bind=bind, env=(("DENO_DIR", "/tmp/.deno"),))
+
+
+@functools.cache
+def _strips_types(node: str) -> bool:
+    """Node runs TypeScript by itself from 23.6 on, and 22.18 of the long-term line."""
+    found = re.match(r"v(\d+)\.(\d+)", version_of(node))
+    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    return version >= (23, 6) or (22, 18) <= version < (23, 0)
 
 
 def interpreter() -> tuple[str, ...]:
@@ -65,6 +93,7 @@ def available() -> dict[str, bool]:
         "python": True,
         "shell": (_inside("bash") or _inside("sh")) is not None,
         "javascript": (_inside("node") or _inside("nodejs") or _deno()) is not None,
+        "typescript": _deno() is not None or _strips_types(_inside("node") or "node"),
     }
 
 

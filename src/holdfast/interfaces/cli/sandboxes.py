@@ -38,7 +38,7 @@ def _ask(message: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
 def _none_lives(sandbox_id: str) -> BadInput:
     return BadInput(
         f"no sandbox {sandbox_id[:60]!r} lives, since no supervisor runs",
-        mend="Sandboxes that outlive their process are made with keep_alive; `holdfast ps` lists them.",
+        mend="Sandboxes that outlive their process are made with keep_alive.",
         code="HF-NO-SANDBOX",
     )
 

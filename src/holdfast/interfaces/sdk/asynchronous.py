@@ -96,9 +96,8 @@ class AsyncSandbox:
                     )
                 from holdfast.interfaces.supervisor.remote import RemoteHost  # noqa: PLC0415  # seldom
 
-                places = {"profile": profile, "config": config and os.path.abspath(config)}
-                if workspace is not None:
-                    options["workspace"] = os.path.abspath(workspace)
+                places = {"profile": profile, "config": _absolute(config)}
+                options["workspace"] = _absolute(workspace)
                 host = await RemoteHost.create(
                     keep_alive_s=keep_alive,
                     options={**dict(options), **places, "language": spoken},
@@ -313,6 +312,11 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
     )
     sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
     return Execution.of(await house.runtime.perform(action, sink=sink, tools=broker))
+
+
+def _absolute(path: str | None) -> str | None:
+    """For a process with another working directory."""
+    return None if path is None else os.path.abspath(path)
 
 
 def _bytes(text: str | bytes, *, what: str) -> bytes:

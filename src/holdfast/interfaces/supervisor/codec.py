@@ -27,8 +27,12 @@ from holdfast.core.types import (
 from holdfast.core.verdict import Decision, Verdict
 
 Want = RunCommand | RunCode | FileOperation | ProcessOperation
-_FILE_NAMES = frozenset("read write list stat exists make_dir move remove upload download".split())
-_PROCESS_NAMES = frozenset("list read wait write close_stdin resize signal interrupt".split())
+_FILE_NAMES = frozenset(
+    ["read", "write", "list", "stat", "exists", "make_dir", "move", "remove", "upload", "download"]
+)
+_PROCESS_NAMES = frozenset(
+    ["list", "read", "wait", "write", "close_stdin", "resize", "signal", "interrupt"]
+)
 
 
 class Collected(io.BytesIO):

@@ -1,5 +1,6 @@
-"""The command line's end of the line to the supervisor. Only the standard library, and little of it:
-a warm run takes less time than most imports.
+"""The command line's end of the line to the supervisor.
+
+Only the standard library, and little of it: a warm run takes less time than most imports.
 """
 
 from __future__ import annotations

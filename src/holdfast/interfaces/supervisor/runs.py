@@ -13,6 +13,8 @@ from holdfast.interfaces.cli.execute import exit_code, notes_of
 from holdfast.interfaces.cli.options import SandboxOptions
 from holdfast.interfaces.supervisor.codec import decode_want
 from holdfast.interfaces.supervisor.houses import Houses
+from holdfast.runtime.pipeline import Runtime
+from holdfast.runtime.wiring import House
 
 if TYPE_CHECKING:
     from holdfast.interfaces.supervisor.server import Conversation
@@ -37,7 +39,7 @@ async def run_typed(
     ):
         raise BadInput("the supervisor was asked for something it does not know")
     action = options.action(house, want, stdin=stdin)  # type: ignore[arg-type]  # one of the two, see above
-    outcome = await _followed(talk, house.runtime.perform, action, quiet=options.as_json)
+    outcome = await _followed(talk, house.runtime, action, quiet=options.as_json)
     if outcome is None:
         kept = None
         if action.workspace.mode is WorkspaceMode.COPY_ON_WRITE:
@@ -54,11 +56,7 @@ async def run_typed(
 
 
 async def _followed(
-    talk: Conversation,
-    perform: Any,
-    action: Action,
-    *,
-    quiet: bool,  # noqa: ANN401  # the runtime's own
+    talk: Conversation, runtime: Runtime, action: Action, *, quiet: bool
 ) -> Outcome | None:
     """The outcome, or None if the client wanted it to stop or is gone."""
     found: list[Outcome] = []
@@ -81,14 +79,14 @@ async def _followed(
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(listen)
-            found.append(await perform(action, sink=None if quiet else sink))
+            found.append(await runtime.perform(action, sink=None if quiet else sink))
             tasks.cancel_scope.cancel()
         send.close()
     return found[0] if found else None
 
 
-def _kept(house: Any, action: Action) -> str | None:  # noqa: ANN401  # a House
+def _kept(house: House, action: Action) -> str | None:
     try:
-        return str(house.store.session(action.id).id)
+        return house.store.session(action.id).id
     except HoldfastError:  # ended before there was a workspace
         return None

@@ -98,11 +98,11 @@ class Supervisor:
             await self._residents.end_overdue()
             idle_s = time.monotonic() - self._used_at
             is_idle = not self._busy and not self._residents.count and idle_s > _IDLE_S
-            if is_idle or not os.path.isdir(self._home):
+            if is_idle or not await anyio.Path(self._home).is_dir():
                 self.stop()
 
     async def _warm_up(self) -> None:
-        """The runtime that most clients will ask for; one that cannot be is told to whoever asks."""
+        """The runtime most clients will ask for; why it cannot be is told to whoever asks."""
         shaping = {name: os.environ[name] for name in SHAPING if name in os.environ}
         with suppress(HoldfastError):
             await anyio.to_thread.run_sync(self._houses.get, None, None, shaping)
@@ -144,7 +144,7 @@ class Supervisor:
         except (KeyError, TypeError, ValueError):
             unknown = BadInput("the supervisor was asked for something it does not know")
             await talk.send({"error": dict(ErrorInfo.of(unknown).to_json())})
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # told, logged, survived
             # A bug met by one client must not end the sandboxes of the others.
             _log.exception("a request failed")
             failed = SandboxFailed(

@@ -72,7 +72,7 @@ def plain(value: object) -> tuple[bool, object]:
         return True, _Walk().plain(value)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # noqa: BLE001  # iterating and asking run the code's own methods
+    except BaseException:  # iterating and asking run the code's own methods
         return False, None
 
 
@@ -104,7 +104,7 @@ def figures() -> list[dict[str, object]]:
 
 def clean_traceback(error: BaseException, code_files: dict[str, str]) -> dict[str, str]:
     """Type, message and traceback as Python prints it, without the frames of the runner."""
-    import linecache  # noqa: PLC0415  # see above
+    import linecache  # see above
 
     for path, source in code_files.items():
         linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
@@ -120,7 +120,7 @@ def clean_traceback(error: BaseException, code_files: dict[str, str]) -> dict[st
 
 
 def _format(error: BaseException) -> str:
-    import traceback  # noqa: PLC0415  # see above
+    import traceback  # see above
 
     whole = traceback.TracebackException(type(error), error, error.__traceback__)
     waiting = [whole]
@@ -136,13 +136,13 @@ def _format(error: BaseException) -> str:
     return "".join(whole.format())
 
 
-def _attempt(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401  # anything at all
+def _attempt(function: Callable[..., Any], *arguments: Any) -> Any:  # anything at all
     """The result, or None: what the code's own methods raise is no failure of the run."""
     try:
         return function(*arguments)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # noqa: BLE001  # see above
+    except BaseException:  # see above
         return None
 
 
@@ -166,7 +166,7 @@ def _ends(text: str) -> str:
     return _CUT.join([end.decode("utf-8", "ignore") for end in (data[:half], data[-half:])])
 
 
-def _call(value: object, name: str, **arguments: object) -> Any:  # noqa: ANN401  # whatever it says
+def _call(value: object, name: str, **arguments: object) -> Any:  # whatever it says
     """What a method says, without metadata, if the type has it: instances may claim anything."""
 
     def say() -> object:
@@ -177,16 +177,16 @@ def _call(value: object, name: str, **arguments: object) -> Any:  # noqa: ANN401
     return said[0] if type(said) is tuple and len(said) == 2 else said
 
 
-def _form(data: Any, holds: str) -> object:  # noqa: ANN401  # whatever a method said
+def _form(data: Any, holds: str) -> object:  # whatever a method said
     """The data as a form of this kind, or None."""
     is_text = issubclass(type(data), str)
     if holds == "json":
-        import json  # noqa: PLC0415  # see above
+        import json  # see above
 
         ok, form = plain(json.loads(data) if is_text else data)
         return form if ok and len(json.dumps(form)) <= MOST_FORM_BYTES else None
     if holds == "binary":
-        import base64  # noqa: PLC0415  # see above
+        import base64  # see above
 
         if is_text:  # pictures may come as base64 already; anything else raises
             data = base64.b64decode("".join(str.split(data)), validate=True)
@@ -210,7 +210,7 @@ class _Walk:
         self._scalar = _attempt(lambda: numpy.generic) or _NotPlain
         self._array = _attempt(lambda: numpy.ndarray) or _NotPlain
 
-    def plain(self, value: Any, depth: int = 0) -> object:  # noqa: ANN401  # anything at all
+    def plain(self, value: Any, depth: int = 0) -> object:  # anything at all
         self._left -= 1
         if depth > MOST_DEPTH or self._left < 0:
             raise _NotPlain
@@ -239,7 +239,7 @@ class _Walk:
         return text
 
 
-def _number(value: Any) -> float:  # noqa: ANN401  # anything at all
+def _number(value: Any) -> float:  # anything at all
     if issubclass(type(value), int) and int.bit_length(value) <= MOST_NUMBER_BITS:
         return int.__int__(value)
     if issubclass(type(value), float):
@@ -249,12 +249,12 @@ def _number(value: Any) -> float:  # noqa: ANN401  # anything at all
     raise _NotPlain
 
 
-def _table(value: Any) -> dict[str, object] | None:  # noqa: ANN401  # anything at all
+def _table(value: Any) -> dict[str, object] | None:  # anything at all
     """The rows of a pandas DataFrame or Series, with the index where it says something."""
     pandas: Any = sys.modules.get("pandas")
     if pandas is None or not issubclass(type(value), (pandas.DataFrame, pandas.Series)):
         return None
-    import json  # noqa: PLC0415  # see above
+    import json  # see above
 
     frame = value.head(MOST_ROWS)
     if issubclass(type(value), pandas.Series):
@@ -289,8 +289,8 @@ def _distinct(labels: Iterable[object]) -> list[str]:
     return list(names)
 
 
-def _pictures(figure: Any) -> dict[str, str]:  # noqa: ANN401  # matplotlib is not imported here
-    import io  # noqa: PLC0415  # see above
+def _pictures(figure: Any) -> dict[str, str]:  # matplotlib is not imported here
+    import io  # see above
 
     png, svg = io.BytesIO(), io.BytesIO()
     figure.savefig(png, format="png", bbox_inches="tight")

@@ -32,7 +32,7 @@ _ROOT_DIRS = (
 )
 _LAYERS = {"/.holdfast/lower": "lower", "/.holdfast/cow": "cow"}
 
-PASSWD_WITHOUT_HOME = "/.holdfast/passwd"
+PASSWD_WITHOUT_HOME = "/.holdfast/passwd"  # noqa: S105  # a file's name
 _CODE_ROOM = 64 * 1024
 _TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")

@@ -143,7 +143,7 @@ class Channels:
         channel = socket.socket(fileno=line)
         channel.setblocking(False)
         channels.inside = dict(enumerate(inside))
-        channels._open_inside = set(inside)
+        channels._open_inside = set(inside)  # noqa: SLF001  # its own, in another constructor
         channels.outside = Outside(channels.status, out_r, err_r, channel, stdin_w)
         stack.callback(channels.status.close)
         stack.callback(channel.close)

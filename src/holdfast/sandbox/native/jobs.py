@@ -15,6 +15,7 @@ from holdfast.sandbox.native.specs import PACKAGES_INSIDE, PYTHON
 
 
 def program_of(action: Action) -> tuple[languages.Program, bytes]:
+    """What to start, and the code it gets."""
     match action.want:
         case RunCommand(background=True):
             raise BadInput(
@@ -106,6 +107,7 @@ def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int
 
 
 def limit_group(group: groups.Group, action: Action, workspace: WorkspaceLease) -> None:
+    """A one-shot cell's limits, before anything runs in it."""
     directory = workspace.mount.dir_fd
     device = None if directory is None else groups.block_device(os.fstat(directory).st_dev)
     group.limit(action.limits, io_device=device)

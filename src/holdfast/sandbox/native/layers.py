@@ -103,8 +103,11 @@ def tools_for(
     wanted = [(path, path) for path in settings.extra_read_only_paths]
     if root.foreign_python is not None:
         wanted.append((root.foreign_python, "/opt/python"))
-    if program is not None and program.extra_bind is not None:
-        outside, inside = program.extra_bind
+    bind = None if program is None else program.extra_bind
+    if spec is not None and not spec.is_interpreter:
+        bind = languages.deno_bind()  # a template does not know yet what will run in it
+    if bind is not None:
+        outside, inside = bind
         wanted.append((os.path.dirname(outside), os.path.dirname(inside)))
     if spec is not None and spec.site_packages is not None:
         wanted.append((spec.site_packages, PACKAGES_INSIDE))

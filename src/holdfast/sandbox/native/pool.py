@@ -27,6 +27,7 @@ _QUIET_S = 5.0
 _MOST_RECIPES = 8
 _FORGET_AFTER_S = 60.0
 _RETRY_AFTER_S = 60.0
+_RECYCLE_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class _Place:
     error: HoldfastError | None = None
     failed_at: float = 0.0
     used_at: float = field(default_factory=time.monotonic)
+    made_at: float = 0.0
     calls: int = 0
     is_starting: bool = False
     live: int = 0
@@ -138,7 +140,7 @@ class Pool:
                 raise
             finally:
                 place.is_starting = False
-            place.template, place.error = template, None
+            place.template, place.error, place.made_at = template, None, time.monotonic()
             return template
 
     def hold(self, template: Template) -> Callable[[], None]:
@@ -188,10 +190,15 @@ class Pool:
                     if cell.is_usable():
                         return cell
                     self._discard(place, cell)
-                if not stock.expected(recipe):
-                    stock.ask(recipe)
-                stock.wait()
-                self._take_in(place, stock)
+                try:
+                    if not stock.expected(recipe):
+                        stock.ask(recipe)
+                    stock.wait()
+                    self._take_in(place, stock)
+                except SandboxFailed:
+                    # Dead or too slow: the next call finds, or starts, another one.
+                    self._let_go(place)
+                    raise
 
     def _shelf(self, place: _Place, recipe: Recipe) -> _Shelf:
         shelf = place.shelves.get(recipe)
@@ -256,8 +263,11 @@ class Pool:
                         shelf.target -= 1
                         while len(shelf.cells) > shelf.target:
                             self._discard(place, shelf.cells.pop())
-                idle = not place.live and now - place.used_at > self._idle_s
-                if idle and place.template is not None and not place.shelves:
+                if place.template is None or place.live:
+                    continue
+                idle = now - place.used_at > self._idle_s and not place.shelves
+                # Cells of one zygote share its memory's layout and its hash seed: not for ever.
+                if idle or now - place.made_at > _RECYCLE_S:
                     self._let_go(place)
 
     def close(self) -> None:
@@ -284,6 +294,7 @@ _of_parents: list[object] = []
 
 
 def close_all() -> None:
+    """End every template of this process."""
     for pool in list(_POOLS):
         pool.close()
 

@@ -340,7 +340,7 @@ def _environment(action: Action, workspace: WorkspaceLease) -> dict[str, str]:
 
 async def _acquire(lock: threading.Lock) -> None:
     """Without blocking the event loop, and without leaving it locked when cancelled."""
-    while not lock.acquire(blocking=False):
+    while not lock.acquire(blocking=False):  # noqa: ASYNC110  # threads have loops of their own
         await anyio.sleep(0.001)
 
 

@@ -9,8 +9,8 @@ from holdfast.core.errors import BadInput
 
 PACKAGES_INSIDE = "/opt/packages"
 
-# What most code imports, and is slow to import. Cells share its pages, but each of them is work at a
-# cell's birth and end as well: this list costs nothing that can be measured, twice as much of it
+# What most code imports, and is slow to import. Cells share its pages, but each of them is work at
+# a cell's birth and end as well: this list costs nothing that can be measured, three times as much
 # costs 0.4 ms a run.
 _STANDARD = """
     collections contextlib copy dataclasses datetime enum functools itertools json math operator
@@ -31,7 +31,7 @@ class Spec:
     """A directory of the host's with packages of its own, shown read-only."""
 
 
-SHELL = Spec("shell", is_interpreter=False)
+SHELL = Spec("shell", is_interpreter=False)  # node, where it is in /usr, and deno run in it, too
 PYTHON = Spec("python", is_interpreter=True, preload=tuple(_STANDARD.split()))
 
 EnvironmentOf = Callable[[str], str | None]

@@ -73,8 +73,6 @@ class WarmPath:
     async def _template(
         self, action: Action, program: languages.Program, workspace: WorkspaceLease
     ) -> Template | None:
-        if program.extra_bind is not None:
-            return None  # what this program needs is not shown in any template
         if workspace.mount.dir_fd is not None and os.geteuid() != 0:
             return None  # an ordinary user cannot hand a mount into another namespace
         spec = spec_for(action, self._settings) if program.is_interpreter else SHELL

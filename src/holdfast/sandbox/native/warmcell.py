@@ -116,26 +116,24 @@ class WarmCell(ForkedCell):
         files: Mapping[str, bytes] | None = None,
         io_device: str | None = None,
     ) -> None:
-        self._words: list[str] = []
-        self._is_ended = False
         self.name: str | None = None
         """Of a cell from the stock: its keeper removes the group."""
         with ExitStack() as stack:
-            self._ends = Channels(stack, wants_stdin=True, owner=template.uid)
-            inside = [self._ends.inside[number] for number in range(4)]
+            ends = Channels(stack, wants_stdin=True, owner=template.uid)
+            inside = [ends.inside[number] for number in range(4)]
             waits = template.spec.is_interpreter
             super().__init__(
                 template,
                 recipe,
-                self._ends.status,
+                ends.status,
                 given=inside if waits else (),
                 mount=mount,
                 files=files,
                 io_device=io_device,
             )
             if waits:
-                self._ends.close_inside()
-            self._stack = stack.pop_all()
+                ends.close_inside()
+            self._take(ends, stack.pop_all())
 
     @classmethod
     def received(
@@ -144,13 +142,17 @@ class WarmCell(ForkedCell):
         """One that the template's keeper has made."""
         cell = cls.__new__(cls)
         cell.template, cell.recipe, cell.name = template, recipe, name
-        cell._words, cell._is_ended = [], False
-        with ExitStack() as stack:
-            cell._ends = Channels.received(stack, descriptors)
-            cell._stack = stack.pop_all()
-        cell.line = cell._ends.status
         cell.group = template.group.named(name) if template.group is not None else None
+        with ExitStack() as stack:
+            ends = Channels.received(stack, descriptors)
+            cell._take(ends, stack.pop_all())  # noqa: SLF001  # its own, in another constructor
         return cell
+
+    def _take(self, ends: Channels, stack: ExitStack) -> None:
+        self._words: list[str] = []
+        self._is_ended = False
+        self._ends, self._stack = ends, stack
+        self.line = ends.status
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], *, cwd: str) -> None:
         """Have init start the one program of a cell without an interpreter."""

@@ -204,6 +204,7 @@ class Watch:
 
 
 def stuck() -> SandboxFailed:
+    """The kernel does not let a process die."""
     return SandboxFailed(
         "a process of the run could not be ended",
         mend="It hangs inside the kernel; look at the host's storage.",
