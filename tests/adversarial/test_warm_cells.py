@@ -38,7 +38,7 @@ from adversarial.leftovers import (
 from conftest import need
 from holdfast.runtime import wiring
 from holdfast.sandbox.native import cgroups
-from holdfast.sandbox.native.template import PYTHON, SHELL, Spec
+from holdfast.sandbox.native.specs import PYTHON, SHELL, Spec
 
 pytestmark = pytest.mark.only_on("warm", reason="a cold cell has no template and shares nothing")
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")

@@ -42,6 +42,11 @@ class Counters:
     forks_refused: int = 0
     io_bytes: int | None = None
 
+    @property
+    def is_clean(self) -> bool:
+        """Nothing was counted that cannot be set back."""
+        return not (self.out_of_memory or self.forks_refused or self.io_bytes)
+
     def since(self, before: Counters) -> Counters:
         """What came on top; the peak is of the group's whole life."""
         return Counters(
@@ -139,6 +144,14 @@ class Group:
             for controller, file, value, required in settings(limits, own_processes)
             if controller in nest
         ]
+
+    def reset_steps(self) -> list[tuple[int, str, str]]:
+        """(which base, file, value) that set the counters of a used group back; v1 only."""
+        nest, bases = self._nest or {}, self.bases
+        wanted = (("cpuacct", "cpuacct.usage"), ("memory", "memory.max_usage_in_bytes"))
+        if self.version == 2 or not {controller for controller, _ in wanted} <= nest.keys():
+            return []
+        return [(bases.index(nest[controller]), file, "0") for controller, file in wanted]
 
     @property
     def members_name(self) -> str:

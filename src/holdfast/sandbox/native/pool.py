@@ -225,14 +225,14 @@ class Pool:
     def used(self, cell: WarmCell) -> None:
         """Its run has ended: tidy up, and only now have the next made, on the same processors."""
         group = cell.close()
-        if cell.name is None:
+        if cell.group_name is None:
             self.housekeeper.remove(group)
             return
         with self._lock, suppress(SandboxFailed):
             place = self._places.get(cell.template.spec)
             if place is None or place.stock is None or place.template is not cell.template:
                 return  # its template went, and took the group along
-            place.stock.remove(cell.name)
+            place.stock.remove(cell.group_name, is_clean=cell.is_group_clean)
             self._refill(place, cell.recipe)
 
     def _refill(self, place: _Place, recipe: Recipe) -> None:
@@ -244,8 +244,8 @@ class Pool:
 
     def _discard(self, place: _Place, cell: WarmCell) -> None:
         cell.close()
-        if place.stock is not None and cell.name is not None:
-            place.stock.remove(cell.name)
+        if place.stock is not None and cell.group_name is not None:
+            place.stock.remove(cell.group_name, is_clean=False)
 
     def _clear(self, place: _Place, shelf: _Shelf) -> None:
         while shelf.cells:

@@ -38,6 +38,8 @@ class Stock:
         for base in group.bases if group else ():
             plan.step("base", base)
         plan.step("members", group.members_name if group else "none")
+        for step in group.reset_steps() if group else ():
+            plan.step("reset", *step)
         if self._template.uid is not None:
             plan.step("owner", self._template.uid)
         plan.step("given", int(self._template.spec.is_interpreter))
@@ -77,14 +79,14 @@ class Stock:
     def taken(self) -> WarmCell | None:
         """The next cell that has come; None if none has."""
         try:
-            said, sent, _flags, _address = socket.recv_fds(self._line, 96, _MOST_DESCRIPTORS)
+            said, sent, _flags, _address = socket.recv_fds(self._line, 160, _MOST_DESCRIPTORS)
         except BlockingIOError:
             return None
         except OSError as error:
             raise self._gone(error) from error
         match said.decode("ascii", "replace").split():
-            case ["cell", name] if name in self._asked:
-                return WarmCell.received(self._template, self._asked.pop(name), name, sent)
+            case ["cell", name, group] if name in self._asked:
+                return WarmCell.received(self._template, self._asked.pop(name), group, sent)
             case ["nocell", name, number]:
                 self._asked.pop(name, None)
                 raise SandboxFailed(
@@ -103,10 +105,10 @@ class Stock:
         if not ready_to_read(self._line, timeout_s=_MADE_WITHIN_S):
             raise self._gone(None)
 
-    def remove(self, name: str) -> None:
-        """The cell has ended: its group is to go."""
+    def remove(self, group: str, *, is_clean: bool) -> None:
+        """The cell has ended; its group may serve another one if no limit was hit in it."""
         with suppress(OSError):
-            self._line.send(f"remove {name}".encode())
+            self._line.send(f"remove {group} {'clean' if is_clean else 'used'}".encode())
 
     def _gone(self, error: OSError | None) -> SandboxFailed:
         return SandboxFailed(

@@ -116,8 +116,8 @@ class WarmCell(ForkedCell):
         files: Mapping[str, bytes] | None = None,
         io_device: str | None = None,
     ) -> None:
-        self.name: str | None = None
-        """Of a cell from the stock: its keeper removes the group."""
+        self.group_name: str | None = None
+        """Of a cell from the stock: its keeper has made the group and removes it."""
         with ExitStack() as stack:
             ends = Channels(stack, wants_stdin=True, owner=template.uid)
             inside = [ends.inside[number] for number in range(4)]
@@ -137,12 +137,12 @@ class WarmCell(ForkedCell):
 
     @classmethod
     def received(
-        cls, template: Template, recipe: Recipe, name: str, descriptors: Sequence[int]
+        cls, template: Template, recipe: Recipe, group_name: str, descriptors: Sequence[int]
     ) -> WarmCell:
         """One that the template's keeper has made."""
         cell = cls.__new__(cls)
-        cell.template, cell.recipe, cell.name = template, recipe, name
-        cell.group = template.group.named(name) if template.group is not None else None
+        cell.template, cell.recipe, cell.group_name = template, recipe, group_name
+        cell.group = template.group.named(group_name) if template.group is not None else None
         with ExitStack() as stack:
             ends = Channels.received(stack, descriptors)
             cell._take(ends, stack.pop_all())  # noqa: SLF001  # its own, in another constructor
@@ -151,6 +151,8 @@ class WarmCell(ForkedCell):
     def _take(self, ends: Channels, stack: ExitStack) -> None:
         self._words: list[str] = []
         self._is_ended = False
+        self.is_group_clean = False
+        """The run has ended, and nothing was counted that another one would inherit."""
         self._ends, self._stack = ends, stack
         self.line = ends.status
 
@@ -192,7 +194,9 @@ class WarmCell(ForkedCell):
         self.line.say("go")
 
     def counters(self) -> groups.Counters:
-        return self.group.counters() if self.group else groups.Counters()
+        counters = self.group.counters() if self.group else groups.Counters()
+        self.is_group_clean = self._is_ended and counters.is_clean
+        return counters
 
     def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # all of it, whatever it was
         self.line.say("stop")

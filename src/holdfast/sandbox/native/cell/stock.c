@@ -2,8 +2,12 @@
  * request to the zygote. The supervisor only asks, and takes what is ready; a busy interpreter with
  * one lock for all its threads would spend more time on it than the cells themselves need.
  *
- * Words in:  cell NAME (with the cell's plan and the recipe) | remove NAME
- * Words out: cell NAME (with our ends: status, channel, stdout, stderr, stdin) | nocell NAME ERRNO
+ * Words in:  cell NAME (with the cell's plan and the recipe) | remove GROUP clean|used
+ * Words out: cell NAME GROUP (with our ends: status, channel, stdout, stderr, stdin) |
+ *            nocell NAME ERRNO
+ *
+ * A group costs the kernel more to make and to bury than a cell costs to run. One in which no limit
+ * was hit is used again, empty and with its counters at zero, where the kernel can reset them (v1).
  */
 #define _GNU_SOURCE
 #include "cell.h"
@@ -24,6 +28,8 @@
 #define MOST_LEAVING 4096
 #define MOST_NAME 48
 #define PATIENCE_S 5
+#define MOST_FREE 32
+#define MOST_RESETS 8
 
 static int asking_fd = -1, zygote_fd = -1;
 static char bases[MOST_BASES][512];
@@ -34,8 +40,16 @@ static uid_t owner;
 static struct {
   char name[MOST_NAME];
   time_t since;
+  int is_clean;
 } leaving[MOST_LEAVING];
 static int leaving_count;
+static char spare[MOST_FREE][MOST_NAME];
+static int spare_count;
+static struct {
+  int base;
+  char file[64], value[16];
+} resets[MOST_RESETS];
+static int reset_count;
 
 /* From the supervisor, once: the bases of the groups, and both sockets. */
 void stock_begin(struct plan plan, const int *sent) {
@@ -47,6 +61,10 @@ void stock_begin(struct plan plan, const int *sent) {
       snprintf(bases[base_count++], sizeof bases[0], "%s", plan_need(&plan));
     } else if (strcmp(verb, "members") == 0) {
       snprintf(members, sizeof members, "%s", plan_need(&plan));
+    } else if (strcmp(verb, "reset") == 0 && reset_count < MOST_RESETS) {
+      resets[reset_count].base = (int)plan_number(&plan);
+      snprintf(resets[reset_count].file, sizeof resets[0].file, "%s", plan_need(&plan));
+      snprintf(resets[reset_count++].value, sizeof resets[0].value, "%s", plan_need(&plan));
     } else if (strcmp(verb, "owner") == 0) {
       owner = (uid_t)plan_number(&plan);
       has_owner = 1;
@@ -75,10 +93,13 @@ static int put_value(const char *path, const char *value) {
   return done < 0 ? -1 : 0;
 }
 
-static int make_group(const char *name, struct plan recipe) {
+/* `group` becomes the name of the one that is used: an old one, or a new one called `name`. */
+static int make_group(const char *name, char *group, struct plan recipe) {
   char path[1024];
-  for (int i = 0; i < base_count; i++) {
-    path_of(path, sizeof path, i, name, "");
+  strcpy(group, spare_count > 0 ? spare[--spare_count] : name);
+  int is_new = strcmp(group, name) == 0;
+  for (int i = 0; is_new && i < base_count; i++) {
+    path_of(path, sizeof path, i, group, "");
     if (mkdir(path, 0755) != 0) return -1;
   }
   const char *verb;
@@ -88,24 +109,52 @@ static int make_group(const char *name, struct plan recipe) {
     const char *file = plan_need(&recipe), *value = plan_need(&recipe);
     int is_required = plan_number(&recipe) != 0;
     if (base >= base_count) continue;
-    path_of(path, sizeof path, base, name, file);
+    path_of(path, sizeof path, base, group, file);
     if (put_value(path, value) != 0 && is_required) return -1;
   }
   return 0;
 }
 
-static void remove_later(const char *name) {
+static void remove_later(const char *name, int is_clean) {
   if (leaving_count == MOST_LEAVING || strlen(name) >= MOST_NAME) return;
   strcpy(leaving[leaving_count].name, name);
+  leaving[leaving_count].is_clean = is_clean;
   leaving[leaving_count++].since = time(NULL);
+}
+
+static int is_empty(const char *name) {
+  char path[1024], byte;
+  for (int base = 0; base < base_count; base++) {
+    path_of(path, sizeof path, base, name, members);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? 1 : read(fd, &byte, 1);
+    if (fd >= 0) close(fd);
+    if (got != 0) return 0;
+  }
+  return 1;
+}
+
+/* 1: kept for another cell; 0: not yet, somebody in it is not quite dead; -1: cannot be kept. */
+static int keep_group(const char *name) {
+  char path[1024];
+  if (reset_count == 0 || spare_count == MOST_FREE) return -1;
+  if (!is_empty(name)) return 0;
+  for (int i = 0; i < reset_count; i++) {
+    path_of(path, sizeof path, resets[i].base, name, resets[i].file);
+    if (put_value(path, resets[i].value) != 0) return -1;
+  }
+  strcpy(spare[spare_count++], name);
+  return 1;
 }
 
 /* What is left of ended cells: their groups go when the kernel has buried the last process. */
 void stock_tidy(void) {
   char path[1024];
   for (int i = 0; i < leaving_count;) {
-    int is_gone = 1, is_late = time(NULL) - leaving[i].since > PATIENCE_S;
-    for (int base = 0; base < base_count; base++) {
+    int is_late = time(NULL) - leaving[i].since > PATIENCE_S;
+    int is_kept = leaving[i].is_clean && !is_late ? keep_group(leaving[i].name) : -1;
+    int is_gone = is_kept >= 0 ? is_kept : 1;
+    for (int base = 0; is_kept < 0 && base < base_count; base++) {
       path_of(path, sizeof path, base, leaving[i].name, "");
       if (rmdir(path) == 0 || errno == ENOENT) continue;
       is_gone = 0;
@@ -149,9 +198,9 @@ static void make_cell(const char *name, int plan_fd, int recipe_fd) {
   int status[2] = {-1, -1}, channel[2] = {-1, -1};
   int in = -1, in_theirs = -1, out = -1, out_theirs = -1, err = -1, err_theirs = -1, ok = 0;
   int sent[MOST_SENT], count = 0, member_first, member_count = 0;
-  char text[96], path[1024];
+  char text[160], path[1024], group[MOST_NAME];
   struct plan recipe = plan_read(recipe_fd);
-  if (make_group(name, recipe) == 0 &&
+  if (make_group(name, group, recipe) == 0 &&
       socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status) == 0 &&
       socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) == 0 &&
       pipe_for(&in, &in_theirs, 0) == 0 && pipe_for(&out, &out_theirs, 1) == 0 &&
@@ -166,7 +215,7 @@ static void make_cell(const char *name, int plan_fd, int recipe_fd) {
     }
     member_first = count;
     for (ok = 1; member_count < base_count && ok; member_count++) {
-      path_of(path, sizeof path, member_count, name, members);
+      path_of(path, sizeof path, member_count, group, members);
       int fd = open(path, O_WRONLY | O_CLOEXEC);
       if (fd < 0) ok = 0;
       else sent[count++] = fd;
@@ -178,11 +227,11 @@ static void make_cell(const char *name, int plan_fd, int recipe_fd) {
   munmap((void *)(uintptr_t)recipe.at, (size_t)(recipe.end - recipe.at));
   if (ok) {
     int ours[] = {status[0], channel[0], out, err, in, in_theirs, out_theirs, err_theirs};
-    snprintf(text, sizeof text, "cell %s", name);
+    snprintf(text, sizeof text, "cell %s %s", name, group);
     /* Where nobody waits inside yet, the program's ends are still to be handed over. */
     send_many(asking_fd, text, ours, passes_given ? 5 : 8);
   } else {
-    remove_later(name);
+    remove_later(group, 0);
     snprintf(text, sizeof text, "nocell %s %d", name, error);
     (void)!send(asking_fd, text, strlen(text), MSG_NOSIGNAL);
   }
@@ -194,14 +243,14 @@ static void make_cell(const char *name, int plan_fd, int recipe_fd) {
 
 /* One word of the supervisor's. Returns 0 when it is gone. */
 int stock_serve(void) {
-  char text[96], verb[16] = "", name[MOST_NAME] = "";
+  char text[96], verb[16] = "", name[MOST_NAME] = "", state[8] = "";
   int sent[MOST_SENT], count = 0;
   if (receive(asking_fd, text, sizeof text, sent, &count) == 0) return 0;
-  sscanf(text, "%15s %47s", verb, name);
+  sscanf(text, "%15s %47s %7s", verb, name, state);
   /* A name becomes a directory's: only our own ids have this form. */
   int is_id = strncmp(name, "cell_", 5) == 0 && strchr(name, '/') == NULL;
   if (is_id && strcmp(verb, "cell") == 0 && count == 2) make_cell(name, sent[0], sent[1]);
-  if (is_id && strcmp(verb, "remove") == 0) remove_later(name);
+  if (is_id && strcmp(verb, "remove") == 0) remove_later(name, strcmp(state, "clean") == 0);
   for (int i = 0; i < count; i++) close(sent[i]);
   return 1;
 }

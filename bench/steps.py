@@ -1,0 +1,83 @@
+"""Where the time of one warm run goes, step by step: clocks put around the real calls."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import holdfast
+from holdfast.audit.log import AuditLog
+from holdfast.runtime.pipeline import Runtime
+from holdfast.sandbox.governor import Governor
+from holdfast.sandbox.native.pool import Pool
+from holdfast.sandbox.native.warm import WarmPath
+from holdfast.sandbox.native.warmcell import WarmCell
+from holdfast.sandbox.native.watch import Watch
+
+WATCHED: tuple[tuple[str, type, str], ...] = (
+    ("pipeline", Runtime, "perform"),
+    ("audit_write", AuditLog, "write"),
+    ("governor", Governor, "_wait_for_slot"),
+    ("take_cell", Pool, "take"),
+    ("warm_path", WarmPath, "run"),
+    ("until_end", Watch, "until_end"),
+    ("cell_runs", Watch, "_serve_until_ended"),
+    ("read_counters", WarmCell, "counters"),
+    ("tidy_up", Pool, "used"),
+)
+
+
+def steps(rounds: int) -> dict[str, float]:
+    """Median milliseconds of each step in one `run_code("print(1)")`."""
+    taken: dict[str, list[float]] = defaultdict(list)
+    originals = [(owner, name, getattr(owner, name)) for _label, owner, name in WATCHED]
+    os.environ["HOLDFAST_PATH"] = "warm"
+    try:
+        for label, owner, name in WATCHED:
+            setattr(owner, name, _timed(getattr(owner, name), taken[label]))
+        for _ in range(rounds):
+            time.sleep(0.02)  # the next cell stands ready
+            started = time.perf_counter()
+            holdfast.run_code("print(1)").raise_for_status()
+            taken["whole_call"].append((time.perf_counter() - started) * 1000)
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+    return {
+        f"step_{label}_ms": round(statistics.median(values), 3)
+        for label, values in taken.items()
+        if values
+    }
+
+
+def _timed(function: Callable[..., Any], into: list[float]) -> Callable[..., Any]:
+    def note(started: float) -> None:
+        into.append((time.perf_counter() - started) * 1000)
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def waited(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return await function(*args, **kwargs)
+            finally:
+                note(started)
+
+        return waited
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            note(started)
+
+    return called
