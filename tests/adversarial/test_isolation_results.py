@@ -143,3 +143,17 @@ def test_flood_of_tiny_frames_costs_the_supervisor_little() -> None:
     )
     assert ran.status.value == "limit"
     assert time.process_time() - before < 2
+
+
+@pytest.mark.requirement("ISO-8", "ISO-9")
+def test_child_that_keeps_the_descriptors_keeps_neither_the_run_nor_its_result() -> None:
+    ran = holdfast.run_code(
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    while True: os.write(1, b'.'); time.sleep(0.01)\n"
+        "time.sleep(0.1)\n"
+        "os._exit(6)\n"
+    )
+    assert (ran.status.value, ran.exit_code, ran.value) == ("failed", 6, None)
+    assert ran.stdout.startswith(".")  # the control: the child did write
+    assert ran.outcome.usage.wall_s < 5

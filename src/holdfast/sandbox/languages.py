@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import py_compile
 import re
 import shutil
 import sys
+import tempfile
 from dataclasses import dataclass
 from importlib import resources
 
@@ -115,17 +117,40 @@ def _deno() -> str | None:
     return os.path.realpath(found) if found else None
 
 
-# Named so that the frames of the runner can be told from the code's own.
+# Found as modules, so that an interpreter like ours need not compile them at each start.
 _RUN_RUNNER = (
-    'exec(compile(open("/.holdfast/runner.py", "rb").read(), "<holdfast>", "exec")); main()'
+    'import sys; sys.path.append("/.holdfast"); import _holdfast_runner; sys.path.pop(); '
+    "_holdfast_runner.main()"
 )
 
 
 @functools.cache
 def inside_files() -> dict[str, bytes]:
     """What of ours a Python interpreter finds inside: path -> content."""
-    folder = resources.files("holdfast.sandbox.inside")
     return {
-        f"/.holdfast/{name}.py": folder.joinpath(f"{name}.py").read_bytes()
-        for name in ("runner", "show")
+        path: content for name in ("runner", "show") for path, content in module_files(name).items()
     }
+
+
+def module_files(name: str) -> dict[str, bytes]:
+    """One module of ours and its compiled form, which another version of Python ignores."""
+    with (
+        resources.as_file(resources.files("holdfast.sandbox.inside") / f"{name}.py") as source,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        compiled = os.path.join(folder, "compiled")
+        # The name in tracebacks: by it the runner's frames are told from the code's own.
+        py_compile.compile(
+            str(source),
+            cfile=compiled,
+            dfile="<holdfast>",
+            doraise=True,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+        with open(compiled, "rb") as file:
+            return {
+                f"/.holdfast/_holdfast_{name}.py": source.read_bytes(),
+                f"/.holdfast/__pycache__/_holdfast_{name}.{sys.implementation.cache_tag}.pyc": (
+                    file.read()
+                ),
+            }

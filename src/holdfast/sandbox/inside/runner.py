@@ -12,7 +12,6 @@ import sys
 
 TYPE_CHECKING = False  # `typing` takes longer to import than most code takes to run
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Any, NoReturn
 
 CHANNEL = 3
@@ -88,19 +87,15 @@ class Channel:
             pass
 
 
-def load(name: str) -> ModuleType:
-    """A file of ours as a module; its frames are told apart by the file name."""
-    with open(f"{HOME}/{name}.py", "rb") as file:
-        source = file.read()
-    module = type(sys)(f"_holdfast_{name}")
-    exec(compile(source, "<holdfast>", "exec"), module.__dict__)
-    sys.modules[module.__name__] = module
-    return module
-
-
 def show() -> Any:
     """The module that makes rich results; loaded when first needed."""
-    return sys.modules.get("_holdfast_show") or load("show")
+    if "_holdfast_show" not in sys.modules:
+        sys.path.append(HOME)
+        try:
+            import _holdfast_show  # type: ignore[import-not-found]  # noqa: F401  # there, inside
+        finally:
+            sys.path.remove(HOME)
+    return sys.modules["_holdfast_show"]
 
 
 class Tools:

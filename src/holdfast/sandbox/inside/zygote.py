@@ -35,23 +35,15 @@ def preload(names: list[str]) -> None:
                 del sys.modules[half_made]
 
 
-def load_runner() -> Any:
-    """The other file of ours; its frames are told apart by the file name."""
-    module: Any = type(sys)("_holdfast_runner")
-    with open("/.holdfast/runner.py", "rb") as file:
-        exec(compile(file.read(), "<holdfast>", "exec"), module.__dict__)
-    return module
-
-
 def main() -> None:
     """Prepare, serve, and become one of the forked interpreters."""
     with open("/.holdfast/template.json", "rb") as file:
         wanted = json.load(file)
-    runner = load_runner()
+    import _holdfast_runner as runner  # type: ignore[import-not-found]  # there, inside
+
     sys.path += wanted["paths"]
     preload(wanted["preload"])
-    show = runner.load("show")
-    show.prepare_plots()
+    runner.show().prepare_plots()
     library = ctypes.PyDLL("/.holdfast/cell.so")
     before, after = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Child
     before.restype = after.restype = None

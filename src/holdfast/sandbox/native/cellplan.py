@@ -29,6 +29,7 @@ _ROOT_DIRS = (
     "/tmp",
     "/code",
     "/.holdfast/empty",
+    "/.holdfast/__pycache__",
 )
 _LAYERS = {"/.holdfast/lower": "lower", "/.holdfast/cow": "cow"}
 

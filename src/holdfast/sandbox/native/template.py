@@ -35,7 +35,10 @@ _PRIVATE = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
 # The zygote's own; cells have theirs.
 _ZYGOTE_LIMITS = Limits(memory_bytes=1024 * MIB, processes=256, cpus=2.0)
 
-_COMMAND = 'exec(compile(open("/.holdfast/zygote.py", "rb").read(), "<holdfast>", "exec")); main()'
+_COMMAND = (
+    'import sys; sys.path.append("/.holdfast"); import _holdfast_zygote as zygote; '
+    'import _holdfast_runner; sys.path.remove("/.holdfast"); zygote.main()'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +242,6 @@ def _read_some(descriptor: int | None) -> str:
 
 @functools.cache
 def _zygote_files() -> dict[str, bytes]:
-    inside = resources.files("holdfast.sandbox.inside")
     native = resources.files("holdfast.sandbox.native")
-    return {
-        "/.holdfast/zygote.py": inside.joinpath("zygote.py").read_bytes(),
-        "/.holdfast/cell.so": native.joinpath("holdfast-cell.so").read_bytes(),
-    }
+    library = native.joinpath("holdfast-cell.so").read_bytes()
+    return {**languages.module_files("zygote"), "/.holdfast/cell.so": library}
