@@ -248,7 +248,14 @@ def test_interrupt_from_another_thread(sbx):
 
 
 def test_code_may_catch_an_interrupt(sbx):
-    code = "import time\nprint('on', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: x = 2\nx"
+    code = """
+import time
+try:
+    print('on', flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    x = 2
+x"""
     assert _while_it_runs(sbx, code, sbx.interrupt).value == 2
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Sandbox, Status
+from holdfast.interfaces.sdk.commands import Process
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -29,7 +30,7 @@ def until(found: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def read_until(process: holdfast.Process, wanted: str) -> str:
+def read_until(process: Process, wanted: str) -> str:
     """What it says until the wanted text was in it."""
     said: list[str] = []
 
@@ -41,9 +42,14 @@ def read_until(process: holdfast.Process, wanted: str) -> str:
     return "".join(said)
 
 
-def processes(sbx: Sandbox) -> str:
+def listed(sbx: Sandbox) -> list[str]:
     """The command lines of all that runs inside."""
-    return sbx.commands.run("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '").stdout
+    tell = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $f; echo; done 2>/dev/null"
+    return [line.strip() for line in sbx.commands.run(tell).stdout.splitlines()]
+
+
+def processes(sbx: Sandbox) -> set[str]:
+    return set(listed(sbx))
 
 
 # Waited for
@@ -103,9 +109,8 @@ def test_a_time_out_ends_a_command_s_tree_and_nothing_else(sbx):
     assert (done.status, done.limit, done.exit_code) == (Status.LIMIT, "wall", 124)
     until(lambda: "sleep 1004" not in processes(sbx))
     left = processes(sbx)
-    assert [f"sleep {n}" in left for n in (1001, 1002)] == [True, True]
-    assert "sleep 1003" not in left
-    assert (other.info().running, sbx.run_code("x.poll() is None").value) == (True, True)
+    assert left & {"sleep 1001", "sleep 1002", "sleep 1003"} == {"sleep 1001", "sleep 1002"}
+    assert (other.info().is_running, sbx.run_code("x.poll() is None").value) == (True, True)
 
 
 def test_output_comes_while_the_command_runs(sbx):
@@ -130,7 +135,7 @@ def test_commands_run_beside_each_other_and_beside_code(sbx):
         waiting = [threads.submit(sbx.commands.run, wait, timeout=20) for _ in range(3)]
         coded = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n5"
         waiting.append(threads.submit(sbx.run_code, coded, timeout=20))
-        until(lambda: processes(sbx).count("until [ -e go ]") == 3)
+        until(lambda: sum("until [ -e go ]" in line for line in listed(sbx)) == 3)
         sbx.files.write("go", "")
         done = [each.result(20) for each in waiting]
     assert [each.stdout for each in done[:3]] == ["1\n"] * 3
@@ -147,14 +152,14 @@ def test_a_background_program_is_listed_read_and_waited_for(sbx):
     )
     assert read_until(process, "begun\n") == "begun\n"
     (info,) = sbx.commands.list()
-    assert (info.id, info.running, info.exit_code) == (process.id, True, None)
+    assert (info.id, info.is_running, info.exit_code) == (process.id, True, None)
     assert (info.command[:2], info.pid is not None) == (("/bin/sh", "-c"), True)
     early = process.wait(timeout=0.1)
     assert (early.exit_code, early.status) == (None, Status.OK)
     sbx.files.write("go", "")
     done = process.wait(timeout=20)
     assert (done.exit_code, done.stdout, done.stderr) == (4, "over\n", "err\n")
-    assert (process.info().running, process.info().exit_code) == (False, 4)
+    assert (process.info().is_running, process.info().exit_code) == (False, 4)
     again = sbx.commands.connect(process.id).wait(timeout=20)
     assert (again.exit_code, again.stdout) == (4, "")
 
@@ -191,15 +196,11 @@ def test_signals_reach_a_background_program(sbx):
 @pytest.mark.requirement("ISO-8")
 def test_kill_ends_a_background_program_with_all_it_has_started(sbx):
     process = sbx.commands.run("setsid sleep 1005 & sleep 1006", background=True)
-    until(
-        lambda: (
-            {"sleep 1005", "sleep 1006"} <= {*processes(sbx).split("  ")}
-            or "sleep 1006" in processes(sbx)
-        )
-    )
+    sleepers = {"sleep 1005", "sleep 1006"}
+    until(lambda: sleepers <= processes(sbx))
     sbx.commands.kill(process.id)
     assert process.wait(timeout=20).exit_code == 137
-    until(lambda: "sleep 100" not in processes(sbx))
+    until(lambda: not sleepers & processes(sbx))
 
 
 def test_many_background_programs_at_once(sbx):
@@ -284,24 +285,32 @@ def test_a_terminal_can_be_resized_while_it_is_used(sbx):
 
 def test_ctrl_c_on_a_terminal_interrupts_what_is_in_front(sbx):
     shell = sbx.commands.terminal()
-    shell.send_stdin("trap 'echo caught' INT; sleep 1008; echo status-$?\n")
-    until(lambda: "sleep 1008" in processes(sbx).replace("echo", ""))
-    until(lambda: any(line.strip() == "sleep 1008" for line in _lines(sbx)))
+    read_until(shell, "$ ")
+    shell.send_stdin("sleep 1008; echo status-$?\n")
+    until(lambda: "sleep 1008" in processes(sbx))
     shell.send_stdin(b"\x03")
-    said = read_until(shell, "status-")
-    assert "sleep 1008" not in _lines(sbx)
+    until(lambda: "sleep 1008" not in processes(sbx))
     shell.send_stdin("exit 6\n")
-    assert shell.wait(timeout=20).exit_code == 6
-    assert "^C" in said
+    done = shell.wait(timeout=20)
+    assert (done.exit_code, "^C" in done.stdout) == (6, True)
 
 
-def _lines(sbx: Sandbox) -> list[str]:
-    tell = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $f; echo; done 2>/dev/null"
-    return [line.strip() for line in sbx.commands.run(tell).stdout.splitlines()]
+@pytest.mark.xfail(
+    strict=False, reason="HOLE: reported, not mended yet; a race, lost 1 in 10 times"
+)
+def test_a_terminal_takes_input_and_a_size_from_its_first_moment(sbx):
+    # background.py writes to a pipe that nobody reads until init has handed the terminal over.
+    for _ in range(20):
+        cat = sbx.commands.terminal(["cat"])
+        cat.resize(10, 10)
+        cat.send_stdin("hello\n")
+        read_until(cat, "hello")
+        cat.kill()
 
 
 def test_the_end_of_input_on_a_terminal(sbx):
-    cat = sbx.commands.terminal(["cat"])
+    cat = sbx.commands.terminal("echo on; exec cat")
+    read_until(cat, "on\r\n")
     cat.send_stdin("line\n")
     read_until(cat, "line\r\nline\r\n")  # the echo of the terminal, and cat's own
     cat.close_stdin()

@@ -24,13 +24,14 @@ from holdfast.runtime.pipeline import Runtime
 from holdfast.sandbox import environments, protected
 from holdfast.sandbox.given import identity_of, open_given
 from holdfast.sandbox.governor import Governor
+from holdfast.sandbox.leases import WorkspaceSettings
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, Path
 from holdfast.sandbox.native.native import NativeSandbox
 from holdfast.sandbox.native.pool import Pool
 from holdfast.sandbox.native.specs import PYTHON, SHELL
 from holdfast.sandbox.protected import Protection
 from holdfast.sandbox.runs import RunLedger
-from holdfast.sandbox.workspace import Workspaces, WorkspaceSettings
+from holdfast.sandbox.workspace import Workspaces
 from holdfast.sandbox.workspace_store import WorkspaceStore
 
 _PROMISED_SHARE = 0.8

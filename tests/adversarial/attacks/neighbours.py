@@ -27,9 +27,12 @@ def _():
     own = (os.getpid(), os.getppid())
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) not in own:
-            with open(f"/proc/{name}/cmdline", "rb") as file:
-                if (MARK + "-process").encode() in file.read():
-                    return name
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    if (MARK + "-process").encode() in file.read():
+                        return name
+            except FileNotFoundError:  # it ended while we looked
+                continue
     raise Stopped("not in /proc")
 
 

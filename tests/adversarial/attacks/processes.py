@@ -131,9 +131,12 @@ for _name, _act in {
 def _():
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with open(f"/proc/{name}/cmdline", "rb") as file:
-                if (MARK + "-victim").encode() in file.read():
-                    return name
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    if (MARK + "-victim").encode() in file.read():
+                        return name
+            except FileNotFoundError:  # it ended while we looked
+                continue
     raise Stopped("not in /proc")
 
 

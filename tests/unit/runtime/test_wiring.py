@@ -20,11 +20,11 @@ from holdfast.core.types import (
     new_id,
 )
 from holdfast.runtime import wiring
+from holdfast.sandbox.leases import Lease
 from holdfast.sandbox.native.cgroups import Choice
 from holdfast.sandbox.native.cold import ColdPath
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, walls_for
 from holdfast.sandbox.runs import RunLedger
-from holdfast.sandbox.workspace import Lease
 
 NO_GROUP = Choice("none", {}, "no controller here", "mount one")
 GROUP = Choice("v1-root", {})

@@ -22,8 +22,9 @@ from holdfast.core.types import (
 )
 from holdfast.runtime import wiring
 from holdfast.sandbox import protected
+from holdfast.sandbox.leases import WorkspaceSettings
 from holdfast.sandbox.protected import Found, Treatment
-from holdfast.sandbox.workspace import Workspaces, WorkspaceSettings, covers_for
+from holdfast.sandbox.workspace import Workspaces, covers_for
 from holdfast.sandbox.workspace_store import WorkspaceStore
 
 RW, RO, COW = WorkspaceMode.READ_WRITE, WorkspaceMode.READ_ONLY, WorkspaceMode.COPY_ON_WRITE
