@@ -346,7 +346,9 @@ def test_an_output_flood_does_not_starve_the_event_loop_or_the_deadline() -> Non
 
 @pytest.mark.requirement("LIM-5")
 def test_usage_tells_wall_cpu_memory_and_io_of_the_run(tmp_path: Path) -> None:
-    idle = holdfast.run_code("pass").outcome.usage
+    ran = holdfast.run_code("pass")
+    assert ran.status == "ok", ran.error
+    idle = ran.outcome.usage
     busy = holdfast.run_code(
         "import time, os\nx = bytearray(64 << 20)\nend = time.process_time() + 0.3\n"
         "while time.process_time() < end: pass\ntime.sleep(0.2)\n"

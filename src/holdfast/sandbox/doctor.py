@@ -16,10 +16,10 @@ from typing import Literal
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Json
 from holdfast.sandbox import languages
-from holdfast.sandbox.native import seccomp
 from holdfast.sandbox.native.keeper import cell_program
 from holdfast.sandbox.native.layers import HostLayers
 from holdfast.sandbox.native.programs import version_of
+from holdfast.sandbox.native.seccomp_rules import AUDIT_ARCH
 
 OLDEST_KERNEL = (5, 13)
 
@@ -150,7 +150,7 @@ def _kernel(facts: Facts) -> Check:
 
 
 def _machine(facts: Facts) -> Check:
-    known = facts.machine in seccomp.AUDIT_ARCH
+    known = facts.machine in AUDIT_ARCH
     return Check(
         "architecture",
         "ok" if known else "missing",

@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import BadInput, LayerMissing, SandboxFailed
-from holdfast.sandbox.native import seccomp
+from holdfast.sandbox.native import seccomp, seccomp_rules
 from holdfast.sandbox.native.seccomp import (
     AUDIT_ARCH,
     RET_ALLOW,
@@ -32,7 +32,7 @@ from holdfast.sandbox.native.seccomp import (
 from unit.sandbox.native.bpf_interpreter import Instruction, decode, run
 
 ARCHES = tuple(AUDIT_ARCH)
-RULES = seccomp.load_rules()
+RULES = seccomp_rules.load_rules()
 LIMIT = 64
 PROGRAMS = {
     (arch, limit): decode(seccomp.build(arch, open_files=limit))
@@ -122,7 +122,9 @@ def test_every_plain_entry_of_the_data_gets_its_answer(arch: str) -> None:
 @pytest.mark.requirement("ISO-6")
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("entry", RULES.conditional, ids=lambda entry: entry.name)
-def test_every_example_of_the_data_gets_its_answer(entry: seccomp.Conditional, arch: str) -> None:
+def test_every_example_of_the_data_gets_its_answer(
+    entry: seccomp_rules.Conditional, arch: str
+) -> None:
     nr = RULES.numbers[arch].get(entry.name)
     if nr is None:
         assert entry.name in RULES.numbers["x86_64"]  # old calls that aarch64 never had
@@ -443,7 +445,7 @@ def test_broken_data_is_refused(breakage: Callable[[dict[str, Any]], None]) -> N
     breakage(document)
 
     with pytest.raises(SandboxFailed) as failure:
-        seccomp.parse_rules(document, NUMBERS)
+        seccomp_rules.parse_rules(document, NUMBERS)
 
     assert (failure.value.code, str(NATIVE) in str(failure.value)) == ("HF-SECCOMP-RULES", False)
 
