@@ -258,6 +258,37 @@ def test_code_environment_and_input_of_another_cell_are_nowhere_in_memory() -> N
         assert (ran.outcome.sandbox_path, ran.value) == ("warm", [])
 
 
+# --- groups that are used again
+
+
+@pytest.mark.requirement("LIM-1", "ISO-7")
+def test_cells_of_many_sizes_at_once_disturb_nobody() -> None:
+    # HOLE: a group that is used again keeps its `memory.memsw.limit_in_bytes`, and the kernel takes
+    # no larger `memory.limit_in_bytes` (EINVAL): about every 15th of these calls fails (HF-CELL).
+    with holdfast.Sandbox.create() as live, ThreadPoolExecutor(6) as threads:
+        live.run_code("kept = 42")
+        sizes = ["64m", "1g", "512m", "128m", "64m"] * 40
+        ran = list(threads.map(lambda size: holdfast.run_code("1", memory=size), sizes))
+        assert live.run_code("globals().get('kept')").value == 42
+    assert {each.error.code if each.error else None for each in ran} == {None}
+    assert [each.value for each in ran] == [1] * len(sizes)
+
+
+@pytest.mark.requirement("LIM-1", "LIM-2", "LIM-5")
+def test_what_a_cell_has_used_is_not_told_of_the_next_one() -> None:
+    heavy = "x = bytearray(200 << 20)\nimport time\nwhile time.process_time() < 0.5: pass"
+    for number in range(6):
+        used = holdfast.run_code(heavy).outcome.usage
+        assert used.memory_peak > 200 << 20  # the control
+        assert used.cpu_s > 0.4
+        bomb = "import os\nfor _ in range(60):\n    if os.fork() == 0: os._exit(0)"
+        assert holdfast.run_code(bomb, limits={"processes": 20}).limit == "processes"
+        light = holdfast.run_code(f"{number}")
+        assert (light.value, light.limit) == (number, None)
+        assert light.outcome.usage.memory_peak < 100 << 20
+        assert light.outcome.usage.cpu_s < 0.3
+
+
 # --- a template that is under attack, or gone
 
 

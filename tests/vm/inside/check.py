@@ -22,9 +22,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess as Process
 
 import holdfast
+from holdfast.sandbox.native import pool
 from holdfast.sandbox.native.layers import HostLayers
 from holdfast.sandbox.native.standing import spares
 
+os.environ["HOLDFAST_PATH"] = "cold"  # the checks of warm cells say so
 HOME = f"{os.path.expanduser('~')}/holdfast-state"
 CGROUP = "/sys/fs/cgroup"
 LEAST_UID = 1_900_000_000
@@ -103,6 +105,7 @@ def members(group: str) -> dict[int, int]:
 
 def nothing_left() -> None:
     spares.close()  # it waits for the next run, and ends with this process
+    pool.close_all()  # templates wait for more of them
     within(20, lambda: not groups() and not processes(), f"left: {groups()} {processes()}")
 
 
@@ -175,6 +178,40 @@ def runs() -> None:
     usage = done.outcome.usage
     assert usage.cpu_s > 0, usage
     assert usage.memory_peak > 1024 * 1024, usage
+
+
+@contextmanager
+def warm() -> Iterator[None]:
+    os.environ["HOLDFAST_PATH"] = "warm"
+    try:
+        yield
+    finally:
+        os.environ["HOLDFAST_PATH"] = "cold"
+
+
+@check("a warm cell runs code and a command, with its own limits")
+def warm_runs() -> None:
+    with warm():
+        done = holdfast.run_code("print(1)", **ROOM)
+        equal((done.status, done.stdout, done.outcome.sandbox_path), ("ok", "1\n", "warm"))
+        told = holdfast.run_command(["echo", "hi"], **ROOM)
+        equal((told.stdout, told.outcome.sandbox_path), ("hi\n", "warm"))
+        bomb = holdfast.run_code("x = bytearray(400 << 20)", **ROOM)
+        equal((bomb.status, bomb.limit), ("limit", "memory"))
+
+
+@check("a live sandbox keeps its state, on either path")
+def live() -> None:
+    for path in ("cold", "warm"):
+        os.environ["HOLDFAST_PATH"] = path
+        try:
+            with holdfast.Sandbox.create(**ROOM) as sandbox:
+                sandbox.run_code("x = 41")
+                done = sandbox.run_code("x + 1")
+                equal((done.value, done.state), (42, "kept"))
+                equal(sandbox.commands.run("echo hi > f; cat f").stdout, "hi\n")
+        finally:
+            os.environ["HOLDFAST_PATH"] = "cold"
 
 
 @check("a memory bomb ends at the memory limit")
