@@ -61,6 +61,10 @@ def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home.chmod(0o700)
     yield home
     pool.close_all()
+    # The command line has had a supervisor started, which would wait for more for a while.
+    environment = {**os.environ, "HOLDFAST_HOME": str(home), "HOLDFAST_PATH": "warm"}
+    command = [str(Path(sys.executable).with_name("holdfast")), "supervisor", "stop"]
+    subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
 
 
 @pytest.fixture(autouse=True)

@@ -264,7 +264,8 @@ def test_code_environment_and_input_of_another_cell_are_nowhere_in_memory() -> N
 @pytest.mark.requirement("LIM-1", "ISO-7")
 def test_cells_of_many_sizes_at_once_disturb_nobody() -> None:
     # HOLE: a group that is used again keeps its `memory.memsw.limit_in_bytes`, and the kernel takes
-    # no larger `memory.limit_in_bytes` (EINVAL): about every 15th of these calls fails (HF-CELL).
+    # no larger `memory.limit_in_bytes` (EINVAL): about every 15th of these calls fails (HF-CELL),
+    # and its template is let go, so that a run beside it may end "without a word".
     with holdfast.Sandbox.create() as live, ThreadPoolExecutor(6) as threads:
         live.run_code("kept = 42")
         sizes = ["64m", "1g", "512m", "128m", "64m"] * 40

@@ -6,11 +6,11 @@ is called; each call is an action of its own, judged and recorded; each has a ti
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import keyword
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import anyio
@@ -43,7 +43,7 @@ class ToolBroker:
                 raise BadInput(f"{name!r:.60} cannot be the name of a tool", code="HF-TOOL-NAME")
             if not callable(function):
                 raise BadInput(f"the tool {name} is not a function", code="HF-TOOL-NAME")
-        self._checked = {name: _checked(function) for name, function in functions.items()}
+        self._checked = {name: _checked(name, function) for name, function in functions.items()}
         self._timeout_s = timeout_s
 
     @property
@@ -65,24 +65,27 @@ class ToolBroker:
         return _answer(name, value)
 
 
-def _checked(function: HostFunction) -> Callable[..., Any]:
+def _checked(name: str, function: HostFunction) -> Callable[..., Any]:
     """The function behind a check of its arguments against its type hints."""
-    from pydantic import ConfigDict, ValidationError, validate_call  # noqa: PLC0415  # 70 ms, only where tools are offered
+    from pydantic import ValidationError  # noqa: PLC0415  # 70 ms, only where tools are offered
 
-    checked = validate_call(config=ConfigDict(arbitrary_types_allowed=False))(function)
+    hinted = _hinted(function)
+    check = _check_of(name, function, hinted)
 
     async def call(args: Sequence[Json], kwargs: Mapping[str, Json]) -> object:
         try:
-            if inspect.iscoroutinefunction(function):
-                return await checked(*args, **kwargs)
-            work = partial(checked, *args, **kwargs)
-            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+            args, kwargs = check(*args, **kwargs)
         except ValidationError as error:
             # Where and what, never the values or the host's own words for them.
             places = "; ".join(
                 f"{'.'.join(map(str, each['loc']))}: {each['type']}" for each in error.errors()[:5]
             )
             raise ToolFailed(f"wrong arguments ({places})", code="HF-TOOL-ARGUMENTS") from None
+        try:
+            if inspect.iscoroutinefunction(hinted):
+                return await function(*args, **kwargs)
+            work = functools.partial(function, *args, **kwargs)
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
         except HoldfastError:
             raise
         except Exception as error:
@@ -90,6 +93,39 @@ def _checked(function: HostFunction) -> Callable[..., Any]:
             raise ToolFailed("the tool failed", detail=repr(error)) from error
 
     return call
+
+
+def _hinted(function: HostFunction) -> HostFunction:
+    """What bears the type hints: of a partial its function, of an object its `__call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    is_object = not inspect.isroutine(function) and not inspect.isclass(function)
+    return type(function).__call__ if is_object else function
+
+
+def _check_of(
+    name: str, function: HostFunction, hinted: HostFunction
+) -> Callable[..., tuple[Sequence[Any], Mapping[str, Any]]]:
+    """Returns the arguments as the hints have them, or raises pydantic's own error.
+
+    Apart from the call itself: what the function raises is never taken for wrong arguments.
+    """
+    from pydantic import ConfigDict, PydanticUserError, validate_call  # noqa: PLC0415  # as above
+
+    def take(*args: Any, **kwargs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:  # noqa: ANN401  # the function's own
+        return args, kwargs
+
+    functools.update_wrapper(take, hinted)
+    take.__wrapped__ = function  # type: ignore[attr-defined]  # where its signature is read from
+    try:
+        return validate_call(config=ConfigDict(arbitrary_types_allowed=False))(take)
+    except (PydanticUserError, NameError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"the tool {name} cannot be offered, since its arguments could not be checked",
+            mend="Give it type hints of plain data that can be resolved where it is defined.",
+            code="HF-TOOL-HINTS",
+            detail=str(error),
+        ) from error
 
 
 def _answer(name: str, value: object) -> Json:

@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 
 TYPE_CHECKING = False
@@ -43,7 +44,12 @@ def main() -> None:
 
     sys.path += wanted["paths"]
     preload(wanted["preload"])
-    runner.show().prepare_plots()
+    show = runner.show()
+    if "matplotlib" in sys.modules:
+        show.prepare_plots()
+    # They were for the imports; a cold interpreter has none of them either.
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.pop(name, None)
     library = ctypes.PyDLL("/.holdfast/cell.so")
     before, after = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Child
     before.restype = after.restype = None
@@ -55,6 +61,7 @@ def main() -> None:
     if library.holdfast_zygote(CONTROL) != 0:
         os._exit(125)
     after()  # new locks and thread ids; `random` seeds itself anew
+    restore_signals()
     renew_randomness()
     channel = runner.Channel()
     os.set_inheritable(runner.CHANNEL, False)
@@ -68,6 +75,13 @@ class Silence:
 
     def write(self, message: dict[str, Any]) -> None:
         json.loads(json.dumps(message))
+
+
+def restore_signals() -> None:
+    """As every Python has them; the cell's init, our parent, wants none."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
 def renew_randomness() -> None:

@@ -35,6 +35,7 @@ _LAYERS = {"/.holdfast/lower": "lower", "/.holdfast/cow": "cow"}
 
 PASSWD_WITHOUT_HOME = "/.holdfast/passwd"  # noqa: S105  # a file's name
 _CODE_ROOM = 64 * 1024
+_INOTIFY_INSTANCES = 16
 _TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
@@ -223,6 +224,7 @@ def warm_plan(
         plan.step("join", number)
     plan.step("namespaces")
     plan.step("proc")
+    plan.step("share", "/proc/sys/user/max_inotify_instances", _INOTIFY_INSTANCES)
     _plan_memory(plan, walls, job.limits)
     mount = job.mount
     if tree is not None:

@@ -121,6 +121,9 @@ static int fork_step(const char *verb, struct plan *plan) {
     own_namespaces();
   } else if (strcmp(verb, "proc") == 0) {
     mount_proc();
+  } else if (strcmp(verb, "share") == 0) {
+    const char *path = plan_need(plan);
+    put_share(path, plan_need(plan));
   } else if (strcmp(verb, "tree") == 0) {
     int tree = (int)plan_number(plan);
     attach_tree(tree, plan_need(plan));

@@ -67,7 +67,7 @@ void build_cell(struct plan plan, struct cell *cell);
 void read_program(struct plan plan, struct program *program);
 
 /* spawn.c */
-pid_t spawn(struct program *program, int *error, int *terminal);
+pid_t spawn(struct program *program, int *error_fd, int *terminal);
 void clear_program(struct program *program);
 void into_session(struct program *program);
 
@@ -99,6 +99,7 @@ void map_ids(uint64_t uid, uint64_t gid);
 void join_group(int fd);
 void own_namespaces(void);
 void mount_proc(void);
+void put_share(const char *path, const char *value);
 
 /* mounts.c: all by descriptor, so that no name is resolved twice (FS-1). */
 void make_file(const char *path, uint64_t mode, const char *content, size_t length);

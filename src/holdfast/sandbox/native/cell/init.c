@@ -37,7 +37,8 @@
 static struct task {
   unsigned long tag;
   pid_t pid;
-  int line; /* where its words go: a socket of its own, or the status socket */
+  int line;     /* where its words go: a socket of its own, or the status socket */
+  int error_fd; /* until it has become its program: tells why it could not */
 } tasks[MOST_TASKS];
 static int task_count;
 
@@ -47,8 +48,8 @@ static struct task *task_of(unsigned long tag) {
   return NULL;
 }
 
-static void add_task(unsigned long tag, pid_t pid, int line) {
-  tasks[task_count++] = (struct task){tag, pid, line};
+static void add_task(unsigned long tag, pid_t pid, int line, int error_fd) {
+  tasks[task_count++] = (struct task){tag, pid, line, error_fd};
 }
 
 static const char *limit_of_mounts(const struct cell *cell) {
@@ -94,6 +95,8 @@ static _Noreturn void end_cell(struct cell *cell, unsigned long tag, int status,
   _exit(0);
 }
 
+static void hear_start(struct cell *cell, struct task *task);
+
 /* Reaps whoever ended; the end of a once-cell's only task is the cell's end. */
 static void reap(struct cell *cell, const char *limit) {
   int status;
@@ -102,6 +105,10 @@ static void reap(struct cell *cell, const char *limit) {
   while ((pid = wait4(-1, &status, WNOHANG, &used)) > 0) {
     for (int i = 0; i < task_count; i++) {
       if (tasks[i].pid != pid) continue;
+      if (tasks[i].error_fd >= 0) {
+        hear_start(cell, &tasks[i]);
+        if (i >= task_count || tasks[i].pid != pid) break; /* it never became its program */
+      }
       struct task task = tasks[i];
       if (cell->is_once && task.tag == 0) end_cell(cell, task.tag, status, 1, limit);
       tasks[i] = tasks[--task_count];
@@ -199,7 +206,7 @@ static int fork_task(struct cell *cell, unsigned long tag, const int *sent, int 
     leave_line(line, tag, error);
     return 0;
   }
-  add_task(tag, child, line);
+  add_task(tag, child, line, -1);
   report_to(line, "started %lu %d", tag, child);
   return 0;
 }
@@ -207,24 +214,40 @@ static int fork_task(struct cell *cell, unsigned long tag, const int *sent, int 
 /* Sent along: the plan, its line, then what it is given. */
 static void start_task(struct cell *cell, unsigned long tag, const int *sent, int sent_count) {
   struct program *program = &cell->program;
-  int error = 0, terminal = -1, line = line_of(sent, cell->is_once ? 0 : sent_count, 1);
+  int error_fd, terminal, line = line_of(sent, cell->is_once ? 0 : sent_count, 1);
   give(program, sent, sent_count, cell->is_once ? 1 : 2);
   struct plan plan = plan_read(sent[0]);
   close(sent[0]);
   read_program(plan, program);
-  pid_t child = spawn(program, &error, &terminal);
+  pid_t child = spawn(program, &error_fd, &terminal);
+  int error = errno;
   munmap((void *)(uintptr_t)plan.at, (size_t)(plan.end - plan.at));
-  if (child < 0) {
-    if (terminal >= 0) close(terminal);
-    leave_line(line, tag, error);
-    return;
-  }
-  add_task(tag, child, line);
   if (terminal >= 0) {
     send_one(line, "terminal", terminal);
     close(terminal);
   }
-  report_to(line, "started %lu %d", tag, child);
+  if (child < 0)
+    leave_line(line, tag, error);
+  else
+    add_task(tag, child, line, error_fd);
+}
+
+/* It has become its program, or says why it could not. */
+static void hear_start(struct cell *cell, struct task *task) {
+  int error = 0;
+  ssize_t got = read(task->error_fd, &error, sizeof error);
+  close(task->error_fd);
+  task->error_fd = -1;
+  if (got != sizeof error) {
+    report_to(task->line, "started %lu %d", task->tag, task->pid);
+    return;
+  }
+  if (cell->is_once && task->tag == 0) {
+    report("noexec 0 %d", error);
+    _exit(125);
+  }
+  leave_line(task->line, task->tag, error);
+  *task = tasks[--task_count];
 }
 
 /* One word of the supervisor's. Returns 1 in a forked interpreter. */
@@ -237,7 +260,7 @@ static int obey(struct cell *cell, int *is_watching) {
   sscanf(text, "%15s %lu %d", verb, &tag, &number);
   const struct task *task = task_of(tag);
   /* Descriptors above the limit would be reported to ourselves. */
-  int has_room = task_count + FIRST_PARKED_FD + MOST_GIVEN + 4 < (int)cell->most_open_files &&
+  int has_room = 2 * task_count + FIRST_PARKED_FD + MOST_GIVEN + 6 < (int)cell->most_open_files &&
                  task_count < MOST_TASKS && task == NULL;
   if (has_room && strcmp(verb, "fork") == 0) return fork_task(cell, tag, sent, sent_count);
   if (has_room && strcmp(verb, "run") == 0 && sent_count > 0) {
@@ -263,13 +286,13 @@ static int obey(struct cell *cell, int *is_watching) {
 }
 
 static void start_first(struct cell *cell) {
-  int error, terminal;
-  pid_t program = spawn(&cell->program, &error, &terminal);
+  int error_fd, terminal;
+  pid_t program = spawn(&cell->program, &error_fd, &terminal);
   if (program < 0) {
-    report("noexec 0 %d", error);
+    report("noexec 0 %d", errno);
     _exit(125);
   }
-  add_task(0, program, report_fd);
+  add_task(0, program, report_fd, error_fd);
 }
 
 /* Touches the pages that the end will touch, while nobody waits for it yet. */
@@ -298,7 +321,7 @@ void run_cell(struct cell *cell, int status_fd) {
     }
     for (int i = 0; i < MOST_GIVEN; i++)
       if (cell->program.given[i] >= 0) close(cell->program.given[i]);
-    add_task(0, child, report_fd);
+    add_task(0, child, report_fd, -1);
     rehearse(cell);
     report("ready");
   } else if (cell->program.argument_count > 0) {
@@ -310,13 +333,19 @@ void run_cell(struct cell *cell, int status_fd) {
   }
   for (int fd = 0; fd < 3; fd++) close(fd);
 
-  struct pollfd waits[3] = {
-      {signals, POLLIN, 0}, {status_fd, POLLIN, 0}, {cell->listener, POLLIN, 0}};
+  static struct pollfd waits[3 + MOST_TASKS];
+  waits[0] = (struct pollfd){signals, POLLIN, 0};
+  waits[1] = (struct pollfd){status_fd, POLLIN, 0};
+  waits[2] = (struct pollfd){cell->listener, POLLIN, 0};
   for (;;) {
+    for (int i = 0; i < task_count; i++)
+      waits[3 + i] = (struct pollfd){tasks[i].error_fd, POLLIN, 0};
     /* An idle cell sleeps: hundreds of them must not cost a core. */
     int is_timed = is_watching && cell->watched_count > 0;
-    int ready = poll(waits, 3, is_timed ? WATCH_EVERY_MS : -1);
+    int ready = poll(waits, 3 + (nfds_t)task_count, is_timed ? WATCH_EVERY_MS : -1);
     if (ready < 0 && errno != EINTR) die("init-poll");
+    for (int i = task_count - 1; i >= 0; i--)
+      if (tasks[i].error_fd >= 0 && waits[3 + i].revents) hear_start(cell, &tasks[i]);
     if (waits[1].revents && obey(cell, &is_watching)) return;
     const char *limit = NULL;
     if (waits[2].revents & POLLIN && has_too_many_open(cell->listener, cell->most_open_files))

@@ -56,3 +56,12 @@ void mount_proc(void) {
   if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0)
     die("mount-proc");
 }
+
+/* The kernel counts some things for a whole uid, which cells of a template share: one cell's part. A
+ * courtesy to neighbours, not a wall; a kernel without the setting has none. */
+void put_share(const char *path, const char *value) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)!write(fd, value, strlen(value));
+  close(fd);
+}

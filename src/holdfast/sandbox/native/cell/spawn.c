@@ -50,9 +50,9 @@ static int execute(struct program *program) {
   return error;
 }
 
-/* A session, a directory and descriptors of its own; what was given is at its number, all else is
- * closed. Returns an error number. */
-static int enter(struct program *program, int terminal) {
+/* A session, a directory and descriptors of its own; what was given is at its number, all else but
+ * `kept_fd` is closed. Returns an error number. */
+static int enter(struct program *program, int terminal, int kept_fd) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
@@ -70,7 +70,11 @@ static int enter(struct program *program, int terminal) {
     if (dup2(from, number) < 0) return errno;
     if (number >= 3) first_closed = (unsigned)number + 1;
   }
-  return syscall(SYS_close_range, first_closed, ~0u, 0) != 0 ? errno : 0;
+  if (kept_fd < 0) return syscall(SYS_close_range, first_closed, ~0u, 0) != 0 ? errno : 0;
+  if (kept_fd > (int)first_closed &&
+      syscall(SYS_close_range, first_closed, kept_fd - 1, 0) != 0)
+    return errno;
+  return syscall(SYS_close_range, kept_fd + 1, ~0u, 0) != 0 ? errno : 0;
 }
 
 /* A pseudo-terminal of the cell's own instance; the master goes to the supervisor. */
@@ -93,45 +97,42 @@ static void close_given(struct program *program) {
   }
 }
 
-/* vfork: copying the page tables of a warm interpreter would cost more than the program itself.
- * The child shares our memory until it has become the program, and only reads it. */
-static __attribute__((noinline)) pid_t start(struct program *program, int terminal,
-                                             volatile int *error) {
-  pid_t child = vfork();
-  if (child == 0) {
-    *error = enter(program, terminal);
-    if (*error == 0) *error = execute(program);
-    _exit(127);
-  }
-  return child;
-}
-
-/* Returns the process, or -1 with `error` set. `terminal` gets the master of its terminal or -1. */
-pid_t spawn(struct program *program, int *error, int *terminal) {
-  volatile int failed = 0;
-  int slave = -1;
-  *terminal = -1;
+/* Returns the process, or -1 with errno. Whether it has become the program is told by `error_fd`: an
+ * error number, or the end. It is not waited for here: the cell's own processes can stop the child
+ * before that, and init must go on. `terminal` gets the master of its terminal or -1. */
+pid_t spawn(struct program *program, int *error_fd, int *terminal) {
+  int slave = -1, ends[2];
+  pid_t child = -1;
+  *terminal = *error_fd = -1;
   if (program->argument_count == 0) {
-    *error = EINVAL;
-    close_given(program);
-    return -1;
+    errno = EINVAL;
+  } else if (!program->wants_terminal || (slave = open_terminal(program, terminal)) >= 0) {
+    if (pipe2(ends, O_CLOEXEC) == 0) {
+      for (int end = 0; end < 2; end++) ends[end] = move_down(ends[end], FIRST_PARKED_FD);
+      child = fork();
+      if (child == 0) {
+        int error = enter(program, slave, ends[1]);
+        if (error == 0) error = execute(program);
+        (void)!write(ends[1], &error, sizeof error);
+        _exit(127);
+      }
+      int error = errno;
+      close(ends[1]);
+      if (child > 0) *error_fd = ends[0];
+      else close(ends[0]);
+      errno = error;
+    }
   }
-  if (program->wants_terminal && (slave = open_terminal(program, terminal)) < 0) {
-    *error = errno;
-    close_given(program);
-    return -1;
-  }
-  pid_t child = start(program, slave, &failed);
-  if (child < 0) failed = errno;
+  int error = errno;
   if (slave >= 0) close(slave);
   close_given(program);
-  *error = failed;
-  return failed ? -1 : child;
+  errno = error;
+  return child;
 }
 
 /* A fork of the waiting interpreter becomes a process of its own, as a started program would. */
 void into_session(struct program *program) {
-  int error = enter(program, -1);
+  int error = enter(program, -1, -1);
   if (error != 0) _exit(125);
   /* Only init is out of reach of its own cell. */
   prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);

@@ -102,15 +102,19 @@ static int make_group(const char *name, char *group, struct plan recipe) {
     path_of(path, sizeof path, i, group, "");
     if (mkdir(path, 0755) != 0) return -1;
   }
-  const char *verb;
-  while ((verb = plan_word(&recipe)) != NULL) {
-    if (strcmp(verb, "limit") != 0) break; /* BASE FILE VALUE REQUIRED follow */
-    int base = (int)plan_number(&recipe);
-    const char *file = plan_need(&recipe), *value = plan_need(&recipe);
-    int is_required = plan_number(&recipe) != 0;
-    if (base >= base_count) continue;
-    path_of(path, sizeof path, base, group, file);
-    if (put_value(path, value) != 0 && is_required) return -1;
+  /* Twice for a used one: a limit above an old one that bounds it is refused until that is raised. */
+  for (int round = is_new; round < 2; round++) {
+    struct plan rest = recipe;
+    const char *verb;
+    while ((verb = plan_word(&rest)) != NULL) {
+      if (strcmp(verb, "limit") != 0) break; /* BASE FILE VALUE REQUIRED follow */
+      int base = (int)plan_number(&rest);
+      const char *file = plan_need(&rest), *value = plan_need(&rest);
+      int is_required = plan_number(&rest) != 0;
+      if (base >= base_count) continue;
+      path_of(path, sizeof path, base, group, file);
+      if (put_value(path, value) != 0 && is_required && round == 1) return -1;
+    }
   }
   return 0;
 }

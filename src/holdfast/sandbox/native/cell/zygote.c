@@ -31,7 +31,8 @@ static void live(int control_fd, const int *sent, int count) {
     close(sent[i]);
   }
   close(control_fd);
-  signal(SIGCHLD, SIG_DFL);
+  /* As PID 1 we take no signal for which there is no handler, and the interpreter has some. */
+  for (int number = 1; number < 32; number++) signal(number, SIG_DFL);
   int status_fd = report_fd = move_down(sent[1], FIRST_OWN_FD);
   static struct cell cell;
   struct plan plan = plan_read(sent[0]);
@@ -56,7 +57,7 @@ static void settle_memory(void) {
     length += (size_t)got;
   close(fd);
   maps[length] = '\0';
-  int file = (int)syscall(SYS_memfd_create, "holdfast-zygote", MFD_CLOEXEC);
+  int file = (int)syscall(SYS_memfd_create, "holdfast-zygote", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return;
   off_t offset = 0;
   for (char *rest = NULL, *line = strtok_r(maps, "\n", &rest); line != NULL;
@@ -81,6 +82,7 @@ static void settle_memory(void) {
     syscall(SYS_mmap, start, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, offset);
     offset += (off_t)size;
   }
+  fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   close(file);
 }
 
