@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from adversarial.leftovers import UID_BASE
 from holdfast.sandbox.native import pool
+from interfaces.test_cli_process import holdfast
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +35,74 @@ def path(
         monkeypatch.setenv("HOLDFAST_HOME", str(warm_home))
     monkeypatch.setenv("HOLDFAST_PATH", request.param)
     return request.param
+
+
+@dataclass
+class Supervised:
+    """A supervisor of the test's own, and how its clients are told to find it."""
+
+    home: Path
+    path: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "HOLDFAST_HOME": str(self.home),
+            "HOLDFAST_CONFIG": str(self.home / "holdfast.toml"),
+            "HOLDFAST_PATH": self.path,
+            "HOLDFAST_SUPERVISOR": "on",
+        }
+
+    @classmethod
+    def begin(cls, home: Path, path: str) -> Supervised:
+        home.chmod(0o700)
+        # Uids that no other Holdfast on this machine uses: what is found alive is ours.
+        (home / "holdfast.toml").write_text(f"[sandbox]\nuid_base = {UID_BASE}\n")
+        found = cls(home, path)
+        done = holdfast("supervisor", "start", **found.environment)
+        assert done.returncode == 0, done.stderr
+        return found
+
+    def enter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in self.environment.items():
+            monkeypatch.setenv(name, value)
+
+    def pid(self) -> int | None:
+        return json.loads(holdfast("supervisor", "status", "--json", **self.environment).stdout)[
+            "pid"
+        ]
+
+    def end(self) -> None:
+        holdfast("supervisor", "stop", **self.environment)
+
+
+@pytest.fixture(scope="module", params=["cold", "warm"])
+def shared_supervisor(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Supervised]:
+    found = Supervised.begin(tmp_path_factory.mktemp("holdfast-supervised"), request.param)
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def supervisor(
+    shared_supervisor: Supervised, state_home: str, monkeypatch: pytest.MonkeyPatch
+) -> Supervised:
+    """One for all tests of a module that leave it as it was."""
+    shared_supervisor.enter(monkeypatch)
+    return shared_supervisor
+
+
+@pytest.fixture(params=["cold", "warm"])
+def own_supervisor(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    state_home: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Supervised]:
+    """One that the test may do anything to."""
+    found = Supervised.begin(tmp_path_factory.mktemp("holdfast-supervised"), request.param)
+    found.enter(monkeypatch)
+    yield found
+    found.end()

@@ -105,5 +105,5 @@ class WorkspacePort(Protocol):
 
     def operate(self, action: Action) -> object: ...
 
-    def end_session(self, session_id: str) -> None:
-        """Let go of a session's workspace; its sandbox must have ended."""
+    def end_session(self, session_id: str) -> Sequence[Finding]:
+        """Look a last time at a session's workspace and let go of it; its sandbox has ended."""

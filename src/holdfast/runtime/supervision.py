@@ -36,6 +36,9 @@ def start_supervisor(environ: Mapping[str, str], *, wait: bool = True) -> None:
     if is_running(home):
         return
     kept = {name: environ[name] for name in (*SHAPING, "PATH", "LANG") if name in environ}
+    for name in ("HOLDFAST_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME"):
+        if kept.get(name):
+            kept[name] = os.path.abspath(kept[name])  # it works in another directory
     words = [sys.executable, "-I", "-m", "holdfast.interfaces.supervisor"]
     start_detached(words, env={**kept, "HOLDFAST_HOME": home}, cwd="/")
     deadline = time.monotonic() + (_START_WITHIN_S if wait else 0.0)

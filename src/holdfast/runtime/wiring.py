@@ -6,7 +6,7 @@ import functools
 import os
 import pwd
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,9 +14,10 @@ from holdfast.audit.log import AuditLog
 from holdfast.config.load import candidates, load_settings
 from holdfast.config.models import Settings
 from holdfast.core.errors import ConfigError, HoldfastError
+from holdfast.core.events import Event, EventKind
 from holdfast.core.home import SHAPING, state_path
 from holdfast.core.limits import Limits
-from holdfast.core.types import Principal, WorkspaceRequest, new_id
+from holdfast.core.types import Finding, Json, Principal, WorkspaceRequest, new_id
 from holdfast.guard.passive import PassiveGuard
 from holdfast.policy.explicit import ExplicitPolicy
 from holdfast.runtime.bounds import Bounds
@@ -79,8 +80,18 @@ class House:
                 yield session_id
             finally:
                 self.runtime.sandbox.end_session(session_id)
-                self.runtime.workspaces.end_session(session_id)
+                self._record_end(session_id, self.runtime.workspaces.end_session(session_id))
                 self.store.retire(session)
+
+    def _record_end(self, session_id: str, findings: Sequence[Finding]) -> None:
+        """What was found at a session's end belongs to no action any more."""
+        if findings:
+            body: dict[str, Json] = {
+                "status": "session ended",
+                "findings": [dict(finding.to_json()) for finding in findings],
+            }
+            who = principal("sdk")
+            self.audit.write(Event(EventKind.OUTCOME, session_id, who.name, who.interface, body))
 
 
 def shared_house(config: str | None = None, profile: str | None = None) -> House:

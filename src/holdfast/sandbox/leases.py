@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Lease:
         self.beneath = beneath
         self._settings = settings
         self._before_bytes = self._before_files = 0
+        self._own_id: str | None = None
 
     @property
     def bounded_by_kernel(self) -> bool:
@@ -62,17 +64,22 @@ class Lease:
         return new_bytes <= limits.disk_bytes and new_files <= limits.file_count
 
     async def settle(self) -> Sequence[Finding]:
+        return self.settle_now()
+
+    def settle_now(self) -> Sequence[Finding]:
+        """The same, for whoever has no event loop. May block."""
         return ()
 
 
 class LayeredLease(Lease):
     """A copy-on-write workspace; its id is worth telling only if something was changed."""
 
-    async def settle(self) -> Sequence[Finding]:
+    def settle_now(self) -> Sequence[Finding]:
         if self.beneath is not None:
+            self._own_id = self._own_id or self.id
             unlock_root(self.beneath.fd)
-            if not self.beneath.list(".", max_entries=1_000_000):
-                self.id = None
+            has_changes = bool(self.beneath.list(".", max_entries=1_000_000))
+            self.id = self._own_id if has_changes else None
         return ()
 
 
@@ -95,13 +102,18 @@ class WrittenLease(Lease):
         self._protection = protection
         self._action = action
         self._quarantine_dir = quarantine_dir
+        self._lock = threading.Lock()
         self._started_ns = time.clock_gettime_ns(COARSE_CLOCK)
         most = settings.max_walk_entries
         self._before = protected.scan(beneath, protection, max_entries=most)
         self._before_bytes, self._before_files = beneath.usage(max_entries=most)
 
     async def settle(self) -> Sequence[Finding]:
-        return await anyio.to_thread.run_sync(self._settle)
+        return await anyio.to_thread.run_sync(self.settle_now)
+
+    def settle_now(self) -> Sequence[Finding]:
+        with self._lock:  # a session's is shared by all that runs in it
+            return self._settle()
 
     def _settle(self) -> Sequence[Finding]:
         assert self.beneath is not None  # noqa: S101  # by construction

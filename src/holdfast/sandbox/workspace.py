@@ -22,6 +22,7 @@ from holdfast.core.types import (
     Action,
     Cover,
     FileOperation,
+    Finding,
     WorkspaceMode,
     WorkspaceMount,
     WorkspaceRequest,
@@ -47,11 +48,20 @@ class _Opened:
     placeholders: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A session's, as long as it lives."""
+
+    opened: _Opened
+    lease: Lease
+    stack: ExitStack
+
+
 class Workspaces:
     """The port's implementation."""
 
     def __init__(self, store: WorkspaceStore, settings: WorkspaceSettings) -> None:
-        self._held: dict[str, tuple[_Opened, ExitStack]] = {}
+        self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
         self._store = store
         self._settings = settings
@@ -87,10 +97,12 @@ class Workspaces:
                 session = self._store.session(action.session_id)
                 with ExitStack() as stack:
                     opened = self._open(session.request, session, session.id, stack)
-                    held = self._held[session.id] = (opened, stack.pop_all())
+                    # One for the whole session: what its processes do between two calls is theirs.
+                    lease = self._lease_of(opened, action)
+                    held = self._held[session.id] = _Held(opened, lease, stack.pop_all())
             else:
-                self._refuse_uncovered(held[0])
-        return self._lease_of(held[0], action)
+                self._refuse_uncovered(held.opened)
+        return held.lease
 
     def _refuse_uncovered(self, opened: _Opened) -> None:
         """A protected name that somebody put there since cannot be covered in a live cell."""
@@ -108,12 +120,14 @@ class Workspaces:
                 code="HF-WORKSPACE-UNCOVERED",
             )
 
-    def end_session(self, session_id: str) -> None:
-        """Let go of it; its cell must have ended."""
+    def end_session(self, session_id: str) -> Sequence[Finding]:
+        """Look a last time and let go; its cell must have ended."""
         with self._lock:
             held = self._held.pop(session_id, None)
-        if held is not None:
-            held[1].close()
+        if held is None:
+            return ()
+        with held.stack:
+            return held.lease.settle_now()
 
     def _open(
         self,

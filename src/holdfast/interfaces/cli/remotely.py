@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast import __version__
-from holdfast.core.home import SHAPING, state_path
+from holdfast.core.home import state_path
 from holdfast.interfaces.cli.main import REFUSED
-from holdfast.interfaces.supervisor.link import Link, connect
+from holdfast.interfaces.supervisor.link import Link, connect, shaping
 
 if TYPE_CHECKING:
     from holdfast.interfaces.cli.options import SandboxOptions
@@ -73,7 +73,7 @@ def run_remotely(
         "version": __version__,
         "want": want,
         "options": options.typed(),
-        "shaping": _shaping(),
+        "shaping": shaping(os.environ),
         "stdin": None if stdin is None else len(stdin),
     }
     ended = _Follower(link, as_json=options.as_json).follow(message, (stdin or b"") + data)
@@ -97,13 +97,6 @@ def _is_text(words: object) -> bool:
     return "\\udc" not in repr(words)
 
 
-def _shaping() -> dict[str, str]:
-    found = {name: os.environ[name] for name in SHAPING if name in os.environ}
-    if found.get("HOLDFAST_CONFIG"):
-        found["HOLDFAST_CONFIG"] = os.path.abspath(found["HOLDFAST_CONFIG"])
-    return found
-
-
 class _Follower:
     """Shows what comes, passes signals on, and ends as the run did."""
 
@@ -114,6 +107,7 @@ class _Follower:
         self._as_json = as_json
         self._relay = None if as_json else Relay(spinner=True)
         self._stopped_by: signal.Signals | None = None
+        self._is_sent = False
 
     def follow(self, message: Mapping[str, Any], blob: bytes) -> int | None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -121,15 +115,16 @@ class _Follower:
                 signal.signal(number, self._stop)
         try:
             self._link.send(message, blob)
+            self._is_sent = True
         except OSError:
-            return None
+            return None if self._stopped_by is None else self._tell_stopped(None)
         while True:
             if self._is_unheard():
                 self._link.close()  # which ends the run
                 return self._unheard()
             frame = self._link.read()
             if frame is None:
-                return self._gone()
+                return self._gone() if self._stopped_by is None else self._tell_stopped(None)
             told, data = frame
             if "stale" in told:
                 return None
@@ -141,6 +136,9 @@ class _Follower:
 
     def _stop(self, number: int, _frame: object) -> None:
         self._stopped_by = self._stopped_by or signal.Signals(number)
+        if not self._is_sent:
+            self._link.shut()  # a word in the middle of our request would be taken for its data
+            return
         with suppress(OSError):
             self._link.send({"do": "stop"})
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast import __version__
-from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
 from holdfast.interfaces.cli.options import json_option
 from holdfast.interfaces.supervisor.link import connect
 
@@ -32,6 +32,12 @@ def _ask(message: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
     if answer is not None and "error" in answer[0]:
         told = answer[0]["error"]
         raise HoldfastError(told["message"], mend=told["mend"], code=told["code"])
+    if answer is not None and "stale" in answer[0]:
+        raise HoldfastError(
+            "the supervisor is of another version of Holdfast",
+            mend="Stop it with `holdfast supervisor stop`; its sandboxes end with it.",
+            code="HF-SUPERVISOR-STALE",
+        )
     return answer
 
 
@@ -81,15 +87,20 @@ Examples:
   holdfast logs sbx_1b2c3d4e5f6g7h8j9kmn
 """
 )
+@json_option("Print one JSON object.")
 @click.argument("sandbox_id", metavar="ID")
-def logs(sandbox_id: str) -> int:
+def logs(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """Print the last output of a living sandbox (at most 256 KiB)."""
-    from holdfast.interfaces.cli.telling import print_text  # noqa: PLC0415  # keeps --help quick
+    from holdfast.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     answer = _ask({"do": "logs", "id": sandbox_id})
     if answer is None:
         raise _none_lives(sandbox_id)
-    print_text(answer[1].decode("utf-8", "replace"))
+    text = answer[1].decode("utf-8", "replace")
+    if as_json:
+        print_json({"id": sandbox_id, "log": text})
+    else:
+        print_text(text)
     return 0
 
 
@@ -99,14 +110,18 @@ Examples:
   holdfast kill sbx_1b2c3d4e5f6g7h8j9kmn
 """
 )
+@json_option("Print one JSON object.")
 @click.argument("sandbox_id", metavar="ID")
-def kill(sandbox_id: str) -> int:
+def kill(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """End a living sandbox and everything in it."""
-    from holdfast.interfaces.cli.telling import say  # noqa: PLC0415  # keeps --help quick
+    from holdfast.interfaces.cli.telling import print_json, say  # noqa: PLC0415  # keeps --help quick
 
     if _ask({"do": "kill", "id": sandbox_id}) is None:
         raise _none_lives(sandbox_id)
-    say(f"{sandbox_id} ended")
+    if as_json:
+        print_json({"id": sandbox_id, "ended": True})
+    else:
+        say(f"{sandbox_id} ended")
     return 0
 
 
@@ -166,6 +181,12 @@ def stop() -> int:
     while time.monotonic() < deadline and (link := connect(os.environ)) is not None:
         link.close()
         time.sleep(0.02)
+    if connect(os.environ) is not None:
+        raise SandboxFailed(
+            "the supervisor was told to stop and still runs",
+            mend="Look at supervisor.log in the state folder, or end its process.",
+            code="HF-SUPERVISOR-STOP",
+        )
     say("the supervisor ended")
     return 0
 

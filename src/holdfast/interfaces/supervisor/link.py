@@ -9,10 +9,12 @@ import json
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from holdfast.core.home import SUPERVISOR_SOCKET, state_path
+from holdfast.core.home import SHAPING, SUPERVISOR_SOCKET, state_path
 
+_NAMES_OF_PLACES = ("HOLDFAST_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
 _MOST_FRAME_BYTES = 256 * 1024 * 1024
 
 
@@ -61,8 +63,25 @@ class Link:
     def fileno(self) -> int:
         return self._line.fileno()
 
+    def shut(self) -> None:
+        """Nothing is said or heard any more; also in the middle of a frame."""
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._line.close()
+
+
+def shaping(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that shape a runtime, with names that mean the same in every directory."""
+    found = {name: environ[name] for name in SHAPING if name in environ}
+    for name in _NAMES_OF_PLACES:
+        if found.get(name):
+            found[name] = os.path.abspath(found[name])
+    # Always there, as the supervisor itself has it: a client that names its place and one that
+    # does not are configured alike.
+    found["HOLDFAST_HOME"] = os.path.realpath(state_path(environ))
+    return found
 
 
 def connect(environ: Mapping[str, str]) -> Link | None:

@@ -11,12 +11,13 @@ import anyio
 import anyio.abc
 
 import holdfast
-from holdfast.core.errors import HoldfastError, SandboxFailed
+from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
 from holdfast.core.frames import BadFrame, FrameReader, encode
-from holdfast.core.home import SHAPING, SUPERVISOR_SOCKET
+from holdfast.core.home import SUPERVISOR_SOCKET
 from holdfast.core.types import Json, Outcome, OutputSink
 from holdfast.interfaces.sdk.hosting import Want
 from holdfast.interfaces.supervisor.codec import decode_outcome, encode_want
+from holdfast.interfaces.supervisor.link import shaping
 from holdfast.runtime.supervision import start_supervisor
 from holdfast.runtime.wiring import state_home
 
@@ -36,7 +37,7 @@ class RemoteHost:
         """Make a sandbox there; the supervisor is started if none runs."""
         await anyio.to_thread.run_sync(start_supervisor, dict(os.environ))
         told: dict[str, Json] = {"do": "create", "keep_alive_s": keep_alive_s}
-        answer, _ = await _ask({**told, "options": options, "shaping": shaping()})
+        answer, _ = await _ask({**told, "options": options, "shaping": shaping(os.environ)})
         return cls(str(answer["id"]), ends_with_block=True)
 
     @classmethod
@@ -57,6 +58,10 @@ class RemoteHost:
         stdin: bytes | None,
         sink: OutputSink | None,
     ) -> Outcome:
+        if not self.alive:
+            raise BadInput(
+                "the sandbox was ended", mend="Create a new one.", code="HF-SANDBOX-ENDED"
+            )
         told, data = await anyio.to_thread.run_sync(encode_want, want)
         message: dict[str, Json] = {
             "do": "perform",
@@ -70,7 +75,7 @@ class RemoteHost:
         answer, blob = await _ask(message, (stdin or b"") + data, sink=sink)
         outcome = answer["outcome"]
         assert isinstance(outcome, dict)  # noqa: S101  # our own process at the other end
-        # In a thread, since it may write a whole archive to a file of the caller.s.
+        # In a thread, since it may write a whole archive to a file of the caller's.
         return await anyio.to_thread.run_sync(decode_outcome, outcome, blob, want)
 
     async def end(self) -> None:
@@ -85,14 +90,6 @@ class RemoteHost:
     async def leave(self) -> None:
         if self._ends_with_block:
             await self.end()
-
-
-def shaping() -> dict[str, Json]:
-    """The variables that shape a runtime, with names that mean the same everywhere."""
-    found: dict[str, Json] = {name: os.environ[name] for name in SHAPING if name in os.environ}
-    if found.get("HOLDFAST_CONFIG"):
-        found["HOLDFAST_CONFIG"] = os.path.abspath(str(found["HOLDFAST_CONFIG"]))
-    return found
 
 
 async def _ask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -11,14 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from holdfast.core.errors import BadInput
-from holdfast.core.types import Json
+from holdfast.core.types import Json, Outcome, OutputSink
 from holdfast.interfaces.sdk.asynchronous import AsyncSandbox
 from holdfast.interfaces.supervisor.codec import decode_want, encode_outcome
+from holdfast.interfaces.supervisor.following import followed
 from holdfast.interfaces.supervisor.houses import Houses
+from holdfast.runtime.wiring import House
 
 if TYPE_CHECKING:
     from holdfast.interfaces.supervisor.server import Conversation
 
+_log = logging.getLogger("holdfast.supervisor")
 _LOG_BYTES = 256 * 1024
 _LONGEST_LIFE_S = 7 * 86_400.0
 
@@ -26,6 +30,7 @@ _LONGEST_LIFE_S = 7 * 86_400.0
 @dataclass(slots=True)
 class _Resident:
     sandbox: AsyncSandbox
+    house: House
     keep_alive_s: float
     made_s: float = field(default_factory=time.time)
     used_at: float = field(default_factory=time.monotonic)
@@ -73,6 +78,7 @@ class Residents:
                 await self._create(talk, message)
             case "attach":
                 resident = self._find(message)
+                resident.used_at = time.monotonic()
                 await talk.send({"id": message["id"], "keep_alive_s": resident.keep_alive_s})
             case "perform":
                 await self._perform(talk, message, blob)
@@ -106,9 +112,13 @@ class Residents:
         options = dict(message["options"])
         shaping = {str(name): str(value) for name, value in message["shaping"].items()}
         config, profile = options.pop("config", None), options.pop("profile", None)
-        house = await anyio.to_thread.run_sync(self._houses.get, config, profile, shaping)
-        sandbox = await AsyncSandbox.create_in(house, **options)
-        self._residents[sandbox.id] = _Resident(sandbox, keep_alive_s)
+        house = await anyio.to_thread.run_sync(self._houses.take, config, profile, shaping)
+        try:
+            sandbox = await AsyncSandbox.create_in(house, **options)
+        except BaseException:
+            self._houses.give_back(house)
+            raise
+        self._residents[sandbox.id] = _Resident(sandbox, house, keep_alive_s)
         await talk.send({"id": sandbox.id})
 
     async def _perform(self, talk: Conversation, message: Mapping[str, Any], blob: bytes) -> None:
@@ -116,45 +126,31 @@ class Residents:
         stdin_bytes = message["stdin"]
         stdin = None if stdin_bytes is None else blob[: int(stdin_bytes)]
         want = decode_want(message["want"], blob[len(stdin or b"") :])
-        send, receive = anyio.create_memory_object_stream[tuple[str, bytes]](float("inf"))
 
-        def sink(name: Literal["stdout", "stderr"], chunk: bytes) -> None:
-            resident.note(chunk)
-            if message["streams"]:
-                send.send_nowait((name, chunk))  # bounded by the run's output limit
+        async def work(tell: OutputSink) -> Outcome:
+            def sink(name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+                resident.note(chunk)
+                if message["streams"]:
+                    tell(name, chunk)
 
-        async def relay() -> None:
-            async with receive:
-                async for name, chunk in receive:
-                    await talk.send({"out": name}, chunk)
+            return await resident.sandbox.perform_raw(
+                want,
+                timeout=message["timeout"],
+                envs={str(k): str(v) for k, v in message["envs"].items()},
+                stdin=stdin,
+                sink=sink,
+            )
 
         resident.busy += 1
         resident.calls += 1
         try:
-            async with anyio.create_task_group() as relays:
-                relays.start_soon(relay)
-                async with anyio.create_task_group() as tasks:
-
-                    async def listen() -> None:
-                        await talk.read()  # a client that speaks or leaves now wants it stopped
-                        tasks.cancel_scope.cancel()
-
-                    tasks.start_soon(listen)
-                    outcome = await resident.sandbox.perform_raw(
-                        want,
-                        timeout=message["timeout"],
-                        envs={str(k): str(v) for k, v in message["envs"].items()},
-                        stdin=stdin,
-                        sink=sink,
-                    )
-                    send.close()
-                    body, data = encode_outcome(outcome, want)
-                    tasks.cancel_scope.cancel()
-                send.close()
-            await talk.send({"outcome": body}, data)
+            outcome = await followed(talk, work)
         finally:
             resident.busy -= 1
             resident.used_at = time.monotonic()
+        if outcome is not None:
+            body, data = encode_outcome(outcome, want)
+            await talk.send({"outcome": body}, data)
 
     async def end_overdue(self) -> None:
         now = time.monotonic()
@@ -165,8 +161,14 @@ class Residents:
     async def _end(self, name: str) -> None:
         resident = self._residents.pop(name, None)
         if resident is not None:
-            await resident.sandbox.kill()
+            try:
+                await resident.sandbox.kill()
+            finally:
+                self._houses.give_back(resident.house)
 
     async def close(self) -> None:
         for name in list(self._residents):
-            await self._end(name)
+            try:
+                await self._end(name)
+            except Exception:  # noqa: BLE001  # the others have to end as well
+                _log.exception("a sandbox could not be ended in order")

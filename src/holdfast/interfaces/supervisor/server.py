@@ -23,15 +23,18 @@ import anyio.abc
 import holdfast
 from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
 from holdfast.core.frames import BadFrame, FrameReader, encode
-from holdfast.core.home import SHAPING, SUPERVISOR_SOCKET
+from holdfast.core.home import SUPERVISOR_SOCKET
 from holdfast.core.types import ErrorInfo, Json
 from holdfast.interfaces.supervisor.houses import Houses
+from holdfast.interfaces.supervisor.link import shaping
 from holdfast.interfaces.supervisor.residents import Residents
 from holdfast.interfaces.supervisor.runs import run_typed
 
 _MOST_FRAME_BYTES = 128 * 1024 * 1024
 _IDLE_S = 900.0
 _LOOK_EVERY_S = 1.0
+_RETRY_S = 0.1
+_FOR_ALL_VERSIONS = frozenset({"status", "stop"})
 _log = logging.getLogger("holdfast.supervisor")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -72,6 +75,7 @@ class Supervisor:
         self._residents = Residents(self._houses)
         self._used_at = time.monotonic()
         self._busy = 0
+        self._is_leaving = False
         self._scope: anyio.CancelScope | None = None
 
     async def serve(self, listener: socket.socket) -> None:
@@ -84,9 +88,16 @@ class Supervisor:
                 tasks.start_soon(self._warm_up)
                 while True:
                     await anyio.wait_readable(listener)
-                    with suppress(BlockingIOError):
+                    try:
                         line, _address = listener.accept()
-                        tasks.start_soon(self._greet, line)
+                    except BlockingIOError:
+                        continue
+                    except OSError as error:
+                        # No descriptor left, most likely: who lives here goes on living.
+                        _log.warning("a client could not be received: %s", error)
+                        await anyio.sleep(_RETRY_S)
+                        continue
+                    tasks.start_soon(self._greet, line)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._residents.close()
@@ -103,9 +114,11 @@ class Supervisor:
 
     async def _warm_up(self) -> None:
         """The runtime most clients will ask for; why it cannot be is told to whoever asks."""
-        shaping = {name: os.environ[name] for name in SHAPING if name in os.environ}
         with suppress(HoldfastError):
-            await anyio.to_thread.run_sync(self._houses.get, None, None, shaping)
+            house = await anyio.to_thread.run_sync(
+                self._houses.take, None, None, shaping(os.environ)
+            )
+            self._houses.give_back(house)
 
     def stop(self) -> None:
         if self._scope is not None:
@@ -132,10 +145,13 @@ class Supervisor:
             return
         message, blob = asked
         try:
-            if message.get("version") != holdfast.__version__:
-                # An upgrade: the old one makes room, the caller goes on without it.
+            is_ours = message.get("version") == holdfast.__version__
+            if not is_ours and message.get("do") not in _FOR_ALL_VERSIONS:
+                # An upgrade: the old one makes room once nobody needs it, the caller goes on
+                # without it.
+                self._is_leaving = True
                 await talk.send({"stale": holdfast.__version__})
-                if not self._residents.count:
+                if self._busy == 1 and not self._residents.count:
                     self.stop()
                 return
             await self._dispatch(talk, message, blob)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import selectors
 import struct
 import termios
@@ -23,6 +24,8 @@ from holdfast.core.types import ProcessInfo, RunResult, Usage
 from holdfast.sandbox.native.live import LiveCell, Task
 
 _CHUNK_BYTES = 65_536
+_WRITE_WITHIN_S = 30.0
+_LOOK_EVERY_MS = 100
 _SIGNALS = range(1, 65)
 
 
@@ -94,18 +97,32 @@ class Program:
             payload=info,
         )
 
-    def write(self, data: bytes) -> None:
-        """All of it, unless the program has closed its input or ended."""
+    def write(self, data: bytes, timeout_s: float = _WRITE_WITHIN_S) -> None:
+        """All of it, unless the program has closed its input, has ended, or does not read."""
         target = self.terminal if self.terminal is not None else self._task.channels.stdin
         if target is None:
             raise _no_input()
-        os.set_blocking(target, True)
-        view = memoryview(data)
-        try:
-            while view:
+        view, deadline = memoryview(data), time.monotonic() + timeout_s
+        while view:
+            try:
                 view = view[os.write(target, view) :]
-        except OSError as error:
-            raise _no_input() from error
+            except BlockingIOError:
+                self._wait_for_reader(target, deadline)
+            except OSError as error:
+                raise _no_input() from error
+
+    def _wait_for_reader(self, target: int, deadline: float) -> None:
+        poll = select.poll()
+        poll.register(target, select.POLLOUT)
+        while not poll.poll(_LOOK_EVERY_MS):
+            if self.ended.is_set():
+                raise _no_input()
+            if time.monotonic() >= deadline:
+                raise BadInput(
+                    "the process did not read its input in time",
+                    mend="Send less at once, or give a longer timeout.",
+                    code="HF-STDIN-SLOW",
+                )
 
     def close_stdin(self) -> None:
         if self.terminal is not None:

@@ -125,6 +125,15 @@ class Group:
             os.mkdir(path)
         return Group(self.version, directories)
 
+    def _nested_first(self) -> list[str]:
+        """A template's group holds its own and those of its cells."""
+        paths = []
+        for path in self.remove:
+            with suppress(OSError):
+                paths += [each.path for each in os.scandir(path) if each.is_dir()]
+            paths.append(path)
+        return paths
+
     @property
     def bases(self) -> tuple[str, ...]:
         """Where the groups of a template's cells are made."""
@@ -187,7 +196,7 @@ class Group:
         Then its processes are dying but not yet dead, and the kernel removes no group before.
         """
         tries = _DISCARD_TRIES
-        for path in self.remove:
+        for path in self._nested_first():
             while not _removed(path) and (tries := tries - 1) > 0:
                 time.sleep(_DISCARD_PAUSE_S)
 

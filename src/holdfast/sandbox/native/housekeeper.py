@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,20 +26,28 @@ class Housekeeper:
         self._leaving: list[tuple[float, Group]] = []
         self._tick = tick
         self._thread: threading.Thread | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def do(self, job: Callable[[], None], *, after_s: float = 0.0) -> None:
         """As soon as its turn comes; `after_s` leaves the processors to whoever waits for them."""
+        if self._is_closed or sys.is_finalizing():
+            job()  # no thread can be had any more
+            return
         self._jobs.put((time.monotonic() + after_s if after_s else 0.0, job))
         with self._lock:
-            if self._thread is None:
+            if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(
                     target=self._work, name="holdfast-housekeeper", daemon=True
                 )
                 self._thread.start()
 
     def remove(self, group: Group | None) -> None:
-        if group is not None:
+        if group is None:
+            return
+        if self._is_closed or sys.is_finalizing():
+            group.discard()
+        else:
             self.do(lambda: self.leave_to_die(group))
 
     def leave_to_die(self, group: Group | None) -> None:
@@ -48,6 +57,7 @@ class Housekeeper:
 
     def close(self) -> None:
         """Finish what is queued, then stop."""
+        self._is_closed = True
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -60,6 +70,8 @@ class Housekeeper:
             try:
                 job = self._jobs.get(timeout=self._pause_s())
                 if job is None:
+                    for _since, group in self._leaving:
+                        group.discard()
                     return
                 self._later.append(job)
             except queue.Empty:

@@ -261,7 +261,7 @@ class CodeRun(_LiveRun):
     def is_ended(self, traffic: Traffic) -> bool:
         if traffic.report is not None and traffic.report.get("done") == self.number:
             code = traffic.report.get("exit")
-            self._report_exit = code if isinstance(code, int) and 0 <= code <= 255 else 1
+            self._report_exit = code if type(code) is int and 0 <= code <= 255 else 1
             return True
         if traffic.is_garbled or traffic.is_channel_closed:
             # Whoever writes nonsense to the channel, or closes it, has cut itself off.

@@ -75,6 +75,7 @@ class Pool:
         self._lock = threading.Lock()
         self._starting = threading.Lock()
         self._places: dict[Spec, _Place] = {}
+        self._also: list[Callable[[], None]] = []
         self.housekeeper = Housekeeper(self._tick)
 
     # --- templates
@@ -251,8 +252,18 @@ class Pool:
         while shelf.cells:
             self._discard(place, shelf.cells.popleft())
 
+    def on_tick(self, work: Callable[[], None]) -> None:
+        """Also done about every second, once anything lives here."""
+        self._also.append(work)
+
+    def stay_awake(self) -> None:
+        """Something lives that is to be looked at."""
+        self.housekeeper.do(lambda: None)
+
     def _tick(self) -> None:
         """Let go of what nobody has asked for."""
+        for work in self._also:
+            work()
         now = time.monotonic()
         with self._lock:
             for place in self._places.values():
@@ -286,7 +297,9 @@ class Pool:
             if place.template is not None:
                 place.template.drop_copy()
         _of_parents.append(self._places)
+        also = self._also
         self._reset()
+        self._also = also
 
 
 _POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""The seccomp rules of `seccomp.toml`, read and found sound; what cannot be understood is refused."""
+"""The seccomp rules of `seccomp.toml`, read and found sound; what is doubtful is refused."""
 
 from __future__ import annotations
 

@@ -52,6 +52,8 @@ class _Session:
     cell: LiveCell | None = None
     programs: dict[int, Program] = field(default_factory=dict)
     running: CodeRun | None = None
+    workspace: WorkspaceLease | None = None
+    look_at: float = 0.0
     is_ended: bool = False
 
 
@@ -65,6 +67,7 @@ class Sessions:
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
         self._reader = Reader()
+        pool.on_tick(self._look_around)
 
     # --- running
 
@@ -78,6 +81,7 @@ class Sessions:
     ) -> RunResult:
         started = time.monotonic()
         session = self._session(action)
+        session.workspace = workspace
         cell = await self._cell_of(session, action, workspace)
         match action.want:
             case RunCommand(background=True) as want:
@@ -195,7 +199,8 @@ class Sessions:
             case "read":
                 return program.result()
             case "write":
-                await anyio.to_thread.run_sync(program.write, want.data, abandon_on_cancel=True)
+                write = partial(program.write, want.data, action.limits.wall_s)
+                await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
             case "close_stdin":
                 program.close_stdin()
             case "resize":
@@ -203,6 +208,20 @@ class Sessions:
             case "signal":
                 program.signal(want.number)
         return RunResult(exit_code=None, payload=program.info())
+
+    def _look_around(self) -> None:
+        """What runs between calls is bound by the disk limit, too; nobody else would look."""
+        with self._lock:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            now, cell, workspace = time.monotonic(), session.cell, session.workspace
+            if cell is None or workspace is None or workspace.bounded_by_kernel:
+                continue
+            if now >= session.look_at:
+                if not workspace.has_room(cell.body.limits):
+                    cell.body.line.say("stop")
+                # A hundredth of one core at most, for each.
+                session.look_at = now + 100 * (time.monotonic() - now)
 
     # --- cells
 
@@ -237,6 +256,7 @@ class Sessions:
             else:
                 body = self._open_warm(template, action, mount)
             session.cell = LiveCell(body, max_result_bytes=self._settings.max_result_bytes)
+            self._pool.stay_awake()
             return session.cell
 
     def _template(self, action: Action, mount: WorkspaceMount) -> Template | None:

@@ -193,7 +193,10 @@ class Standing:
 
     def last_words(self) -> list[str]:
         """Init sends its word before it ends, so it is already here, or will never be."""
-        return self.ends.status.heard() or []
+        while words := self.ends.status.heard():
+            if words[0] in ("exit", "noexec", "fail"):
+                return words
+        return []
 
     def failure(self, step: str) -> HoldfastError:
         return self._failure or self.keeper.failure(step)

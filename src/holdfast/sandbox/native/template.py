@@ -151,7 +151,8 @@ class Template:
         return self._control
 
     def is_alive(self) -> bool:
-        return self._standing.keeper.is_alive()
+        """The keeper outlives the zygote; from a zygote that lives nothing is heard on its line."""
+        return self._standing.keeper.is_alive() and not ready_to_read(self._control, timeout_s=0)
 
     @property
     def pid(self) -> int:

@@ -18,6 +18,7 @@ from holdfast.sandbox.native.channels import Outside
 
 _CHUNK_BYTES = 65_536
 _MOST_CALLS_WAITING = 64
+_MOST_SMALL_FRAMES = 20_000  # each costs the supervisor more than the code
 _MOST_FRAMES = 4  # of the longest kind; more than a result and its calls need
 
 
@@ -39,6 +40,7 @@ class Traffic:
         self._output_room = max_output_bytes
         self._reader = reader
         self._channel_room = _MOST_FRAMES * reader.max_frame_bytes
+        self._frames_left = _MOST_SMALL_FRAMES
         self._outgoing = bytearray()
         self._poll = select.epoll()
         self._servants: dict[int, Callable[[], bool]] = {}
@@ -161,6 +163,10 @@ class Traffic:
         self._channel_room -= len(chunk)
         try:
             for frame in self._reader.feed(chunk):
+                self._frames_left -= 1
+                if self._frames_left < 0:
+                    self.is_too_much = True
+                    break
                 self._understand(frame.message)
         except FrameTooLong:
             self.is_too_much = True

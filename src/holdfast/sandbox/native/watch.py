@@ -27,6 +27,7 @@ from holdfast.sandbox.native.traffic import Traffic
 
 _WATCH_EVERY_S = 0.05
 _MOMENT_S = 0.004
+_MOST_CALLS = 16  # of the host's tools, by one run at once
 TEARDOWN_S = 20.0
 
 
@@ -88,6 +89,7 @@ class Watch:
         self._tools = tools
         self._limit: LimitName | None = None
         self._is_finished = False
+        self._answering = 0
 
     async def __aenter__(self) -> Watch:
         return self
@@ -170,7 +172,8 @@ class Watch:
             with anyio.move_on_after(max(0.0, pause_s)) as pause:
                 await anyio.wait_readable(traffic)
             traffic.serve()
-            while traffic.calls and calls is not None:
+            while traffic.calls and calls is not None and self._answering < _MOST_CALLS:
+                self._answering += 1
                 calls.start_soon(self._answer, traffic, traffic.calls.pop(0))
             now = time.monotonic()
             if is_ending:
@@ -193,8 +196,11 @@ class Watch:
 
     async def _answer(self, traffic: Traffic, call: Mapping[str, Json]) -> None:
         assert self._tools is not None  # noqa: S101  # only then are calls answered
-        answer = await self._tools(call)
-        traffic.tell({"answer": call.get("call"), **answer})
+        try:
+            answer = await self._tools(call)
+            traffic.tell({"answer": call.get("call"), **answer})
+        finally:
+            self._answering -= 1
 
     async def _has_room(self) -> bool:
         if self._workspace.bounded_by_kernel:
