@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import Sandbox, Status
-from interfaces.test_cli_process import error_code
+from interfaces.test_cli_process import PROGRAM, error_code
 from interfaces.test_cli_process import holdfast as command
 
 PATIENCE_S = 20
@@ -78,11 +78,7 @@ def test_it_ends_in_order_when_it_is_told_by_a_signal(own_supervisor):
 
 def test_it_serves_in_the_foreground_as_well(own_supervisor):
     own_supervisor.end()
-    words = [sys.executable, "-m", "holdfast.interfaces.cli", "supervisor", "start", "--foreground"]
-    words[1:3] = [
-        "-c",
-        "import sys; from holdfast.interfaces.cli.main import main; sys.exit(main())",
-    ]
+    words = [PROGRAM, "supervisor", "start", "--foreground"]
     with subprocess.Popen(words) as process:
         until(lambda: own_supervisor.pid() == process.pid)
         assert Sandbox.create(keep_alive=60).run_code("1").value == 1
@@ -90,9 +86,9 @@ def test_it_serves_in_the_foreground_as_well(own_supervisor):
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_it_ends_when_its_folder_is_gone(own_supervisor):
+def test_it_ends_when_its_folder_is_gone(own_supervisor, tmp_path):
     pid = own_supervisor.pid()
-    own_supervisor.home.rename(own_supervisor.home.with_name("elsewhere"))
+    own_supervisor.home.rename(tmp_path / "elsewhere")
     until(lambda: not os.path.exists(f"/proc/{pid}"))
     own_supervisor.home.mkdir(mode=0o700)
 

@@ -127,7 +127,12 @@ class Workspaces:
         if held is None:
             return ()
         with held.stack:
-            return held.lease.settle_now()
+            if held.opened.given is None:
+                return ()  # nothing of the user's is there, and all of it goes now
+            try:
+                return held.lease.settle_now()
+            except WorkspaceError as error:
+                return (Finding("workspace", "high", f"not checked: {error.message}"),)
 
     def _open(
         self,

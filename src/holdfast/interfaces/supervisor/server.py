@@ -106,9 +106,13 @@ class Supervisor:
     async def _watch(self) -> None:
         while True:
             await anyio.sleep(_LOOK_EVERY_S)
-            await self._residents.end_overdue()
+            try:
+                await self._residents.end_overdue()
+            except Exception:
+                _log.exception("a sandbox could not be ended in order")
             idle_s = time.monotonic() - self._used_at
-            is_idle = not self._busy and not self._residents.count and idle_s > _IDLE_S
+            is_needed = self._busy or self._residents.count
+            is_idle = not is_needed and (self._is_leaving or idle_s > _IDLE_S)
             if is_idle or not await anyio.Path(self._home).is_dir():
                 self.stop()
 
@@ -157,7 +161,7 @@ class Supervisor:
             await self._dispatch(talk, message, blob)
         except HoldfastError as error:
             await talk.send({"error": dict(ErrorInfo.of(error).to_json())})
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             unknown = BadInput("the supervisor was asked for something it does not know")
             await talk.send({"error": dict(ErrorInfo.of(unknown).to_json())})
         except Exception as error:  # noqa: BLE001  # told, logged, survived

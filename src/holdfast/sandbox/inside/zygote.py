@@ -43,10 +43,10 @@ def main() -> None:
     import _holdfast_runner as runner  # type: ignore[import-not-found]  # there, inside
 
     sys.path += wanted["paths"]
-    preload(wanted["preload"])
     show = runner.show()
-    if "matplotlib" in sys.modules:
+    if any(name.startswith("matplotlib") for name in wanted["preload"]):
         show.prepare_plots()
+    preload(wanted["preload"])
     # They were for the imports; a cold interpreter has none of them either.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.pop(name, None)

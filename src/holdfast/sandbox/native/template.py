@@ -113,7 +113,6 @@ class Template:
                 # A thread in the zygote would not be there after the fork, its locks would.
                 "OPENBLAS_NUM_THREADS": "1",
                 "OMP_NUM_THREADS": "1",
-                "MPLCONFIGDIR": "/tmp/.matplotlib",
             }
         job = cellplan.Job(argv, env, _ZYGOTE_LIMITS, _PRIVATE, dict(numbers), files)
         arch = seccomp.host_arch()

@@ -88,9 +88,10 @@ class ForkedCell:
         return words is None or words == ["ready"]
 
     def failure(self, step: str) -> HoldfastError:
-        if not self.template.is_alive():
+        # Init says something before it ends, whatever happens inside: it was killed from outside.
+        if step == "ended-without-a-word" or not self.template.is_alive():
             return SandboxFailed(
-                "the template behind the cell is gone",
+                "the cell, or the template behind it, was killed from outside",
                 mend="Try again; a new one is started.",
                 code="HF-TEMPLATE-GONE",
                 detail=step,

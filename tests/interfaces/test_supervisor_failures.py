@@ -1,0 +1,379 @@
+"""The supervisor among strangers, nonsense, upgrades and kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import secrets
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from adversarial.leftovers import alive, groups, recorded
+from conftest import need
+from holdfast import Sandbox
+from holdfast.core.frames import FrameReader, encode
+from holdfast.runtime.reading import audit_records
+from interfaces.conftest import Supervised
+from interfaces.test_cli_process import PROGRAM
+from interfaces.test_cli_process import holdfast as command
+from interfaces.test_supervisor import PATIENCE_S, answer, until
+
+ORDINARY_UID = 65534
+
+
+@contextmanager
+def line(home: Path) -> Iterator[socket.socket]:
+    """A connection by hand."""
+    with closing(socket.socket(socket.AF_UNIX)) as ours:
+        ours.settimeout(PATIENCE_S)
+        folder = os.open(home, os.O_PATH)
+        try:
+            ours.connect(f"/proc/self/fd/{folder}/supervisor.sock")
+        finally:
+            os.close(folder)
+        yield ours
+
+
+def ask(home: Path, message: dict, blob: bytes = b"") -> dict | None:
+    with line(home) as ours:
+        ours.sendall(encode({"version": holdfast.__version__, **message}, blob))
+        reader = FrameReader(max_frame_bytes=1 << 24)
+        while chunk := ours.recv(65536):
+            for frame in reader.feed(chunk):
+                return dict(frame.message)
+    return None
+
+
+def marked(mark: str) -> list[int]:
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if mark.encode() in Path(f"/proc/{entry}/cmdline").read_bytes():
+                found.append(int(entry))
+    return found
+
+
+# Its end
+
+
+@pytest.mark.requirement("ISO-8")
+def test_kill_9_of_the_supervisor_ends_every_cell(own_supervisor, tmp_path):
+    need(os.geteuid() == 0, "root, to tell processes by their uid")
+    old, home = Sandbox.create(keep_alive=60), str(own_supervisor.home)
+    old.run_code("x = 1")
+    old.commands.run(["sleep", "60"], background=True)
+    Sandbox.create(keep_alive=60, workspace=f"{tmp_path}:cow").commands.run("sleep 60 &")
+    held = recorded(home)
+    assert alive()  # the control
+    os.kill(own_supervisor.pid(), signal.SIGKILL)
+    until(lambda: alive() == [])
+    for call in (lambda: old.run_code("x"), lambda: Sandbox.connect(old.id)):
+        with pytest.raises(holdfast.SandboxFailed) as caught:
+            call()
+        assert caught.value.code == "HF-SUPERVISOR-GONE"
+    new = Sandbox.create(keep_alive=60)  # starts another one
+    assert new.run_code("'x' in dir()").value is False
+    with pytest.raises(holdfast.HoldfastError) as caught:
+        old.run_code("x")
+    assert caught.value.code == "HF-NO-SANDBOX"
+    assert groups(held) == []
+    assert os.listdir(own_supervisor.home / "workspaces") == [new.id]
+
+
+@pytest.mark.requirement("ERR-2")
+def test_kill_9_in_the_middle_of_a_call_is_told_to_whoever_waits(own_supervisor):
+    sbx, said = Sandbox.create(keep_alive=60), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        code = "import time\nprint(1, flush=True)\ntime.sleep(60)"
+        running = threads.submit(sbx.run_code, code, on_stdout=lambda _: said.set())
+        words = [PROGRAM, "run", "--", "sh", "-c", "echo on; sleep 60"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as typed:
+            assert typed.stdout.readline() == b"on\n"
+            assert said.wait(PATIENCE_S)
+            os.kill(own_supervisor.pid(), signal.SIGKILL)
+            _out, err = typed.communicate(timeout=PATIENCE_S)
+        with pytest.raises(holdfast.SandboxFailed) as caught:
+            running.result(PATIENCE_S)
+    assert caught.value.code == "HF-SUPERVISOR-GONE"
+    assert (typed.returncode, b"[HF-SUPERVISOR-GONE]" in err) == (125, True)
+
+
+# Strangers
+
+
+def _stranger(home: Path) -> str:
+    """What somebody else's process gets for an honest request."""
+    script = (
+        "import socket, sys\n"
+        "line = socket.socket(socket.AF_UNIX); line.settimeout(20)\n"
+        "try: line.connect(sys.argv[1])\n"
+        "except OSError as error: print(type(error).__name__); sys.exit()\n"
+        "try: line.sendall(bytes.fromhex(sys.argv[2])); print(len(line.recv(4096)))\n"
+        "except ConnectionError: print(0)"
+    )
+    request = encode({"version": holdfast.__version__, "do": "status"}).hex()
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script, str(home / "supervisor.sock"), request],
+        capture_output=True,
+        user=ORDINARY_UID,
+        group=ORDINARY_UID,
+        extra_groups=[],
+        check=False,
+        cwd="/",
+    )
+    return done.stdout.decode().strip()
+
+
+@pytest.mark.requirement("ISO-10")
+@pytest.mark.parametrize("path", ["cold", "warm"])
+def test_another_user_is_stopped_by_the_folder_and_by_the_kernel_s_word(path, monkeypatch):
+    need(os.geteuid() == 0, "root, to be somebody else")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as parent:
+        os.chmod(parent, 0o755)
+        home = Path(parent, "h")
+        home.mkdir()
+        found = Supervised.begin(home, path)
+        try:
+            assert _stranger(home) == "PermissionError"
+            home.chmod(0o755)
+            assert _stranger(home) == "PermissionError"  # the socket's own mode
+            os.chmod(home / "supervisor.sock", 0o666)
+            assert _stranger(home) == "0"  # received, and nothing was said
+            assert ask(home, {"do": "status"})["sandboxes"] == []  # the control: we are answered
+            # And our own clients do not trust a folder that others may have written to.
+            done = command("supervisor", "status", "--json", **found.environment)
+            assert json.loads(done.stdout) == {"running": False, "pid": None}
+            with monkeypatch.context() as entered:
+                found.enter(entered)
+                with pytest.raises(holdfast.HoldfastError) as caught:
+                    Sandbox.create(keep_alive=5)
+                assert caught.value.code == "HF-STATE-UNSAFE"
+        finally:
+            home.chmod(0o700)
+            found.end()
+
+
+# Nonsense
+
+
+def _nonsense() -> Iterator[bytes]:
+    request = encode({"version": holdfast.__version__, "do": "status"})
+    yield b""
+    yield request[:5]
+    yield request[:-1]
+    yield struct.pack(">II", 2**32 - 1, 2**32 - 1)
+    yield struct.pack(">II", 1 << 20, 0) + b"{"
+    yield struct.pack(">II", 4, 0) + b"}}}}"
+    yield struct.pack(">II", 100_000, 0) + b"[" * 100_000
+    yield struct.pack(">II", 2, 0) + b"[]"
+    yield secrets.token_bytes(300_000)
+    yield encode({})
+    yield encode({"version": holdfast.__version__})
+
+
+@pytest.mark.requirement("RED-2")
+def test_nonsense_on_the_socket_ends_nothing(supervisor):
+    pid = supervisor.pid()
+    with Sandbox.create(keep_alive=60) as sbx, ExitStack() as stack:
+        sbx.run_code("x = 1")
+        for data in _nonsense():
+            ours = stack.enter_context(line(supervisor.home))  # stays open until the end
+            with suppress(ConnectionError):
+                ours.sendall(data)
+            assert sbx.run_code("x").value == 1
+        for data in _nonsense():
+            with line(supervisor.home) as ours, suppress(ConnectionError):
+                ours.sendall(data)
+        assert sbx.run_code("x").value == 1
+    assert supervisor.pid() == pid
+
+
+@pytest.mark.requirement("ERR-1")
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"do": "nothing"},
+        {"do": ["run"]},
+        {"do": "run"},
+        {"do": "run", "options": 5, "want": {}, "shaping": {}, "stdin": None},
+        {"do": "run", "options": {"env": [], "allow_domain": []}, "want": {}, "shaping": {}},
+        {"do": "create", "keep_alive_s": 5},
+        {"do": "create", "keep_alive_s": "x", "options": {}, "shaping": {}},
+        {"do": "create", "keep_alive_s": 5, "options": {"a": 1}, "shaping": {}},
+        {"do": "perform", "id": 5},
+        {"do": "perform", "id": {"a": []}},
+        {"do": "kill"},
+        {"do": "logs", "id": None},
+        {"do": "attach", "id": "sbx_x"},
+    ],
+    ids=str,
+)
+def test_requests_of_the_wrong_form_are_refused_in_words(supervisor, message):
+    told = ask(supervisor.home, message)
+    assert told["error"]["code"] in {"HF-BAD-INPUT", "HF-NO-SANDBOX"}
+    assert "Traceback" not in str(told)
+
+
+@pytest.mark.requirement("RED-2")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"want": {}},
+        {
+            "want": {
+                "kind": "command",
+                "argv": "ls",
+                "cwd": "/",
+                "background": False,
+                "terminal": None,
+            }
+        },
+        {
+            "want": {
+                "kind": "file",
+                "name": "watch",
+                "path": ".",
+                "target": "",
+                "recursive": True,
+                "skip_links": False,
+            }
+        },
+        {"want": {"kind": "process", "name": "explode", "process": 1, "number": 1, "size": [0, 0]}},
+        {"want": {"kind": "tool", "name": "x"}},
+        {"timeout": "soon"},
+        {"timeout": -1},
+        {"envs": 5},
+        {"stdin": "x"},
+    ],
+    ids=str,
+)
+def test_wants_of_the_wrong_form_leave_the_sandbox_as_it_was(supervisor, change):
+    with Sandbox.create(keep_alive=60) as sbx:
+        sbx.run_code("x = 1")
+        honest = {
+            "do": "perform",
+            "id": sbx.id,
+            "want": {"kind": "code", "language": "python"},
+            "timeout": None,
+            "envs": {},
+            "stdin": None,
+            "streams": False,
+        }
+        assert ask(supervisor.home, honest, b"x + 1")["outcome"]["value"] == 2  # the control
+        told = ask(supervisor.home, {**honest, **change}, b"x + 1")
+        assert told["error"]["code"] in {"HF-BAD-INPUT", "HF-BAD-LIMIT"}
+        assert sbx.run_code("x").value == 1
+
+
+def test_no_descriptor_left_ends_nothing(own_supervisor):
+    sbx = Sandbox.create(keep_alive=60)
+    sbx.run_code("x = 1")
+    pid = own_supervisor.pid()
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    open_now = max(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_now + 4, before[1]))
+    with ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(line(own_supervisor.home))
+        log = own_supervisor.home / "supervisor.log"
+        until(lambda: "could not be received" in log.read_text())
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    assert (own_supervisor.pid(), sbx.run_code("x").value) == (pid, 1)
+
+
+# Clients that leave
+
+
+@pytest.mark.requirement("ISO-8")
+@pytest.mark.parametrize("how", ["run", "code", "sandbox"])
+def test_a_client_that_is_gone_takes_its_run_along(supervisor, how):
+    mark = f"{secrets.randbelow(10**9) + 10**9}.5"
+    code = f"import subprocess; print(1, flush=True); subprocess.run(['sleep', '{mark}'])"
+    sbx = Sandbox.create(keep_alive=60)
+    remote = f"import holdfast; s = holdfast.Sandbox.connect('{sbx.id}'); s.run_code(\"{code}\", on_stdout=print)"
+    words = {
+        "run": [PROGRAM, "run", "--", "sh", "-c", f"echo 1; sleep {mark}"],
+        "code": [PROGRAM, "code", "-c", code],
+        "sandbox": [sys.executable, "-u", "-c", remote],
+    }[how]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as client:
+        assert client.stdout.readline().strip() == b"1"
+        until(lambda: any(pid != client.pid for pid in marked(mark)))
+        client.kill()
+    until(lambda: marked(mark) == [])
+    until(lambda: [*audit_records()][-1]["body"].get("status") == "interrupted")
+    assert sbx.run_code("1").value == 1
+    sbx.kill()
+
+
+# Upgrades
+
+_OTHER = (
+    "import sys, holdfast; holdfast.__version__ = '0.0.0'\n"
+    "from holdfast.interfaces.cli.main import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+def other_version(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", _OTHER, *words], input=stdin, capture_output=True, check=False
+    )
+
+
+def test_another_version_runs_without_the_old_supervisor_which_makes_room(own_supervisor):
+    pid = own_supervisor.pid()
+    sbx = Sandbox.create(keep_alive=60)
+    sbx.run_code("x = 1")
+    done = other_version("run", "--", "echo", "hi")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"hi\n", b"")
+    assert other_version("code", "-c", "print(1)").stdout == b"1\n"
+    fed = other_version("run", "--stdin", "--", "cat", stdin=b"x")
+    assert (fed.returncode, b"HF-SUPERVISOR-STALE" in fed.stderr) == (125, True)
+    for words in (["kill", sbx.id], ["logs", sbx.id]):
+        done = other_version(*words)
+        assert (done.returncode, b"HF-SUPERVISOR-STALE" in done.stderr) == (125, True)
+    assert sbx.id.encode() in other_version("ps").stdout
+    # While a sandbox lives in it, it stays; then it goes.
+    assert (own_supervisor.pid(), sbx.run_code("x").value) == (pid, 1)
+    sbx.kill()
+    until(lambda: own_supervisor.pid() is None)
+
+
+def test_another_version_can_stop_it(own_supervisor):
+    Sandbox.create(keep_alive=60).run_code("1")
+    assert other_version("supervisor", "stop").stderr == b"holdfast: the supervisor ended\n"
+    assert own_supervisor.pid() is None
+
+
+def test_another_version_does_not_end_a_run_of_somebody_else(own_supervisor):
+    words = [PROGRAM, "run", "--", "sh", "-c", "echo on; sleep 1; echo over"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as typed:
+        assert typed.stdout.readline() == b"on\n"
+        assert other_version("run", "--", "true").returncode == 0
+        assert (typed.stdout.read(), typed.wait(PATIENCE_S)) == (b"over\n", 0)
+    until(lambda: own_supervisor.pid() is None)
+
+
+def test_a_sandbox_survives_many_changes_of_the_configuration(own_supervisor):
+    sbx = Sandbox.create(keep_alive=60)
+    sbx.run_code("x = 1")
+    file = own_supervisor.home / "holdfast.toml"
+    text = file.read_text()
+    for number in range(10):
+        file.write_text(f"{text}\n# change {number}\n")
+        assert command("run", "--", "true").returncode == 0
+    assert sbx.run_code("x").value == 1
+    assert len(answer("ps")["sandboxes"]) == 1
