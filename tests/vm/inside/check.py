@@ -191,12 +191,14 @@ def warm() -> Iterator[None]:
 
 @check("a warm cell runs code and a command, with its own limits")
 def warm_runs() -> None:
+    # A workspace in memory: an ordinary user cannot hand one on disk into a warm cell.
+    room = {**ROOM, "limits": {"disk_bytes": 64 << 20}}
     with warm():
-        done = holdfast.run_code("print(1)", **ROOM)
+        done = holdfast.run_code("print(1)", **room)
         equal((done.status, done.stdout, done.outcome.sandbox_path), ("ok", "1\n", "warm"))
-        told = holdfast.run_command(["echo", "hi"], **ROOM)
+        told = holdfast.run_command(["echo", "hi"], **room)
         equal((told.stdout, told.outcome.sandbox_path), ("hi\n", "warm"))
-        bomb = holdfast.run_code("x = bytearray(400 << 20)", **ROOM)
+        bomb = holdfast.run_code("x = bytearray(400 << 20)", **room)
         equal((bomb.status, bomb.limit), ("limit", "memory"))
 
 

@@ -108,7 +108,7 @@ class Supervisor:
             await anyio.sleep(_LOOK_EVERY_S)
             try:
                 await self._residents.end_overdue()
-            except Exception:
+            except Exception:  # noqa: BLE001  # the others live on
                 _log.exception("a sandbox could not be ended in order")
             idle_s = time.monotonic() - self._used_at
             is_needed = self._busy or self._residents.count
