@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from adversarial.leftovers import UID_BASE
-from holdfast.sandbox.native import pool
+from adversarial.leftovers import UID_BASE, uid_of
+from holdfast.sandbox.native import pool, uids
 from interfaces.test_cli_process import holdfast
+
+UIDS_EACH = 500
+_NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +49,7 @@ class Supervised:
 
     home: Path
     path: str
+    uid_base: int
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,8 +64,8 @@ class Supervised:
     def begin(cls, home: Path, path: str) -> Supervised:
         home.chmod(0o700)
         # Uids that no other Holdfast on this machine uses: what is found alive is ours.
-        (home / "holdfast.toml").write_text(f"[sandbox]\nuid_base = {UID_BASE}\n")
-        found = cls(home, path)
+        found = cls(home, path, UID_BASE + next(_NUMBERS) % 19 * UIDS_EACH)
+        (home / "holdfast.toml").write_text(f"[sandbox]\nuid_base = {found.uid_base}\n")
         done = holdfast("supervisor", "start", **found.environment)
         assert done.returncode == 0, done.stderr
         return found
@@ -71,6 +78,17 @@ class Supervised:
         return json.loads(holdfast("supervisor", "status", "--json", **self.environment).stdout)[
             "pid"
         ]
+
+    def alive(self) -> list[int]:
+        """Processes of its cells and templates; only root can tell."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):
+                # One-shot cells have uids from the base on, what lives longer from `uids.FIRST` on.
+                offset = uid_of(pid) - self.uid_base
+                if 0 <= offset < UIDS_EACH or 0 <= offset - uids.FIRST < UIDS_EACH:
+                    found.append(int(pid))
+        return found
 
     def end(self) -> None:
         holdfast("supervisor", "stop", **self.environment)

@@ -223,7 +223,7 @@ def test_interrupt_and_kill_from_elsewhere_reach_a_call_that_runs(supervisor):
     ):
         said = threading.Event()
         with ThreadPoolExecutor(1) as threads:
-            code = "import time\nprint(1, flush=True)\ntime.sleep(60)"
+            code = "import time\nprint(1, flush=True)\nwhile True: time.sleep(0.05)"
             running = threads.submit(sbx.run_code, code, on_stdout=lambda _, s=said: s.set())
             assert said.wait(PATIENCE_S)
             end()

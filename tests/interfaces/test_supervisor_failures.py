@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from adversarial.leftovers import alive, groups, recorded
+from adversarial.leftovers import groups, recorded
 from conftest import need
 from holdfast import Sandbox
 from holdfast.core.frames import FrameReader, encode
@@ -77,9 +77,9 @@ def test_kill_9_of_the_supervisor_ends_every_cell(own_supervisor, tmp_path):
     old.commands.run(["sleep", "60"], background=True)
     Sandbox.create(keep_alive=60, workspace=f"{tmp_path}:cow").commands.run("sleep 60 &")
     held = recorded(home)
-    assert alive()  # the control
+    assert own_supervisor.alive()  # the control
     os.kill(own_supervisor.pid(), signal.SIGKILL)
-    until(lambda: alive() == [])
+    until(lambda: own_supervisor.alive() == [])
     for call in (lambda: old.run_code("x"), lambda: Sandbox.connect(old.id)):
         with pytest.raises(holdfast.SandboxFailed) as caught:
             call()

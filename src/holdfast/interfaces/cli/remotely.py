@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _MOST_INPUT_BYTES = 64 * 1024 * 1024
 _RECENT_S = 600.0
 _STAMP = "last-run"
+_DRAIN_S = 1.0
 
 
 def supervisor_link() -> Link | None:
@@ -108,11 +109,24 @@ class _Follower:
         self._relay = None if as_json else Relay(spinner=True)
         self._stopped_by: signal.Signals | None = None
         self._is_sent = False
+        # A signal that comes on the way into a system call would not end the wait in it; a byte
+        # in this pipe does.
+        self._awake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
 
     def follow(self, message: Mapping[str, Any], blob: bytes) -> int | None:
+        before: dict[signal.Signals, Any] = {}
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._stop)
+                before[number] = signal.signal(number, self._stop)
+        ended = self._follow(message, blob)
+        if ended is None:  # whoever goes on without the supervisor listens to signals again
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return ended
+
+    def _follow(self, message: Mapping[str, Any], blob: bytes) -> int | None:
         try:
             self._link.send(message, blob)
             self._is_sent = True
@@ -144,17 +158,35 @@ class _Follower:
 
     def _is_unheard(self) -> bool:
         """Waits for a frame, or for our own output to be of no use to anybody."""
-        if self._relay is None or self._link.has_buffered:
-            return False
-        poll = select.poll()
-        poll.register(self._link.fileno(), select.POLLIN)
-        poll.register(self._relay.over, select.POLLIN)
-        return any(descriptor == self._relay.over for descriptor, _ in poll.poll())
+        while not self._link.has_buffered:
+            ready = self._ready(self._link.fileno(), timeout_s=None)
+            if self._relay is not None and self._relay.over in ready:
+                return True
+            if self._link.fileno() in ready:
+                break
+        return False
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
+        """Until all is written or cannot be; False if a signal came and nobody reads."""
+        if self._relay is None:
+            return True
+        self._relay.close()
+        while True:
+            ready = self._ready(timeout_s=None if self._stopped_by is None else _DRAIN_S)
+            if self._relay.over in ready or not ready:
+                return bool(ready)
+
+    def _ready(self, *descriptors: int, timeout_s: float | None) -> set[int]:
+        """Which of these, the relay's end and the pipe that signals write to can be read."""
+        poll = select.poll()
+        for descriptor in (*descriptors, self._awake):
+            poll.register(descriptor, select.POLLIN)
         if self._relay is not None:
-            self._relay.close()
-            select.select([self._relay.over], [], [], None if self._stopped_by is None else 1.0)
+            poll.register(self._relay.over, select.POLLIN)
+        ready = {found for found, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
+        if self._awake in ready:
+            os.read(self._awake, 4096)
+        return ready
 
     def _unheard(self) -> int:
         assert self._relay is not None  # noqa: S101  # only then can it be unheard
@@ -175,7 +207,8 @@ class _Follower:
         )
 
     def _finish(self, told: Mapping[str, Any]) -> int:
-        self._drain()
+        if not self._drain():
+            return self._tell_stopped(told.get("workspace_id"))
         if self._relay is not None and self._relay.failure is not None:
             return self._unheard()
         if "error" in told:

@@ -149,8 +149,10 @@ class Supervisor:
             return
         message, blob = asked
         try:
-            is_ours = message.get("version") == holdfast.__version__
-            if not is_ours and message.get("do") not in _FOR_ALL_VERSIONS:
+            version = message.get("version")
+            if not isinstance(version, str):
+                raise BadInput("the supervisor was asked for something it does not know")
+            if version != holdfast.__version__ and message.get("do") not in _FOR_ALL_VERSIONS:
                 # An upgrade: the old one makes room once nobody needs it, the caller goes on
                 # without it.
                 self._is_leaving = True

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-RUNNER = "<holdfast>"
+RUNNER = ("<holdfast>", "/.holdfast/")  # how the files of the runner itself are called
 MOST_TEXT_BYTES = 64 * 1024
 MOST_FORM_BYTES = 5_000_000
 MOST_FIGURES_BYTES = 6_000_000  # all figures of a run; the supervisor reads 8 MiB of results
@@ -130,7 +130,7 @@ def _format(error: BaseException) -> str:
         if id(part) in seen:
             continue
         seen.add(id(part))
-        part.stack[:] = [frame for frame in part.stack if frame.filename != RUNNER]
+        part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(RUNNER)]
         linked = [part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or ())]
         waiting += [other for other in linked if other is not None]
     return "".join(whole.format())
