@@ -14,7 +14,6 @@ import holdfast
 from holdfast import Sandbox, Status
 
 pytestmark = pytest.mark.usefixtures("path")
-HOLE = pytest.mark.xfail(strict=True, reason="HOLE: reported, not mended yet")
 
 
 @pytest.fixture
@@ -146,7 +145,6 @@ def test_rich_forms_of_the_value_and_of_what_is_displayed(sbx):
     assert sbx.run_code("1").results == ()  # shown once, by the run that made it
 
 
-@HOLE
 @pytest.mark.requirement("LANG-2")
 def test_a_long_text_is_a_value_however_many_commas_it_has(sbx):
     # core/frames.py takes the commas inside of strings for values, and the state is lost.

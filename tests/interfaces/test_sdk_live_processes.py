@@ -295,7 +295,6 @@ def test_ctrl_c_on_a_terminal_interrupts_what_is_in_front(sbx):
     assert (done.exit_code, "^C" in done.stdout) == (6, True)
 
 
-@pytest.mark.xfail(strict=False, reason="HOLE: reported, not mended yet; a race")
 def test_a_terminal_takes_input_and_a_size_from_its_first_moment(sbx):
     # background.py: until init has handed the terminal over there is none, and input is lost.
     for _ in range(20):

@@ -9,7 +9,6 @@ import pytest
 from holdfast import Sandbox, Status
 
 pytestmark = pytest.mark.usefixtures("path")
-HOLE = pytest.mark.xfail(strict=True, reason="HOLE: reported, not mended yet")
 
 
 @pytest.fixture
@@ -34,7 +33,6 @@ def test_variables_of_a_call_are_that_call_s_and_those_of_the_code_stay(sbx):
     assert sbx.run_code(_TELL).value == ["0", "set by the code", "2"]
 
 
-@HOLE
 @pytest.mark.requirement("ISO-3")
 def test_variables_of_the_very_first_call_are_that_call_s_as_well(sbx):
     # sessions.py sends them as the interpreter's own (`base`), and nobody takes them back.
@@ -42,7 +40,6 @@ def test_variables_of_the_very_first_call_are_that_call_s_as_well(sbx):
     assert sbx.run_code(_TELL).value == ["0", None, None]
 
 
-@HOLE
 def test_the_code_may_change_a_variable_of_the_sandbox(sbx):
     # Each call sets it again: `action.env` holds the sandbox's variables and the call's as one.
     sbx.run_code("import os\nos.environ['OURS'] = 'changed'")
@@ -69,7 +66,6 @@ def test_input_is_of_one_call_and_ends(sbx):
     assert sbx.run_code("1", stdin="nobody reads it").value == 1
 
 
-@HOLE
 @pytest.mark.requirement("ISO-7")
 def test_input_that_one_call_has_left_is_not_the_next_one_s(sbx):
     # runner.py puts a file in the place of standard input and leaves it there.

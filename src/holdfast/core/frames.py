@@ -7,6 +7,7 @@ untrusted code: whatever does not fit the form ends the conversation, and nothin
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from holdfast.core.types import Json
 
 _HEAD = struct.Struct(">II")
 _MOST_VALUES = 200_000
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 
 
 class BadFrame(Exception):
@@ -71,9 +73,13 @@ class FrameReader:
             yield Frame(_parse(text), blob)
 
 
+def _marks(text: bytes) -> int:
+    return sum(map(text.count, (b",", b"[", b"{")))
+
+
 def _parse(text: bytes) -> Mapping[str, Json]:
     # A few bytes of text can become a hundred in memory: `{},{},{},…`.
-    if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+    if _marks(text) > _MOST_VALUES and _marks(_STRING.sub(b"", text)) > _MOST_VALUES:
         raise BadFrame("more values than any report has")
     try:
         message = plain(json.loads(text))

@@ -199,6 +199,8 @@ class Action:
     session_id: str | None = None
     limits: Limits = Limits()
     env: Mapping[str, str] = field(default_factory=dict)
+    brief: Mapping[str, str] = field(default_factory=dict)
+    """Variables that a live sandbox has for this call alone, over those in `env`."""
     stdin: bytes | None = None
     allow_domains: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()

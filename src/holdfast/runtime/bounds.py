@@ -103,9 +103,10 @@ def _check_words(argv: tuple[str, ...]) -> None:
 
 
 def _check_env(action: Action) -> None:
-    if len(action.env) > _MOST_VARIABLES:
+    variables = [*action.env.items(), *action.brief.items()]
+    if len(variables) > _MOST_VARIABLES:
         raise BadInput(f"more than {_MOST_VARIABLES} variables", code="HF-BAD-ENV")
-    for name, value in action.env.items():
+    for name, value in variables:
         if _NAME.fullmatch(name) is None:
             raise BadInput(
                 f"{name[:60]!r} is not a variable's name",

@@ -371,7 +371,7 @@ def _intent(action: Action, decision: Decision) -> dict[str, Json]:
         "workspace": {"mode": workspace.mode.value, "directory": workspace.directory},
         "session": action.session_id,
         "stdin_bytes": None if action.stdin is None else len(action.stdin),
-        "env_names": sorted(action.env),
+        "env_names": sorted({*action.env, *action.brief}),
     }
 
 

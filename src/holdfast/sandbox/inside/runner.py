@@ -51,8 +51,28 @@ class Channel:
     """The only line to the supervisor. Threads of the code may use it at once, for tools."""
 
     def __init__(self, descriptor: int = CHANNEL) -> None:
+        from _thread import allocate_lock
+
         self._descriptor = descriptor
         self._buffer = bytearray()
+        self._reading = allocate_lock()
+        self._for_others: list[tuple[dict[str, Any], bytes]] = []
+
+    def wait(self, key: str, value: object = None) -> tuple[dict[str, Any], bytes] | None:
+        """The next frame with this key (and value); what others wait for is kept for them."""
+        while True:
+            with self._reading:
+                for place, frame in enumerate(self._for_others):
+                    if key in frame[0] and value in (None, frame[0][key]):
+                        return self._for_others.pop(place)
+                found = self.read()
+                if found is None or (key in found[0] and value in (None, found[0][key])):
+                    return found
+                if len(self._for_others) < 64:
+                    self._for_others.append(found)
+            import time
+
+            time.sleep(0.001)  # whoever waits for it gets the lock
 
     def read(self) -> tuple[dict[str, Any], bytes] | None:
         """The next frame, or None when the supervisor is gone."""
@@ -106,6 +126,7 @@ class Tools:
 
         self._channel, self._names, self._count = channel, tuple(names), 0
         self._lock = threading.Lock()
+        self._mark = os.urandom(8).hex()  # answers to calls that were made by hand are not ours
 
     def __dir__(self) -> list[str]:
         return list(self._names)
@@ -126,15 +147,13 @@ class Tools:
     def _call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         with self._lock:
             self._count += 1
-            message = {"call": self._count, "name": name, "args": list(args), "kwargs": kwargs}
+            number = f"{self._mark}-{self._count}"
+            message = {"call": number, "name": name, "args": list(args), "kwargs": kwargs}
             self._channel.write(message)
-            while True:
-                frame = self._channel.read()
-                if frame is None:
-                    raise ToolError("the host is gone")
-                answer = frame[0]
-                if answer.get("answer") == self._count:
-                    break
+            frame = self._channel.wait("answer", number)
+            if frame is None:
+                raise ToolError("the host is gone")
+            answer = frame[0]
         if "error" in answer:
             raise ToolError(answer["error"])
         return answer.get("value")
@@ -151,6 +170,7 @@ class Session:
         self._channel = channel
         self._count = 0
         self._sources: dict[str, str] = {}
+        self._tools: Tools | None = None
         self._shown: list[dict[str, object]] = []
         self._module: Any = type(sys)("__main__")
         import builtins
@@ -164,14 +184,12 @@ class Session:
         """Until the supervisor is gone, or the one run of a one-shot cell is done."""
         while True:
             try:
-                frame = self._channel.read()
+                frame = self._channel.wait("code")
             except KeyboardInterrupt:
                 continue  # it came too late for the code it was meant for
             if frame is None:
                 leave(0)
             request, blob = frame
-            if "code" not in request:
-                continue
             code = self.run(request, blob)
             if request.get("once"):
                 leave(code)
@@ -181,11 +199,12 @@ class Session:
         stdin = blob[: request["stdin"]] if request["stdin"] is not None else None
         source = blob[len(stdin or b"") :]
         self._count += 1
+        os.environ.update(request.get("base", {}))
         before = {name: os.environ.get(name) for name in request["env"]}
         os.environ.update(request["env"])
         sys.path += request.get("paths", ())
         if request["tools"]:
-            tools = Tools(self._channel, request["tools"])
+            tools = self._tools = self._tools or Tools(self._channel, request["tools"])
             sys.modules["tools"] = tools  # type: ignore[assignment]  # so that `import tools` works too
             self._module.__dict__["tools"] = tools
         if stdin is not None:
@@ -204,8 +223,10 @@ class Session:
             except BaseException:
                 report["error"] = {"type": type(error).__name__, "message": "", "traceback": ""}
         report["exit"] = code
-        if not request.get("base", True):
+        if not request.get("once"):
             self._restore(request["env"], before)
+            if stdin is not None:
+                self._feed(b"")  # what this call has left is not the next one's
         self._finish(report)
         return code
 

@@ -53,6 +53,7 @@ def environment(
         "GIT_TEMPLATE_DIR": "/.holdfast/empty",
         **dict(program.env if program is not None else ()),
         **action.env,
+        **action.brief,
     }
 
 

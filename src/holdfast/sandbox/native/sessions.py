@@ -41,7 +41,7 @@ from holdfast.sandbox.native.watch import Watch
 from holdfast.sandbox.runs import RunLedger
 
 _MOST_PROGRAMS_REMEMBERED = 256
-_SIGINT = 2
+_HANDED_OVER_WITHIN_S = 5.0
 
 
 @dataclass(slots=True)
@@ -85,7 +85,11 @@ class Sessions:
         cell = await self._cell_of(session, action, workspace)
         match action.want:
             case RunCommand(background=True) as want:
-                return self._start(session, cell, action, want, workspace)
+                started_program = self._start(session, cell, action, want, workspace)
+                await _until_handed_over(started_program, want.terminal is not None)
+                return RunResult(
+                    exit_code=None, path=cell.body.path, payload=started_program.info()
+                )
             case RunCommand() as want:
                 task = cell.start(
                     want.argv,
@@ -119,15 +123,15 @@ class Sessions:
         assert isinstance(action.want, RunCode)  # noqa: S101  # by the caller
         await _acquire(cell.turn)
         try:
-            env = _environment(action, workspace)
+            env = _environment(replace(action, brief={}), workspace)
             interpreter = cell.interpreter(env)
             is_first = interpreter.count == 0
             run = session.running = CodeRun(cell, interpreter)
             stdin = action.stdin or b""
             request: dict[str, Json] = {
                 "code": run.number,
-                "base": is_first,
-                "env": env if is_first else dict(action.env),
+                "base": env if is_first else {},
+                "env": dict(action.brief),
                 "stdin": None if action.stdin is None else len(stdin),
                 "tools": list(action.tools),
                 "paths": jobs.package_paths(action) if is_first and cell.body.interpreter else [],
@@ -151,7 +155,7 @@ class Sessions:
         action: Action,
         want: RunCommand,
         workspace: WorkspaceLease,
-    ) -> RunResult:
+    ) -> Program:
         task = cell.start(
             want.argv,
             _environment(action, workspace),
@@ -169,7 +173,7 @@ class Sessions:
         if action.stdin is not None:
             program.write(action.stdin)
             program.close_stdin()
-        return RunResult(exit_code=None, path=cell.body.path, payload=program.info())
+        return program
 
     # --- steering
 
@@ -362,6 +366,13 @@ async def _acquire(lock: threading.Lock) -> None:
     """Without blocking the event loop, and without leaving it locked when cancelled."""
     while not lock.acquire(blocking=False):  # noqa: ASYNC110  # threads have loops of their own
         await anyio.sleep(0.001)
+
+
+async def _until_handed_over(program: Program, has_terminal: bool) -> None:  # noqa: FBT001  # one caller
+    """A terminal is init's to hand over; input before that would have nowhere to go."""
+    with anyio.move_on_after(_HANDED_OVER_WITHIN_S):
+        while has_terminal and program.terminal is None and not program.ended.is_set():  # noqa: ASYNC110  # set by a thread
+            await anyio.sleep(0.001)
 
 
 async def _wait(event: threading.Event, timeout_s: float) -> None:
