@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 
 import pytest
@@ -12,6 +11,7 @@ from conftest import need
 from holdfast.core.errors import WorkspaceError
 from holdfast.core.files import FileChange
 from holdfast.sandbox.beneath import Beneath
+from holdfast.sandbox.native.waiting import ready_to_read
 from holdfast.sandbox.protected import load
 from holdfast.sandbox.watching import Watcher
 
@@ -51,8 +51,8 @@ def told(watcher):
     while not watcher.ended and time.monotonic() < deadline:
         changes += watcher.take()
         if watcher.patience_s is not None:
-            select.select([watcher], [], [], watcher.patience_s)
-        elif not select.select([watcher], [], [], 0)[0]:
+            ready_to_read(watcher, timeout_s=watcher.patience_s)
+        elif not ready_to_read(watcher, timeout_s=0):
             break
     return [(c.kind, c.path, c.target) if c.target else (c.kind, c.path) for c in changes]
 
@@ -263,7 +263,7 @@ def test_a_closed_watch_is_closed_once_and_says_nothing(watching, place):
     watcher = watching()
     (place / "a").write_bytes(b"")
     watcher.stop()
-    assert select.select([watcher], [], [], 10)[0]  # whoever waits wakes up
+    assert ready_to_read(watcher, timeout_s=10)  # whoever waits wakes up
     assert watcher.take() == ()
     watcher.close()
     watcher.close()

@@ -375,9 +375,8 @@ int init(int plan_fd, int status_fd) {
   report_fd = status_fd = move_down(status_fd, FIRST_OWN_FD);
   fcntl(plan_fd, F_SETFD, FD_CLOEXEC);
   umask(022);
-  /* An ignored SIGXFSZ would be inherited, and the filter lets nobody change it later. */
-  signal(SIGXFSZ, SIG_DFL);
-  signal(SIGPIPE, SIG_DFL);
+  /* What our starter ignored (a shell's background job: SIGINT) would be ignored inside as well. */
+  for (int number = 1; number < 32; number++) signal(number, SIG_DFL);
   /* The supervisor writes limits and plan while bubblewrap works; nothing is done before its word. */
   char word[8];
   if (recv(status_fd, word, sizeof word, 0) <= 0) _exit(0);
