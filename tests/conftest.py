@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+
+from holdfast.runtime import wiring
 
 
 def need(condition: object, feature: str) -> None:
@@ -17,7 +20,9 @@ def need(condition: object, feature: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
+def state_home(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
     """Every test has its own HOLDFAST_HOME and no configuration of the developer's."""
     home = tmp_path_factory.mktemp("holdfast-home")
     home.chmod(0o700)
@@ -27,4 +32,5 @@ def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOLDFAST_SUPERVISOR", "off")
     # Most tests are not about warmth, and a template for each of them would cost minutes.
     monkeypatch.setenv("HOLDFAST_PATH", os.environ.get("HOLDFAST_PATH", "cold"))
-    return str(home)
+    yield str(home)
+    wiring.close_shared(str(home))

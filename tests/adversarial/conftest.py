@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from conftest import need
+from holdfast.runtime import wiring
 from holdfast.sandbox.native import pool
 from holdfast.sandbox.native.standing import spares
 
@@ -73,10 +74,12 @@ def state_home(
     warm_home: Path,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
-) -> str:
+) -> Iterator[str]:
     """In place of the one that all tests share: it chooses the path as well."""
     home = warm_home if path == "warm" else tmp_path_factory.mktemp("holdfast-home")
-    return enter_home(home, path, monkeypatch)
+    yield enter_home(home, path, monkeypatch)
+    if path == "cold":
+        wiring.close_shared(str(home))
 
 
 def enter_home(home: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> str:

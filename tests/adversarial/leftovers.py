@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 from pathlib import Path
 
 from adversarial.conftest import end_what_waits
 from holdfast.sandbox.native import cgroups
+from holdfast.sandbox.native.waiting import ready_to_read
 
 # A range of uids that no other Holdfast on this machine uses, so that what is found is ours.
 UIDS = 20_000
@@ -85,7 +85,7 @@ def children(pid: int) -> list[int]:
 
 def until_ended(pidfds: list[int]) -> None:
     for pidfd in pidfds:
-        ended, _, _ = select.select([pidfd], [], [], 20)
+        ended = ready_to_read(pidfd, timeout_s=20)
         os.close(pidfd)
         assert ended, "a keeper outlived its supervisor by 20 s"
 

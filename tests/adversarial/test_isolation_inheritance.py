@@ -123,7 +123,7 @@ def test_environment_is_built_from_nothing(way: str, seen: dict[str, dict[str, o
     outside = seen["outside"]["variables"]
     assert isinstance(outside, dict)
     assert outside["AWS_SECRET_ACCESS_KEY"] == _MARK, "outside, children inherit it"
-    # HOLE (warm): the zygote's own variables (OMP_NUM_THREADS, MPLBACKEND, …) stay in the
+    # Once (warm): the zygote's own variables (OMP_NUM_THREADS, MPLBACKEND, …) stay in the
     # interpreter's, and go on to whatever it starts; no caller named them, and cold has none.
     assert seen[way]["variables"] == {
         "PATH": "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",

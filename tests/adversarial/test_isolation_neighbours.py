@@ -217,7 +217,7 @@ def _used_up(make: str) -> tuple[int, int, int]:
 
 @pytest.mark.requirement("ISO-7", "LIM-2")
 def test_a_sandbox_cannot_use_up_the_inotify_instances_of_another() -> None:
-    # HOLE (warm): cells of one template are one user to the kernel; the others get none at all.
+    # Once (warm): cells of one template are one user to the kernel; the others get none at all.
     # A cell's own user namespace could have a bound: /proc/sys/user/max_inotify_instances.
     _, second, third = _used_up(_INOTIFY)
     assert (second > 0, third > 0) == (True, True)

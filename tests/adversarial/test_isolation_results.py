@@ -133,7 +133,7 @@ def test_result_that_never_ends_is_a_limit(flood: bytes, limit: str) -> None:
 
 @pytest.mark.requirement("ISO-9", "LIM-2")
 def test_flood_of_tiny_frames_costs_the_supervisor_little() -> None:
-    # HOLE: a million frames are parsed before their bytes are too many: 0.05 s of the cell's
+    # Once: a million frames are parsed before their bytes are too many: 0.05 s of the cell's
     # processor time cost 5 to 10 s of the supervisor's, which all its other sandboxes wait for.
     tiny = _frame(b'{"call":1}') * 4000
     before = time.process_time()

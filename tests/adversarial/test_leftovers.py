@@ -340,7 +340,7 @@ def test_nothing_is_left_after_kill_9_of_the_keeper(config: str, state_home: str
     done = holdfast.run_command("echo on; sleep 60", config=config, on_stdout=kill_it, timeout=30)
     assert done.status.value == "error"
     assert len(seen) == 1  # the control: there was a run to be left behind
-    # HOLE (warm): `Group.discard` of a template never removes the group of its zygote, so the
+    # Once (warm): `Group.discard` of a template never removes the group of its zygote, so the
     # template's own stays as well, and the entry by which the next start would sweep it is gone.
     assert left(state_home) == nothing()
     assert groups(seen) == []

@@ -77,13 +77,14 @@ MISDEEDS = {
         ("limit", 137, "output"),
         "lost",
     ),
-    "closes the channel": ("os.close(3)", ("failed", 137, None), "lost"),
+    # It is ended, unless it is quicker and ends for want of a channel.
+    "closes the channel": ("os.close(3)", ("failed", (1, 120, 137), None), "lost"),
     "closes the channel and stays": (
         "os.close(3)\ntime.sleep(60)",
         ("failed", 137, None),
         "lost",
     ),
-    "closes everything": ("os.closerange(0, 4096)", ("failed", 137, None), "lost"),
+    "closes everything": ("os.closerange(0, 4096)", ("failed", (1, 120, 137), None), "lost"),
     "ends in the middle of a frame": (f"say({_HALF})\nos._exit(5)", ("failed", 5, None), "lost"),
     "a child keeps the descriptors": (
         "if os.fork() == 0: time.sleep(60)\nos._exit(6)",
@@ -112,11 +113,12 @@ MISDEEDS = {
 @pytest.mark.requirement("ISO-7", "ISO-9")
 @pytest.mark.parametrize("misdeed", MISDEEDS)
 def test_code_that_misbehaves_on_its_channel_harms_only_itself(misdeed: str) -> None:
-    deed, expected, state = MISDEEDS[misdeed]
+    deed, (status, codes, limit), state = MISDEEDS[misdeed]
     with holdfast.Sandbox.create(timeout=2) as neighbour, holdfast.Sandbox.create() as sandbox:
         neighbour.run_code("mine = 6")
         ran = sandbox.run_code(f"{_FRAMES}mine = 1\n{deed}\n", timeout=2)
-        assert (ran.status.value, ran.exit_code, ran.limit) == expected
+        assert (ran.status.value, ran.limit) == (status, limit)
+        assert ran.exit_code in (codes if isinstance(codes, tuple) else (codes,))
         assert ran.state == state
         after = sandbox.run_code("6 * 7")
         assert (after.status.value, after.value, after.stdout) == ("ok", 42, "")
@@ -141,7 +143,7 @@ def test_the_channel_is_reached_by_code() -> None:
     ["true", "false", "-1", "256", "1e3", "1.5", "NaN", '"0"', "null", "[]", "{}", "9" * 400],
 )
 def test_exit_code_that_is_none_is_an_outcome_and_not_a_bare_exception(word: str) -> None:
-    # HOLE (`true`, `false`): a bool is an int to isinstance, and `int("True")` raises in `conclude`.
+    # Once (`true`, `false`): a bool is an int to isinstance, and `int("True")` raises in `conclude`.
     text = f'{{"done": 1, "exit": {word}}}'
     with holdfast.Sandbox.create() as sandbox:
         ran = sandbox.run_code(
@@ -216,11 +218,14 @@ def test_init_of_a_live_cell_takes_no_signal_and_tells_the_truth() -> None:
             "[os.WIFSTOPPED(stopped), open('/proc/1/stat').read().rsplit(')')[1].split()[0]]\n"
         )
         assert sent.value == [True, "S"]
-        # HOLE (warm): init is a copy of a Python and has its handler for SIGINT: it takes the
+        # Once (warm): init is a copy of a Python and has its handler for SIGINT: it takes the
         # signal, and every interpreter that it forks from then on begins with a KeyboardInterrupt.
         ran = sandbox.commands.run("kill -STOP 1; kill -9 -1; exit 7")
         assert (ran.status.value, ran.exit_code) == ("failed", 7)
-        assert sandbox.run_code("6 * 7").value == 42
+        # It has killed the interpreter as well; the call that finds it dying may say so.
+        after = [sandbox.run_code("6 * 7") for _ in range(2)]
+        assert after[0].value == 42 or after[0].state == "lost"
+        assert after[1].value == 42
 
 
 _STOPPER = """
@@ -240,7 +245,7 @@ while time.monotonic() < end:
 @pytest.mark.slow
 def test_a_process_that_stops_every_newcomer_cannot_hold_init_up() -> None:
     """Init waits in vfork for its child's exec: a child that is stopped before it never comes back."""
-    # HOLE: init hangs, no limit of the cell is enforced, and the call ends after 41 s (HF-LEFTOVER).
+    # Once: init hangs, no limit of the cell is enforced, and the call ends after 41 s (HF-LEFTOVER).
     with holdfast.Sandbox.create(timeout=1, limits={"cpus": 2, "cpu_s": 60}) as sandbox:
         assert sandbox.commands.run("echo works").stdout == "works\n"  # the control
         stopper = sandbox.commands.run(["python3", "-c", _STOPPER], background=True)
@@ -291,7 +296,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.requirement("FS-4")
 def test_what_a_process_plants_between_the_calls_is_moved_out(tmp_path: Path) -> None:
-    # HOLE: a workspace is settled after each call only; what comes later stays, and is not told.
+    # Once: a workspace is settled after each call only; what comes later stays, and is not told.
     plant = "mkdir -p new/.git/hooks; echo e > new/.git/hooks/pre-commit; echo e > ordinary"
     with holdfast.Sandbox.create(workspace=f"{tmp_path}:rw") as sandbox:
         sandbox.commands.run(f"(until [ -e go ]; do :; done; {plant}; : > done) >/dev/null 2>&1 &")
@@ -305,7 +310,7 @@ def test_what_a_process_plants_between_the_calls_is_moved_out(tmp_path: Path) ->
 @pytest.mark.requirement("LIM-1", "LIM-2")
 @pytest.mark.parametrize("mode", ["session", "rw", "cow"])
 def test_a_process_in_the_background_cannot_fill_the_disk(mode: str, tmp_path: Path) -> None:
-    # HOLE: nobody looks between the calls, and the next one counts only what itself has added.
+    # Once: nobody looks between the calls, and the next one counts only what itself has added.
     workspace = None if mode == "session" else f"{tmp_path}:{mode}"
     limits = {"disk_bytes": 8 * MIB}
     with holdfast.Sandbox.create(workspace=workspace, limits=limits, timeout=10) as sandbox:
@@ -321,7 +326,7 @@ def test_a_process_in_the_background_cannot_fill_the_disk(mode: str, tmp_path: P
 
 @pytest.mark.requirement("LIM-1")
 def test_input_that_nobody_reads_does_not_hold_the_caller_for_ever() -> None:
-    # HOLE: writing to a program in the background has no deadline; its thread is held as well.
+    # Once: writing to a program in the background has no deadline; its thread is held as well.
     with holdfast.Sandbox.create(timeout=2) as sandbox:
         silent = sandbox.commands.run(["sleep", "60"], background=True)
         silent.send_stdin("x")  # the control: there is room for some
@@ -341,7 +346,7 @@ def test_input_that_nobody_reads_does_not_hold_the_caller_for_ever() -> None:
 
 @pytest.mark.requirement("LIM-2")
 def test_calls_of_a_tool_by_forged_frames_are_bounded() -> None:
-    # HOLE: only those waiting to be taken up are; thousands run at once, each an action with a record.
+    # Once: only those waiting to be taken up are; thousands run at once, each an action with a record.
     now = most = 0
 
     async def slow() -> int:

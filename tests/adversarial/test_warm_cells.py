@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,7 +38,7 @@ from adversarial.leftovers import (
 )
 from conftest import need
 from holdfast.runtime import wiring
-from holdfast.sandbox.native import cgroups
+from holdfast.sandbox.native import cgroups, keeper, pool
 from holdfast.sandbox.native.specs import PYTHON, SHELL, Spec
 
 pytestmark = pytest.mark.only_on("warm", reason="a cold cell has no template and shares nothing")
@@ -263,7 +264,7 @@ def test_code_environment_and_input_of_another_cell_are_nowhere_in_memory() -> N
 
 @pytest.mark.requirement("LIM-1", "ISO-7")
 def test_cells_of_many_sizes_at_once_disturb_nobody() -> None:
-    # HOLE: a group that is used again keeps its `memory.memsw.limit_in_bytes`, and the kernel takes
+    # Once: a group that is used again keeps its `memory.memsw.limit_in_bytes`, and the kernel takes
     # no larger `memory.limit_in_bytes` (EINVAL): about every 15th of these calls fails (HF-CELL),
     # and its template is let go, so that a run beside it may end "without a word".
     with holdfast.Sandbox.create() as live, ThreadPoolExecutor(6) as threads:
@@ -348,7 +349,7 @@ def test_a_killed_template_is_replaced_and_its_runs_end_in_words(
         os.kill(pids[victim], signal.SIGKILL)
 
     ended = run("on", sleep_s=60, on_stdout=kill, timeout=30)
-    # HOLE (all but the keeper): `Template.is_alive` asks for the keeper, which waits for a word of
+    # Once (all but the keeper): `Template.is_alive` asks for the keeper, which waits for a word of
     # ours. So this run "could not be built", and all later ones fail: no new template is started.
     assert (ended.status.value, ended.error.code) == ("error", "HF-TEMPLATE-GONE")
     assert ended.outcome.usage.wall_s < 10
@@ -357,7 +358,7 @@ def test_a_killed_template_is_replaced_and_its_runs_end_in_words(
     assert [each.stdout for each in again][-1] == "again\n"
     assert {each.outcome.sandbox_path for each in again} <= {"warm", ""}
     assert _keeper(spec, config) != first
-    # HOLE (keeper): see `test_nothing_is_left_after_kill_9_of_the_keeper`.
+    # Once (keeper): see `test_nothing_is_left_after_kill_9_of_the_keeper`.
     assert left(own_home) == nothing()
     assert groups(seen) == []
 
@@ -372,10 +373,64 @@ def test_a_live_sandbox_whose_template_is_killed_says_so_or_starts_anew(
         os.kill(_zygote(PYTHON, config), signal.SIGKILL)
         assert started.wait(timeout=10).exit_code is None
         assert [each.is_running for each in sandbox.commands.list()] == [False]
-        # HOLE: see the test above; here the second call takes 20 s, too.
+        # Once: see the test above; here the second call takes 20 s, too.
         ran = [sandbox.run_code("6 * 7") for _ in range(2)]
         assert ran[-1].value == 42, ran[-1].error
         assert sandbox.run_code("'kept' in globals()").value is False
+    assert left(own_home) == nothing()
+
+
+@pytest.mark.requirement("ISO-5", "FS-2")
+def test_a_workspace_that_is_late_is_never_given_to_the_next_cell(
+    own_home: str, config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(name: str) -> holdfast.Execution:
+        place = tmp_path / name
+        place.mkdir(exist_ok=True)
+        (place / "who").write_text(name)
+        return holdfast.run_command(["cat", "who"], workspace=f"{place}:rw", config=config)
+
+    assert run("control").stdout == "control"
+    pid = _keeper(SHELL, config)
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "_TREE_WITHIN_S", 0.2)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert run("late").error.message.endswith("(step tree-in-time)")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert [run(name).stdout for name in ("next", "after")] == ["next", "after"]
+    assert _keeper(SHELL, config) == pid  # the control: it is the one that was late
+
+
+@pytest.mark.requirement("ISO-8")
+def test_an_old_template_is_replaced_and_ends_with_its_last_cell(
+    own_home: str, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = _keeper(PYTHON, config)
+    old_ends = os.pidfd_open(old)
+    with holdfast.Sandbox.create(config=config) as sandbox, ThreadPoolExecutor(1) as threads:
+        sandbox.run_code("kept = 42")
+        is_running = threading.Event()
+        slow = threads.submit(
+            holdfast.run_code,
+            "import time\nprint('on', flush=True)\ntime.sleep(4)\n'done'",
+            on_stdout=lambda _: is_running.set(),
+            config=config,
+        )
+        assert is_running.wait(10)
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "_RECYCLE_S", 0.0)
+            for _ in range(50):
+                if _keeper(PYTHON, config) != old:
+                    break
+                time.sleep(0.1)
+        assert _keeper(PYTHON, config) != old
+        assert holdfast.run_code("6 * 7", config=config).value == 42
+        assert slow.result(20).value == "done"
+        assert sandbox.run_code("kept").value == 42
+        assert Path(f"/proc/{old}").exists()  # the control
+    until_ended([old_ends])
     assert left(own_home) == nothing()
 
 
@@ -420,7 +475,7 @@ def test_templates_and_cells_end_with_the_process_that_made_them(
                 assert process.stdin is not None
                 process.stdin.write(b"\n")
                 process.stdin.flush()
-            # HOLE (return, error, SIGINT): a sandbox that nobody has ended is let go of when the
+            # Once (return, error, SIGINT): a sandbox that nobody has ended is let go of when the
             # interpreter is torn down; the housekeeper then starts a thread, which never begins.
             process.wait(20)
         finally:

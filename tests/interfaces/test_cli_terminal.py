@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import select
 import subprocess
 import time
 from contextlib import suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.sandbox.native.waiting import ready_to_read
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM
 
 ATTACK = r"printf 'a\033]0;owned\007\033[31mred\233\302\233\033[6nz\n'"
@@ -44,7 +44,7 @@ def read_to_end(terminal: int) -> bytes:
     seen = b""
     deadline = time.monotonic() + DEADLINE_S
     with suppress(OSError):  # EIO: the last holder of the other side is gone
-        while select.select([terminal], [], [], max(0, deadline - time.monotonic()))[0]:
+        while ready_to_read(terminal, timeout_s=max(0, deadline - time.monotonic())):
             part = os.read(terminal, 65_536)
             if not part:
                 break

@@ -50,6 +50,7 @@ class House:
     ledger: RunLedger
     audit: AuditLog
     protection: Protection
+    governor: Governor
     pool: Pool
     native: NativeSettings
 
@@ -61,6 +62,8 @@ class House:
     def close(self) -> None:
         """End its templates, and with them every cell that is left."""
         self.pool.close()
+        self.governor.close()
+        self.ledger.close()
         self.audit.close()
 
     @contextmanager
@@ -96,12 +99,25 @@ class House:
 
 def shared_house(config: str | None = None, profile: str | None = None) -> House:
     """One house for all sandboxes of a process that are configured alike."""
-    return _shared(config, profile, *(os.environ.get(name) for name in SHAPING))
+    key = (config, profile, *(os.environ.get(name) for name in SHAPING))
+    house = _SHARED.get(key)
+    if house is None:
+        made = open_house(config=config, profile=profile)
+        house = _SHARED.setdefault(key, made)  # no lock: a fork could find it held for ever
+        if house is not made:
+            made.close()
+    return house
 
 
-@functools.cache
-def _shared(config: str | None, profile: str | None, *_shaping: str | None) -> House:
-    return open_house(config=config, profile=profile)
+def close_shared(home: str) -> None:
+    """Let go of those with this state folder; what still lives in their sandboxes ends."""
+    for key, house in list(_SHARED.items()):
+        if house.store.home == os.path.realpath(home):
+            del _SHARED[key]
+            house.close()
+
+
+_SHARED: dict[tuple[str | None, ...], House] = {}
 
 
 def settings_files(config: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -172,6 +188,7 @@ def open_house(
     )
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
+    governor = _governor(settings, home)
     runtime = Runtime(
         bounds=Bounds(
             max_code_bytes=settings.sandbox.max_code_bytes,
@@ -180,7 +197,7 @@ def open_house(
         policy=ExplicitPolicy(),
         guard=PassiveGuard(),
         audit=audit,
-        governor=_governor(settings, home),
+        governor=governor,
         sandbox=NativeSandbox(native, layers, ledger, pool),
         workspaces=Workspaces(store, _workspace_settings(settings, protection)),
     )
@@ -192,6 +209,7 @@ def open_house(
         ledger,
         audit,
         protection,
+        governor,
         pool,
         native,
     )

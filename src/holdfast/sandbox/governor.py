@@ -134,7 +134,9 @@ class Governor:
 
     def close(self) -> None:
         """Let go of the directory; leases that are still held stay valid."""
-        os.close(self._directory)
+        directory, self._directory = self._directory, -1
+        if directory >= 0:
+            os.close(directory)
 
     @asynccontextmanager
     async def lease(self, *, memory_bytes: int) -> AsyncIterator[Slot]:

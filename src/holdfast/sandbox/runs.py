@@ -48,6 +48,12 @@ class RunLedger:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._guard = os.open(f"{directory}.lock", flags, 0o600)  # beside it: in it are only runs
 
+    def close(self) -> None:
+        """No more runs; those that are open stay so until they end."""
+        guard, self._guard = self._guard, -1
+        if guard >= 0:
+            os.close(guard)
+
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         """Between an entry's making and its lock it would look like a dead one's."""

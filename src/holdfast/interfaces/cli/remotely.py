@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -11,8 +12,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast import __version__
+from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
 from holdfast.core.home import state_path
 from holdfast.interfaces.cli.main import REFUSED
+from holdfast.interfaces.cli.options import read_bounded
+from holdfast.interfaces.cli.streams import Relay, write_all
 from holdfast.interfaces.supervisor.link import Link, connect, shaping
 
 if TYPE_CHECKING:
@@ -43,7 +47,6 @@ def want_supervisor() -> None:
         os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         os.utime(stamp)
     if recent:
-        from holdfast.core.errors import HoldfastError  # noqa: PLC0415  # only here
         from holdfast.runtime.supervision import start_supervisor  # noqa: PLC0415  # heavy
 
         with suppress(HoldfastError, OSError):
@@ -58,12 +61,8 @@ def run_remotely(
         return None  # frames carry text; file names that are none are for the path without
     stdin = None
     if options.stdin:
-        from holdfast.interfaces.cli.options import read_bounded  # noqa: PLC0415  # loaded already
-
         stdin = read_bounded(0, _MOST_INPUT_BYTES)
         if stdin is None:
-            from holdfast.core.errors import BadInput  # noqa: PLC0415  # only here
-
             raise BadInput(
                 f"standard input is larger than the {_MOST_INPUT_BYTES} bytes allowed",
                 mend="Give the data as a file of the workspace.",
@@ -79,8 +78,6 @@ def run_remotely(
     }
     ended = _Follower(link, as_json=options.as_json).follow(message, (stdin or b"") + data)
     if ended is None and stdin is not None:
-        from holdfast.core.errors import SandboxFailed  # noqa: PLC0415  # only here
-
         raise SandboxFailed(
             "the supervisor is of another version and has made room",
             mend="Run it again; standard input was read already.",
@@ -91,19 +88,16 @@ def run_remotely(
 
 def _is_text(words: object) -> bool:
     try:
-        str(words).encode("utf-8")
-        repr(words).encode("utf-8")
+        json.dumps(words, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         return False
-    return "\\udc" not in repr(words)
+    return True
 
 
 class _Follower:
     """Shows what comes, passes signals on, and ends as the run did."""
 
     def __init__(self, link: Link, *, as_json: bool) -> None:
-        from holdfast.interfaces.cli.streams import Relay  # noqa: PLC0415  # only where it is used
-
         self._link = link
         self._as_json = as_json
         self._relay = None if as_json else Relay(spinner=True)
@@ -198,8 +192,6 @@ class _Follower:
         return REFUSED
 
     def _gone(self) -> int:
-        from holdfast.core.errors import SandboxFailed  # noqa: PLC0415  # only here
-
         raise SandboxFailed(
             "the supervisor ended while this ran, and the run with it",
             mend="Run it again; a new supervisor is started when one is wanted.",
@@ -212,17 +204,11 @@ class _Follower:
         if self._relay is not None and self._relay.failure is not None:
             return self._unheard()
         if "error" in told:
-            from holdfast.core.errors import HoldfastError  # noqa: PLC0415  # only here
-
             error = told["error"]
             raise HoldfastError(error["message"], mend=error["mend"], code=error["code"])
         if told.get("stopped"):
             return self._tell_stopped(told.get("workspace_id"))
         if self._as_json:
-            import json  # noqa: PLC0415  # loaded already
-
-            from holdfast.interfaces.cli.streams import write_all  # noqa: PLC0415  # loaded already
-
             write_all(1, json.dumps(told["outcome"]).encode("ascii") + b"\n")
         elif told["notes"]:
             from holdfast.interfaces.cli.telling import say  # noqa: PLC0415  # only here

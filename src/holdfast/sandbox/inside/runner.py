@@ -55,24 +55,45 @@ class Channel:
 
         self._descriptor = descriptor
         self._buffer = bytearray()
-        self._reading = allocate_lock()
+        self._new_lock = allocate_lock
+        self._guard = allocate_lock()  # held for moments only, never while reading
+        self._has_reader = False
+        self._waiting: list[Any] = []
         self._for_others: list[tuple[dict[str, Any], bytes]] = []
 
     def wait(self, key: str, value: object = None) -> tuple[dict[str, Any], bytes] | None:
-        """The next frame with this key (and value); what others wait for is kept for them."""
+        """The next frame with this key (and value); what others wait for is kept for them.
+
+        One of those who wait reads. Whenever it has read, all others look again: for their frame,
+        or for the place of the reader.
+        """
         while True:
-            with self._reading:
+            woken = self._new_lock()
+            woken.acquire()
+            with self._guard:
                 for place, frame in enumerate(self._for_others):
                     if key in frame[0] and value in (None, frame[0][key]):
                         return self._for_others.pop(place)
+                is_reader = not self._has_reader
+                if is_reader:
+                    self._has_reader = True
+                else:
+                    self._waiting.append(woken)
+            if not is_reader:
+                woken.acquire()
+                continue
+            try:
                 found = self.read()
                 if found is None or (key in found[0] and value in (None, found[0][key])):
                     return found
                 if len(self._for_others) < 64:
                     self._for_others.append(found)
-            import time
-
-            time.sleep(0.001)  # whoever waits for it gets the lock
+            finally:
+                with self._guard:
+                    self._has_reader = False
+                    waiting, self._waiting = self._waiting, []
+                for each in waiting:
+                    each.release()
 
     def read(self) -> tuple[dict[str, Any], bytes] | None:
         """The next frame, or None when the supervisor is gone."""

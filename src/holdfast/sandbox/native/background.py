@@ -7,6 +7,7 @@ reading. What does not fit is dropped from the front, as in a log that turns ove
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import select
 import selectors
@@ -99,9 +100,18 @@ class Program:
 
     def write(self, data: bytes, timeout_s: float = _WRITE_WITHIN_S) -> None:
         """All of it, unless the program has closed its input, has ended, or does not read."""
-        target = self.terminal if self.terminal is not None else self._task.channels.stdin
-        if target is None:
-            raise _no_input()
+        with self._lock:
+            target = self.terminal if self.terminal is not None else self._task.channels.stdin
+            if target is None or self.ended.is_set():
+                raise _no_input()
+            # A copy: the reader closes the original at its end, and its number may serve others.
+            target = os.dup(target)
+        try:
+            self._write(target, data, timeout_s)
+        finally:
+            os.close(target)
+
+    def _write(self, target: int, data: bytes, timeout_s: float) -> None:
         view, deadline = memoryview(data), time.monotonic() + timeout_s
         while view:
             try:
@@ -110,6 +120,16 @@ class Program:
                 self._wait_for_reader(target, deadline)
             except OSError as error:
                 raise _no_input() from error
+
+    def feed(self, data: bytes) -> None:
+        """All of its input, as fast as it reads; whoever has started it goes on."""
+
+        def work() -> None:
+            with suppress(BadInput):  # it ended, or closed its input, without reading all
+                self.write(data, math.inf)
+                self.close_stdin()
+
+        threading.Thread(target=work, name="holdfast-feeder", daemon=True).start()
 
     def _wait_for_reader(self, target: int, deadline: float) -> None:
         poll = select.poll()
@@ -127,13 +147,16 @@ class Program:
     def close_stdin(self) -> None:
         if self.terminal is not None:
             self.write(b"\x04")  # what a person would type
-        else:
+            return
+        with self._lock:
             self._task.channels.close_stdin()
 
     def resize(self, rows: int, columns: int) -> None:
         if self.terminal is None:
             raise BadInput("this process has no terminal", code="HF-NO-TERMINAL")
-        with suppress(OSError):
+        with self._lock, suppress(OSError):
+            if self.ended.is_set():
+                return
             size = struct.pack("HHHH", rows, columns, 0, 0)
             fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, size)
 
@@ -174,11 +197,12 @@ class Program:
         return self._task.is_ended
 
     def close(self) -> None:
-        self.ended.set()
-        self._task.close()
-        if self.terminal is not None:
-            with suppress(OSError):
-                os.close(self.terminal)
+        with self._lock:
+            self.ended.set()
+            self._task.close()
+            if self.terminal is not None:
+                with suppress(OSError):
+                    os.close(self.terminal)
 
 
 def _no_input() -> BadInput:
@@ -225,9 +249,11 @@ class Reader:
                 if key.data is None:
                     with suppress(BlockingIOError):
                         os.read(key.fd, 4096)
-                elif not key.data(self):
-                    with suppress(KeyError, ValueError):
-                        selector.unregister(key.fd)
+                    continue
+                with suppress(BlockingIOError):  # woken for nothing
+                    if not key.data(self):
+                        with suppress(KeyError, ValueError):
+                            selector.unregister(key.fd)
 
     def leave(self, program: Program) -> None:
         """It has ended: take what is still there, and let go."""
@@ -250,18 +276,16 @@ class _Source:
         self._program, self._descriptor, self._name = program, descriptor, name
 
     def has_more(self) -> bool:
-        try:
-            chunk = os.read(self._descriptor, _CHUNK_BYTES)
-        except OSError:
-            return False
-        self._program.take(self._name, chunk)
-        return bool(chunk)
+        """Takes some; False where nothing is there, now or for good."""
+        with suppress(BlockingIOError):
+            return self(None)
+        return False
 
-    def __call__(self, reader: Reader) -> bool:  # noqa: ARG002  # as a voice has it
+    def __call__(self, _reader: Reader | None) -> bool:
         try:
             chunk = os.read(self._descriptor, _CHUNK_BYTES)
         except BlockingIOError:
-            return True
+            raise
         except OSError:
             return False
         self._program.take(self._name, chunk)

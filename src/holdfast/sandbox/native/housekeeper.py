@@ -21,20 +21,19 @@ class Housekeeper:
     """Does small jobs in order; groups of ended cells are removed as soon as the kernel lets us."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
-        self._jobs: queue.SimpleQueue[tuple[float, Callable[[], None]] | None] = queue.SimpleQueue()
-        self._later: list[tuple[float, Callable[[], None]]] = []
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._leaving: list[tuple[float, Group]] = []
         self._tick = tick
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def do(self, job: Callable[[], None], *, after_s: float = 0.0) -> None:
-        """As soon as its turn comes; `after_s` leaves the processors to whoever waits for them."""
+    def do(self, job: Callable[[], None]) -> None:
+        """As soon as its turn comes."""
         if self._is_closed or sys.is_finalizing():
             job()  # no thread can be had any more
             return
-        self._jobs.put((time.monotonic() + after_s if after_s else 0.0, job))
+        self._jobs.put(job)
         with self._lock:
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(
@@ -68,31 +67,27 @@ class Housekeeper:
         last_tick = time.monotonic()
         while True:
             try:
-                job = self._jobs.get(timeout=self._pause_s())
+                job = self._jobs.get(timeout=_TIDY_EVERY_S if self._leaving else _TICK_S)
+            except queue.Empty:
+                pass
+            else:
                 if job is None:
                     for _since, group in self._leaving:
                         group.discard()
                     return
-                self._later.append(job)
-            except queue.Empty:
-                pass
-            now = time.monotonic()
-            due = [job for job in self._later if job[0] <= now]
-            self._later = [job for job in self._later if job[0] > now]
-            for _due_at, work in due:
-                try:
-                    work()
-                except Exception as error:  # noqa: BLE001  # the next job must still be done
-                    _log.warning("housekeeping failed: %s", type(error).__name__)
+                _try(job)
             self._leaving = [each for each in self._leaving if not _is_removed(*each)]
+            now = time.monotonic()
             if now - last_tick >= _TICK_S:
                 last_tick = now
-                self._tick()
+                _try(self._tick)
 
-    def _pause_s(self) -> float:
-        if self._later:
-            return max(0.0, min(due_at for due_at, _ in self._later) - time.monotonic())
-        return _TIDY_EVERY_S if self._leaving else _TICK_S
+
+def _try(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001  # the next job must still be done
+        _log.warning("housekeeping failed: %s", type(error).__name__)
 
 
 def _is_removed(since: float, group: Group) -> bool:

@@ -6,7 +6,6 @@ import functools
 import os
 import socket
 import subprocess
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
@@ -87,7 +86,6 @@ class Keeper:
             theirs.close()
             os.close(diagnostics)
         self._line.setblocking(False)
-        self._tree_lock = threading.Lock()
 
     @property
     def pid(self) -> int:
@@ -107,20 +105,29 @@ class Keeper:
             os.close(descriptor)
 
     def tree(self, plan: bytes, descriptors: Sequence[int]) -> int:
-        """A mount made by the keeper, for a cell of its template. Blocks for a moment."""
-        with self._tree_lock:
+        """A mount made by the keeper, for a cell of its template. Blocks for a moment.
+
+        Each is answered on a line of its own: one that comes late, or any other word of the
+        keeper's, can never be taken for another cell's workspace.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
             descriptor = memory_file("holdfast-plan", plan)
             try:
-                socket.send_fds(self._line, [b"t"], [descriptor, *descriptors])
-                if not ready_to_read(self._line, timeout_s=_TREE_WITHIN_S):
-                    raise self.failure("tree-in-time")
-                said, trees, _flags, _address = socket.recv_fds(self._line, _MOST_FRAME_BYTES, 1)
+                socket.send_fds(self._line, [b"t"], [theirs.fileno(), descriptor, *descriptors])
             except OSError as error:
                 raise self.failure("tree-line") from error
             finally:
+                theirs.close()
                 os.close(descriptor)
+            if not ready_to_read(ours, timeout_s=_TREE_WITHIN_S):
+                raise self.failure("tree-in-time")
+            try:
+                said, trees, _flags, _address = socket.recv_fds(ours, _MOST_FRAME_BYTES, 1)
+            except OSError as error:
+                raise self.failure("tree-answer") from error
         if not trees:
-            raise self.failure(said.decode("ascii", "replace").removeprefix("notree "))
+            raise self.failure(said.decode("ascii", "replace").removeprefix("notree ") or "tree")
         return trees[0]
 
     def open_stock(self, plan: bytes, zygote: socket.socket) -> socket.socket:

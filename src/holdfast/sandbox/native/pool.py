@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from holdfast.core.errors import HoldfastError, SandboxFailed
 from holdfast.sandbox.native.housekeeper import Housekeeper
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings
 from holdfast.sandbox.native.specs import Spec
-from holdfast.sandbox.native.stock import Stock
+from holdfast.sandbox.native.stock import Stock, TemplateGone
 from holdfast.sandbox.native.template import Recipe, Template
 from holdfast.sandbox.native.warmcell import WarmCell
 from holdfast.sandbox.runs import RunLedger
@@ -50,7 +50,6 @@ class _Place:
     made_at: float = 0.0
     calls: int = 0
     is_starting: bool = False
-    live: int = 0
     shelves: dict[Recipe, _Shelf] = field(default_factory=dict)
     stock: Stock | None = None
 
@@ -75,6 +74,8 @@ class Pool:
         self._lock = threading.Lock()
         self._starting = threading.Lock()
         self._places: dict[Spec, _Place] = {}
+        self._users: Counter[Template] = Counter()
+        self._retired: set[Template] = set()
         self._also: list[Callable[[], None]] = []
         self.housekeeper = Housekeeper(self._tick)
 
@@ -144,21 +145,30 @@ class Pool:
             place.template, place.error, place.made_at = template, None, time.monotonic()
             return template
 
-    def hold(self, template: Template) -> Callable[[], None]:
-        """A live cell is made of it: it is not let go until the answer is called."""
-        place = self._places[template.spec]
+    def hold(self, template: Template) -> None:
+        """A cell of it is in use: it is not ended until that is told by `release`."""
         with self._lock:
-            place.live += 1
+            self._users[template] += 1
 
-        def release() -> None:
-            with self._lock:
-                place.live -= 1
+    def release(self, template: Template) -> None:
+        with self._lock:
+            self._users[template] -= 1
+            is_last = self._users[template] <= 0
+            if is_last:
+                del self._users[template]
+            is_over = is_last and template in self._retired
+            if is_over:
+                self._retired.remove(template)
+        if is_over:
+            template.close()
 
-        return release
-
-    def why_not(self, spec: Spec) -> HoldfastError | None:
-        place = self._places.get(spec)
-        return None if place is None else place.error
+    def _retire(self, place: _Place) -> None:
+        """No new cells of it. Whoever uses one of its cells goes on; the last one ends it."""
+        template = place.template
+        if template is not None and template.is_alive() and self._users[template] > 0:
+            place.template = None
+            self._retired.add(template)
+        self._let_go(place)
 
     def _let_go(self, place: _Place) -> None:
         template, place.template = place.template, None
@@ -189,6 +199,7 @@ class Pool:
                 while shelf.cells:
                     cell = shelf.cells.popleft()
                     if cell.is_usable():
+                        self._users[cell.template] += 1
                         return cell
                     self._discard(place, cell)
                 try:
@@ -196,9 +207,9 @@ class Pool:
                         stock.ask(recipe)
                     stock.wait()
                     self._take_in(place, stock)
-                except SandboxFailed:
+                except TemplateGone:
                     # Dead or too slow: the next call finds, or starts, another one.
-                    self._let_go(place)
+                    self._retire(place)
                     raise
 
     def _shelf(self, place: _Place, recipe: Recipe) -> _Shelf:
@@ -228,13 +239,14 @@ class Pool:
         group = cell.close()
         if cell.group_name is None:
             self.housekeeper.remove(group)
-            return
         with self._lock, suppress(SandboxFailed):
             place = self._places.get(cell.template.spec)
-            if place is None or place.stock is None or place.template is not cell.template:
-                return  # its template went, and took the group along
-            place.stock.remove(cell.group_name, is_clean=cell.is_group_clean)
-            self._refill(place, cell.recipe)
+            # Else its template is on its way out, and takes the group along.
+            if place is not None and place.stock is not None and place.template is cell.template:
+                if cell.group_name is not None:
+                    place.stock.remove(cell.group_name, is_clean=cell.is_group_clean)
+                self._refill(place, cell.recipe)
+        self.release(cell.template)
 
     def _refill(self, place: _Place, recipe: Recipe) -> None:
         shelf, stock = place.shelves.get(recipe), place.stock
@@ -274,12 +286,13 @@ class Pool:
                         shelf.target -= 1
                         while len(shelf.cells) > shelf.target:
                             self._discard(place, shelf.cells.pop())
-                if place.template is None or place.live:
+                if place.template is None:
                     continue
-                idle = now - place.used_at > self._idle_s and not place.shelves
+                in_use = bool(place.shelves) or self._users[place.template] > 0
+                idle = now - place.used_at > self._idle_s and not in_use
                 # Cells of one zygote share its memory's layout and its hash seed: not for ever.
                 if idle or now - place.made_at > _RECYCLE_S:
-                    self._let_go(place)
+                    self._retire(place)
 
     def close(self) -> None:
         """End every template, and with them every cell."""
@@ -287,8 +300,11 @@ class Pool:
             return
         with self._lock:
             places, self._places = self._places, {}
+            retired, self._retired = self._retired, set()
         for place in places.values():
             self._let_go(place)
+        for template in retired:
+            template.close()
         self.housekeeper.close()
 
     def forget_parent(self) -> None:
@@ -296,7 +312,9 @@ class Pool:
         for place in self._places.values():
             if place.template is not None:
                 place.template.drop_copy()
-        _of_parents.append(self._places)
+        for template in self._retired:
+            template.drop_copy()
+        _of_parents.append((self._places, self._retired))
         also = self._also
         self._reset()
         self._also = also

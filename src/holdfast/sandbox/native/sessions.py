@@ -87,6 +87,8 @@ class Sessions:
             case RunCommand(background=True) as want:
                 started_program = self._start(session, cell, action, want, workspace)
                 await _until_handed_over(started_program, want.terminal is not None)
+                if action.stdin is not None:
+                    started_program.feed(action.stdin)
                 return RunResult(
                     exit_code=None, path=cell.body.path, payload=started_program.info()
                 )
@@ -170,9 +172,6 @@ class Sessions:
                     del session.programs[old]
             session.programs[program.id] = program
         self._reader.add(program)
-        if action.stdin is not None:
-            program.write(action.stdin)
-            program.close_stdin()
         return program
 
     # --- steering
@@ -272,24 +271,19 @@ class Sessions:
         return self._pool.template(spec, wait=self._settings.path == "warm")
 
     def _open_warm(self, template: Template, action: Action, mount: WorkspaceMount) -> Body:
-        cell = ForkedCell(
-            template,
-            Recipe(action.limits, is_once=False),
-            Line(),
-            mount=mount,
-            io_device=_device(mount),
-        )
-        release = self._pool.hold(template)
-
-        def close() -> None:
-            self._pool.housekeeper.remove(cell.close())
-            release()
-
-        try:
+        with ExitStack() as stack:
+            self._pool.hold(template)
+            stack.callback(self._pool.release, template)
+            cell = ForkedCell(
+                template,
+                Recipe(action.limits, is_once=False),
+                Line(),
+                mount=mount,
+                io_device=_device(mount),
+            )
+            stack.callback(lambda: self._pool.housekeeper.remove(cell.close()))
             cell.wait_until_ready()
-        except BaseException:
-            close()
-            raise
+            kept = stack.pop_all()
         return Body(
             path="warm",
             line=cell.line,
@@ -298,7 +292,7 @@ class Sessions:
             interpreter=(),
             limits=action.limits,
             failure=cell.failure,
-            close=close,
+            close=kept.close,
         )
 
     def _open_cold(self, action: Action, mount: WorkspaceMount) -> Body:

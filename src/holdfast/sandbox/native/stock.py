@@ -24,6 +24,10 @@ _MOST_RECIPES = 16
 _MADE_WITHIN_S = 10.0
 
 
+class TemplateGone(SandboxFailed):
+    """The template is dead, or does not answer in time."""
+
+
 class Stock:
     """Of one template. Not to be used by two threads at once."""
 
@@ -110,8 +114,8 @@ class Stock:
         with suppress(OSError):
             self._line.send(f"remove {group} {'clean' if is_clean else 'used'}".encode())
 
-    def _gone(self, error: OSError | None) -> SandboxFailed:
-        return SandboxFailed(
+    def _gone(self, error: OSError | None) -> TemplateGone:
+        return TemplateGone(
             f"the template {self._template.spec.name} is gone",
             mend="Try again; a new one is started.",
             code="HF-TEMPLATE-GONE",

@@ -12,9 +12,9 @@ class HasDescriptor(Protocol):
     def fileno(self) -> int: ...
 
 
-def ready_to_read(*waits: HasDescriptor, timeout_s: float) -> set[int]:
+def ready_to_read(*waits: HasDescriptor | int, timeout_s: float) -> set[int]:
     """The descriptors that are ready; empty when the time is over."""
     poll = select.poll()
     for wait in waits:
-        poll.register(wait.fileno(), select.POLLIN)
+        poll.register(wait, select.POLLIN)
     return {descriptor for descriptor, _event in poll.poll(timeout_s * 1000)}

@@ -98,7 +98,12 @@ class WarmPath:
         device = (
             None if mount.dir_fd is None else groups.block_device(os.fstat(mount.dir_fd).st_dev)
         )
-        return WarmCell(template, recipe, mount=mount, files=files, io_device=device)
+        self._pool.hold(template)
+        try:
+            return WarmCell(template, recipe, mount=mount, files=files, io_device=device)
+        except BaseException:
+            self._pool.release(template)
+            raise
 
 
 def spec_for(action: Action, settings: NativeSettings) -> Spec:

@@ -301,20 +301,20 @@ static int remove_groups(const struct job *job) {
 
 /* A workspace for a cell of the template: a mount that hangs nowhere yet, made with our rights, which
  * the cell itself, in namespaces of its own, will attach. A child does it, since a step that fails
- * ends whoever took it. */
-static void serve_tree(int line_fd, const int *sent, int count) {
+ * ends whoever took it. The answer goes over a line that came with the request. */
+static void serve_tree(const int *sent, int count) {
   pid_t child = fork();
   if (child == 0) {
     struct job job = {0};
+    report_fd = sent[0];
     failure_word = "notree";
-    read_job(plan_read(place_sent(sent, count)), &job);
+    read_job(plan_read(place_sent(sent + 1, count - 1)), &job);
     stage_all(&job);
-    send_one(line_fd, "tree", clone_mount(job.overlay ? job.overlay : job.tree));
+    send_one(report_fd, "tree", clone_mount(job.overlay ? job.overlay : job.tree));
     _exit(0);
   }
-  for (int i = 0; i < count; i++) close(sent[i]);
-  if (child < 0) report("notree fork %d", errno);
-  else waitpid(child, NULL, 0);
+  for (int i = 0; i < count; i++) close(sent[i]); /* no child: the end of the line is the answer */
+  if (child > 0) waitpid(child, NULL, 0);
 }
 
 int keep(int inherited_fd) {
@@ -351,8 +351,8 @@ int keep(int inherited_fd) {
       char text[16];
       int sent[MOST_SENT], count;
       ssize_t got = receive(line_fd, text, sizeof text, sent, &count);
-      if (got > 0 && text[0] == 't' && count > 0) {
-        serve_tree(line_fd, sent, count);
+      if (got > 0 && text[0] == 't' && count > 1) {
+        serve_tree(sent, count);
         continue;
       }
       if (got > 0 && text[0] == 's' && count == 3) {
