@@ -96,3 +96,9 @@ class LimitReached(HoldfastError):
     """A resource limit ended the run."""
 
     default_code = "HF-LIMIT"
+
+
+class KeyFailed(HoldfastError):
+    """A signing key cannot be read, made or used."""
+
+    default_code = "HF-KEY"
