@@ -125,14 +125,16 @@ def test_landlock_refuses_what_file_modes_and_mounts_allow(
 def test_root_shows_only_what_programs_need() -> None:
     ran = holdfast.run_code(
         "import os\n"
-        "{place: sorted(os.listdir(place)) for place in ('/', '/dev', '/code', '/workspace', '/tmp')}\n"
+        "places = ('/', '/dev', '/code', '/skills', '/workspace', '/tmp')\n"
+        "{place: sorted(os.listdir(place)) for place in places}\n"
     )
     aliases = sorted(
         name
         for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
         if Path("/", name).exists()
     )
-    root = {".holdfast", "code", "dev", "etc", "proc", "tmp", "usr", "workspace", *aliases}
+    root = {".holdfast", "code", "dev", "etc", "proc", "skills", "tmp", "usr"}
+    root |= {"workspace", *aliases}
     assert ran.value == {
         "/": sorted(root),
         "/dev": sorted(
@@ -152,6 +154,7 @@ def test_root_shows_only_what_programs_need() -> None:
             ]
         ),
         "/code": [],
+        "/skills": [],
         "/workspace": [],
         "/tmp": [],
     }

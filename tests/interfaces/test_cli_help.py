@@ -15,12 +15,14 @@ from interfaces.test_cli_process import PROGRAM, holdfast
 
 COMMANDS = [
     *("run", "code", "diff", "apply", "ps", "logs", "kill", "supervisor"),
-    *("doctor", "audit", "template", "config", "completion"),
+    *("doctor", "audit", "template", "skills", "config", "completion"),
 ]
 INNER = [
     *(["audit", name] for name in ("tail", "show", "verify")),
     *(["config", name] for name in ("check", "show", "schema")),
     *(["template", name] for name in ("build", "list", "remove")),
+    *(["skills", name] for name in ("sign", "verify", "list", "add", "remove")),
+    *(["skills", name] for name in ("propose", "review", "approve")),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 
@@ -49,7 +51,7 @@ def test_the_shared_options_are_those_of_the_contract(name):
     for option in [
         *("--profile", "--config", "--policy", "--workspace", "--env", "--allow-domain"),
         *("--timeout", "--memory", "--cpus", "--processes", "--disk", "--output", "--stdin"),
-        *("--json", "--open-files", "--file-size"),
+        *("--json", "--open-files", "--file-size", "--skill"),
     ]:
         assert f"\n  {option} " in text
     for code in ("124", "125", "137"):

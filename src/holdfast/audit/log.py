@@ -1,106 +1,150 @@
-"""The writer of the record: each event is on the disk before `write` returns (AUD-1, AUD-3).
+"""The log: each event is on the disk before `write` returns (AUD-1, AUD-3).
 
-One append-only file, shared by all processes and threads of a user. Under an exclusive lock:
-  1. Open the log and make sure that the name still leads to what was locked.
-  2. Find the last record; cut away what a crash tore and say so in a RECOVERY record.
-  3. Append the new record with one write and flush it to the disk.
-  4. If anything of 3 failed, take it back, so that nothing half-made stays.
+Many threads, and many tasks, share one flush: whoever comes first writes for all who wait by then.
+All processes of a user share one log; see writer.py.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
-import fcntl
 import os
-import stat
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from hashlib import sha256
+from collections.abc import Sequence
 from types import TracebackType
-from typing import NamedTuple
 
-from holdfast.audit import chain
-from holdfast.audit.verify import (
-    LOCK_TIMEOUT_S,
-    LOG_NAME,
-    VerifyReport,
-    altered,
-    failed,
-    verify,
-    wait_for_lock,
-)
-from holdfast.core.errors import ConfigError
-from holdfast.core.events import Event, EventKind
-from holdfast.core.types import Json, new_id
+import anyio
+from anyio.lowlevel import RunVar
+
+from holdfast.audit import files
+from holdfast.audit.bodies import MAX_FIELD_BYTES
+from holdfast.audit.failures import failed
+from holdfast.audit.notary import Notary
+from holdfast.audit.settings import LogSettings
+from holdfast.audit.verify import VerifyReport, verify
+from holdfast.audit.writer import Draft, Writer
+from holdfast.core.errors import AuditFailed, ConfigError
+from holdfast.core.events import Event
 
 _LEAST_FIELD_BYTES = 64
-_FIRST_LOOK_BYTES = 4096
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MOST_BATCH = 4096
+_PATIENCE_S = 2 * files.LOCK_TIMEOUT_S
+_INTERRUPTED = failed(OSError(errno.EINTR, "interrupted"))
 
 
-class _Tail(NamedTuple):
-    """Where the open log ended when we last looked; another size makes us look again."""
+class _Waiting(Draft):
+    """A draft, and whoever waits for it."""
 
-    size_bytes: int
-    seq: int
-    prev: str
+    __slots__ = ("error", "is_done", "news")
+
+    def __init__(self, event: Event, max_field_bytes: int) -> None:
+        super().__init__(event, max_field_bytes)
+        self.is_done = False
+        self.error: AuditFailed | None = None
+        self.news: threading.Lock | None = None
+        """Let go of when it is done, or when it is this one's turn to write for all."""
+
+    def outcome(self) -> str:
+        if self.error is not None:
+            raise self.error
+        return self.fields["id"]
 
 
-class _Draft(NamedTuple):
-    """A record that has no place in the chain yet."""
+class _Line:
+    """The threads that wait, in the order in which they came; one of them writes."""
 
-    event_id: str
-    fields: dict[str, str | int]
-    body: str
+    __slots__ = ("has_writer", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[_Waiting] = []
+        self.has_writer = False
+
+    def join(self, draft: _Waiting) -> bool:
+        """True: it is this one's turn to write."""
+        self.waiting.append(draft)
+        is_first, self.has_writer = not self.has_writer, True
+        return is_first
+
+    def batch(self) -> list[_Waiting]:
+        batch, self.waiting = self.waiting[:_MOST_BATCH], self.waiting[_MOST_BATCH:]
+        return batch
+
+    def next(self) -> _Waiting | None:
+        """Who writes after this batch."""
+        self.has_writer = bool(self.waiting)
+        return self.waiting[0] if self.waiting else None
+
+
+class _Batch:
+    """What the tasks of one event loop have written since the last flush began."""
+
+    __slots__ = ("done", "drafts")
+
+    def __init__(self) -> None:
+        self.drafts: list[_Waiting] = []
+        self.done = anyio.Event()
+
+
+class _Tasks:
+    """Of one event loop."""
+
+    __slots__ = ("last", "open")
+
+    def __init__(self) -> None:
+        self.open = _Batch()
+        self.last = anyio.Event()
+        self.last.set()
+
+
+_OF_LOOP: RunVar[weakref.WeakKeyDictionary[AuditLog, _Tasks] | None] = RunVar("holdfast-audit")
 
 
 class AuditLog:
     """Appends events to the record; keeps `AuditPort`. Safe for threads, processes and forks."""
 
-    def __init__(self, directory: str, descriptor: int, *, max_field_bytes: int) -> None:
-        self._directory = directory
-        self._descriptor = descriptor
-        self._max_field_bytes = max_field_bytes
-        self._tail: _Tail | None = None
-        self._lock = threading.Lock()
-        self._file = -1
-        self._identity = (0, 0)
-        _LOGS.add(self)
-
-    @classmethod
-    def open(cls, directory: str, *, max_field_bytes: int = 4096) -> AuditLog:
-        """Open or begin the log in a directory and mend what a crash left (AUD-3)."""
-        if not _LEAST_FIELD_BYTES <= max_field_bytes <= chain.MAX_FIELD_BYTES:
+    def __init__(self, directory: str, settings: LogSettings) -> None:
+        if not _LEAST_FIELD_BYTES <= settings.max_field_bytes <= MAX_FIELD_BYTES:
             raise ConfigError(
                 f"a field of the audit log is from {_LEAST_FIELD_BYTES} to "
-                f"{chain.MAX_FIELD_BYTES} bytes long"
+                f"{MAX_FIELD_BYTES} bytes long"
             )
+        self._directory = os.path.abspath(directory)
+        self._settings = settings
+        self.notary = Notary(self._directory, settings, self.write)
+        self._writer = Writer(self._directory, settings, self.notary.signed_size)
+        self._reset()
+        _LOGS.add(self)
+
+    def _reset(self) -> None:
+        self._turn, self._guard = threading.Lock(), threading.Lock()
+        self._threads = _Line()
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        *,
+        max_field_bytes: int = 4096,
+        settings: LogSettings | None = None,
+    ) -> AuditLog:
+        """Open or begin the log in a directory and mend what a crash left (AUD-3)."""
+        log = cls(directory, settings or LogSettings(max_field_bytes=max_field_bytes))
         try:
-            path = os.path.abspath(directory)
-            log = cls(path, _open_directory(path), max_field_bytes=max_field_bytes)
-        except OSError as error:
-            raise failed(error) from None
-        try:
-            with log._turn() as (file, status):
-                log._tail = log._end_of(file, status)
-        except OSError as error:
-            log.close()
-            raise failed(error) from None
+            with log._turn:
+                is_new = log._writer.open(log.notary.introduction)
+            if is_new:
+                log.notary.attend(timeout_s=files.LOCK_TIMEOUT_S)
         except BaseException:
             log.close()
             raise
         return log
 
     def close(self) -> None:
-        """Let go of the directory; a later write fails."""
-        with self._lock:
-            self._close_file()
-            descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
-                os.close(descriptor)
+        """Sign what was written, then let go; a later write fails."""
+        self.notary.close()
+        with self._turn:
+            self._writer.close()
 
     def __enter__(self) -> AuditLog:
         return self
@@ -113,120 +157,107 @@ class AuditLog:
     ) -> None:
         self.close()
 
+    def verify(self) -> VerifyReport:
+        """Check the whole log with the key of this user; see `holdfast.audit.verify.verify`."""
+        return verify(self._directory, self.notary.trusted_keys())
+
+    def seal(self) -> None:
+        """End the growing segment now, sign it, and begin the next one."""
+        with self._turn:
+            self._writer.seal()
+        self.notary.attend(timeout_s=files.LOCK_TIMEOUT_S)
+
+    # --- threads
+
     def write(self, event: Event) -> str:
         """Append an event and return its id once it is on the disk; else raise `AuditFailed`."""
-        draft = self._draft(event)
+        draft = _Waiting(event, self._settings.max_field_bytes)
+        with self._guard:
+            is_writer = self._threads.join(draft)
+            if not is_writer:
+                draft.news = threading.Lock()
+                draft.news.acquire()
+        if not is_writer:
+            self._wait_for_news(draft)
+        if not draft.is_done:
+            self._write_for_threads()
+        return draft.outcome()
+
+    def _wait_for_news(self, draft: _Waiting) -> None:
+        news = draft.news
+        assert news is not None  # noqa: S101  # made by `write`
+        if news.acquire(timeout=_PATIENCE_S):
+            return
+        with self._guard:
+            if draft in self._threads.waiting and news.locked():
+                self._threads.waiting.remove(draft)
+                raise failed(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
+        news.acquire()  # it is being written, or has just got the turn
+
+    def _write_for_threads(self) -> None:
+        with self._guard:
+            batch = self._threads.batch()
         try:
-            with self._turn() as (file, status):
-                end = self._end_of(file, status)
-                self._tail = None  # unknown until the new record is safe
-                self._tail = self._append(file, end, draft)
-        except OSError as error:
-            raise failed(error) from None
-        return draft.event_id
-
-    def verify(self) -> VerifyReport:
-        """Check the whole log; see `holdfast.audit.verify.verify`."""
-        return verify(self._directory)
-
-    def _draft(self, event: Event) -> _Draft:
-        event_id = new_id("evt")
-        fields: dict[str, str | int] = {
-            "id": event_id,
-            "kind": event.kind.value,
-            "action_id": chain.cut_text(event.action_id, max_bytes=chain.MAX_NAME_BYTES),
-            "principal": chain.cut_text(event.principal, max_bytes=chain.MAX_NAME_BYTES),
-            "interface": chain.cut_text(event.interface, max_bytes=chain.MAX_NAME_BYTES),
-        }
-        body = chain.encode_body(event.body, max_field_bytes=self._max_field_bytes)
-        return _Draft(event_id, fields, body)
-
-    @contextmanager
-    def _turn(self) -> Iterator[tuple[int, os.stat_result]]:
-        """The log and its state, locked against every other writer."""
-        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
-            raise TimeoutError(errno.ETIMEDOUT, "the log stayed locked")
-        try:
-            while (status := self._lock_current()) is None:
-                self._close_file()
-            yield self._file, status
+            self._commit(batch)
         finally:
-            if self._file >= 0:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-            self._lock.release()
+            with self._guard:
+                following = self._threads.next()
+                if following is not None:
+                    batch.append(following)
+            for draft in batch:
+                if draft.news is not None:
+                    draft.news.release()
 
-    def _lock_current(self) -> os.stat_result | None:
-        """(1): the locked log's state, or None if what was locked is no longer the log.
-
-        The file stays open between writes: opening it each time costs a third of a flush.
-        """
-        if self._file < 0:
-            self._file = os.open(LOG_NAME, _FLAGS, 0o600, dir_fd=self._descriptor)
-            status = os.fstat(self._file)
-            self._identity = status.st_dev, status.st_ino
-        wait_for_lock(self._file, fcntl.LOCK_EX)
+    def _commit(self, batch: Sequence[_Waiting]) -> None:
+        problem: AuditFailed | None = _INTERRUPTED
         try:
-            named = os.stat(LOG_NAME, dir_fd=self._descriptor, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-        # Through another user or another name the file could be changed behind our back.
-        if (
-            not stat.S_ISREG(named.st_mode)
-            or named.st_uid != os.geteuid()
-            or named.st_mode & 0o077
-            or named.st_nlink != 1
-        ):
-            raise PermissionError(errno.EPERM, "not a private plain file")
-        return named if (named.st_dev, named.st_ino) == self._identity else None
+            if not self._turn.acquire(timeout=_PATIENCE_S):
+                raise failed(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
+            try:
+                if self.notary.trouble is not None:
+                    raise self.notary.trouble
+                self._writer.commit(batch)
+            finally:
+                self._turn.release()
+            problem = None
+        except AuditFailed as error:
+            problem = error
+        finally:
+            for draft in batch:
+                draft.error, draft.is_done = problem, True
+        if problem is None:
+            self.notary.noticed(len(batch))
 
-    def _close_file(self) -> None:
-        file, self._file, self._tail = self._file, -1, None
-        if file >= 0:
-            os.close(file)
+    # --- tasks
+
+    async def record(self, event: Event) -> str:
+        """The same for a task that is not alone: the others go on, and share the flush."""
+        of_loop = _OF_LOOP.get(None)
+        if of_loop is None:
+            _OF_LOOP.set(of_loop := weakref.WeakKeyDictionary())
+        tasks = of_loop.setdefault(self, _Tasks())
+        draft, batch = _Waiting(event, self._settings.max_field_bytes), tasks.open
+        batch.drafts.append(draft)
+        if len(batch.drafts) > 1:
+            await batch.done.wait()
+            return draft.outcome()
+        # The first of a batch writes it, as soon as the one before it is written. Others wait for
+        # it, so it does not give up on the way.
+        before, tasks.last = tasks.last, batch.done
+        with anyio.CancelScope(shield=True):
+            await before.wait()
+            tasks.open = _Batch()
+            try:
+                await anyio.to_thread.run_sync(self._commit, batch.drafts)
+            finally:
+                batch.done.set()
+        return draft.outcome()
 
     def forget_parent(self) -> None:
-        """After a fork: the open file shares its lock with the parent, our lock may be held."""
-        self._lock = threading.Lock()
-        self._close_file()
-
-    def _end_of(self, file: int, status: os.stat_result) -> _Tail:
-        """(2): the end of the log, mended if need be."""
-        known = self._tail
-        if known is not None:
-            if status.st_size == known.size_bytes:
-                return known
-            if status.st_size < known.size_bytes:  # acknowledged records are never taken back
-                raise altered("records that were on the disk are gone from the audit log")
-        try:
-            torn, end_bytes, last = _look_at_end(file, status.st_size)
-        except chain.BadRecord as problem:
-            raise altered(f"the last record of the audit log was altered: {problem}") from None
-        tail = _Tail(end_bytes, *last)
-        if not torn:
-            return tail
-        self._tail = None
-        os.ftruncate(file, end_bytes)
-        body: dict[str, Json] = {"cut_bytes": len(torn), "cut_sha256": sha256(torn).hexdigest()}
-        draft = self._draft(Event(EventKind.RECOVERY, "", "holdfast", "audit", body))
-        return self._append(file, tail, draft)
-
-    def _append(self, file: int, end: _Tail, draft: _Draft) -> _Tail:
-        """(3) and (4): one record after `end`, on the disk or not there at all."""
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        seq = end.seq + 1
-        fields = {**draft.fields, "seq": seq, "time": now, "prev": end.prev}
-        line = chain.seal(fields, body=draft.body)
-        try:
-            if os.write(file, line + b"\n") != len(line) + 1:
-                raise OSError(errno.ENOSPC, "a part of the record was not written")
-            os.fdatasync(file)
-            if end.size_bytes == 0:  # the name of a new file must be as durable as its content
-                os.fsync(self._descriptor)
-        except BaseException:
-            _take_back(file, end.size_bytes)
-            raise
-        size_bytes = end.size_bytes + len(line) + 1
-        return _Tail(size_bytes, seq, chain.line_digest(line))
+        """After a fork: our locks may be held by threads that are not here."""
+        self._reset()
+        self.notary.forget_parent()
+        self._writer.forget_parent()
 
 
 _LOGS: weakref.WeakSet[AuditLog] = weakref.WeakSet()
@@ -237,78 +268,10 @@ def _after_fork() -> None:
         log.forget_parent()
 
 
+def _at_exit() -> None:
+    for log in list(_LOGS):
+        log.notary.close()
+
+
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _take_back(file: int, size_bytes: int) -> None:
-    try:
-        os.ftruncate(file, size_bytes)
-        os.fdatasync(file)
-    except OSError:
-        # The disk refuses this as well. A torn record is cut by the next writer; a whole one stays
-        # as an intent without an effect, which is the harmless way round.
-        return
-
-
-def _look_at_end(file: int, size_bytes: int) -> tuple[bytes, int, tuple[int, str]]:
-    """The torn bytes, where the whole records end, and number and digest of the last of them.
-
-    Only bytes without newline or one line that is no JSON can come from a crash. A record that
-    reads well but does not match its hash was altered: it is evidence and never cut.
-    """
-    torn, end_bytes = b"", size_bytes
-    if size_bytes > 0 and os.pread(file, 1, size_bytes - 1) != b"\n":
-        torn = _line_before(file, size_bytes)
-        end_bytes -= len(torn)
-    if end_bytes == 0:
-        return torn, 0, (0, chain.GENESIS)
-    line = _line_before(file, end_bytes - 1)
-    try:
-        return torn, end_bytes, _number_and_digest(line)
-    except chain.NotJson:
-        if torn:
-            raise
-    torn = line + b"\n"
-    end_bytes -= len(torn)
-    if end_bytes == 0:
-        return torn, 0, (0, chain.GENESIS)
-    return torn, end_bytes, _number_and_digest(_line_before(file, end_bytes - 1))
-
-
-def _number_and_digest(line: bytes) -> tuple[int, str]:
-    return chain.parse(line)["seq"], chain.line_digest(line)
-
-
-def _line_before(file: int, end_bytes: int) -> bytes:
-    """What stands between the last newline before `end_bytes` and `end_bytes`."""
-    for look_bytes in (_FIRST_LOOK_BYTES, chain.MAX_RECORD_BYTES + 1):
-        start_bytes = max(0, end_bytes - look_bytes)
-        data = os.pread(file, end_bytes - start_bytes, start_bytes)
-        found = data.rfind(b"\n")
-        if found >= 0 or start_bytes == 0:
-            return data[found + 1 :]
-    raise chain.BadRecord("it is longer than any record")
-
-
-def _open_directory(path: str) -> int:
-    try:
-        os.makedirs(path, mode=0o700)
-    except FileExistsError:
-        pass
-    else:
-        _sync_directory(os.path.dirname(path))
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags)
-    status = os.fstat(descriptor)
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        os.close(descriptor)
-        raise PermissionError(errno.EPERM, "open to other users")
-    return descriptor
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+atexit.register(_at_exit)

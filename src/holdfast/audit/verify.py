@@ -1,27 +1,38 @@
-"""Reading the record: check it whole, or walk through it. Never writes, trusts no writer."""
+"""Checks a log: offline, as a stream, with nothing but public keys. Never writes.
+
+  1. Every record has its number, and is linked to the one before it.
+  2. Every checkpoint is signed by a key we trust at that place, and the tree has its root there.
+     Of two checkpoints of one size with two roots, one is of another history.
+  3. A new key is trusted if a checkpoint over its announcement bears both its signature and the
+     old one's.
+  4. A segment that is not there was deleted by rule: its seal has the root of a checkpoint, and a
+     later record tells of the deletion.
+  5. No checkpoint speaks of more records than there are.
+Records after the last checkpoint are linked but not signed yet; the report counts them.
+"""
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
-import os
-import stat
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
 
-from holdfast.audit import chain
-from holdfast.core.errors import AuditFailed
+from holdfast.audit.checkpoints import Checkpoint, open_checkpoint, unproven_checkpoint
+from holdfast.audit.merkle import Frontier, leaf_hash
+from holdfast.audit.records import GENESIS, BadRecord, link_of, parse_record
+from holdfast.audit.segments import (
+    CHECKPOINTS,
+    SEAL,
+    BadSegment,
+    Segment,
+    list_segments,
+    open_records,
+    read_lines,
+    read_notes,
+    read_seal,
+)
+from holdfast.core.notes import BadNote, PublicKey
 
-LOG_NAME = "audit.jsonl"
-LOCK_TIMEOUT_S = 10.0
-
-_FIRST_PAUSE_S = 0.000_05
-_LONGEST_PAUSE_S = 0.002
-_BUFFER_BYTES = 1024 * 1024
+_SPECIAL = frozenset((b"begin", b"key", b"retention"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,139 +44,231 @@ class VerifyReport:
     records: int
     first_bad: int | None
     reason: str
+    signed: int = 0
+    """How many of them a good checkpoint covers."""
+    checkpoints: int = 0
+    deleted: int = 0
+    """How many of them were deleted by rule; their tree is checked, they themselves cannot be."""
+    keys: tuple[str, ...] = ()
+    """Who has signed, in the order of the first signature."""
 
 
-def verify(directory: str) -> VerifyReport:
-    """Check every record's own hash, its number and its link to the record before it.
+class _Bad(Exception):
+    def __init__(self, record: int | None, reason: str) -> None:
+        super().__init__(reason)
+        self.record, self.reason = record, reason
 
-    Finds altered, removed, reordered, inserted and doubled records and names the first line that
-    is not what it should be. Two things leave a chain that is sound in itself: records cut off the
-    end, and a history written anew from some record on by somebody who computes every hash again.
-    Only a signed checkpoint kept elsewhere shows those; this version has none.
+
+def verify(
+    directory: str,
+    keys: Sequence[PublicKey],
+    *,
+    checkpoints: Iterable[bytes] = (),
+    since: int | None = None,
+) -> VerifyReport:
+    """Check a log. `checkpoints` are signed notes kept elsewhere, which it must contain.
+
+    `since` skips the segments that end before this record; a checkpoint stands for them.
     """
+    check = _Check(keys)
+    bad: _Bad | None = None
     try:
-        with _snapshot(directory) as (file, size_bytes):
-            return _verify_lines(file, size_bytes)
+        check.log(list_segments(directory), checkpoints, since)
     except FileNotFoundError:
-        return VerifyReport(False, 0, None, "there is no audit log")
-    except OSError as error:
-        raise failed(error) from None
+        bad = _Bad(None, "there is no audit log")
+    except BadSegment as problem:
+        bad = _Bad(check.frontier.size + 1, f"record {check.frontier.size + 1}: {problem}")
+    except _Bad as problem:
+        bad = problem
+    sound = check.frontier.size
+    return VerifyReport(
+        ok=bad is None,
+        records=sound if bad is None or bad.record is None else min(sound, bad.record - 1),
+        first_bad=None if bad is None else bad.record,
+        reason="" if bad is None else bad.reason,
+        signed=check.signed,
+        checkpoints=check.met,
+        deleted=check.deleted,
+        keys=tuple(check.signers),
+    )
 
 
-def _verify_lines(file: BinaryIO, size_bytes: int) -> VerifyReport:
-    count, prev = 0, chain.GENESIS
-    for line, is_whole in _lines(file, size_bytes):
-        number = count + 1
-        if not is_whole:
-            return VerifyReport(False, count, number, f"record {number}: it is not complete")
-        try:
-            chain.follow(line, seq=number, prev=prev)
-        except chain.BadRecord as problem:
-            return VerifyReport(False, count, number, f"record {number}: {problem}")
-        count, prev = number, chain.line_digest(line)
-    return VerifyReport(True, count, None, "")
+class _Check:
+    """One walk through a log."""
 
+    def __init__(self, keys: Sequence[PublicKey]) -> None:
+        self._trusted = list(keys)
+        self._announced: dict[PublicKey, tuple[int, bool]] = {}
+        self._notes: list[tuple[Checkpoint, bytes]] = []
+        self._origin: str | None = None
+        self._prev: bytes | None = GENESIS.encode()
+        self._missing: list[tuple[int, int]] = []
+        self.frontier = Frontier()
+        self.signed = self.met = self.deleted = 0
+        self.signers: dict[str, None] = {}
 
-def read(directory: str, *, action_id: str | None = None) -> Iterator[dict[str, Any]]:
-    """The records in order, or only those of one action; an altered one among them raises.
+    def log(self, segments: Sequence[Segment], given: Iterable[bytes], since: int | None) -> None:
+        if not segments:
+            raise _Bad(None, "there is no audit log")
+        if not self._trusted:
+            raise _Bad(None, "no public key is known; give one with --key")
+        self._notes = _all_notes(segments, given)
+        start = 0
+        if since is not None:
+            start = max((at for at, each in enumerate(segments) if each.first <= since), default=0)
+        if start > 0:
+            self._jump(segments[start - 1])
+        for segment in segments[start:]:
+            self._segment(segment, is_last=segment is segments[-1])
+        self._end()
 
-    Each record's own hash is checked, the links are not: that is `verify`'s work. What a crash
-    left unfinished at the end was never acknowledged and is left out, and no log means no records.
-    """
-    # Canonical lines spell an id in one way only, so most lines need not be parsed.
-    wanted = None if action_id is None else b'"action_id":' + json.dumps(action_id).encode("ascii")
-    try:
-        with _snapshot(directory) as (file, size_bytes):
-            for number, (line, is_whole) in enumerate(_lines(file, size_bytes), start=1):
-                if not is_whole and len(line) <= chain.MAX_RECORD_BYTES:
-                    return
-                if wanted is not None and wanted not in line:
-                    continue
-                try:
-                    record = chain.parse(line)
-                except chain.BadRecord as problem:
-                    raise altered(
-                        f"record {number} of the audit log was altered: {problem}"
-                    ) from None
-                if action_id is None or record["action_id"] == action_id:
-                    yield record
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise failed(error) from None
-
-
-@contextmanager
-def _snapshot(directory: str) -> Iterator[tuple[BinaryIO, int]]:
-    """The log and its size at a moment when no writer was in the middle of a record.
-
-    The lock is kept for that moment only; a long check must not hold up the writers.
-    """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(os.path.join(directory, LOG_NAME), flags)
-    with os.fdopen(descriptor, "rb", buffering=_BUFFER_BYTES) as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise PermissionError(errno.EPERM, "not a regular file")
-        wait_for_lock(descriptor, fcntl.LOCK_SH)
-        try:
-            size_bytes = os.fstat(descriptor).st_size
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        yield file, size_bytes
-
-
-def _lines(file: BinaryIO, size_bytes: int) -> Iterator[tuple[bytes, bool]]:
-    """Each line without its newline, and whether it had one; never more than a record at a time."""
-    left_bytes = size_bytes
-    while left_bytes > 0:
-        line = file.readline(min(left_bytes, chain.MAX_RECORD_BYTES + 1))
-        if not line:
-            return
-        left_bytes -= len(line)
-        if not line.endswith(b"\n"):
-            yield line, False
-            return
-        yield line[:-1], True
-
-
-def wait_for_lock(descriptor: int, kind: int) -> None:
-    """Lock a file, for `LOCK_TIMEOUT_S` at most: a stopped process must not stop all others."""
-    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
-    pause_s = _FIRST_PAUSE_S
-    while True:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                raise TimeoutError(errno.ETIMEDOUT, "the log stayed locked") from None
+    def _segment(self, segment: Segment, *, is_last: bool) -> None:
+        number = self.frontier.size + 1
+        if segment.first != number:
+            raise _Bad(number, f"record {number}: it is not there")
+        if segment.has_records:
+            kind = self._records(segment)
+            number = self.frontier.size + 1
+            if not is_last and kind != b"seal":
+                raise _Bad(number, f"record {number}: it is not there")
+        elif SEAL in segment.parts:
+            self._jump(segment)  # (4), the first half
+            self._missing.append((segment.first, self.frontier.size))
         else:
-            return
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            raise _Bad(number, f"record {number}: its segment is not there")
+
+    def _jump(self, segment: Segment) -> None:
+        """To the end of a segment, by its seal, if a checkpoint vouches for that."""
+        if SEAL not in segment.parts:
+            raise _Bad(segment.first, f"record {segment.first}: its segment has no seal")
+        seal = read_seal(segment)
+        while self._notes and self._notes[-1][0].size < seal.last:
+            self._notes.pop()
+        if not self._notes or self._notes[-1][0].size != seal.last:
+            raise _Bad(
+                segment.first, f"record {segment.first}: nothing signed vouches for its seal"
+            )
+        self.frontier, self._prev = seal.frontier, seal.leaf.encode()
+        self._meet()
+
+    def _records(self, segment: Segment) -> bytes:
+        """(1), and (2) as the tree grows. Returns the kind of the last one."""
+        frontier, before, kind, last = self.frontier, self._prev, b"", b""
+        with open_records(segment) as file:
+            for line, is_whole in read_lines(file):
+                number = frontier.size + 1
+                if not is_whole:
+                    raise _Bad(number, f"record {number}: it is not complete")
+                try:
+                    kind, prev, seq = link_of(line)
+                except BadRecord as problem:
+                    raise _Bad(number, f"record {number}: {problem}") from None
+                if seq != number:
+                    raise self._misplaced(number, seq, is_rival=prev == before and line != last)
+                if prev != self._prev:
+                    # Either may have been changed; what is signed was not.
+                    bad = max(number - 1, self.signed + 1)
+                    raise _Bad(bad, f"record {bad}: records {number - 1} and {number} do not fit")
+                leaf = leaf_hash(line)
+                before, self._prev, last = self._prev, leaf.hex().encode(), line
+                frontier.push(leaf)
+                if kind in _SPECIAL:
+                    self._take_in(line, kind, number)
+                if self._notes and self._notes[-1][0].size <= number:
+                    self._meet()
+        return kind
+
+    def _misplaced(self, number: int, seq: int, *, is_rival: bool) -> _Bad:
+        if seq == number - 1 and is_rival and seq > self.signed:
+            return _Bad(seq, f"record {seq}: two records are in its place")
+        return _Bad(number, f"record {number}: it says it is record {seq}")
+
+    def _take_in(self, line: bytes, kind: bytes, number: int) -> None:
+        """Records about the log itself."""
+        try:
+            body = parse_record(line)["body"]
+            if kind == b"begin":
+                self._origin = str(body["origin"])
+            elif kind == b"key":
+                key = PublicKey.parse(str(body["key"]))
+                self._announced[key] = number, body["reason"] == "rotation"
+            else:  # (4), the second half
+                told = int(body["first"]), int(body["last"])
+                if told in self._missing:
+                    self._missing.remove(told)
+                    self.deleted += told[1] - told[0] + 1
+        except (BadRecord, BadNote, KeyError, ValueError, TypeError) as problem:
+            raise _Bad(number, f"record {number}: it cannot be read: {problem}") from None
+
+    def _meet(self) -> None:
+        """(2): all checkpoints of the size that the tree has now."""
+        size, root = self.frontier.size, self.frontier.root()
+        while self._notes and self._notes[-1][0].size <= size:
+            told, note = self._notes.pop()
+            if told.size < size:
+                continue  # of a part that was skipped
+            checkpoint = self._proven(note, self.signed + 1)
+            if checkpoint.root != root:
+                raise _Bad(
+                    self.signed + 1,
+                    f"record {self.signed + 1}: from here to record {size} the log is not the one "
+                    "that was signed",
+                )
+            self.met += 1
+        self.signed = size
+
+    def _proven(self, note: bytes, number: int) -> Checkpoint:
+        """(2), (3): what a note says, if those we trust say it."""
+        where = f"record {number}: the checkpoint after it"
+        try:
+            checkpoint, signed = open_checkpoint(note, [*self._trusted, *self._announced])
+        except BadNote as problem:
+            raise _Bad(number, f"{where}: {problem}") from None
+        vouching = [key for key in signed if key in self._trusted]
+        if not vouching:
+            begun, _ = self._announced[signed[0]]
+            raise _Bad(
+                begun,
+                f"record {begun}: a key was begun that no key before it vouches for; "
+                "if it is yours, give it with --key",
+            )
+        if self._origin not in (None, checkpoint.origin):
+            raise _Bad(number, f"{where} is of another log")
+        self._origin = checkpoint.origin
+        self.signers.update(dict.fromkeys(map(str, signed)))
+        for key in signed:
+            is_rotation = self._announced.get(key, (0, False))[1]
+            if is_rotation and key not in self._trusted:
+                self._trusted = [key]  # the old one is not to be used again
+        return checkpoint
+
+    def _end(self) -> None:
+        """(4), (5)"""
+        size = self.frontier.size
+        if self._missing:
+            first = self._missing[0][0]
+            raise _Bad(first, f"record {first}: it was deleted, and no record tells of that")
+        for told, note in reversed(self._notes):
+            self._proven(note, size + 1)
+            raise _Bad(
+                size + 1,
+                f"record {size + 1}: it is not there, but a checkpoint over {told.size} is signed",
+            )
+        if not self.met:
+            raise _Bad(1, "record 1: nothing of this log is signed")
 
 
-def failed(error: OSError) -> AuditFailed:
-    """What may be told of an error of the system; the path stays out (ERR-1)."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        mend = "Free some disk space or move old audit logs away."
-    elif error.errno == errno.ETIMEDOUT:
-        mend = "Look for a stopped Holdfast process that keeps the log locked."
-    else:
-        mend = (
-            "Check that the audit folder is yours with mode 0700, its log a plain file with mode "
-            "0600, and the disk writable."
-        )
-    return AuditFailed(
-        "the audit log cannot be used",
-        mend=mend,
-        detail=errno.errorcode.get(error.errno or 0, "unknown"),
-    )
-
-
-def altered(message: str) -> AuditFailed:
-    """Somebody else wrote into the log; nothing is built upon it and nothing of it is removed."""
-    return AuditFailed(
-        message,
-        mend="Check the log with `holdfast audit verify`, keep it, and move it away to begin anew.",
-        code="HF-AUDIT-ALTERED",
-    )
+def _all_notes(
+    segments: Sequence[Segment], given: Iterable[bytes]
+) -> list[tuple[Checkpoint, bytes]]:
+    """Every checkpoint, to be taken from the end: they are few and small."""
+    notes = list(given)
+    for segment in segments:
+        if CHECKPOINTS in segment.parts:
+            notes += read_notes(segment.path(CHECKPOINTS))
+    try:
+        found = [(unproven_checkpoint(note), note) for note in notes]
+    except BadNote as problem:
+        raise _Bad(None, f"a checkpoint cannot be read: {problem}") from None
+    found.sort(key=lambda each: each[0].size, reverse=True)
+    return found

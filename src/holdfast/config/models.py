@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from holdfast.core.errors import BadInput
 from holdfast.core.limits import GIB, KIB, MIB, Limits, parse_size
+from holdfast.core.notes import BadNote, PublicKey
 
 ProfileName = Literal["production", "paranoid", "development"]
 PROFILE_NAMES: tuple[ProfileName, ...] = get_args(ProfileName)
@@ -264,6 +265,30 @@ class WorkspaceSection(Section):
     )
 
 
+def _check_public_key(text: str) -> str:
+    try:
+        PublicKey.parse(text)
+    except BadNote:
+        raise PydanticCustomError(
+            "key", "is not a public key. Write it as `holdfast skills sign` prints it."
+        ) from None
+    return text
+
+
+class SkillsSection(Section):
+    """Whose skills may be used (SKL-1)."""
+
+    trusted_keys: tuple[Annotated[str, AfterValidator(_check_public_key)], ...] = _list(
+        (), "public keys whose signature on a skill counts, beside the user's own", most=64
+    )
+
+
+def _check_absolute(text: str) -> str:
+    if not posixpath.isabs(text) or "\0" in text:
+        raise PydanticCustomError("path", "is not an absolute path.")
+    return text
+
+
 class AuditSection(Section):
     """The record of what was decided and done."""
 
@@ -272,6 +297,35 @@ class AuditSection(Section):
         "longest text kept of one field; a flood must not fill the record",
         least=64,
         most=8 * KIB,
+    )
+    segment_bytes: Size = _size(
+        64 * MIB, "a file of records is sealed and packed at this size", least=MIB, most=4 * GIB
+    )
+    segment_days: float = _number(
+        7.0, "or at this age, so that retention can work on whole files", least=0.01, most=3650.0
+    )
+    checkpoint_events: int = _number(
+        1000, "the log is signed after so many events at the latest", least=1, most=1_000_000
+    )
+    checkpoint_s: float = _number(
+        30.0, "or after so many seconds, and at the end of a process", least=0.1, most=86_400.0
+    )
+    keep_days: int | None = Field(
+        default=None,
+        description="sealed files older than this are deleted; left out, nothing ever is",
+        ge=1,
+        le=36_500,
+    )
+    signing_key: Annotated[str, AfterValidator(_check_absolute)] | None = Field(
+        default=None,
+        description="an Ed25519 private key (PEM); left out, Holdfast makes one of its own",
+    )
+    witness_directory: Annotated[str, AfterValidator(_check_absolute)] | None = Field(
+        default=None,
+        description="a directory, best on another machine, that gets a copy of each signature",
+    )
+    witness_command: tuple[str, ...] = _list(
+        (), "a program and its arguments that get each signature on standard input", most=32
     )
 
 
@@ -285,6 +339,7 @@ class Settings(Section):
     sandbox: SandboxSection = SandboxSection()
     governor: GovernorSection = GovernorSection()
     workspace: WorkspaceSection = WorkspaceSection()
+    skills: SkillsSection = SkillsSection()
     audit: AuditSection = AuditSection()
 
 

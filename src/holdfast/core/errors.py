@@ -9,6 +9,7 @@
     ├── Busy                 the governor has no room now (LIM-4)
     ├── WorkspaceError       a path or a file operation was refused
     ├── AuditFailed          the record could not be written, so nothing was done (AUD-1)
+    ├── SkillRefused         a skill is not what a person has signed, so it is not used (SKL-1)
     ├── RunFailed            raised only by `raise_for_status()`: the program failed
     └── LimitReached         raised only by `raise_for_status()`: a limit ended the run
 
@@ -102,3 +103,9 @@ class KeyFailed(HoldfastError):
     """A signing key cannot be read, made or used."""
 
     default_code = "HF-KEY"
+
+
+class SkillRefused(HoldfastError):
+    """A skill that is not, or not any more, what a person has signed (SKL-1)."""
+
+    default_code = "HF-SKILL"

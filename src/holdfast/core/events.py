@@ -9,14 +9,24 @@ from holdfast.core.types import Json
 
 
 class EventKind(StrEnum):
-    """The kinds of events; a reader that meets another kind must refuse, not guess."""
+    """The kinds of events. The second half is the record's own: what happened to itself."""
 
     INTENT = "intent"
     OUTCOME = "outcome"
     DENIAL = "denial"
-    RECOVERY = "recovery"
+    SESSION = "session"
     APPLY = "apply"
     TEMPLATE = "template"
+    SKILL = "skill"
+    CONFIG = "config"
+
+    BEGIN = "begin"
+    KEY = "key"
+    RECOVERY = "recovery"
+    SEAL = "seal"
+    RETENTION = "retention"
+    HOLD = "hold"
+    WITNESS = "witness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +38,4 @@ class Event:
     principal: str
     interface: str
     body: dict[str, Json] = field(default_factory=dict)
+    session_id: str = ""

@@ -1,4 +1,4 @@
-"""Private keys in files: made at first use, readable by their owner alone, never inside a sandbox."""
+"""Private keys in files: made at first use, readable by their owner alone."""
 
 from __future__ import annotations
 

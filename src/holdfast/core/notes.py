@@ -22,7 +22,7 @@ MOST_NOTE_BYTES = 1_000_000
 _ED25519 = b"\x01"
 _MOST_SIGNATURES = 100
 _SIGNATURE_BYTES = 4 + 64
-_NAME = re.compile(r"[^\s+]+")
+_SIGNER_NAME = re.compile(r"[^\s+]+")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
 
 
@@ -38,7 +38,7 @@ class PublicKey:
     raw: bytes
 
     def __post_init__(self) -> None:
-        if _NAME.fullmatch(self.name) is None or len(self.raw) != 32:
+        if _SIGNER_NAME.fullmatch(self.name) is None or len(self.raw) != 32:
             raise BadNote("it is no public key with a name")
 
     @property
@@ -103,7 +103,7 @@ def open_note(note: bytes, keys: Sequence[PublicKey]) -> tuple[str, tuple[Public
     Signatures by keys we do not know are passed over; a wrong one in the name of a key that we
     know is a forgery.
     """
-    text, signatures = _split(note)
+    text, signatures = _text_and_signatures(note)
     known = {(key.name, key.id): key for key in keys}
     signed: list[PublicKey] = []
     for name, data in signatures:
@@ -118,7 +118,7 @@ def open_note(note: bytes, keys: Sequence[PublicKey]) -> tuple[str, tuple[Public
     return text, tuple(signed)
 
 
-def _split(note: bytes) -> tuple[str, list[tuple[str, bytes]]]:
+def _text_and_signatures(note: bytes) -> tuple[str, list[tuple[str, bytes]]]:
     if len(note) > MOST_NOTE_BYTES:
         raise BadNote("it is longer than any note")
     try:
@@ -143,7 +143,7 @@ def _signature(line: str) -> tuple[str, bytes]:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         data = b""
-    if mark != "\u2014" or _NAME.fullmatch(name) is None or len(data) < 5:
+    if mark != "\u2014" or _SIGNER_NAME.fullmatch(name) is None or len(data) < 5:
         raise BadNote("a line below it is no signature")
     # Other kinds of signatures are longer or shorter; ours are told by their key.
     return name, data if len(data) == _SIGNATURE_BYTES else b"\0\0\0\0"

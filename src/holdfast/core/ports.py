@@ -9,6 +9,7 @@ from typing import Protocol
 
 from holdfast.core.events import Event
 from holdfast.core.limits import Limits
+from holdfast.core.skills import Skill
 from holdfast.core.types import Action, Finding, Json, OutputSink, RunResult, WorkspaceMount
 from holdfast.core.verdict import Decision
 
@@ -31,6 +32,9 @@ class AuditPort(Protocol):
     """Writes events durably; raises `AuditFailed` if it cannot, and the action is refused."""
 
     def write(self, event: Event) -> str: ...
+
+    async def record(self, event: Event) -> str:
+        """The same, for one of many tasks: they share the disk's flush."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,12 @@ ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 """Answers one call that code made, as the code will see it; never raises."""
 
 
+class SkillsPort(Protocol):
+    """Hands out skills that a person has signed, verified at this moment (SKL-1)."""
+
+    def load(self, names: Sequence[str]) -> tuple[Skill, ...]: ...
+
+
 class SandboxPort(Protocol):
     """Runs what was allowed inside walls. A broken sandbox raises, the code's failure returns."""
 
@@ -69,6 +79,7 @@ class SandboxPort(Protocol):
         workspace: WorkspaceLease,
         sink: OutputSink | None,
         tools: ToolCaller | None,
+        skills: Sequence[Skill],
     ) -> RunResult: ...
 
     async def steer(self, action: Action) -> RunResult:

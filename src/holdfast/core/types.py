@@ -21,11 +21,12 @@ OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 
 _ID = re.compile(r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}")
 _ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u to misread
+_ID_OF_BYTE = bytes(ord(_ID_ALPHABET[byte & 31]) for byte in range(256))
 
 
 def new_id(prefix: str) -> str:
     """A random id of 130 bits; it is a name, never a path until `check_id` has seen it (FS-6)."""
-    return prefix + "_" + "".join([_ID_ALPHABET[byte & 31] for byte in os.urandom(26)])
+    return f"{prefix}_{os.urandom(26).translate(_ID_OF_BYTE).decode('ascii')}"
 
 
 def check_id(text: str, *, what: str = "id") -> str:
@@ -207,6 +208,8 @@ class Action:
     """Names of the host's functions that the code may ask for."""
     template: str = "python"
     """The prepared runtime, with its packages, in which Python runs."""
+    skills: tuple[str, ...] = ()
+    """Names of approved skills that the code sees below /skills (SKL-1)."""
     id: str = field(default_factory=lambda: new_id("act"))
 
 

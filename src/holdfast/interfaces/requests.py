@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from holdfast.core.errors import BadInput
@@ -25,6 +26,17 @@ def parse_workspace(text: str | None) -> WorkspaceRequest:
         mend="Write DIR:ro, DIR:rw or DIR:cow.",
         code="HF-BAD-WORKSPACE",
     )
+
+
+def skill_names(names: Sequence[str]) -> tuple[str, ...]:
+    """A list of names; one name alone would be taken for a list of its letters."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise BadInput(
+            "skills are given as a list of names",
+            mend='Write skills=["name"].',
+            code="HF-SKILL-NAME",
+        )
+    return tuple(names)
 
 
 def with_limits(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.core.errors import BadInput
+from holdfast.core.limits import Limits
+from holdfast.core.skills import Skill
 from holdfast.core.text import to_bytes
 from holdfast.core.types import (
     Action,
@@ -16,6 +19,7 @@ from holdfast.core.types import (
     RunCommand,
     check_id,
 )
+from holdfast.skills.manifest import check_name
 
 _LONGEST_PATH = 4095
 _MOST_ARGUMENTS = 4000
@@ -25,6 +29,8 @@ _MOST_ARGUMENTS_BYTES = 1024 * 1024
 _MOST_VARIABLES = 512
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MOST_DOMAINS = 256
+_MOST_SKILLS = 32
+_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,7 @@ class Bounds:
                 code="HF-STDIN-TOO-LARGE",
             )
         _check_env(action)
+        _check_skills(action.skills)
         to_bytes(action.workspace.directory or "", what="the workspace's name")
 
 
@@ -100,6 +107,24 @@ def _check_words(argv: tuple[str, ...]) -> None:
         )
     if any("\0" in word for word in argv):
         raise BadInput("an argument holds a NUL byte", mend="Remove it.", code="HF-NUL-BYTE")
+
+
+def check_room(skills: Sequence[Skill], limits: Limits) -> None:
+    """Skills lie in the run's memory; a cell that they fill would end before it begins."""
+    needed = sum(skill.size_bytes + _PAGE_BYTES * len(skill.files) for skill in skills)
+    if needed > limits.memory_bytes // 2:
+        raise BadInput(
+            "the skills need more than half of the run's memory",
+            mend="Raise the memory limit, or name only those that it needs.",
+            code="HF-SKILL-TOO-LARGE",
+        )
+
+
+def _check_skills(names: tuple[str, ...]) -> None:
+    if len(names) > _MOST_SKILLS:
+        raise BadInput(f"more than {_MOST_SKILLS} skills", code="HF-SKILL-TOO-MANY")
+    for name in names:
+        check_name(name)
 
 
 def _check_env(action: Action) -> None:

@@ -1,6 +1,6 @@
 """The one path of every action. Whoever reads this file sees all that can happen to one.
 
-   (1) bound and parse      (6) write the intent; a failed write denies
+   (1) bound and parse      (6) verify skills, write the intent; a failure of either denies
    (2) who asks             (7) lease what it needs: a slot, a workspace
    (3) guard the input      (8) run
    (4) judge                (9) guard and clean the output
@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import anyio
@@ -32,10 +32,12 @@ from holdfast.core.ports import (
     GuardPort,
     PolicyPort,
     SandboxPort,
+    SkillsPort,
     ToolCaller,
     ToolsPort,
     WorkspacePort,
 )
+from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
     CallTool,
@@ -52,10 +54,16 @@ from holdfast.core.types import (
     Status,
 )
 from holdfast.core.verdict import Decision, Verdict
-from holdfast.runtime.bounds import Bounds
+from holdfast.runtime.bounds import Bounds, check_room
 
 _EXIT_WALL = 124
 _EXIT_KILLED = 137
+
+
+class Traffic:
+    """How many actions are under way."""
+
+    count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,8 @@ class Runtime:
     governor: GovernorPort
     sandbox: SandboxPort
     workspaces: WorkspacePort
+    skills: SkillsPort
+    traffic: Traffic = field(default_factory=Traffic)
 
     async def perform(
         self,
@@ -81,6 +91,15 @@ class Runtime:
 
         `tools` are what the host offers to code inside; each call of one is an action of its own.
         """
+        self.traffic.count += 1
+        try:
+            return await self._perform(action, sink=sink, tools=tools)
+        finally:
+            self.traffic.count -= 1
+
+    async def _perform(
+        self, action: Action, *, sink: OutputSink | None, tools: ToolsPort | None
+    ) -> Outcome:
         decision = Decision(Verdict.DENY, reason="refused before it was judged")
         findings: Sequence[Finding] = ()
         audit_id = ""
@@ -103,16 +122,20 @@ class Runtime:
                     reason=f"nobody could be asked: {decision.reason}",
                 )
             if decision.verdict is not Verdict.ALLOW:
-                audit_id = self._record(action, EventKind.DENIAL, _decided(decision))
+                audit_id = await self._record(action, EventKind.DENIAL, _decided(decision))
                 error = ErrorInfo("HF-DENIED", decision.reason, "Change the policy to allow it.")
                 return _ended(action, Status.DENIED, decision, findings, audit_id, error)
-            # (6) Durable before the effect, or there is no effect (AUD-1).
-            audit_id = self._record(action, EventKind.INTENT, _intent(action, decision))
+            # (6) Skills are verified now, so that the record names what the cell will hold (SKL-1).
+            # Durable before the effect, or there is no effect (AUD-1).
+            skills = await self._verified(action)
+            audit_id = await self._record(
+                action, EventKind.INTENT, _intent(action, decision, skills)
+            )
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
         listener = None if sink is None else _Listener(sink)
         try:
-            outcome = await self._carry_out(action, decision, audit_id, listener, tools)
+            outcome = await self._carry_out(action, decision, audit_id, listener, tools, skills)
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
         except OSError as error:  # a full disk, no descriptor left: the host's, not a bug of ours
@@ -125,7 +148,7 @@ class Runtime:
             raise
         # (10) The outcome; every lease was given back on the way out of `_carry_out`.
         try:
-            self._record(action, EventKind.OUTCOME, _summary(outcome))
+            await self._record(action, EventKind.OUTCOME, _summary(outcome))
         except AuditFailed as error:
             return _ended(action, Status.ERROR, decision, findings, audit_id, ErrorInfo.of(error))
         return replace(outcome, findings=(*findings, *outcome.findings))
@@ -137,6 +160,7 @@ class Runtime:
         audit_id: str,
         sink: OutputSink | None,
         tools: ToolsPort | None,
+        skills: Sequence[Skill],
     ) -> Outcome:
         if isinstance(action.want, FileOperation):
             # (7)+(8) A file operation needs no sandbox: it works on descriptors beneath the root.
@@ -176,6 +200,7 @@ class Runtime:
                     workspace=workspace,
                     sink=sink,
                     tools=self._tool_caller(action, tools),
+                    skills=skills,
                 )
             finally:
                 with anyio.CancelScope(shield=True):
@@ -184,6 +209,13 @@ class Runtime:
             result = self.guard.clean(action, result)
             result = replace(result, findings=(*result.findings, *settled))
             return _outcome(action, decision, audit_id, result, workspace.id)
+
+    async def _verified(self, action: Action) -> tuple[Skill, ...]:
+        if not action.skills:
+            return ()
+        skills = await anyio.to_thread.run_sync(self.skills.load, action.skills)
+        check_room(skills, action.limits)
+        return skills
 
     def _tool_caller(self, action: Action, tools: ToolsPort | None) -> ToolCaller | None:
         """How code of this action reaches a tool: through all the steps again (LANG-3)."""
@@ -228,17 +260,23 @@ class Runtime:
             audit_id = self._record_quietly(action, body) or audit_id
         return _ended(action, Status.ERROR, decision, findings, audit_id, ErrorInfo.of(error))
 
-    def _record(self, action: Action, kind: EventKind, body: dict[str, Json]) -> str:
-        principal = action.principal
-        event = Event(kind, action.id, principal.name, principal.interface, body)
-        return self.audit.write(event)
+    async def _record(self, action: Action, kind: EventKind, body: dict[str, Json]) -> str:
+        event = _event(action, kind, body)
+        # Alone, the way through another thread takes longer than the disk; among many, nobody
+        # waits for the disk but whoever has to.
+        return self.audit.write(event) if self.traffic.count < 2 else await self.audit.record(event)
 
     def _record_quietly(self, action: Action, body: dict[str, Json]) -> str:
         """For what already failed: a second failure must not hide the first."""
         try:
-            return self._record(action, EventKind.OUTCOME, body)
+            return self.audit.write(_event(action, EventKind.OUTCOME, body))
         except AuditFailed:
             return ""
+
+
+def _event(action: Action, kind: EventKind, body: dict[str, Json]) -> Event:
+    who = action.principal
+    return Event(kind, action.id, who.name, who.interface, body, action.session_id or "")
 
 
 async def _called(tools: ToolsPort | None, want: CallTool) -> Json:
@@ -341,7 +379,7 @@ def _decided(decision: Decision) -> dict[str, Json]:
     return {**decision.to_json(), "source": decision.source}
 
 
-def _intent(action: Action, decision: Decision) -> dict[str, Json]:
+def _intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
     """What is going to be done. Names of variables, never their values; code by digest."""
     # What is asked for comes first and with a digest: where the record must be cut, a flood of
     # other names does not push it out.
@@ -368,8 +406,8 @@ def _intent(action: Action, decision: Decision) -> dict[str, Json]:
     return {
         "decision": _decided(decision),
         **body,
+        **({"skills": {skill.name: skill.digest for skill in skills}} if skills else {}),
         "workspace": {"mode": workspace.mode.value, "directory": workspace.directory},
-        "session": action.session_id,
         "stdin_bytes": None if action.stdin is None else len(action.stdin),
         "env_names": sorted({*action.env, *action.brief}),
     }

@@ -3,39 +3,180 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
-from holdfast.audit import verify as record
+from holdfast.audit import proofs, search, verify
+from holdfast.audit.bundle import verifier_source
+from holdfast.audit.checkpoints import unproven_checkpoint
+from holdfast.audit.failures import failed
+from holdfast.audit.merkle import BadProof
+from holdfast.audit.proofs import Proof
+from holdfast.audit.search import Found, Query
+from holdfast.audit.signers import parse_keys
 from holdfast.audit.verify import VerifyReport
 from holdfast.config.load import load_settings
 from holdfast.config.models import Settings, weakened
 from holdfast.config.schema import schema_text
-from holdfast.runtime.wiring import state_home
+from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.core.notes import MOST_NOTE_BYTES, BadNote, PublicKey
+from holdfast.runtime.home import state_home
+from holdfast.runtime.record import audit_directory
 
 __all__ = [
+    "BadProof",
+    "Found",
+    "Proof",
+    "Query",
     "Settings",
     "VerifyReport",
-    "audit_records",
-    "check_audit",
+    "about",
+    "check",
+    "check_proof",
+    "everything",
+    "following",
+    "latest",
+    "prove",
     "read_settings",
     "schema_text",
+    "verifier_source",
     "weakened",
 ]
+_TRUSTED = "trusted-keys"
+_MOST_PROOF_BYTES = 2 * 1024 * 1024
 
 
-def audit_records(*, action_id: str | None = None) -> Iterator[dict[str, Any]]:
-    """The records in order, or those of one action; an altered one raises."""
-    return record.read(_audit_directory(), action_id=action_id)
+def latest(query: Query, count: int) -> list[dict[str, Any]]:
+    """The newest records that fit, the newest last."""
+    found = islice(search.search(_directory(), query), count)
+    return [each.record for each in found][::-1]
 
 
-def check_audit() -> VerifyReport:
-    """Check the whole log; writes nothing, not even a repair."""
-    return record.verify(_audit_directory())
+def following(query: Query) -> Iterator[dict[str, Any] | None]:
+    """Those that fit as they are written; None now and then, while there is nothing."""
+    for found in search.follow(_directory(), query):
+        yield None if found is None else found.record
 
 
-def _audit_directory() -> str:
-    return os.path.join(state_home(os.environ), "audit")
+def everything(query: Query, *, after: int = 0) -> Iterator[Found]:
+    """All that fit, the oldest first, after a record's number."""
+    for found in search.forwards(_directory(), query):
+        if found.record["seq"] > after:
+            yield found
+
+
+def about(wanted: str) -> list[dict[str, Any]]:
+    """All records of an action or a session, or of the action that a record belongs to."""
+    query = Query(action_id=wanted)
+    if wanted.startswith("sbx_"):
+        query = Query(session_id=wanted)
+    elif wanted.startswith("evt_"):
+        found = next(search.search(_directory(), Query(id=wanted)), None)
+        if found is None:
+            return []
+        if not found.record["action_id"]:
+            return [found.record]
+        query = Query(action_id=found.record["action_id"])
+    return [each.record for each in search.search(_directory(), query)][::-1]
+
+
+def check(
+    keys: Sequence[str] = (),
+    checkpoints: Sequence[str] = (),
+    *,
+    since: int | None = None,
+    directory: str | None = None,
+    witness: str | None = None,
+) -> VerifyReport:
+    """Check the log; writes nothing, not even a repair.
+
+    `keys` and `checkpoints` are files. Without keys those count that this user's log began with.
+    `witness` is a directory that has been given checkpoints of it.
+    """
+    place = directory or _directory()
+    notes = [_read(path, MOST_NOTE_BYTES, "checkpoint") for path in checkpoints]
+    notes += _witnessed(place, witness) if witness else []
+    try:
+        return verify.verify(place, _keys(place, keys), checkpoints=notes, since=since)
+    except OSError as error:
+        raise failed(error) from None
+
+
+def prove(event_id: str) -> str:
+    """A proof that one record is in the log, to be handed to somebody else."""
+    place = _directory()
+    try:
+        return proofs.prove(place, event_id, _all_keys(place))
+    except BadProof as problem:
+        raise HoldfastError(
+            f"no proof could be made: {problem}",
+            mend="Check the log with `holdfast audit verify`.",
+            code="HF-NO-PROOF",
+        ) from None
+
+
+def check_proof(path: str, keys: Sequence[str]) -> Proof:
+    """What a proof proves; `BadProof` if it does not hold."""
+    text = _read(path, _MOST_PROOF_BYTES, "proof").decode("utf-8", "replace")
+    known = _keys(_directory(), keys) if keys else _all_keys(_directory())
+    return proofs.check_proof(text, known)
+
+
+def _directory() -> str:
+    return audit_directory(state_home(os.environ))
+
+
+def _keys(directory: str, paths: Sequence[str]) -> list[PublicKey]:
+    """From files, or as they are written; else those the log began with."""
+    if paths:
+        found: list[PublicKey] = []
+        for path in paths:
+            text = path if "+" in path and not os.path.exists(path) else ""
+            found += parse_keys(
+                text or _read(path, MOST_NOTE_BYTES, "key").decode("ascii", "replace")
+            )
+        return found
+    with suppress(OSError), open(os.path.join(directory, _TRUSTED), encoding="ascii") as file:
+        return parse_keys(file.read(MOST_NOTE_BYTES))
+    return []
+
+
+def _all_keys(directory: str) -> list[PublicKey]:
+    """Those that have signed, as far as the log itself vouches for them."""
+    known = _keys(directory, ())
+    report = verify.verify(directory, known)
+    return [*known, *(PublicKey.parse(each) for each in report.keys)]
+
+
+def _witnessed(directory: str, witness: str) -> list[bytes]:
+    """Checkpoints of this log that lie with a witness."""
+    try:
+        with open(os.path.join(directory, "origin"), encoding="ascii") as file:
+            origin = file.read(256).strip()
+        names = sorted(name for name in os.listdir(witness) if name.endswith(".checkpoint"))
+    except OSError as error:
+        raise failed(error) from None
+    found = []
+    for name in names:
+        note = _read(os.path.join(witness, name), MOST_NOTE_BYTES, "checkpoint")
+        with suppress(BadNote):  # what is none is not about this log either
+            if unproven_checkpoint(note).origin == origin:
+                found.append(note)
+    return found
+
+
+def _read(path: str, most_bytes: int, what: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(most_bytes)
+    except OSError as error:
+        raise BadInput(
+            f"the {what} {os.path.basename(path)!r} cannot be read",
+            mend="Check the path.",
+            detail=str(error),
+        ) from None
 
 
 def read_settings(*, config: str | None, profile: str | None) -> Settings:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from holdfast.core.errors import SandboxFailed
 from holdfast.core.home import SHAPING, SUPERVISOR_SOCKET
-from holdfast.runtime.wiring import state_home
+from holdfast.runtime.home import state_home
 from holdfast.sandbox.native.programs import start_detached
 
 _START_WITHIN_S = 20.0

@@ -68,8 +68,8 @@ def take_over(house: House, workspace_id: str, *, force: bool, principal: Princi
     session = _copy_on_write(house, workspace_id)
 
     def write(body: dict[str, Json]) -> None:
-        event = Event(EventKind.APPLY, session.id, principal.name, principal.interface, body)
-        house.audit.write(event)
+        who = principal.name, principal.interface
+        house.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
 
     with ExitStack() as stack:
         lower, upper = stack.enter_context(_layers(house, session))

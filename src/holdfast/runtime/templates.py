@@ -12,14 +12,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from holdfast.audit.log import AuditLog
 from holdfast.config.load import load_settings
-from holdfast.core.errors import AuditFailed, BadInput, HoldfastError
-from holdfast.core.events import Event, EventKind
-from holdfast.core.types import Json, Principal, new_id
-from holdfast.runtime.wiring import state_home
+from holdfast.core.errors import BadInput
+from holdfast.core.events import EventKind
+from holdfast.core.types import Json, Principal
+from holdfast.runtime.home import state_home
+from holdfast.runtime.record import Change, open_record
 from holdfast.sandbox import environments
 from holdfast.sandbox.environments import TEMPLATES, Environment
 
@@ -71,37 +71,12 @@ class Templates:
 
     @contextmanager
     def _recorded(
-        self, change: str, name: str, principal: Principal, intent: dict[str, Json]
+        self, what: str, name: str, principal: Principal, intent: dict[str, Json]
     ) -> Iterator[dict[str, Json]]:
-        audit = AuditLog.open(
-            os.path.join(self._home, "audit"), max_field_bytes=self._settings.audit.max_field_bytes
-        )
-        action_id = new_id("act")
-
-        def write(step: str, status: str, body: dict[str, Json]) -> None:
-            # `message` is what `holdfast audit tail` shows.
-            known = {"step": step, "change": change, "template": name}
-            told = {"message": f"{change} template {name}: {status}", "status": status}
-            event = {**known, **told, **body}
-            audit.write(
-                Event(EventKind.TEMPLATE, action_id, principal.name, principal.interface, event)
-            )
-
-        # (2) The intent.
-        write("intent", "begins", intent)
-        outcome: dict[str, Json] = {}
-        # (3) The effect is the caller's.
-        try:
+        """(2) and (4), around the caller's (3)."""
+        change = Change(EventKind.TEMPLATE, what, name, intent)
+        with (
+            open_record(self._home, self._settings) as audit,
+            change.recorded(audit, principal) as outcome,
+        ):
             yield outcome
-        except BaseException as error:
-            with suppress(AuditFailed):  # a second failure must not hide the first
-                write("outcome", "failed", _told(error))
-            raise
-        # (4) The outcome.
-        write("outcome", "ok", outcome)
-
-
-def _told(error: BaseException) -> dict[str, Json]:
-    if isinstance(error, HoldfastError):
-        return {"error_code": error.code, "reason": error.message, "detail": error.detail}
-    return {"reason": "interrupted", "detail": type(error).__name__}

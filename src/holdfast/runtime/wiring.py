@@ -5,23 +5,24 @@ from __future__ import annotations
 import functools
 import os
 import pwd
-import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from holdfast.audit.log import AuditLog
 from holdfast.config.load import candidates, load_settings
 from holdfast.config.models import Settings
-from holdfast.core.errors import ConfigError, HoldfastError
+from holdfast.core.errors import ConfigError
 from holdfast.core.events import Event, EventKind
-from holdfast.core.home import SHAPING, state_path
+from holdfast.core.home import SHAPING
 from holdfast.core.limits import Limits
-from holdfast.core.types import Finding, Json, Principal, WorkspaceRequest, new_id
+from holdfast.core.types import Json, Principal, WorkspaceRequest, new_id
 from holdfast.guard.passive import PassiveGuard
 from holdfast.policy.explicit import ExplicitPolicy
 from holdfast.runtime.bounds import Bounds
+from holdfast.runtime.home import no_state, state_home
 from holdfast.runtime.pipeline import Runtime
+from holdfast.runtime.record import note_configuration, open_record
 from holdfast.sandbox import environments, protected
 from holdfast.sandbox.given import identity_of, open_given
 from holdfast.sandbox.governor import Governor
@@ -34,6 +35,7 @@ from holdfast.sandbox.protected import Protection
 from holdfast.sandbox.runs import RunLedger
 from holdfast.sandbox.workspace import Workspaces
 from holdfast.sandbox.workspace_store import WorkspaceStore
+from holdfast.skills.store import SkillStore
 
 _PROMISED_SHARE = 0.8
 
@@ -78,23 +80,22 @@ class House:
                 identity = identity_of(descriptor)
                 os.close(descriptor)
                 request = WorkspaceRequest(request.mode, place)
+            self._record_session(session_id, {"status": "begun", "mode": request.mode.value})
             session = self.store.make(session_id, request, identity=identity)
             try:
                 yield session_id
             finally:
                 self.runtime.sandbox.end_session(session_id)
-                self._record_end(session_id, self.runtime.workspaces.end_session(session_id))
+                findings = self.runtime.workspaces.end_session(session_id)
+                # What was found at a session's end belongs to no action any more.
+                told = [dict(finding.to_json()) for finding in findings]
+                self._record_session(session_id, {"status": "ended", "findings": told})
                 self.store.retire(session)
 
-    def _record_end(self, session_id: str, findings: Sequence[Finding]) -> None:
-        """What was found at a session's end belongs to no action any more."""
-        if findings:
-            body: dict[str, Json] = {
-                "status": "session ended",
-                "findings": [dict(finding.to_json()) for finding in findings],
-            }
-            who = principal("sdk")
-            self.audit.write(Event(EventKind.OUTCOME, session_id, who.name, who.interface, body))
+    def _record_session(self, session_id: str, body: dict[str, Json]) -> None:
+        who = principal("sdk")
+        event = Event(EventKind.SESSION, "", who.name, who.interface, body, session_id)
+        self.audit.write(event)
 
 
 def shared_house(config: str | None = None, profile: str | None = None) -> House:
@@ -135,32 +136,6 @@ def principal(interface: str) -> Principal:
     return Principal(name, interface)
 
 
-def state_home(environ: Mapping[str, str]) -> str:
-    """`$HOLDFAST_HOME`, else the XDG state folder; made 0700, refused if others may write to it."""
-    home = state_path(environ)
-    try:
-        os.makedirs(home, mode=0o700, exist_ok=True)
-        info = os.stat(home)
-    except OSError as error:
-        raise _no_state(error) from error
-    if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
-        raise HoldfastError(
-            "the Holdfast state folder is open to other users",
-            mend="chmod 700 it, and make sure that it belongs to you.",
-            code="HF-STATE-UNSAFE",
-        )
-    return os.path.realpath(home)
-
-
-def _no_state(error: OSError) -> HoldfastError:
-    return HoldfastError(
-        "the Holdfast state folder cannot be made or read",
-        mend="Set HOLDFAST_HOME to a directory you can write to, with space left.",
-        code="HF-STATE",
-        detail=str(error),
-    )
-
-
 def open_house(
     *,
     config: str | None = None,
@@ -178,14 +153,13 @@ def open_house(
         store.placeholders.sweep()
         store.sweep(dead=dead, keep_days=settings.workspace.keep_changes_days)
     except OSError as error:
-        raise _no_state(error) from error
+        raise no_state(error) from error
     protection = protected.effective(
         settings.workspace.extra_protected_names,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
-    audit = AuditLog.open(
-        os.path.join(home, "audit"), max_field_bytes=settings.audit.max_field_bytes
-    )
+    audit = open_record(home, settings)
+    note_configuration(home, settings, audit, principal("holdfast"))
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = _governor(settings, home)
@@ -200,6 +174,7 @@ def open_house(
         governor=governor,
         sandbox=NativeSandbox(native, layers, ledger, pool),
         workspaces=Workspaces(store, _workspace_settings(settings, protection)),
+        skills=SkillStore(home, settings.skills.trusted_keys),
     )
     return House(
         runtime,

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.errors import BadInput
+from holdfast.core.limits import MIB, Limits
+from holdfast.core.skills import Skill
 from holdfast.core.types import Action, Principal, RunCode, RunCommand
-from holdfast.runtime.bounds import Bounds
+from holdfast.runtime.bounds import Bounds, check_room
 
 BOUNDS = Bounds(max_code_bytes=100, max_stdin_bytes=100)
 FINE = Action(principal=Principal("me", "sdk"), want=RunCommand(("ls", "-la")))
@@ -54,6 +56,9 @@ def code_of(action: Action) -> str | None:
         ({"env": {"A": "x" * (128 * 1024)}}, "HF-BAD-ENV"),
         ({"env": {f"V{n}": "" for n in range(513)}}, "HF-BAD-ENV"),
         ({"allow_domains": ("a.example",) * 257}, "HF-BAD-DOMAIN"),
+        ({"skills": ("a-b.1",) * 32}, None),
+        ({"skills": ("a",) * 33}, "HF-SKILL-TOO-MANY"),
+        ({"skills": ("../x",)}, "HF-SKILL-NAME"),
         ({"session_id": "../x"}, "HF-BAD-ID"),
         ({"session_id": ""}, "HF-BAD-ID"),
         ({"id": "act_\0"}, "HF-BAD-ID"),
@@ -75,3 +80,11 @@ def test_text_that_no_encoding_can_carry_is_bad_input_and_not_a_bare_exception(
     code = code_of(replace(FINE, **changes))
     assert code is not None
     assert code.startswith("HF-")
+
+
+def test_skills_leave_half_of_the_memory_to_the_program():
+    skill = Skill("a", {"b": b"x" * 4 * MIB}, frozenset(), "", ())
+    check_room([skill], Limits(memory_bytes=9 * MIB))
+    with pytest.raises(BadInput) as raised:
+        check_room([skill], Limits(memory_bytes=8 * MIB))
+    assert raised.value.code == "HF-SKILL-TOO-LARGE"

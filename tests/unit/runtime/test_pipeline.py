@@ -9,10 +9,18 @@ from dataclasses import dataclass, field, replace
 import anyio
 import pytest
 
-from holdfast.core.errors import AuditFailed, BadInput, Busy, HoldfastError, SandboxFailed
+from holdfast.core.errors import (
+    AuditFailed,
+    BadInput,
+    Busy,
+    HoldfastError,
+    SandboxFailed,
+    SkillRefused,
+)
 from holdfast.core.events import Event, EventKind
 from holdfast.core.limits import LimitName
 from holdfast.core.ports import Slot
+from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
     ErrorInfo,
@@ -46,6 +54,7 @@ class Stage:
     events: list[Event] = field(default_factory=list)
     id: str | None = "act_workspace"
     mount: WorkspaceMount = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
+    shown: tuple[Skill, ...] = ()
 
     def _step(self, name: str) -> None:
         self.steps.append(name)
@@ -87,8 +96,10 @@ class Stage:
         workspace: object,
         sink: OutputSink | None,
         tools: object = None,
+        skills: Sequence[Skill] = (),
     ) -> RunResult:
         self._step("run")
+        self.shown = tuple(skills)
         await anyio.lowlevel.checkpoint()
         return self.result
 
@@ -107,10 +118,14 @@ class Stage:
         self._step("operate")
         return b"content"
 
+    def load(self, names: Sequence[str]) -> tuple[Skill, ...]:
+        self._step("verify skills")
+        return tuple(Skill(name, {}, frozenset(), f"digest of {name}", ()) for name in names)
+
     def runtime(self) -> Runtime:
         bounds = Bounds(max_code_bytes=1000, max_stdin_bytes=1000)
         return Runtime(
-            bounds=bounds, policy=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self,
+            bounds=bounds, policy=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self,
         )  # type: ignore[arg-type]  # one class plays every port  # fmt: skip
 
 
@@ -309,3 +324,29 @@ def test_only_raise_for_status_raises() -> None:
         with pytest.raises(HoldfastError):
             perform(stage).raise_for_status()
     assert perform(Stage()).raise_for_status().status is Status.OK
+
+
+@pytest.mark.requirement("SKL-1")
+def test_skills_are_verified_after_the_judge_and_named_in_the_intent() -> None:
+    stage = Stage()
+    outcome = perform(stage, action(skills=("one", "two")))
+    assert outcome.status is Status.OK
+    assert stage.steps[:4] == ["screen", "judge", "verify skills", "write intent"]
+    assert [skill.name for skill in stage.shown] == ["one", "two"]
+    assert stage.events[0].body["skills"] == {"one": "digest of one", "two": "digest of two"}
+
+
+@pytest.mark.requirement("SKL-1")
+def test_a_skill_that_does_not_verify_refuses_the_action() -> None:
+    stage = Stage(fails={"verify skills": SkillRefused("changed", code="HF-SKILL-CHANGED")})
+    outcome = perform(stage, action(skills=("one",)))
+    assert outcome.status is Status.ERROR
+    assert outcome.error == ErrorInfo("HF-SKILL-CHANGED", "changed")
+    assert stage.steps == ["screen", "judge", "verify skills", "write outcome"]
+
+
+@pytest.mark.requirement("SKL-1")
+def test_what_is_denied_has_no_skill_looked_at() -> None:
+    stage = Stage(verdict=Verdict.DENY)
+    perform(stage, action(skills=("one",)))
+    assert stage.steps == ["screen", "judge", "write denial"]

@@ -37,6 +37,7 @@ COMMANDS = {
     "doctor": ("doctor", "doctor", "Tell what works on this host, and mend what does not."),
     "audit": ("record", "audit", "Read and check the record of what was done."),
     "template": ("template", "template", "Build the environments that code can import from."),
+    "skills": ("skills", "skills", "Sign, check and approve what agents are taught."),
     "config": ("settings", "config", "Check and show the configuration."),
     "completion": ("completion", "completion", "Print the completion script of a shell."),
 }

@@ -113,6 +113,12 @@ _SHARED = (
         help="Prepared Python with packages of its own; see `holdfast template`.  "
         "[default: python]",
     ),
+    click.option(
+        "--skill",
+        metavar="NAME",
+        multiple=True,
+        help="Approved skill that the program sees read-only in /skills/NAME; may be repeated.",
+    ),
     click.option("--stdin", is_flag=True, help="Give our standard input to the program."),
     json_option("Print one JSON object with the whole result, and nothing else."),
 )
@@ -155,6 +161,7 @@ class SandboxOptions:
     open_files: int | None
     file_size: str | None
     template: str
+    skill: tuple[str, ...]
     stdin: bool
     as_json: bool
 
@@ -212,6 +219,7 @@ class SandboxOptions:
             allow_domains=self.allow_domain,
             stdin=self._input(house) if stdin is None else stdin,
             template=self.template,
+            skills=self.skill,
         )
 
     def _input(self, house: House) -> bytes | None:

@@ -22,11 +22,12 @@ from holdfast.core.types import (
     RunCommand,
     check_id,
 )
-from holdfast.interfaces.requests import parse_workspace, with_limits
+from holdfast.interfaces.requests import parse_workspace, skill_names, with_limits
 from holdfast.interfaces.sdk.commands import AsyncCommands, argv_of
 from holdfast.interfaces.sdk.execution import Execution, TextSink, text_sink
 from holdfast.interfaces.sdk.files import AsyncFiles
 from holdfast.interfaces.sdk.hosting import Host, LocalHost
+from holdfast.interfaces.sdk.skills import AsyncSkills
 from holdfast.interfaces.sdk.tools import HostFunction, ToolBroker
 from holdfast.runtime import wiring
 
@@ -41,6 +42,7 @@ class SandboxSpec(TypedDict):
     memory: str | int | None
     limits: dict[str, float]
     template: str
+    skills: list[str]
 
 
 class AsyncSandbox:
@@ -52,6 +54,7 @@ class AsyncSandbox:
         self.id = host.id
         self.commands = AsyncCommands(self)
         self.files = AsyncFiles(self)
+        self.skills = AsyncSkills(self)
 
     @classmethod
     def create(
@@ -65,6 +68,7 @@ class AsyncSandbox:
         memory: str | int | None = None,
         language: str = "python",
         template: str = "python",
+        skills: Sequence[str] = (),
         config: str | None = None,
         limits: Mapping[str, float] | None = None,
         tools: Mapping[str, HostFunction] | None = None,
@@ -83,6 +87,7 @@ class AsyncSandbox:
             "memory": memory,
             "limits": dict(limits or {}),
             "template": template,
+            "skills": list(skill_names(skills)),
         }
 
         async def make() -> AsyncSandbox:
@@ -121,6 +126,7 @@ class AsyncSandbox:
         memory: str | int | None,
         limits: Mapping[str, float],
         template: str,
+        skills: Sequence[str],
         language: str,
         tools: ToolBroker | None = None,
     ) -> AsyncSandbox:
@@ -137,6 +143,7 @@ class AsyncSandbox:
             session_id=session_id,
             tools=tools,
             template=template,
+            skills=skill_names(skills),
         )
         return cls(host, language=canonical(language))
 
@@ -279,6 +286,7 @@ class OneShot(TypedDict, total=False):
     on_stderr: TextSink | None
     tools: Mapping[str, HostFunction] | None
     template: str
+    skills: Sequence[str]
 
 
 async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
@@ -309,6 +317,7 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
         allow_domains=tuple(options.get("allow_domains", ())),
         tools=broker.names if broker is not None and isinstance(want, RunCode) else (),
         template=options.get("template", "python"),
+        skills=skill_names(options.get("skills", ())),
     )
     sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
     return Execution.of(await house.runtime.perform(action, sink=sink, tools=broker))

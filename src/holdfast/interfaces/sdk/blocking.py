@@ -14,6 +14,7 @@ from holdfast.interfaces.sdk.asynchronous import AsyncSandbox, OneShot
 from holdfast.interfaces.sdk.commands import Commands
 from holdfast.interfaces.sdk.execution import Execution, TextSink
 from holdfast.interfaces.sdk.files import Files
+from holdfast.interfaces.sdk.skills import Skills
 from holdfast.interfaces.sdk.tools import HostFunction
 
 Result = TypeVar("Result")
@@ -82,6 +83,7 @@ class Sandbox:
         self.id = sandbox.id
         self.commands = Commands(sandbox.commands, _loop.call)
         self.files = Files(sandbox.files, _loop.call)
+        self.skills = Skills(sandbox.skills, _loop.call)
 
     @classmethod
     def create(
@@ -95,6 +97,7 @@ class Sandbox:
         memory: str | int | None = None,
         language: str = "python",
         template: str = "python",
+        skills: Sequence[str] = (),
         config: str | None = None,
         limits: Mapping[str, float] | None = None,
         tools: Mapping[str, HostFunction] | None = None,
@@ -116,6 +119,7 @@ class Sandbox:
                 memory=memory,
                 language=language,
                 template=template,
+                skills=skills,
                 config=config,
                 limits=limits,
                 tools=tools,

@@ -72,8 +72,10 @@ class LocalHost:
         session_id: str,
         tools: ToolBroker | None,
         template: str,
+        skills: tuple[str, ...],
     ) -> None:
         self._template = template
+        self._skills = skills
         self._house = house
         self._limits = limits
         self._envs = envs
@@ -112,6 +114,7 @@ class LocalHost:
             allow_domains=self._allow_domains,
             tools=self._tools.names if self._tools and isinstance(want, RunCode) else (),
             template=self._template,
+            skills=self._skills if isinstance(want, RunCommand | RunCode) else (),
         )
         done: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended

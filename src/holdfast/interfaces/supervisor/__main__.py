@@ -12,7 +12,7 @@ from logging.handlers import RotatingFileHandler
 import anyio
 
 from holdfast.interfaces.supervisor.server import Supervisor, listen
-from holdfast.runtime.wiring import state_home
+from holdfast.runtime.home import state_home
 
 
 async def _serve(supervisor: Supervisor, listener: object) -> None:

@@ -18,8 +18,8 @@ from holdfast.core.types import Json, Outcome, OutputSink
 from holdfast.interfaces.sdk.hosting import Want
 from holdfast.interfaces.supervisor.codec import decode_outcome, encode_want
 from holdfast.interfaces.supervisor.link import shaping
+from holdfast.runtime.home import state_home
 from holdfast.runtime.supervision import start_supervisor
-from holdfast.runtime.wiring import state_home
 
 _MOST_FRAME_BYTES = 256 * 1024 * 1024
 

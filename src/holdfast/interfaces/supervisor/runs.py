@@ -32,9 +32,8 @@ async def run_typed(
 ) -> None:
     """Options as they were typed, names made absolute; the words for a person go back ready."""
     typed = message["options"]
-    options = SandboxOptions(
-        **{**typed, "env": tuple(typed["env"]), "allow_domain": tuple(typed["allow_domain"])}
-    )
+    lists = {name: tuple(typed[name]) for name in ("env", "allow_domain", "skill")}
+    options = SandboxOptions(**{**typed, **lists})
     shaping = {str(name): str(value) for name, value in message["shaping"].items()}
     stdin_bytes = message["stdin"]
     stdin = None if stdin_bytes is None else blob[: int(stdin_bytes)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.limits import Limits
+from holdfast.core.skills import SKILLS_INSIDE, Skill
 from holdfast.core.types import WorkspaceMode, WorkspaceMount
 from holdfast.sandbox.native import bwrap, landlock, rootfs
 from holdfast.sandbox.native.plan import Plan
@@ -28,6 +29,7 @@ _ROOT_DIRS = (
     "/etc/ssl",
     "/tmp",
     "/code",
+    SKILLS_INSIDE,
     "/.holdfast/empty",
     "/.holdfast/__pycache__",
 )
@@ -35,6 +37,7 @@ _LAYERS = {"/.holdfast/lower": "lower", "/.holdfast/cow": "cow"}
 
 PASSWD_WITHOUT_HOME = "/.holdfast/passwd"  # noqa: S105  # a file's name
 _CODE_ROOM = 64 * 1024
+_PAGE_ROOM = 64 * 1024  # a page of the largest kind that a kernel has, for each file and folder
 _INOTIFY_INSTANCES = 16
 _TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
@@ -80,6 +83,7 @@ class Job:
     is_once: bool = True
     """The cell ends with its program; else it lives on and is told what to start."""
     cwd: str = "/workspace"
+    skills: Sequence[Skill] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +185,7 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     plan.add(_root_steps(walls.outer.root))
     _plan_files(plan, job.files)
     _plan_mounts(plan, walls, job)
+    _plan_skills(plan, job.skills)
     plan.add(_cover_steps())
     _plan_life(plan, job)
     _plan_inner_walls(plan, walls, job.limits)
@@ -238,6 +243,7 @@ def warm_plan(
     if job.files:
         plan.step("tmpfs", "/code", f"size={_CODE_ROOM + sum(map(len, job.files.values()))}")
         _plan_files(plan, job.files)
+    _plan_skills(plan, job.skills)
     _plan_watch(plan, job.limits, mount)
     plan.add(_cover_steps())
     if is_interpreter:
@@ -251,6 +257,36 @@ def _plan_files(plan: Plan, files: Mapping[str, bytes]) -> None:
     for path, content in files.items():
         plan.step("file", path, 0o444, len(content))
         plan.blob(content)
+
+
+def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
+    """Verified bytes in a file system of this cell's own: no other cell and no host file is behind
+    it, and it is sealed before anything runs. Landlock allows no writing there either (SKL-1)."""
+    if not skills:
+        return
+    paths = {
+        f"{SKILLS_INSIDE}/{skill.name}/{path}": (content, path in skill.executables)
+        for skill in skills
+        for path, content in skill.files.items()
+    }
+    folders = {path[:end] for path in paths for end in _slashes(path)}
+    room = sum(map(len, (content for content, _ in paths.values())))
+    room += _PAGE_ROOM * (len(paths) + len(folders))
+    plan.step("tmpfs", SKILLS_INSIDE, f"size={room},mode=0755")
+    for folder in sorted(folders):
+        plan.step("dir", folder)
+    for path, (content, executable) in paths.items():
+        plan.step("file", path, 0o555 if executable else 0o444, len(content))
+        plan.blob(content)
+    plan.step("seal", SKILLS_INSIDE)
+
+
+def _slashes(path: str) -> Iterator[int]:
+    """Where the names of the folders below the skills' own place end."""
+    end = path.find("/", len(SKILLS_INSIDE) + 1)
+    while end != -1:
+        yield end
+        end = path.find("/", end + 1)
 
 
 def _plan_life(plan: Plan, job: Job) -> None:

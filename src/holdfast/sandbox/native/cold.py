@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import anyio
 
 from holdfast.core.ports import Slot, ToolCaller, WorkspaceLease
+from holdfast.core.skills import Skill
 from holdfast.core.types import Action, OutputSink, RunResult
 from holdfast.sandbox.native import cellplan, jobs
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
@@ -38,6 +40,7 @@ class ColdPath:
         workspace: WorkspaceLease,
         sink: OutputSink | None,
         tools: ToolCaller | None = None,
+        skills: Sequence[Skill] = (),
     ) -> RunResult:
         started = time.monotonic()
         # (1) What to start.
@@ -86,6 +89,7 @@ class ColdPath:
                     descriptors=jobs.given(program, numbers),
                     files=jobs.files(program, code, home=home),
                     cwd=jobs.directory_of(action),
+                    skills=skills,
                 )
                 standing.go(cellplan.init_plan(walls, job))
                 if is_plain:

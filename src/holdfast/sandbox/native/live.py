@@ -45,6 +45,8 @@ class Body:
     limits: Limits
     failure: Callable[[str], HoldfastError]
     close: Callable[[], None]
+    skills: tuple[str, ...] = ()
+    """Digests of those that it holds, which can be shown to no cell that already lives."""
 
 
 class Task:

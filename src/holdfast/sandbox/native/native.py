@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.core.languages import canonical
 from holdfast.core.ports import Slot, ToolCaller, WorkspaceLease
+from holdfast.core.skills import Skill
 from holdfast.core.types import Action, OutputSink, RunCode, RunResult
 from holdfast.sandbox.native.cold import ColdPath
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings
@@ -32,14 +35,21 @@ class NativeSandbox:
         workspace: WorkspaceLease,
         sink: OutputSink | None,
         tools: ToolCaller | None = None,
+        skills: Sequence[Skill] = (),
     ) -> RunResult:
         if action.session_id is not None and _lives_on(action):
-            return await self._sessions.run(action, workspace=workspace, sink=sink, tools=tools)
+            return await self._sessions.run(
+                action, workspace=workspace, sink=sink, tools=tools, skills=skills
+            )
         if self._settings.path != "cold":
-            result = await self._warm.run(action, workspace=workspace, sink=sink, tools=tools)
+            result = await self._warm.run(
+                action, workspace=workspace, sink=sink, tools=tools, skills=skills
+            )
             if result is not None:
                 return result
-        return await self._cold.run(action, slot=slot, workspace=workspace, sink=sink, tools=tools)
+        return await self._cold.run(
+            action, slot=slot, workspace=workspace, sink=sink, tools=tools, skills=skills
+        )
 
     async def steer(self, action: Action) -> RunResult:
         return await self._sessions.steer(action)

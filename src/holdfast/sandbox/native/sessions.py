@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, SkillRefused
 from holdfast.core.ports import ToolCaller, WorkspaceLease
+from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
     Json,
@@ -78,11 +79,12 @@ class Sessions:
         workspace: WorkspaceLease,
         sink: OutputSink | None,
         tools: ToolCaller | None = None,
+        skills: Sequence[Skill] = (),
     ) -> RunResult:
         started = time.monotonic()
         session = self._session(action)
         session.workspace = workspace
-        cell = await self._cell_of(session, action, workspace)
+        cell = await self._cell_of(session, action, workspace, skills)
         match action.want:
             case RunCommand(background=True) as want:
                 started_program = self._start(session, cell, action, want, workspace)
@@ -234,15 +236,34 @@ class Sessions:
             return self._sessions.setdefault(action.session_id, _Session())
 
     async def _cell_of(
-        self, session: _Session, action: Action, workspace: WorkspaceLease
+        self,
+        session: _Session,
+        action: Action,
+        workspace: WorkspaceLease,
+        skills: Sequence[Skill],
     ) -> LiveCell:
         cell = session.cell
-        if cell is not None and cell.is_alive():
-            return cell
-        # Shielded by the thread: a cell half made is finished, and found by the next call.
-        return await anyio.to_thread.run_sync(self._open, session, action, workspace.mount)
+        if cell is None or not cell.is_alive():
+            # Shielded by the thread: a cell half made is finished, and found by the next call.
+            opening = partial(self._open, session, action, workspace.mount, skills)
+            cell = await anyio.to_thread.run_sync(opening)
+        if cell.body.skills != _digests(skills):
+            # What it holds was removed or replaced since: it must not go on with something that
+            # is not approved any more, and the record must not name another one (SKL-1).
+            raise SkillRefused(
+                "the skills of this sandbox were changed since it began",
+                mend="Create a new sandbox.",
+                code="HF-SKILL-CHANGED",
+            )
+        return cell
 
-    def _open(self, session: _Session, action: Action, mount: WorkspaceMount) -> LiveCell:
+    def _open(
+        self,
+        session: _Session,
+        action: Action,
+        mount: WorkspaceMount,
+        skills: Sequence[Skill],
+    ) -> LiveCell:
         with session.lock:
             if session.cell is not None:
                 if session.cell.is_alive():
@@ -255,9 +276,9 @@ class Sessions:
                 )
             template = self._template(action, mount)
             if template is None:
-                body = self._open_cold(action, mount)
+                body = self._open_cold(action, mount, skills)
             else:
-                body = self._open_warm(template, action, mount)
+                body = self._open_warm(template, action, mount, skills)
             session.cell = LiveCell(body, max_result_bytes=self._settings.max_result_bytes)
             self._pool.stay_awake()
             return session.cell
@@ -270,7 +291,13 @@ class Sessions:
             return None  # an ordinary user cannot hand a mount into another namespace
         return self._pool.template(spec, wait=self._settings.path == "warm")
 
-    def _open_warm(self, template: Template, action: Action, mount: WorkspaceMount) -> Body:
+    def _open_warm(
+        self,
+        template: Template,
+        action: Action,
+        mount: WorkspaceMount,
+        skills: Sequence[Skill],
+    ) -> Body:
         with ExitStack() as stack:
             self._pool.hold(template)
             stack.callback(self._pool.release, template)
@@ -279,6 +306,7 @@ class Sessions:
                 Recipe(action.limits, is_once=False),
                 Line(),
                 mount=mount,
+                skills=skills,
                 io_device=_device(mount),
             )
             stack.callback(lambda: self._pool.housekeeper.remove(cell.close()))
@@ -293,9 +321,10 @@ class Sessions:
             limits=action.limits,
             failure=cell.failure,
             close=kept.close,
+            skills=_digests(skills),
         )
 
-    def _open_cold(self, action: Action, mount: WorkspaceMount) -> Body:
+    def _open_cold(self, action: Action, mount: WorkspaceMount, skills: Sequence[Skill]) -> Body:
         """The same, with an outer wall of its own."""
         with ExitStack() as stack:
             uid = UidLease(f"{self._ledger.directory}.uids")
@@ -319,7 +348,9 @@ class Sessions:
                 standing.raise_wall(mount, tools)
             home = "/workspace" if mount.home else "/tmp"
             files = jobs.base_files(home=home) | languages.inside_files()
-            job = cellplan.Job((), {}, action.limits, mount, {}, files, is_once=False)
+            job = cellplan.Job(
+                (), {}, action.limits, mount, {}, files, is_once=False, skills=skills
+            )
             standing.go(cellplan.init_plan(walls, job))
             standing.wait_until_ready()
             kept = stack.pop_all()
@@ -332,6 +363,7 @@ class Sessions:
             limits=action.limits,
             failure=standing.failure,
             close=kept.close,
+            skills=_digests(skills),
         )
 
     def end(self, session_id: str) -> None:
@@ -345,6 +377,10 @@ class Sessions:
             cell, session.cell = session.cell, None
         if cell is not None:
             cell.close()
+
+
+def _digests(skills: Sequence[Skill]) -> tuple[str, ...]:
+    return tuple(skill.digest for skill in skills)
 
 
 def _device(mount: WorkspaceMount) -> str | None:

@@ -11,13 +11,14 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import resources
 
 from holdfast.core.errors import HoldfastError, LayerMissing, SandboxFailed
 from holdfast.core.limits import MIB, Limits
+from holdfast.core.skills import Skill
 from holdfast.core.types import WorkspaceMode, WorkspaceMount, new_id
 from holdfast.sandbox import languages
 from holdfast.sandbox.native import cellplan, jobs, seccomp
@@ -174,6 +175,7 @@ class Template:
         joins: int,
         mount: WorkspaceMount | None = None,
         files: Mapping[str, bytes] | None = None,
+        skills: Sequence[Skill] = (),
     ) -> bytes:
         """`joins`: how many cgroup files are sent along, after what an interpreter is given."""
         mount = mount or _PRIVATE
@@ -181,7 +183,9 @@ class Template:
         count = 4 if waits else 0
         given = {number: FIRST_SENT_FD + number for number in range(count)}
         first = FIRST_SENT_FD + count
-        job = cellplan.Job((), {}, recipe.limits, mount, given, files or {}, is_once=recipe.is_once)
+        job = cellplan.Job(
+            (), {}, recipe.limits, mount, given, files or {}, is_once=recipe.is_once, skills=skills
+        )
         after = first + joins
         return cellplan.warm_plan(
             self.walls(recipe.limits),

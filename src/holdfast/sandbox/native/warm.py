@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import anyio
 
 from holdfast.core.ports import ToolCaller, WorkspaceLease
+from holdfast.core.skills import Skill
 from holdfast.core.types import Action, OutputSink, RunResult
 from holdfast.sandbox import languages
 from holdfast.sandbox.native import groups, jobs
@@ -38,6 +40,7 @@ class WarmPath:
         workspace: WorkspaceLease,
         sink: OutputSink | None,
         tools: ToolCaller | None = None,
+        skills: Sequence[Skill] = (),
     ) -> RunResult | None:
         """None: this run does not fit a template, or there is none yet."""
         started = time.monotonic()
@@ -48,7 +51,7 @@ class WarmPath:
             return None
         # (3)
         home = "/workspace" if workspace.mount.home else "/tmp"
-        cell = self._cell(template, action, program, code, workspace)
+        cell = self._cell(template, action, program, code, workspace, skills)
         try:
             async with Watch(
                 action, cell, workspace, started=started, stdin=action.stdin or b"", tools=tools
@@ -89,18 +92,21 @@ class WarmPath:
         program: languages.Program,
         code: bytes,
         workspace: WorkspaceLease,
+        skills: Sequence[Skill],
     ) -> WarmCell:
         recipe = Recipe(action.limits)
         mount = workspace.mount
         files = {program.code_path: code} if program.code_path else None
-        if mount.dir_fd is None and mount.home and files is None:
+        if mount.dir_fd is None and mount.home and files is None and not skills:
             return self._pool.take(template, recipe)
         device = (
             None if mount.dir_fd is None else groups.block_device(os.fstat(mount.dir_fd).st_dev)
         )
         self._pool.hold(template)
         try:
-            return WarmCell(template, recipe, mount=mount, files=files, io_device=device)
+            return WarmCell(
+                template, recipe, mount=mount, files=files, skills=skills, io_device=device
+            )
         except BaseException:
             self._pool.release(template)
             raise

@@ -10,6 +10,7 @@ import anyio
 
 from holdfast.core.errors import HoldfastError, SandboxFailed
 from holdfast.core.limits import LimitName
+from holdfast.core.skills import Skill
 from holdfast.core.types import WorkspaceMount, new_id
 from holdfast.sandbox.native import cellplan, groups
 from holdfast.sandbox.native.channels import Channels, Line, Outside
@@ -33,6 +34,7 @@ class ForkedCell:
         given: Sequence[int] = (),
         mount: WorkspaceMount | None = None,
         files: Mapping[str, bytes] | None = None,
+        skills: Sequence[Skill] = (),
         io_device: str | None = None,
     ) -> None:
         self.recipe = recipe
@@ -50,7 +52,7 @@ class ForkedCell:
                 for descriptor in self.group.open_members():
                     brief.callback(os.close, descriptor)
                     sent.append(descriptor)
-            plan = self._plan(brief, mount, files, joins=len(sent))
+            plan = self._plan(brief, mount, files, skills, joins=len(sent))
             if mount is not None and mount.dir_fd is not None:
                 tree = template.tree(mount)
                 brief.callback(os.close, tree)
@@ -64,12 +66,15 @@ class ForkedCell:
         brief: ExitStack,
         mount: WorkspaceMount | None,
         files: Mapping[str, bytes] | None,
+        skills: Sequence[Skill],
         *,
         joins: int,
     ) -> int:
-        if mount is None and not files:
+        if mount is None and not files and not skills:
             return self.template.plan_of(self.recipe, joins)
-        text = self.template.cell_plan(self.recipe, joins=joins, files=files, mount=mount)
+        text = self.template.cell_plan(
+            self.recipe, joins=joins, files=files, mount=mount, skills=skills
+        )
         descriptor = memory_file("holdfast-cell", text)
         brief.callback(os.close, descriptor)
         return descriptor
@@ -115,6 +120,7 @@ class WarmCell(ForkedCell):
         *,
         mount: WorkspaceMount | None = None,
         files: Mapping[str, bytes] | None = None,
+        skills: Sequence[Skill] = (),
         io_device: str | None = None,
     ) -> None:
         self.group_name: str | None = None
@@ -130,6 +136,7 @@ class WarmCell(ForkedCell):
                 given=inside if waits else (),
                 mount=mount,
                 files=files,
+                skills=skills,
                 io_device=io_device,
             )
             if waits:

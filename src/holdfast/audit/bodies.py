@@ -1,9 +1,8 @@
-"""How a record is written down and linked to the one before it. Pure: no I/O, no clock.
+"""How the body of an event is written down: canonical JSON, bounded, without secrets. Pure.
 
-A record is one line of canonical JSON (sorted keys, no spaces, ASCII only). `prev` is the SHA-256
-of the previous line's bytes, `hash` the SHA-256 of this record's canonical form without `hash`.
-A line is accepted only if it is byte for byte what sealing its content gives, so spaces, doubled
-keys or another spelling of the same value are alterations too.
+Every text, number and list and the whole of it is bounded, and what is cut is told with its length
+and SHA-256. What looks like a credential is taken out before anything is cut: half a key would
+still be half a key.
 """
 
 from __future__ import annotations
@@ -11,124 +10,63 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, NoReturn
 
-from holdfast.core.events import EventKind
 from holdfast.core.types import Json
 
-VERSION = 1
-GENESIS = "0" * 64
 MAX_FIELD_BYTES = 8 * 1024
 """The most a text may be allowed: one that just fits, escaped sixfold, must not burst a record."""
-MAX_NAME_BYTES = 256
-MAX_RECORD_BYTES = 256 * 1024
-"""A longer line is no record; it bounds what a reader ever holds in memory."""
 
 _MAX_BODY_BYTES = 128 * 1024
 _MAX_DEPTH = 16
 _MAX_ENTRIES = 4096
 _MAX_INTEGER_BITS = 64
-_FIELDS: dict[str, type] = {
-    **dict.fromkeys(("action_id", "hash", "id", "interface", "kind"), str),
-    **dict.fromkeys(("prev", "principal", "time"), str),
-    "body": dict,
-    "seq": int,
-    "v": int,
-}
+_LONGEST_SECRET_BYTES = 16 * 1024
 _SCALAR = (str, int, float, type(None))
 _BINARY = (bytes, bytearray, memoryview)
 _CONSTANTS = {None: "null", True: "true", False: "false"}
-_KINDS = frozenset(kind.value for kind in EventKind)
 
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)
-
+# Shapes that are credentials and next to nothing else; each begins with a text of its own, so that
+# looking for them costs little. None can hold a quote or a backslash but the block of a private
+# key, which takes escapes whole: they can be taken out of encoded JSON as well.
+_SECRETS = re.compile(
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^\"\\-]|\\.|-(?!----END))*"
+    r"(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
+    r"|\bA(?:KIA|SIA)[0-9A-Z]{16}\b"
+    r"|\bgh[pousr]_[0-9A-Za-z]{36,255}"
+    r"|\bgithub_pat_[0-9A-Za-z_]{22,255}"
+    r"|\bglpat-[0-9A-Za-z_-]{20,255}"
+    r"|\bsk-[0-9A-Za-z_-]{20,255}"
+    r"|\bsk_live_[0-9A-Za-z]{16,255}"
+    r"|\bxox[abprs]-[0-9A-Za-z-]{10,255}"
+    r"|\bAIza[0-9A-Za-z_-]{35}"
+    r"|\bnpm_[0-9A-Za-z]{36}"
+    r"|\bpypi-[0-9A-Za-z_-]{50,1000}"
+    r"|\beyJ[0-9A-Za-z_-]{10,4000}\.eyJ[0-9A-Za-z_-]{10,8000}\.[0-9A-Za-z_-]{10,4000}"
+)
+_SIGNS = (
+    *("PRIVATE KEY-----", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    *("glpat-", "sk-", "sk_live_", "xox", "AIza", "npm_", "pypi-", "eyJ"),
+)
 
 _quote = json.encoder.encode_basestring_ascii
-_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
 _encode = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
 ).encode
 
 
-class BadRecord(Exception):
-    """A line that is not the record it should be; the text says why."""
+def without_secrets(text: str) -> str:
+    """The text with a marker in the place of everything that has the shape of a credential."""
+    # Looking for a text is many times quicker than looking for a shape, and mostly there is none.
+    return _SECRETS.sub(_redacted, text) if any(map(text.__contains__, _SIGNS)) else text
 
 
-class NotJson(BadRecord):
-    """Bytes that no finished write leaves behind: what a crash tore, or nobody's record."""
-
-
-def line_digest(line: bytes) -> str:
-    """What the next record's `prev` must be; `line` is without its newline."""
-    return sha256(line).hexdigest()
-
-
-def seal(fields: Mapping[str, str | int], *, body: str) -> bytes:
-    """The line, without newline, of a record: its plain fields and its encoded body."""
-    head, tail = _halves(fields, body)
-    return _join(head, sha256(f"{head},{tail}".encode("ascii")).hexdigest(), tail)
-
-
-def parse(line: bytes) -> dict[str, Any]:
-    """The record in a line (without newline) if its own seal is intact, else `BadRecord`."""
-    if len(line) > MAX_RECORD_BYTES:
-        raise BadRecord("it is longer than any record")
-    try:
-        record = _decode(line.decode("ascii"))
-    except (ValueError, RecursionError):
-        raise NotJson("it is not JSON") from None
-    if not isinstance(record, dict) or record.keys() != _FIELDS.keys():
-        raise BadRecord("it does not have the fields of a record")
-    if record["v"] != VERSION:
-        raise BadRecord("it is of an unknown version")
-    if any(type(record[name]) is not kind for name, kind in _FIELDS.items()):
-        raise BadRecord("a field is not of its type")
-    if record["kind"] not in _KINDS:
-        raise BadRecord("it is of an unknown kind")
-    try:
-        head, tail = _halves(record, _encode(record["body"]))
-    except (ValueError, RecursionError):  # a number that JSON spells and a float cannot hold
-        raise BadRecord("its spelling was altered") from None
-    digest = sha256(f"{head},{tail}".encode("ascii")).hexdigest()
-    if record["hash"] != digest:
-        raise BadRecord("its content does not match its hash")
-    if _join(head, digest, tail) != line:
-        raise BadRecord("its spelling was altered")
-    return record
-
-
-def follow(line: bytes, *, seq: int, prev: str) -> dict[str, Any]:
-    """The record in a line if it is intact and stands where it belongs, else `BadRecord`."""
-    record = parse(line)
-    if record["seq"] != seq:
-        raise BadRecord(f"it says it is record {record['seq']}")
-    if record["prev"] != prev:
-        raise BadRecord("it was chained to another record than the one before it")
-    return record
-
-
-def _halves(fields: Mapping[str, Any], body: str) -> tuple[str, str]:
-    """The canonical form without `hash`, split where `hash` belongs: one encoding serves both.
-
-    Spelled out and not left to the encoder, since it is on the path of every action.
-    """
-    head = f'{{"action_id":{_quote(fields["action_id"])},"body":{body}'
-    tail = (
-        f'"id":{_quote(fields["id"])},"interface":{_quote(fields["interface"])},'
-        f'"kind":{_quote(fields["kind"])},"prev":{_quote(fields["prev"])},'
-        f'"principal":{_quote(fields["principal"])},"seq":{fields["seq"]},'
-        f'"time":{_quote(fields["time"])},"v":{VERSION}}}'
-    )
-    return head, tail
-
-
-def _join(head: str, digest: str, tail: str) -> bytes:
-    return f'{head},"hash":"{digest}",{tail}'.encode("ascii")
+def _redacted(found: re.Match[str]) -> str:
+    # No digest: a weak credential could be guessed from it.
+    return f"[redacted: {len(found[0])} characters]"
 
 
 def cut_text(text: str, *, max_bytes: int) -> str:
@@ -137,6 +75,10 @@ def cut_text(text: str, *, max_bytes: int) -> str:
     A text that is longer than `max_bytes` in the record was therefore always cut by us: a payload
     cannot fake the marker.
     """
+    text = (
+        without_secrets(text[: max_bytes + _LONGEST_SECRET_BYTES])
+        + text[max_bytes + _LONGEST_SECRET_BYTES :]
+    )
     if text.isascii() and len(text) <= max_bytes:
         return text
     try:
@@ -167,7 +109,7 @@ def encode_body(body: Mapping[str, Json], *, max_field_bytes: int) -> str:
         and "\\ud" not in text
         and text.count("[") + text.count("{") <= _MAX_DEPTH
     ):
-        return text
+        return without_secrets(text)
     return _encode_mapping(body, _Room(max_field_bytes), depth=1)
 
 

@@ -1,0 +1,11 @@
+"""Hands the record to others: JSON Lines, CSV, syslog and OTLP (AUD-4).
+
+`export_records` sends what an iterator finds to an `ExportTarget` and tells how far it came;
+`records_after` is the iterator for whoever goes on where the last export ended.
+"""
+
+from holdfast.audit.export.deliver import Exported, ExportFailed, export_records
+from holdfast.audit.export.source import records_after
+from holdfast.audit.export.target import ExportTarget, Form
+
+__all__ = ["ExportFailed", "ExportTarget", "Exported", "Form", "export_records", "records_after"]

@@ -1,0 +1,111 @@
+"""The folder of a log: opened once and held by descriptor, with locks that never wait for ever."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+LOCK_TIMEOUT_S = 10.0
+_FIRST_PAUSE_S = 0.000_05
+_LONGEST_PAUSE_S = 0.000_2
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_folder(path: str) -> int:
+    """The folder of a log, made if it is not there; refused if others may write to it."""
+    try:
+        os.makedirs(path, mode=0o700)
+    except FileExistsError:
+        pass
+    else:
+        _sync_path(os.path.dirname(path))
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "open to other users")
+    return descriptor
+
+
+def open_private(name: str, flags: int, folder: int) -> int:
+    """A plain file in it that nobody else can reach, also not by another name."""
+    descriptor = os.open(
+        name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=folder
+    )
+    try:
+        check_private(os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_private(status: os.stat_result) -> None:
+    """Through another user or another name it could be changed behind our back."""
+    if (
+        not stat.S_ISREG(status.st_mode)
+        or status.st_uid != os.geteuid()
+        or status.st_mode & 0o077
+        or status.st_nlink != 1
+    ):
+        raise PermissionError(errno.EPERM, "not a private plain file")
+
+
+def replace_file(name: str, data: bytes, folder: int, *, durable: bool = True) -> None:
+    """All of it or nothing, also when the power fails."""
+    draft = f".{name}.{secrets.token_hex(8)}"
+    descriptor = os.open(draft, _NEW, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+        raise
+    if durable:
+        os.fsync(folder)
+
+
+@contextmanager
+def locked(descriptor: int, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Among processes; each of them must have opened the file by itself."""
+    wait_for_lock(descriptor, kind)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def wait_for_lock(descriptor: int, kind: int, *, timeout_s: float = LOCK_TIMEOUT_S) -> None:
+    """For a while at most: a stopped process must not stop all others."""
+    deadline_s, pause_s = 0.0, _FIRST_PAUSE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            deadline_s = deadline_s or time.monotonic() + timeout_s
+            if time.monotonic() >= deadline_s:
+                raise TimeoutError(errno.ETIMEDOUT, "the log stayed locked") from None
+        else:
+            return
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _sync_path(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,190 @@
+"""A row of fixed size for each record, so that searches read no records that do not fit.
+
+The index is a help and no evidence: it is made anew from the records when it is lost or damaged,
+and what it leads to is looked at before it is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import islice
+from typing import NamedTuple
+
+from holdfast.audit import files
+from holdfast.audit.merkle import leaf_hash
+from holdfast.audit.records import BadRecord, tail_fields
+from holdfast.audit.segments import INDEX, Segment, open_records, read_lines, segment_name, skip
+from holdfast.core.events import EventKind
+from holdfast.core.verdict import Verdict
+
+_HEAD = struct.Struct("<8sQI12x")
+_MAGIC = b"HFIDX\x00\x02\n"
+_ROW = struct.Struct("<QQ32s8s8s8s8sBB6x")
+ROW_BYTES = _ROW.size
+_KINDS = {kind.value.encode(): number for number, kind in enumerate(EventKind, start=1)}
+_VERDICTS = {verdict.name.lower().encode(): verdict.value + 1 for verdict in Verdict}
+_VERDICT_MARK = b'"verdict":"'
+_COLUMNS = {"id": 48, "action_id": 56, "session_id": 64, "principal": 72}
+_KIND_AT, _VERDICT_AT = 80, 81
+
+
+class Row(NamedTuple):
+    """Where a record ends in its segment, when it was written, and its leaf hash."""
+
+    end: int
+    time_us: int
+    leaf: bytes
+
+
+def row_of(line: bytes, end: int, leaf: bytes) -> bytes:
+    """The row of a record that ends, with its newline, at this offset."""
+    try:
+        told = tail_fields(line)
+    except BadRecord:
+        return _ROW.pack(end, 0, leaf, b"", b"", b"", b"", 0, 0)
+    at = line.find(_VERDICT_MARK)
+    verdict = 0
+    if at >= 0:
+        begin = at + len(_VERDICT_MARK)
+        verdict = _VERDICTS.get(line[begin : line.find(b'"', begin)], 0)
+    action = line[14 : line.find(b'"', 14)]
+    return _ROW.pack(
+        end,
+        _microseconds(told.time),
+        leaf,
+        blake2b(told.id, digest_size=8).digest(),
+        _mark(action),
+        _mark(told.session_id),
+        _mark(told.principal),
+        _KINDS.get(told.kind, 0),
+        verdict,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _mark(text: bytes) -> bytes:
+    """Eight bytes in the place of a name; two names with one mark are told apart by the record."""
+    return blake2b(text, digest_size=8).digest()
+
+
+@lru_cache(maxsize=64)
+def _microseconds(time: bytes) -> int:
+    try:
+        return int(datetime.fromisoformat(time.decode("ascii")).timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        return 0
+
+
+class Index:
+    """The rows of one segment, as read."""
+
+    def __init__(self, rows: bytes) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows) // ROW_BYTES
+
+    def row(self, number: int) -> Row:
+        end, time_us, leaf, *_ = _ROW.unpack_from(self._rows, number * ROW_BYTES)
+        return Row(end, time_us, leaf)
+
+    def start(self, number: int) -> int:
+        return 0 if number == 0 else self.row(number - 1).end
+
+    def leaves(self) -> Iterator[bytes]:
+        rows = self._rows
+        for at in range(16, len(rows), ROW_BYTES):
+            yield rows[at : at + 32]
+
+    def matching(self, field: str, text: str) -> set[int]:
+        """Which rows may have this text in a field."""
+        mark, column, found = _mark(encoded_text(text)), _COLUMNS[field], set()
+        at = self._rows.find(mark)
+        while at >= 0:
+            number, place = divmod(at, ROW_BYTES)
+            if place == column:
+                found.add(number)
+            at = self._rows.find(mark, at + 1)
+        return found
+
+    def of_kind(self, kind: EventKind) -> set[int]:
+        return self._with_byte(_KIND_AT, _KINDS[kind.value.encode()])
+
+    def of_verdict(self, verdict: Verdict) -> set[int]:
+        return self._with_byte(_VERDICT_AT, verdict.value + 1)
+
+    def _with_byte(self, column: int, value: int) -> set[int]:
+        values, wanted, found = self._rows[column::ROW_BYTES], bytes([value]), set()
+        at = values.find(wanted)
+        while at >= 0:
+            found.add(at)
+            at = values.find(wanted, at + 1)
+        return found
+
+    def between(self, since_us: int, until_us: int) -> set[int]:
+        """Clocks go backwards: every row is looked at."""
+        times = struct.iter_unpack("<8xQ72x", self._rows)
+        return {number for number, (at,) in enumerate(times) if since_us <= at < until_us}
+
+
+def encoded_text(text: str) -> bytes:
+    """As the record spells it, without the quotes."""
+    return json.dumps(text).encode("ascii")[1:-1]
+
+
+def read_index(segment: Segment) -> Index:
+    """As far as it is whole; an empty one if it is not."""
+    with suppress(OSError), open(segment.path(INDEX), "rb") as file:
+        magic, count, checksum = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size))
+        rows = file.read(count * ROW_BYTES) if magic == _MAGIC and count < 1 << 40 else b""
+        if rows and len(rows) == count * ROW_BYTES and zlib.crc32(rows) == checksum:
+            return Index(rows)
+    return Index(b"")
+
+
+def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
+    """Index what is not indexed yet, `most` records at once. One process at a time.
+
+    Rows first, then the head that counts them: a crash leaves a whole index that is a bit shorter.
+    """
+    name = segment_name(segment.first, INDEX)
+    file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
+    try:
+        count, checksum, end = _state(file)
+        rows = b"".join(_rows(segment, end, most))
+        os.ftruncate(file, _HEAD.size + count * ROW_BYTES)
+        view = memoryview(rows)
+        while view:
+            view = view[os.pwrite(file, view, os.fstat(file).st_size) :]
+        count += len(rows) // ROW_BYTES
+        os.pwrite(file, _HEAD.pack(_MAGIC, count, zlib.crc32(rows, checksum)), 0)
+    finally:
+        os.close(file)
+
+
+def _state(file: int) -> tuple[int, int, int]:
+    """How many rows there are, their checksum, and where the last of their records ends."""
+    head = os.pread(file, _HEAD.size, 0)
+    if len(head) == _HEAD.size:
+        magic, count, checksum = _HEAD.unpack(head)
+        last = os.pread(file, ROW_BYTES, _HEAD.size + (count - 1) * ROW_BYTES) if count else b""
+        if magic == _MAGIC and len(last) == (ROW_BYTES if count else 0):
+            return count, checksum, _ROW.unpack(last)[0] if count else 0
+    return 0, 0, 0
+
+
+def _rows(segment: Segment, end: int, most: int | None) -> Iterator[bytes]:
+    with open_records(segment) as file:
+        skip(file, end)
+        for line, is_whole in islice(read_lines(file), most):
+            if is_whole:
+                end += len(line) + 1
+                yield row_of(line, end, leaf_hash(line))

@@ -1,0 +1,171 @@
+"""What becomes of segments: indexed, packed when they are sealed, deleted when they are too old.
+
+The seal of a deleted segment stays, with the checkpoints beside it: the tree can still be checked
+from there on, and the record says what was deleted. A legal hold keeps all there is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO
+
+from holdfast.audit import files
+from holdfast.audit.index import catch_up
+from holdfast.audit.segments import (
+    INDEX,
+    PACKED,
+    RECORDS,
+    SEAL,
+    Segment,
+    list_segments,
+    open_records,
+    read_seal,
+    segment_name,
+)
+from holdfast.audit.settings import LogSettings
+from holdfast.core.events import Event, EventKind
+from holdfast.core.types import Json, Principal
+
+_HOLDS = "holds.json"
+_BLOCK_BYTES = 1024 * 1024
+_DAY_S = 86_400.0
+_MOST_HOLDS_BYTES = 1024 * 1024
+Write = Callable[[Event], str]
+
+
+def keep(directory: str, settings: LogSettings, write: Write) -> list[int]:
+    """Pack what is sealed, delete what is too old; returns the first numbers of the deleted.
+
+    One process at a time: who finds another at it leaves it to that one.
+    """
+    folder = files.open_folder(directory)
+    try:
+        lock = files.open_private("keeping.lock", os.O_RDWR | os.O_CREAT, folder)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return []
+        else:
+            for segment in list_segments(directory):
+                if RECORDS in segment.parts:
+                    catch_up(segment, folder)
+                    if SEAL in segment.parts:
+                        _pack(segment, folder)
+            return _delete_old(directory, settings, write, folder)
+        finally:
+            os.close(lock)
+    finally:
+        os.close(folder)
+
+
+def _pack(segment: Segment, folder: int) -> None:
+    import zstandard  # noqa: PLC0415  # heavy, and seldom needed
+
+    draft = f".{segment_name(segment.first, PACKED)}"
+    descriptor = os.open(
+        draft,
+        os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o600,
+        dir_fd=folder,
+    )
+    with os.fdopen(descriptor, "r+b") as packed, open_records(segment) as plain:
+        compressor = zstandard.ZstdCompressor(level=6, write_checksum=True)
+        compressor.copy_stream(plain, packed)
+        packed.flush()
+        os.fsync(packed.fileno())
+        # The original goes only when what is packed gives the very same bytes.
+        packed.seek(0)
+        plain.seek(0)
+        with zstandard.ZstdDecompressor().stream_reader(packed, closefd=False) as unpacked:
+            is_same = _digest(unpacked) == _digest(plain)
+    if not is_same:
+        os.unlink(draft, dir_fd=folder)
+        raise OSError("what was packed is not what was there")
+    os.rename(draft, segment_name(segment.first, PACKED), src_dir_fd=folder, dst_dir_fd=folder)
+    os.fsync(folder)
+    os.unlink(segment_name(segment.first, RECORDS), dir_fd=folder)
+
+
+def _digest(file: IO[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    while block := file.read(_BLOCK_BYTES):
+        digest.update(block)
+    return digest.digest()
+
+
+def _delete_old(directory: str, settings: LogSettings, write: Write, folder: int) -> list[int]:
+    if settings.keep_days is None or holds(directory):
+        return []
+    oldest_s = time.time() - settings.keep_days * _DAY_S
+    gone: list[int] = []
+    for segment in list_segments(directory):
+        if SEAL not in segment.parts or PACKED not in segment.parts:
+            break
+        # When it was packed: at least as late as its last record, whatever clocks have said.
+        if os.stat(segment.path(PACKED)).st_mtime > oldest_s:
+            break
+        seal = read_seal(segment)
+        body: dict[str, Json] = {
+            "first": seal.first,
+            "last": seal.last,
+            "root": seal.frontier.root().hex(),
+            "keep_days": settings.keep_days,
+        }
+        # Said before it is done: to tell of a deletion that a crash prevented is harmless.
+        write(Event(EventKind.RETENTION, "", "holdfast", "audit", body))
+        os.unlink(segment_name(segment.first, PACKED), dir_fd=folder)
+        with suppress(FileNotFoundError):
+            os.unlink(segment_name(segment.first, INDEX), dir_fd=folder)
+        gone.append(segment.first)
+    return gone
+
+
+def holds(directory: str) -> dict[str, str]:
+    """The reasons why nothing may be deleted, by name. One that cannot be read is a reason."""
+    try:
+        with open(os.path.join(directory, _HOLDS), "rb") as file:
+            told = json.loads(file.read(_MOST_HOLDS_BYTES))
+        return {str(name): str(reason) for name, reason in told.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError):
+        return {"unreadable": "the list of holds cannot be read"}
+
+
+def hold(directory: str, name: str, reason: str, write: Write, who: Principal) -> None:
+    """From now on nothing is deleted, until it is released."""
+    _change_holds(directory, write, who, "hold", name, reason)
+
+
+def release(directory: str, name: str, write: Write, who: Principal) -> bool:
+    """False if there was no such hold."""
+    return _change_holds(directory, write, who, "release", name, "")
+
+
+def _change_holds(
+    directory: str, write: Write, who: Principal, what: str, name: str, reason: str
+) -> bool:
+    folder = files.open_folder(directory)
+    try:
+        lock = files.open_private("keeping.lock", os.O_RDWR | os.O_CREAT, folder)
+        with files.locked(lock):
+            known = holds(directory)
+            if what == "release" and name not in known:
+                return False
+            body: dict[str, Json] = {"what": what, "name": name, "reason": reason}
+            write(Event(EventKind.HOLD, "", who.name, who.interface, body))
+            if what == "hold":
+                known[name] = reason
+            else:
+                del known[name]
+            files.replace_file(_HOLDS, json.dumps(known).encode(), folder)
+        os.close(lock)
+        return True
+    finally:
+        os.close(folder)

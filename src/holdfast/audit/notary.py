@@ -1,0 +1,260 @@
+"""Signs the log: every so many events, every so many seconds, and at the end.
+
+One at a time among all processes. It walks along the new records, makes sure that the tree still
+has the root it had when it was last signed, signs the new one, and hands it to the witness.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from holdfast.audit import files
+from holdfast.audit.checkpoints import Checkpoint, sign_checkpoint, unproven_checkpoint
+from holdfast.audit.failures import altered, failed
+from holdfast.audit.keeping import keep
+from holdfast.audit.merkle import Frontier
+from holdfast.audit.segments import (
+    CHECKPOINTS,
+    SEAL,
+    BadSegment,
+    Seal,
+    find_notes,
+    list_segments,
+    segment_name,
+)
+from holdfast.audit.settings import LogSettings
+from holdfast.audit.signers import Signers
+from holdfast.audit.walk import Walk
+from holdfast.audit.witness import Witness
+from holdfast.core.errors import AuditFailed, HoldfastError
+from holdfast.core.events import Event
+from holdfast.core.notes import BadNote, PublicKey
+from holdfast.core.types import Json, Principal
+
+_ORIGIN = "origin"
+_TAIL_BYTES = 64 * 1024
+_AT_CLOSE_S = 5.0
+_log = logging.getLogger("holdfast")
+
+
+class Notary:
+    """Of one log, in one process."""
+
+    def __init__(
+        self, directory: str, settings: LogSettings, write: Callable[[Event], str]
+    ) -> None:
+        self._directory, self._settings = directory, settings
+        self._signers = Signers(directory, settings.signing_key, write)
+        self._witness = Witness(settings, write)
+        self.trouble: AuditFailed | None = None
+        """Why nothing more may be written."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._walk: Walk | None = None
+        self._unsigned = 0
+        self._is_closed = False
+
+    def forget_parent(self) -> None:
+        """After a fork: the thread is the parent's, and the lock may be held by it."""
+        self._reset()
+
+    # --- who signs
+
+    def introduction(self) -> dict[str, Json]:
+        """For the first record: which log this is, and whose signatures to expect."""
+        folder = files.open_folder(self._directory)
+        try:
+            origin = f"holdfast/audit/{secrets.token_hex(16)}"
+            files.replace_file(_ORIGIN, f"{origin}\n".encode(), folder)
+            key = self._signers.first(folder)
+        finally:
+            os.close(folder)
+        return {"origin": origin, "key": str(key.public), "version": 2}
+
+    def trusted_keys(self) -> list[PublicKey]:
+        """What this user's own checks begin with; see `verify`."""
+        return self._signers.trusted()
+
+    def public_key(self) -> PublicKey:
+        """Whose signatures to expect from now on."""
+        return self._signers.current()
+
+    def trust(self, key: PublicKey) -> None:
+        """Our own checks begin with it as well: a person has said so."""
+        folder = files.open_folder(self._directory)
+        try:
+            self._signers.trust(key, folder)
+        finally:
+            os.close(folder)
+
+    def size(self) -> int:
+        """How many records are signed."""
+        signed = self._last_signed()
+        return 0 if signed is None else signed.size
+
+    def _origin(self) -> str:
+        with open(os.path.join(self._directory, _ORIGIN), encoding="ascii") as file:
+            return file.read(256).strip()
+
+    # --- when
+
+    def noticed(self, count: int) -> None:
+        """So many events were written."""
+        self._unsigned += count
+        if self._thread is None and not self._is_closed:
+            self._thread = threading.Thread(target=self._work, name="holdfast-notary", daemon=True)
+            self._thread.start()
+        if self._unsigned >= self._settings.checkpoint_events:
+            self._wake.set()
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait(self._settings.checkpoint_s)
+            self._wake.clear()
+            if self._is_closed:
+                return
+            if self._unsigned:
+                self._attend_quietly(timeout_s=0.0)
+                with suppress(OSError, HoldfastError, BadSegment):
+                    # While many are writing, the index and the packing can wait.
+                    if self._unsigned < self._settings.checkpoint_events // 10:
+                        keep(self._directory, self._settings, self._signers.write)
+
+    def _attend_quietly(self, *, timeout_s: float) -> None:
+        try:
+            self.attend(timeout_s=timeout_s)
+        except TimeoutError:
+            pass  # another process is at it
+        except AuditFailed as error:
+            if error.code == "HF-AUDIT-ALTERED":
+                self.trouble = error
+            _log.warning("the audit log was not signed: %s (%s)", error.message, error.detail)
+        except (HoldfastError, OSError) as error:
+            _log.warning("the audit log was not signed: %s", type(error).__name__)
+
+    def close(self) -> None:
+        """Sign what was not signed yet."""
+        was_closed, self._is_closed = self._is_closed, True
+        self._wake.set()
+        if not was_closed and self._unsigned:
+            self._attend_quietly(timeout_s=_AT_CLOSE_S)
+
+    # --- what
+
+    def signed_size(self, first: int) -> int:
+        """How many records the last checkpoint beside a segment is about; 0 if there is none."""
+        path = os.path.join(self._directory, segment_name(first, CHECKPOINTS))
+        found = _last_note(path)
+        return 0 if found is None else found.size
+
+    def attend(self, *, timeout_s: float) -> Checkpoint | None:
+        """Sign the log as it is now; None if nothing is new."""
+        with self._mutex:
+            folder = files.open_folder(self._directory)
+            try:
+                lock = files.open_private("notary.lock", os.O_RDWR | os.O_CREAT, folder)
+                try:
+                    files.wait_for_lock(lock, fcntl.LOCK_EX, timeout_s=timeout_s)
+                    return self._attend(folder)
+                finally:
+                    os.close(lock)
+            except TimeoutError:
+                raise
+            except BadSegment as problem:
+                raise altered(f"the audit log was altered: {problem}") from None
+            except OSError as error:
+                raise failed(error) from None
+            finally:
+                os.close(folder)
+
+    def _attend(self, folder: int) -> Checkpoint | None:
+        self._unsigned = 0
+        signers = self._signers.ready(folder)
+        before = last = self._last_signed()
+        walk, self._walk = self._walk, None  # unless it arrives
+        if walk is None or (before is not None and walk.frontier.size > before.size):
+            walk = Walk.resume(self._directory, folder, before)
+        origin = self._origin()
+
+        def sign(frontier: Frontier, first: int) -> None:
+            nonlocal last
+            if last is not None and last.size >= frontier.size:
+                return
+            last = Checkpoint(origin, frontier.size, frontier.root())
+            note = sign_checkpoint(last, *signers)
+            _append_note(segment_name(first, CHECKPOINTS), note, folder)
+            self._witness.see(last, note)
+
+        def at_seal(seal: Seal) -> None:
+            sign(seal.frontier, seal.first)
+            text = json.dumps(seal.to_json()).encode()
+            files.replace_file(segment_name(seal.first, SEAL), text, folder)
+
+        walk.go_on(folder, at_seal, before)
+        sign(walk.frontier, walk.first)
+        walk.note(folder)
+        self._walk = walk
+        return None if last is before else last
+
+    def _last_signed(self) -> Checkpoint | None:
+        for segment in reversed(list_segments(self._directory)):
+            if CHECKPOINTS in segment.parts:
+                found = _last_note(segment.path(CHECKPOINTS))
+                if found is not None:
+                    return found
+        return None
+
+    def rotate(self, new_key: str | None, who: Principal) -> PublicKey:
+        """Sign with another key from now on; the old one vouches for it."""
+        key = self._signers.announce(new_key, who)
+        self.attend(timeout_s=files.LOCK_TIMEOUT_S)
+        folder = files.open_folder(self._directory)
+        try:
+            self._signers.adopt(folder)
+        finally:
+            os.close(folder)
+        return key
+
+
+def _last_note(path: str) -> Checkpoint | None:
+    """The last whole one in a file, whoever has signed it."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            notes = find_notes(file.read())
+    except FileNotFoundError:
+        return None
+    try:
+        return unproven_checkpoint(notes[-1]) if notes else None
+    except BadNote as problem:
+        raise BadSegment(f"the last checkpoint cannot be read: {problem}") from None
+
+
+def _append_note(name: str, note: bytes, folder: int) -> None:
+    file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
+    try:
+        size = os.fstat(file).st_size
+        # A crash may have left the beginning of another one; it is kept apart.
+        gap = b"" if os.pread(file, 2, max(0, size - 2)) in (b"", b"\n\n") else b"\n\n"
+        data = gap + note + b"\n"
+        if os.pwrite(file, data, size) != len(data):
+            os.ftruncate(file, size)
+            raise OSError(errno.ENOSPC, "a part of the checkpoint was not written")
+        os.fdatasync(file)
+        if size == 0:
+            os.fsync(folder)
+    finally:
+        os.close(file)

@@ -1,0 +1,177 @@
+"""The files of a log: segments of records, one after another, and what lies beside each.
+
+0000000000000001.jsonl        records from number 1 on, one a line; the last segment grows
+0000000000000001.jsonl.zst    the same, sealed and packed
+0000000000000001.checkpoints  signed notes about the tree, each followed by an empty line
+0000000000000001.seal         where a sealed segment ends, and the tree's subtrees there
+0000000000000001.index        for quick searches; made anew when it is lost
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+from holdfast.audit.merkle import HASH_BYTES, Frontier
+from holdfast.audit.records import MAX_RECORD_BYTES
+
+RECORDS, PACKED, CHECKPOINTS, SEAL, INDEX = (
+    ".jsonl",
+    ".jsonl.zst",
+    ".checkpoints",
+    ".seal",
+    ".index",
+)
+_FILE_NAME = re.compile(r"([0-9]{16})(\.jsonl|\.jsonl\.zst|\.checkpoints|\.seal|\.index)")
+_NOTE = re.compile(
+    rb"([^\n]+\n[0-9]+\n[0-9A-Za-z+/=]{44}\n\n(?:\xe2\x80\x94 [^\n]+\n)+)\n", re.MULTILINE
+)
+_BLOCK_BYTES = 1024 * 1024
+_MOST_SEAL_BYTES = 64 * 1024
+_MOST_CHECKPOINTS_BYTES = 256 * 1024 * 1024
+
+
+class BadSegment(Exception):
+    """A file of the log is not what it should be; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One of them, as far as its files are there."""
+
+    directory: str
+    first: int
+    parts: frozenset[str]
+
+    def path(self, part: str) -> str:
+        return os.path.join(self.directory, segment_name(self.first, part))
+
+    @property
+    def has_records(self) -> bool:
+        return RECORDS in self.parts or PACKED in self.parts
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The end of a segment; believed only where a signed checkpoint has the same root."""
+
+    first: int
+    last: int
+    leaf: str
+    """The hash of its last record, to which the next one is linked."""
+    frontier: Frontier
+
+    def to_json(self) -> dict[str, Any]:
+        hashes = [each.hex() for each in self.frontier.hashes]
+        return {"first": self.first, "last": self.last, "leaf": self.leaf, "subtrees": hashes}
+
+
+def segment_name(first: int, part: str) -> str:
+    """The file's name; the number of the first record comes first, so that names sort."""
+    return f"{first:016d}{part}"
+
+
+def list_segments(directory: str) -> list[Segment]:
+    """All that are there, in the order of their records."""
+    parts: dict[int, set[str]] = {}
+    for name in os.listdir(directory):
+        found = _FILE_NAME.fullmatch(name)
+        if found is not None:
+            parts.setdefault(int(found[1]), set()).add(found[2])
+    return [Segment(directory, first, frozenset(parts[first])) for first in sorted(parts)]
+
+
+@contextmanager
+def open_records(segment: Segment) -> Iterator[IO[bytes]]:
+    """The records' bytes, whether packed or not."""
+    if RECORDS in segment.parts:
+        with _open_plain(segment.path(RECORDS)) as file:
+            yield file
+        return
+    try:
+        import zstandard  # noqa: PLC0415  # heavy, and only where something is packed
+    except ImportError:
+        raise BadSegment(
+            "a packed segment needs the package zstandard; or unpack it with `zstd -d`"
+        ) from None
+    with (
+        _open_plain(segment.path(PACKED)) as file,
+        zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as unpacked,
+    ):
+        try:
+            yield unpacked
+        except zstandard.ZstdError as error:
+            raise BadSegment("a packed segment cannot be unpacked") from error
+
+
+def read_lines(file: IO[bytes], size_bytes: int | None = None) -> Iterator[tuple[bytes, bool]]:
+    """Each line without its newline, and whether it had one; never much more than a block."""
+    rest, left = b"", size_bytes
+    while left is None or left > 0:
+        block = file.read(_BLOCK_BYTES if left is None else min(_BLOCK_BYTES, left))
+        if not block:
+            break
+        if left is not None:
+            left -= len(block)
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            yield line, True
+        if len(rest) > MAX_RECORD_BYTES:
+            break
+    if rest:
+        yield rest, False
+
+
+def skip(file: IO[bytes], size_bytes: int) -> None:
+    """Go on so many bytes further; what is packed can only be read."""
+    if file.seekable() and size_bytes:
+        file.seek(size_bytes)
+        return
+    while size_bytes > 0:
+        block = file.read(min(_BLOCK_BYTES, size_bytes))
+        if not block:
+            raise BadSegment("a segment is shorter than its index")
+        size_bytes -= len(block)
+
+
+def read_seal(segment: Segment) -> Seal:
+    """Where it ends; `BadSegment` if that cannot be read."""
+    with _open_plain(segment.path(SEAL)) as file:
+        text = file.read(_MOST_SEAL_BYTES + 1)
+    try:
+        told = json.loads(text)
+        last, leaf = told["last"], told["leaf"]
+        if len(bytes.fromhex(leaf)) != HASH_BYTES:
+            raise ValueError
+        hashes = [bytes.fromhex(each) for each in told["subtrees"]]
+        if told["first"] != segment.first or type(last) is not int or last < segment.first:
+            raise ValueError
+        return Seal(segment.first, last, leaf, Frontier(last, hashes))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BadSegment("the seal of a segment cannot be read") from None
+
+
+def read_notes(path: str) -> list[bytes]:
+    """The signed notes in a file of checkpoints."""
+    with _open_plain(path) as file:
+        return find_notes(file.read(_MOST_CHECKPOINTS_BYTES))
+
+
+def find_notes(data: bytes) -> list[bytes]:
+    """The whole ones; what a crash has torn is none."""
+    return _NOTE.findall(data)
+
+
+def _open_plain(path: str) -> IO[bytes]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BadSegment("a file of the log is not a plain file")
+    return os.fdopen(descriptor, "rb")

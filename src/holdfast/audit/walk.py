@@ -1,0 +1,117 @@
+"""Walks along the records as they grow, and builds the tree over them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from holdfast.audit import files
+from holdfast.audit.checkpoints import Checkpoint
+from holdfast.audit.failures import altered
+from holdfast.audit.merkle import Frontier, leaf_hash
+from holdfast.audit.segments import (
+    RECORDS,
+    SEAL,
+    Seal,
+    list_segments,
+    read_lines,
+    read_seal,
+    segment_name,
+)
+
+_TIP = "tip.json"
+_SEALED = b'"kind":"seal","prev":"'
+_TAIL_BYTES = 2048
+
+
+class Walk:
+    """How far the tree was built. Only for whoever holds the notary's lock."""
+
+    def __init__(self, directory: str, frontier: Frontier, first: int, at: int) -> None:
+        self._directory = directory
+        self.frontier = frontier
+        self.first = first
+        self._offset = at
+
+    @classmethod
+    def resume(cls, directory: str, folder: int, signed: Checkpoint | None) -> Walk:
+        """From where the last checkpoint was made, if what was noted then fits its root; else from
+        the last seal, or from the beginning."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            descriptor = files.open_private(_TIP, os.O_RDONLY, folder)
+            with os.fdopen(descriptor, "rb") as file:
+                told = json.loads(file.read(65_536))
+            frontier = Frontier(told["size"], [bytes.fromhex(each) for each in told["subtrees"]])
+            if signed and (frontier.size, frontier.root()) == (signed.size, signed.root):
+                return cls(directory, frontier, told["segment"], told["offset"])
+        for segment in reversed(list_segments(directory)):
+            if SEAL in segment.parts:
+                seal = read_seal(segment)
+                return cls(directory, seal.frontier, seal.last + 1, 0)
+        return cls(directory, Frontier(), 1, 0)
+
+    def note(self, folder: int) -> None:
+        """Where to go on from; nothing is lost with it but time."""
+        told = {
+            "segment": self.first,
+            "offset": self._offset,
+            "size": self.frontier.size,
+            "subtrees": [each.hex() for each in self.frontier.hashes],
+        }
+        with suppress(OSError):
+            files.replace_file(_TIP, json.dumps(told).encode(), folder, durable=False)
+
+    def go_on(
+        self, folder: int, at_seal: Callable[[Seal], None], signed: Checkpoint | None
+    ) -> None:
+        """To the end of what is there; `at_seal` is called at the end of each segment.
+
+        On the way it makes sure that the tree has the root that was signed before.
+        """
+        while (leaf := self._to_end(folder, signed)) is not None:
+            seal = Seal(self.first, self.frontier.size, leaf.hex(), self.frontier.copy())
+            at_seal(seal)
+            self.first, self._offset = seal.last + 1, 0
+        if signed is not None and self.frontier.size < signed.size:
+            raise altered("records that were signed are gone from the audit log")
+
+    def _to_end(self, folder: int, signed: Checkpoint | None) -> bytes | None:
+        """Of this segment; the hash of its last record if that seals it."""
+        try:
+            name = segment_name(self.first, RECORDS)
+            file = os.fdopen(files.open_private(name, os.O_RDONLY, folder), "rb")
+        except FileNotFoundError:
+            if any(each.first >= self.first for each in list_segments(self._directory)):
+                raise altered("a segment of the audit log is gone") from None
+            return None  # the one before was sealed a moment ago, and this one is about to begin
+        with file:
+            size_bytes = _durable_size(file.fileno(), folder)
+            if size_bytes < self._offset:
+                raise altered("records that were signed are gone from the audit log")
+            file.seek(self._offset)
+            leaf, last, watch = b"", b"", signed.size if signed else 0
+            for line, is_whole in read_lines(file, size_bytes - self._offset):
+                if not is_whole:
+                    break
+                leaf, last = leaf_hash(line), line
+                self.frontier.push(leaf)
+                self._offset += len(line) + 1
+                if self.frontier.size == watch and signed and self.frontier.root() != signed.root:
+                    raise altered("the audit log is not the one that was signed")
+        return leaf if _SEALED in last[-_TAIL_BYTES:] else None
+
+
+def _durable_size(descriptor: int, folder: int) -> int:
+    """What a writer may still take back is not seen, and nothing is signed that a power cut could
+    take."""
+    lock = files.open_private("lock", os.O_RDWR, folder)
+    try:
+        with files.locked(lock, fcntl.LOCK_SH):
+            size_bytes = os.fstat(descriptor).st_size
+    finally:
+        os.close(lock)
+    os.fdatasync(descriptor)
+    return size_bytes

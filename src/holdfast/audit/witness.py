@@ -1,0 +1,73 @@
+"""Hands each checkpoint to somebody else, so that the loss of the whole log is found.
+
+A directory, best on another machine's disk, or a command that gets the note on its input. A witness
+that does not answer is told of in the record, once; it does not stop the work.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess  # named in the import contracts: the operator's own command, never an agent's
+from collections.abc import Callable
+
+from holdfast.audit import files
+from holdfast.audit.checkpoints import Checkpoint
+from holdfast.audit.settings import LogSettings
+from holdfast.core.errors import AuditFailed
+from holdfast.core.events import Event, EventKind
+from holdfast.core.types import Json
+
+_TIMEOUT_S = 20.0
+
+
+class Witness:
+    """Of one log."""
+
+    def __init__(self, settings: LogSettings, write: Callable[[Event], str]) -> None:
+        self._directory = settings.witness_directory
+        self._command = settings.witness_command
+        self._write = write
+        self._is_silent = False
+
+    def see(self, checkpoint: Checkpoint, note: bytes) -> None:
+        problem = self._to_directory(checkpoint, note) or self._to_command(note)
+        if bool(problem) != self._is_silent:
+            self._is_silent = bool(problem)
+            told = problem or "it answers again"
+            body: dict[str, Json] = {"size": checkpoint.size, "problem": told}
+            try:
+                self._write(Event(EventKind.WITNESS, "", "holdfast", "audit", body))
+            except AuditFailed:
+                return  # whoever writes next is told
+
+    def _to_directory(self, checkpoint: Checkpoint, note: bytes) -> str:
+        if self._directory is None:
+            return ""
+        log = checkpoint.origin.rpartition("/")[2]
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            folder = os.open(self._directory, flags)
+            try:
+                files.replace_file(f"{log}-{checkpoint.size:016d}.checkpoint", note, folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            return f"the directory did not take it: {os.strerror(error.errno or 0)}"
+        return ""
+
+    def _to_command(self, note: bytes) -> str:
+        if not self._command:
+            return ""
+        try:
+            done = subprocess.run(
+                list(self._command),
+                input=note,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_TIMEOUT_S,
+                check=False,
+                start_new_session=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"the command failed: {type(error).__name__}"
+        return "" if done.returncode == 0 else f"the command ended with {done.returncode}"

@@ -1,0 +1,22 @@
+"""Signs and loads a folder as the parts do it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.core.keys import SigningKey
+from holdfast.skills.folders import held, open_directory
+from holdfast.skills.loader import Loaded, collect, signed, verify
+from holdfast.skills.manifest import MANIFEST_NAME
+
+
+def sign(place: Path, key: SigningKey, name: str = "greeting") -> None:
+    with held(open_directory(str(place))) as descriptor:
+        note = signed(collect(descriptor, name), key, (key.public,)).note
+    (place / MANIFEST_NAME).unlink(missing_ok=True)
+    (place / MANIFEST_NAME).write_bytes(note)
+
+
+def load(place: Path, key: SigningKey, **options: str) -> Loaded:
+    with held(open_directory(str(place))) as descriptor:
+        return verify(descriptor, (key.public,), **options)

@@ -1,0 +1,95 @@
+"""Proposals wait where nothing can load them (SKL-1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import HoldfastError
+from holdfast.skills import quarantine
+from holdfast.skills.quarantine import Quarantine
+from holdfast.skills.store import SkillStore
+
+FILES = {"SKILL.md": b"Obey.\n", "bin/x": b"#!/bin/sh\n"}
+
+
+@pytest.fixture
+def proposals(state_home: str) -> Quarantine:
+    return Quarantine(state_home)
+
+
+def put(proposals: Quarantine, files=FILES, name: str = "greeting"):
+    return proposals.put(name, files, frozenset({"bin/x"}), by="agent", source="sandbox sbx_1")
+
+
+def code(work) -> str:
+    with pytest.raises(HoldfastError) as raised:
+        work()
+    return raised.value.code
+
+
+def test_a_proposal_comes_back_as_it_was_put(proposals):
+    made = put(proposals)
+    assert proposals.listed() == [made]
+    found, draft = proposals.open(made.id)
+    assert (found, dict(draft.files), draft.executables) == (made, FILES, {"bin/x"})
+    proposals.remove(made.id)
+    assert proposals.listed() == []
+    assert code(lambda: proposals.open(made.id)) == "HF-SKILL-PROPOSAL"
+    assert code(lambda: proposals.remove(made.id)) == "HF-SKILL-PROPOSAL"
+
+
+@pytest.mark.requirement("SKL-1")
+def test_a_proposal_can_not_be_loaded_by_any_name(proposals, state_home):
+    made = put(proposals)
+    skills = SkillStore(state_home, [])
+    for name in ("greeting", made.id, f"../quarantine/{made.id}/files"):
+        assert code(lambda name=name: skills.load([name])) in {"HF-SKILL-UNKNOWN", "HF-SKILL-NAME"}
+    assert skills.survey() == {}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"../../approved/greeting/SKILL.md": b""},
+        {"/etc/cron.d/x": b""},
+        {".holdfast-skill": b"a manifest of its own"},
+        {"a": b"", "a/b": b""},
+        {"a\x1b[2Jb": b""},
+        {"a": b"x" * (8 * 1024 * 1024 + 1)},
+    ],
+)
+def test_a_proposal_with_names_that_lie_is_refused(proposals, files):
+    assert code(lambda: put(proposals, files)).startswith("HF-SKILL")
+    assert proposals.listed() == []
+
+
+def test_an_agent_cannot_fill_the_disk(proposals, monkeypatch):
+    monkeypatch.setattr(quarantine, "MOST_PROPOSALS", 2)
+    put(proposals)
+    put(proposals)
+    assert code(lambda: put(proposals)) == "HF-SKILL-QUARANTINE-FULL"
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 4000, '{"name": "a", "by": "", "source": "", "made_s": NaN}', "7", ""]
+)
+def test_a_damaged_proposal_hides_no_other(proposals, state_home, text):
+    good, bad = put(proposals), put(proposals)
+    note = Path(state_home, "skills", "quarantine", bad.id, "proposal.json")
+    note.chmod(0o600)
+    note.write_text(text)
+    assert {each.id: each.name for each in proposals.listed()} == {
+        good.id: "greeting",
+        bad.id: "damaged",
+    }
+    assert code(lambda: proposals.open(bad.id)) == "HF-SKILL-PROPOSAL"
+    proposals.remove(bad.id)
+
+
+@pytest.mark.parametrize("proposal_id", ["", "..", "../approved", "prop_1", "x" * 300])
+def test_ids_are_never_paths(proposals, proposal_id):
+    assert code(lambda: proposals.open(proposal_id)) == "HF-BAD-ID"
+    assert code(lambda: proposals.remove(proposal_id)) == "HF-BAD-ID"
