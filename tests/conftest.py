@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.runtime import wiring
+from holdfast.runtime import reading, wiring
 
 
 def need(condition: object, feature: str) -> None:
@@ -17,6 +19,16 @@ def need(condition: object, feature: str) -> None:
     if os.environ.get("HOLDFAST_MUST_WORK") == "1":
         pytest.fail(f"HOLDFAST_MUST_WORK=1, but this host lacks: {feature}")
     pytest.skip(f"this host lacks: {feature}")
+
+
+def audit_records(**wanted: Any) -> list[dict[str, Any]]:
+    """What the record of this test holds, the oldest first."""
+    return [found.record for found in reading.everything(reading.Query(**wanted))]
+
+
+def growing_segment(home: str | os.PathLike[str]) -> Path:
+    """The file of records that is being written."""
+    return max(Path(home, "audit").glob("*.jsonl"))
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from conftest import need
+from conftest import audit_records, need
 from holdfast.core.types import new_id
 from holdfast.sandbox.given import own_places
 from holdfast.sandbox.runs import RunLedger
@@ -183,9 +183,7 @@ def test_a_limit_that_is_no_whole_number_is_refused(name: str):
 def test_a_flood_of_names_does_not_push_the_command_out_of_the_record(state_home: str):
     envs = {f"N{number:03}_{'x' * 240}": "1" for number in range(500)}
     ran = holdfast.run_command(["echo", "the command"], envs=envs)
-    with open(f"{state_home}/audit/audit.jsonl", encoding="utf-8") as file:
-        own = [line for line in file if ran.outcome.action_id in line]
-    intent = json.loads(own[0])["body"]
+    intent = audit_records(action_id=ran.outcome.action_id)[0]["body"]
     assert intent["command"] == ["echo", "the command"]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import growing_segment
 from interfaces.test_cli_process import error_code, holdfast, ledger, started
 
 SCRIPT = "echo two > a; rm b; mkdir d; echo three > d/c; echo KEY=1 > .env; ln -s /etc/passwd out"
@@ -140,7 +141,7 @@ def test_apply_is_recorded_before_and_after(folder):
 @pytest.mark.requirement("AUD-1")
 def test_what_cannot_be_recorded_is_not_taken_over(folder):
     found = run_on(folder, "echo two > a")
-    log = Path(os.environ["HOLDFAST_HOME"], "audit", "audit.jsonl")
+    log = growing_segment(os.environ["HOLDFAST_HOME"])
     log.chmod(0o644)  # the log's own check: open to others, so it is not trusted
     done = holdfast("apply", found)
     assert (done.returncode, error_code(done)) == (125, "HF-AUDIT-FAILED")

@@ -6,10 +6,10 @@ import json
 import os
 import shlex
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from conftest import growing_segment
 from holdfast import __version__
 from interfaces.test_cli_process import PROGRAM, holdfast
 
@@ -18,7 +18,8 @@ COMMANDS = [
     *("doctor", "audit", "template", "skills", "config", "completion"),
 ]
 INNER = [
-    *(["audit", name] for name in ("tail", "show", "verify")),
+    *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
+    *(["audit", name] for name in ("check-proof", "seal", "key", "hold")),
     *(["config", name] for name in ("check", "show", "schema")),
     *(["template", name] for name in ("build", "list", "remove")),
     *(["skills", name] for name in ("sign", "verify", "list", "add", "remove")),
@@ -88,7 +89,7 @@ def completed(*words: str) -> set[str]:
         (["run", "--work"], {"--workspace"}),
         (["code", "--profile", "p"], {"production", "paranoid"}),
         (["code", "-l", "jav"], {"javascript"}),
-        (["audit", "v"], {"verify"}),
+        (["audit", "v"], {"verify", "verifier"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
     ],
 )
@@ -131,17 +132,18 @@ def some_runs() -> list[dict]:
 
 def test_tail_shows_the_latest_records(some_runs):
     lines = holdfast("audit", "tail").stdout.decode().splitlines()
-    assert [line.split()[1] for line in lines] == ["intent", "outcome", "intent", "outcome"]
-    assert lines[0].endswith(" true")
-    assert lines[2].endswith(" 1 / 0")
+    kinds = ["begin", "config", "intent", "outcome", "intent", "outcome"]
+    assert [line.split()[1] for line in lines] == kinds
+    assert lines[2].endswith(" true")
+    assert lines[4].endswith(" 1 / 0")
     assert holdfast("audit", "tail", "-n", "1").stdout.decode().splitlines() == lines[-1:]
     told = json.loads(holdfast("audit", "tail", "--json", "-n", "3").stdout)["records"]
-    assert [entry["seq"] for entry in told] == [2, 3, 4]
+    assert [entry["seq"] for entry in told] == [4, 5, 6]
 
 
 def test_show_finds_an_action_by_its_audit_id(some_runs):
     by_event = json.loads(holdfast("audit", "show", "--json", some_runs[1]["audit_id"]).stdout)
-    assert [entry["seq"] for entry in by_event["records"]] == [3, 4]
+    assert [entry["seq"] for entry in by_event["records"]] == [5, 6]
     action_id = by_event["records"][0]["action_id"]
     assert json.loads(holdfast("audit", "show", "--json", action_id).stdout) == by_event
 
@@ -149,13 +151,13 @@ def test_show_finds_an_action_by_its_audit_id(some_runs):
 @pytest.mark.requirement("AUD-2")
 def test_verify_names_the_first_bad_record(some_runs):
     good = holdfast("audit", "verify")
-    assert (good.returncode, good.stdout) == (0, b"ok: 4 records\n")
-    log = Path(os.environ["HOLDFAST_HOME"], "audit", "audit.jsonl")
+    assert (good.returncode, good.stdout) == (0, b"ok: 6 records\n")
+    log = growing_segment(os.environ["HOLDFAST_HOME"])
     lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join([lines[0], lines[1].replace(b'"ok"', b'"no"'), *lines[2:]]))
+    log.write_bytes(b"".join([*lines[:3], lines[3].replace(b'"ok"', b'"no"'), *lines[4:]]))
     bad = holdfast("audit", "verify", "--json")
     told = json.loads(bad.stdout)
-    assert (bad.returncode, told["ok"], told["records"], told["first_bad"]) == (1, False, 1, 2)
+    assert (bad.returncode, told["ok"], told["records"], told["first_bad"]) == (1, False, 3, 4)
     assert holdfast("audit", "verify").returncode == 1
 
 

@@ -39,7 +39,7 @@ def test_a_build_without_packages_fails_with_a_mend_and_is_recorded():
     assert (done.returncode, done.stdout) == (125, b"")
     assert error_code(done) == "HF-TEMPLATE-NO-WHEELS"
     assert b"\n  mend: " in done.stderr
-    lines = holdfast("audit", "tail").stdout.decode().splitlines()
+    lines = holdfast("audit", "tail", "--kind", "template").stdout.decode().splitlines()
     assert [line.rpartition(": ")[2] for line in lines] == ["begins", "failed"]
 
 

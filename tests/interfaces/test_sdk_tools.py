@@ -13,12 +13,13 @@ import pydantic
 import pytest
 
 import holdfast
+from conftest import audit_records
 from holdfast import Sandbox, Status
 from holdfast.core.types import Action, CallTool, Finding, Outcome, RunCode
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.interfaces.sdk.tools import ToolBroker
 from holdfast.runtime import wiring
-from holdfast.runtime.reading import audit_records, check_audit
+from holdfast.runtime.reading import check
 
 pytestmark = [pytest.mark.usefixtures("path"), pytest.mark.requirement("LANG-3")]
 SECRET = "/root/the-host-s-own-secret"
@@ -303,10 +304,10 @@ def test_each_call_has_an_intent_and_an_outcome_that_name_the_code(sbx):
         ("intent", "breaks"),
     ]
     assert calls[0]["body"]["arguments"] == '[[1], {"names": ["n"]}]'
-    assert [r["body"]["session"] for r in calls] == [sbx.id, sbx.id]
+    assert [r["session_id"] for r in calls] == [sbx.id, sbx.id]
     ends = [[*audit_records(action_id=r["action_id"])][-1] for r in calls]
     assert [(r["kind"], r["body"]["status"]) for r in ends] == [
         ("outcome", "ok"),
         ("outcome", "error"),
     ]
-    assert check_audit().ok
+    assert check().ok

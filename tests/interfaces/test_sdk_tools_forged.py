@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 import holdfast
+from conftest import audit_records
 from holdfast import Sandbox, Status
-from holdfast.runtime.reading import audit_records
 
 pytestmark = [pytest.mark.usefixtures("path"), pytest.mark.requirement("LANG-3")]
 _BY_HAND = """

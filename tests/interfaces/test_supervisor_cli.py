@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime.reading import audit_records
+from conftest import audit_records
 from interfaces.test_cli_process import PROGRAM, error_code, holdfast
 from interfaces.test_supervisor import PATIENCE_S, until
 

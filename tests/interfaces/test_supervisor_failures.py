@@ -22,10 +22,9 @@ import pytest
 
 import holdfast
 from adversarial.leftovers import groups, recorded
-from conftest import need
+from conftest import audit_records, need
 from holdfast import Sandbox
 from holdfast.core.frames import FrameReader, encode
-from holdfast.runtime.reading import audit_records
 from interfaces.conftest import Supervised
 from interfaces.test_cli_process import PROGRAM
 from interfaces.test_cli_process import holdfast as command
@@ -314,7 +313,7 @@ def test_a_client_that_is_gone_takes_its_run_along(supervisor, how):
         until(lambda: any(pid != client.pid for pid in marked(mark)))
         client.kill()
     until(lambda: marked(mark) == [])
-    until(lambda: [*audit_records()][-1]["body"].get("status") == "interrupted")
+    until(lambda: audit_records()[-1]["body"].get("status") == "interrupted")
     assert sbx.run_code("1").value == 1
     sbx.kill()
 

@@ -30,22 +30,22 @@ _BINARY = (bytes, bytearray, memoryview)
 _CONSTANTS = {None: "null", True: "true", False: "false"}
 
 # Shapes that are credentials and next to nothing else; each begins with a text of its own, so that
-# looking for them costs little. None can hold a quote or a backslash but the block of a private
-# key, which takes escapes whole: they can be taken out of encoded JSON as well.
+# looking for them costs little. Before one may stand the escape of a quoted text, as in "\\nghp_".
+# A JWT begins where no letter of one stands before it, or a row of beginnings would cost minutes.
 _SECRETS = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^\"\\-]|\\.|-(?!----END))*"
     r"(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
-    r"|\bA(?:KIA|SIA)[0-9A-Z]{16}\b"
-    r"|\bgh[pousr]_[0-9A-Za-z]{36,255}"
-    r"|\bgithub_pat_[0-9A-Za-z_]{22,255}"
-    r"|\bglpat-[0-9A-Za-z_-]{20,255}"
-    r"|\bsk-[0-9A-Za-z_-]{20,255}"
-    r"|\bsk_live_[0-9A-Za-z]{16,255}"
-    r"|\bxox[abprs]-[0-9A-Za-z-]{10,255}"
-    r"|\bAIza[0-9A-Za-z_-]{35}"
-    r"|\bnpm_[0-9A-Za-z]{36}"
-    r"|\bpypi-[0-9A-Za-z_-]{50,1000}"
-    r"|\beyJ[0-9A-Za-z_-]{10,4000}\.eyJ[0-9A-Za-z_-]{10,8000}\.[0-9A-Za-z_-]{10,4000}"
+    r"|(?<![0-9A-Z])A(?:KIA|SIA)[0-9A-Z]{16}(?![0-9A-Z])"
+    r"|gh[pousr]_[0-9A-Za-z]{36,255}"
+    r"|github_pat_[0-9A-Za-z_]{22,255}"
+    r"|glpat-[0-9A-Za-z_-]{20,255}"
+    r"|(?:(?<![0-9A-Za-z])|(?<=\\[nrt]))sk-[0-9A-Za-z_-]{20,255}"
+    r"|sk_live_[0-9A-Za-z]{16,255}"
+    r"|xox[abprs]-[0-9A-Za-z-]{10,255}"
+    r"|AIza[0-9A-Za-z_-]{35}"
+    r"|npm_[0-9A-Za-z]{36}"
+    r"|pypi-[0-9A-Za-z_-]{50,1000}"
+    r"|(?:(?<![0-9A-Za-z_-])|(?<=\\[nrt]))eyJ[0-9A-Za-z_-]{10,4000}\.eyJ[0-9A-Za-z_-]{10,8000}\.[0-9A-Za-z_-]{10,4000}"
 )
 _SIGNS = (
     *("PRIVATE KEY-----", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
@@ -61,7 +61,11 @@ _encode = json.JSONEncoder(
 def without_secrets(text: str) -> str:
     """The text with a marker in the place of everything that has the shape of a credential."""
     # Looking for a text is many times quicker than looking for a shape, and mostly there is none.
-    return _SECRETS.sub(_redacted, text) if any(map(text.__contains__, _SIGNS)) else text
+    return _SECRETS.sub(_redacted, text) if _may_hold_secrets(text) else text
+
+
+def _may_hold_secrets(text: str) -> bool:
+    return any(map(text.__contains__, _SIGNS))
 
 
 def _redacted(found: re.Match[str]) -> str:
@@ -75,10 +79,7 @@ def cut_text(text: str, *, max_bytes: int) -> str:
     A text that is longer than `max_bytes` in the record was therefore always cut by us: a payload
     cannot fake the marker.
     """
-    text = (
-        without_secrets(text[: max_bytes + _LONGEST_SECRET_BYTES])
-        + text[max_bytes + _LONGEST_SECRET_BYTES :]
-    )
+    text = _with_clean_start(text, max_bytes)
     if text.isascii() and len(text) <= max_bytes:
         return text
     try:
@@ -93,6 +94,22 @@ def cut_text(text: str, *, max_bytes: int) -> str:
     return data[:max_bytes].decode("utf-8", "ignore") + _marker(data)
 
 
+def _with_clean_start(text: str, length: int) -> str:
+    """The text without the secrets that begin in its first `length` characters, counted without
+    them: what is taken out makes room for what follows."""
+    if not _may_hold_secrets(text):
+        return text
+    parts, at = [], 0
+    while at < len(text) and length > 0:
+        found = _SECRETS.search(text, at, at + length + _LONGEST_SECRET_BYTES)
+        if found is None or found.start() >= at + length:
+            break
+        parts += [text[at : found.start()], _redacted(found)]
+        length -= len(parts[-2]) + len(parts[-1])
+        at = found.end()
+    return "".join([*parts, text[at:]])
+
+
 def encode_body(body: Mapping[str, Json], *, max_field_bytes: int) -> str:
     """The body as canonical JSON, with every text, number and list and the whole of it bounded.
 
@@ -103,13 +120,14 @@ def encode_body(body: Mapping[str, Json], *, max_field_bytes: int) -> str:
     except (TypeError, ValueError, RecursionError):
         return _encode_mapping(body, _Room(max_field_bytes), depth=1)
     # Nearly every body: so short that nothing in it can be too long, too many or too deep, and
-    # nothing that looks like a surrogate. The walk costs four times as much.
+    # nothing that looks like a surrogate or a secret. The walk costs four times as much.
     if (
         len(text) <= max_field_bytes
         and "\\ud" not in text
+        and not _may_hold_secrets(text)
         and text.count("[") + text.count("{") <= _MAX_DEPTH
     ):
-        return without_secrets(text)
+        return text
     return _encode_mapping(body, _Room(max_field_bytes), depth=1)
 
 
@@ -151,7 +169,8 @@ def _encode_scalar(value: object, max_bytes: int) -> str:
     if isinstance(value, float):
         return float.__repr__(value) if math.isfinite(value) else f'"{value}"'
     if isinstance(value, _BINARY):
-        return f'{{"base64":"{_bound_base64(bytes(value), max_bytes)}"}}'
+        clean = _with_clean_start(bytes(value).decode("latin-1"), max_bytes).encode("latin-1")
+        return f'{{"base64":"{_bound_base64(clean, max_bytes)}"}}'
     # Too deep, or no plain data at all. Never its repr: that may hold anything.
     return _quote(f"[cut: {type(value).__name__:.64}]")
 

@@ -17,14 +17,18 @@ _LONGEST_PAUSE_S = 0.000_2
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def open_folder(path: str) -> int:
-    """The folder of a log, made if it is not there; refused if others may write to it."""
+def make_folder(path: str) -> None:
+    """The folder of a new log."""
     try:
         os.makedirs(path, mode=0o700)
     except FileExistsError:
         pass
     else:
         _sync_path(os.path.dirname(path))
+
+
+def open_folder(path: str) -> int:
+    """The folder of a log; refused if others may write to it."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags)
     status = os.fstat(descriptor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -16,12 +17,21 @@ from datetime import datetime
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.audit import files
 from holdfast.audit.merkle import leaf_hash
-from holdfast.audit.records import BadRecord, tail_fields
-from holdfast.audit.segments import INDEX, Segment, open_records, read_lines, segment_name, skip
+from holdfast.audit.records import BadRecord, parse_record, tail_fields
+from holdfast.audit.segments import (
+    INDEX,
+    SEAL,
+    Segment,
+    open_records,
+    read_lines,
+    read_seal,
+    segment_name,
+    skip,
+)
 from holdfast.core.events import EventKind
 from holdfast.core.verdict import Verdict
 
@@ -31,6 +41,7 @@ _ROW = struct.Struct("<QQ32s8s8s8s8sBB6x")
 ROW_BYTES = _ROW.size
 _KINDS = {kind.value.encode(): number for number, kind in enumerate(EventKind, start=1)}
 _VERDICTS = {verdict.name.lower().encode(): verdict.value + 1 for verdict in Verdict}
+_ACTION = re.compile(rb'\{"action_id":"((?:[^"\\]|\\.)*+)"')
 _VERDICT_MARK = b'"verdict":"'
 _COLUMNS = {"id": 48, "action_id": 56, "session_id": 64, "principal": 72}
 _KIND_AT, _VERDICT_AT = 80, 81
@@ -50,23 +61,37 @@ def row_of(line: bytes, end: int, leaf: bytes) -> bytes:
         told = tail_fields(line)
     except BadRecord:
         return _ROW.pack(end, 0, leaf, b"", b"", b"", b"", 0, 0)
-    at = line.find(_VERDICT_MARK)
-    verdict = 0
-    if at >= 0:
-        begin = at + len(_VERDICT_MARK)
-        verdict = _VERDICTS.get(line[begin : line.find(b'"', begin)], 0)
-    action = line[14 : line.find(b'"', 14)]
+    action = _ACTION.match(line)
     return _ROW.pack(
         end,
         _microseconds(told.time),
         leaf,
         blake2b(told.id, digest_size=8).digest(),
-        _mark(action),
+        _mark(action[1] if action else b""),
         _mark(told.session_id),
         _mark(told.principal),
         _KINDS.get(told.kind, 0),
-        verdict,
+        _verdict_in(line),
     )
+
+
+def _verdict_in(line: bytes) -> int:
+    at = line.find(_VERDICT_MARK)
+    if at < 0:
+        return 0
+    begin = at + len(_VERDICT_MARK)
+    if line.find(_VERDICT_MARK, begin) < 0:
+        return _VERDICTS.get(line[begin : line.find(b'"', begin)], 0)
+    try:  # more than one: only the record tells which counts
+        return _VERDICTS.get(str(verdict_of(parse_record(line)["body"])).encode(), 0)
+    except BadRecord:
+        return 0
+
+
+def verdict_of(body: dict[str, Any]) -> object:
+    """Of the decision that a record is about, as a word."""
+    decision = body.get("decision")
+    return decision.get("verdict") if isinstance(decision, dict) else body.get("verdict")
 
 
 @lru_cache(maxsize=4096)
@@ -78,9 +103,14 @@ def _mark(text: bytes) -> bytes:
 @lru_cache(maxsize=64)
 def _microseconds(time: bytes) -> int:
     try:
-        return int(datetime.fromisoformat(time.decode("ascii")).timestamp() * 1_000_000)
+        return max(0, to_microseconds(datetime.fromisoformat(time.decode("ascii"))))
     except (ValueError, OverflowError):
         return 0
+
+
+def to_microseconds(time: datetime) -> int:
+    """Since 1970. Rounded: a float of seconds is sometimes a bit less than it should be."""
+    return round(time.timestamp() * 1_000_000)
 
 
 class Index:
@@ -144,10 +174,26 @@ def read_index(segment: Segment) -> Index:
     """As far as it is whole; an empty one if it is not."""
     with suppress(OSError), open(segment.path(INDEX), "rb") as file:
         magic, count, checksum = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size))
-        rows = file.read(count * ROW_BYTES) if magic == _MAGIC and count < 1 << 40 else b""
+        most = os.fstat(file.fileno()).st_size // ROW_BYTES
+        rows = file.read(count * ROW_BYTES) if magic == _MAGIC and count <= most else b""
         if rows and len(rows) == count * ROW_BYTES and zlib.crc32(rows) == checksum:
             return Index(rows)
     return Index(b"")
+
+
+def lacks_rows(segment: Segment) -> bool:
+    """Of a sealed segment: its index is lost or shorter than it should be."""
+    if SEAL not in segment.parts:
+        return False
+    wanted = read_seal(segment).last - segment.first + 1
+    try:
+        with open(segment.path(INDEX), "rb") as file:
+            magic, count, _ = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size))
+            size_bytes = os.fstat(file.fileno()).st_size
+    except OSError:
+        return True
+    is_whole = size_bytes == _HEAD.size + wanted * ROW_BYTES
+    return not (magic == _MAGIC and count == wanted and is_whole)
 
 
 def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
@@ -175,9 +221,12 @@ def _state(file: int) -> tuple[int, int, int]:
     head = os.pread(file, _HEAD.size, 0)
     if len(head) == _HEAD.size:
         magic, count, checksum = _HEAD.unpack(head)
-        last = os.pread(file, ROW_BYTES, _HEAD.size + (count - 1) * ROW_BYTES) if count else b""
-        if magic == _MAGIC and len(last) == (ROW_BYTES if count else 0):
-            return count, checksum, _ROW.unpack(last)[0] if count else 0
+        most = os.fstat(file).st_size // ROW_BYTES
+        if magic == _MAGIC and 0 < count <= most:
+            rows = os.pread(file, count * ROW_BYTES, _HEAD.size)
+            # Damaged ones are made anew; to go on after them would keep the damage for ever.
+            if len(rows) == count * ROW_BYTES and zlib.crc32(rows) == checksum:
+                return count, checksum, _ROW.unpack(rows[-ROW_BYTES:])[0]
     return 0, 0, 0
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import IO
 
 from holdfast.audit import files
-from holdfast.audit.index import catch_up
+from holdfast.audit.index import catch_up, lacks_rows
 from holdfast.audit.segments import (
     INDEX,
     PACKED,
@@ -52,13 +52,18 @@ def keep(directory: str, settings: LogSettings, write: Write) -> list[int]:
         except BlockingIOError:
             return []
         else:
-            for segment in list_segments(directory):
-                if RECORDS in segment.parts:
+            there = list_segments(directory)
+            for segment in there:
+                if RECORDS in segment.parts or (segment.has_records and lacks_rows(segment)):
                     catch_up(segment, folder)
-                    if SEAL in segment.parts:
-                        _pack(segment, folder)
+                # Not the last: a crash may have come between its seal and the one that follows, and
+                # a writer takes a log that ends with a packed segment for one that was cut.
+                if {RECORDS, SEAL} <= segment.parts and segment is not there[-1]:
+                    _pack(segment, folder)
             return _delete_old(directory, settings, write, folder)
         finally:
+            # To close it is not enough: a child forked meanwhile has it open as well.
+            fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
     finally:
         os.close(folder)

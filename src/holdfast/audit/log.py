@@ -36,11 +36,11 @@ _INTERRUPTED = failed(OSError(errno.EINTR, "interrupted"))
 class _Waiting(Draft):
     """A draft, and whoever waits for it."""
 
-    __slots__ = ("error", "is_done", "news")
+    __slots__ = ("error", "is_done", "is_next", "news")
 
     def __init__(self, event: Event, max_field_bytes: int) -> None:
         super().__init__(event, max_field_bytes)
-        self.is_done = False
+        self.is_done = self.is_next = False
         self.error: AuditFailed | None = None
         self.news: threading.Lock | None = None
         """Let go of when it is done, or when it is this one's turn to write for all."""
@@ -73,7 +73,10 @@ class _Line:
     def next(self) -> _Waiting | None:
         """Who writes after this batch."""
         self.has_writer = bool(self.waiting)
-        return self.waiting[0] if self.waiting else None
+        if not self.waiting:
+            return None
+        self.waiting[0].is_next = True
+        return self.waiting[0]
 
 
 class _Batch:
@@ -133,7 +136,7 @@ class AuditLog:
         try:
             with log._turn:
                 is_new = log._writer.open(log.notary.introduction)
-            if is_new:
+            if is_new or not log.notary.has_begun():
                 log.notary.attend(timeout_s=files.LOCK_TIMEOUT_S)
         except BaseException:
             log.close()
@@ -177,11 +180,27 @@ class AuditLog:
             if not is_writer:
                 draft.news = threading.Lock()
                 draft.news.acquire()
-        if not is_writer:
-            self._wait_for_news(draft)
-        if not draft.is_done:
-            self._write_for_threads()
+            else:
+                draft.is_next = True
+        try:
+            if not is_writer:
+                self._wait_for_news(draft)
+            if not draft.is_done:
+                self._write_for_threads()
+        except BaseException:
+            self._leave(draft)
+            raise
         return draft.outcome()
+
+    def _leave(self, draft: _Waiting) -> None:
+        """Interrupted while it waited: if it was its turn, it is the next one's."""
+        following = None
+        with self._guard:
+            if draft in self._threads.waiting:
+                self._threads.waiting.remove(draft)
+                following = self._threads.next() if draft.is_next else None
+        if following is not None and following.news is not None:
+            following.news.release()
 
     def _wait_for_news(self, draft: _Waiting) -> None:
         news = draft.news
@@ -189,7 +208,7 @@ class AuditLog:
         if news.acquire(timeout=_PATIENCE_S):
             return
         with self._guard:
-            if draft in self._threads.waiting and news.locked():
+            if draft in self._threads.waiting and not draft.is_next:
                 self._threads.waiting.remove(draft)
                 raise failed(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
         news.acquire()  # it is being written, or has just got the turn

@@ -65,10 +65,14 @@ class Notary:
         self._walk: Walk | None = None
         self._unsigned = 0
         self._is_closed = False
+        self._lock = -1
 
     def forget_parent(self) -> None:
         """After a fork: the thread is the parent's, and the lock may be held by it."""
+        lock = self._lock
         self._reset()
+        if lock >= 0:
+            os.close(lock)  # else it would stay locked if the parent is killed
 
     # --- who signs
 
@@ -104,6 +108,10 @@ class Notary:
         signed = self._last_signed()
         return 0 if signed is None else signed.size
 
+    def has_begun(self) -> bool:
+        """False if a crash came before the first signature."""
+        return any(CHECKPOINTS in each.parts for each in list_segments(self._directory))
+
     def _origin(self) -> str:
         with open(os.path.join(self._directory, _ORIGIN), encoding="ascii") as file:
             return file.read(256).strip()
@@ -113,7 +121,8 @@ class Notary:
     def noticed(self, count: int) -> None:
         """So many events were written."""
         self._unsigned += count
-        if self._thread is None and not self._is_closed:
+        is_alone = self._thread is None or not self._thread.is_alive()
+        if is_alone and not self._is_closed:
             self._thread = threading.Thread(target=self._work, name="holdfast-notary", daemon=True)
             self._thread.start()
         if self._unsigned >= self._settings.checkpoint_events:
@@ -135,9 +144,9 @@ class Notary:
     def _attend_quietly(self, *, timeout_s: float) -> None:
         try:
             self.attend(timeout_s=timeout_s)
-        except TimeoutError:
-            pass  # another process is at it
         except AuditFailed as error:
+            if error.detail == errno.errorcode[errno.ETIMEDOUT]:
+                return  # another process is at it
             if error.code == "HF-AUDIT-ALTERED":
                 self.trouble = error
             _log.warning("the audit log was not signed: %s (%s)", error.message, error.detail)
@@ -165,13 +174,17 @@ class Notary:
             folder = files.open_folder(self._directory)
             try:
                 lock = files.open_private("notary.lock", os.O_RDWR | os.O_CREAT, folder)
+                self._lock = lock
                 try:
                     files.wait_for_lock(lock, fcntl.LOCK_EX, timeout_s=timeout_s)
-                    return self._attend(folder)
+                    try:
+                        return self._attend(folder)
+                    finally:
+                        # To close it is not enough: a child forked meanwhile has it open as well.
+                        fcntl.flock(lock, fcntl.LOCK_UN)
                 finally:
+                    self._lock = -1
                     os.close(lock)
-            except TimeoutError:
-                raise
             except BadSegment as problem:
                 raise altered(f"the audit log was altered: {problem}") from None
             except OSError as error:
@@ -184,7 +197,7 @@ class Notary:
         signers = self._signers.ready(folder)
         before = last = self._last_signed()
         walk, self._walk = self._walk, None  # unless it arrives
-        if walk is None or (before is not None and walk.frontier.size > before.size):
+        if walk is None:
             walk = Walk.resume(self._directory, folder, before)
         origin = self._origin()
 
@@ -247,8 +260,9 @@ def _append_note(name: str, note: bytes, folder: int) -> None:
     file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
     try:
         size = os.fstat(file).st_size
-        # A crash may have left the beginning of another one; it is kept apart.
-        gap = b"" if os.pread(file, 2, max(0, size - 2)) in (b"", b"\n\n") else b"\n\n"
+        # A crash may have left the beginning of another one. It is kept apart by a line of its own,
+        # or half a signature would be taken for a forged one.
+        gap = b"" if os.pread(file, 2, max(0, size - 2)) in (b"", b"\n\n") else b"\n-\n\n"
         data = gap + note + b"\n"
         if os.pwrite(file, data, size) != len(data):
             os.ftruncate(file, size)

@@ -14,7 +14,14 @@ from typing import Any
 
 from holdfast.audit.checkpoints import Checkpoint, open_checkpoint, unproven_checkpoint
 from holdfast.audit.index import read_index
-from holdfast.audit.merkle import BadProof, Frontier, inclusion_path, leaf_hash, root_by_inclusion
+from holdfast.audit.merkle import (
+    HASH_BYTES,
+    BadProof,
+    Frontier,
+    inclusion_path,
+    leaf_hash,
+    root_by_inclusion,
+)
 from holdfast.audit.records import BadRecord, parse_record
 from holdfast.audit.search import Query, search
 from holdfast.audit.segments import (
@@ -73,11 +80,13 @@ def check_proof(text: str, keys: Sequence[PublicKey]) -> Proof:
         case _:
             raise BadProof("it is no proof of a record")
     try:
-        line = _base64(extra.removeprefix("extra "))
+        line = _base64(_after("extra ", extra))
         record = parse_record(line)
-        place = int(index.removeprefix("index "))
+        place = int(_after("index ", index))
         checkpoint, signed_by = open_checkpoint(note.encode(), keys)
         path = [_base64(each) for each in hashes]
+        if any(len(each) != HASH_BYTES for each in path):
+            raise ValueError
     except BadRecord as problem:
         raise BadProof(f"what it proves is no record: {problem}") from None
     except BadNote as problem:
@@ -90,6 +99,12 @@ def check_proof(text: str, keys: Sequence[PublicKey]) -> Proof:
     if record["seq"] != place + 1:
         raise BadProof("the record stands in another place than it says")
     return Proof(record, checkpoint, signed_by)
+
+
+def _after(word: str, line: str) -> str:
+    if not line.startswith(word) or not line.isascii():
+        raise ValueError
+    return line[len(word) :]
 
 
 def _base64(text: str) -> bytes:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
 from holdfast.audit.failures import altered, failed
-from holdfast.audit.index import Index, encoded_text, read_index
+from holdfast.audit.index import Index, encoded_text, read_index, to_microseconds, verdict_of
 from holdfast.audit.merkle import leaf_hash
 from holdfast.audit.records import BadRecord, parse_record
 from holdfast.audit.segments import (
@@ -58,7 +60,7 @@ class Query:
         return (
             all(getattr(self, name) in (None, record[name]) for name in _NAMES)
             and (self.kind is None or record["kind"] == self.kind.value)
-            and (self.verdict is None or _verdict(record["body"]) == self.verdict.word)
+            and (self.verdict is None or verdict_of(record["body"]) == self.verdict.word)
             and (self.since is None or _time(record) >= self.since)
             and (self.until is None or _time(record) < self.until)
             and (self.text is None or encoded_text(self.text) in line)
@@ -76,23 +78,35 @@ class Found:
 
 def search(directory: str, query: Query) -> Iterator[Found]:
     """All that fit, the newest first; an altered record among them raises."""
-    try:
-        segments = [each for each in list_segments(directory) if each.has_records]
-        looks = (look for each in reversed(segments) if (look := _Look(each, query)).is_worth)
+    with _failures():
+        newest = reversed(_there(directory))
+        looks = (look for each in newest if (look := _Look(each, query)).is_worth)
         yield from _look_through(looks)
-    except FileNotFoundError:
-        return
-    except BadSegment as problem:
-        raise altered(f"the audit log was altered: {problem}") from None
-    except OSError as error:
-        raise failed(error) from None
 
 
 def forwards(directory: str, query: Query) -> Iterator[Found]:
     """All that fit, the oldest first; for exports of the whole."""
-    for segment in list_segments(directory):
-        if segment.has_records and (look := _Look(segment, query)).is_worth:
-            yield from reversed(list(look.through(look.content())))
+    with _failures():
+        for segment in _there(directory):
+            if (look := _Look(segment, query)).is_worth:
+                yield from reversed(list(look.through(look.content())))
+
+
+def _there(directory: str) -> list[Segment]:
+    try:
+        return [each for each in list_segments(directory) if each.has_records]
+    except FileNotFoundError:
+        return []
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except BadSegment as problem:
+        raise altered(f"the audit log was altered: {problem}") from None
+    except OSError as error:
+        raise failed(error) from None
 
 
 def _look_through(looks: Iterator[_Look]) -> Iterator[Found]:
@@ -127,11 +141,14 @@ class _Look:
     def _is_indexed(self) -> bool:
         if SEAL in self._segment.parts:
             return len(self._index) == read_seal(self._segment).last - self._segment.first + 1
-        return self._start == os.stat(self._segment.path(RECORDS)).st_size
+        try:
+            return self._start == os.stat(self._segment.path(RECORDS)).st_size
+        except FileNotFoundError:  # sealed and packed a moment ago
+            return False
 
     def content(self) -> Content:
         with open_records(self._segment) as file:
-            if RECORDS not in self._segment.parts:
+            if not isinstance(file, io.BufferedReader):
                 return file.read()
             if os.fstat(file.fileno()).st_size == 0:
                 return b""
@@ -139,14 +156,20 @@ class _Look:
 
     def through(self, content: Content) -> Iterator[Found]:
         text = self._query.text
+        given: set[int] = set()
         # What is not indexed yet, or has no index, is looked through.
-        yield from self._fitting(_lines(content, self._start, text))
+        for found in self._fitting(_lines(content, self._start, text)):
+            given.add(found.record["seq"])
+            yield found
         for number in sorted(self._numbers, reverse=True):
             line = _line_of(content, self._index, number)
             if line is None:  # the index leads astray: it is of no use
-                yield from self._fitting(_lines(content, 0, text))
+                everything = self._fitting(_lines(content, 0, text))
+                yield from (each for each in everything if each.record["seq"] not in given)
                 return
-            yield from self._fitting([line])
+            for found in self._fitting([line]):
+                given.add(found.record["seq"])
+                yield found
 
     def _fitting(self, lines: Iterable[bytes]) -> Iterator[Found]:
         for line in lines:
@@ -209,7 +232,7 @@ def _candidates(index: Index, query: Query) -> set[int]:
 
 
 def _microseconds(at: datetime | None, default: int) -> int:
-    return default if at is None else int(at.timestamp() * 1_000_000)
+    return default if at is None else to_microseconds(at)
 
 
 def _line_of(content: Content, index: Index, number: int) -> bytes | None:
@@ -241,8 +264,3 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 def _time(record: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(record["time"])
-
-
-def _verdict(body: dict[str, Any]) -> object:
-    decision = body.get("decision")
-    return decision.get("verdict") if isinstance(decision, dict) else body.get("verdict")

@@ -9,12 +9,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -90,9 +91,14 @@ def list_segments(directory: str) -> list[Segment]:
 @contextmanager
 def open_records(segment: Segment) -> Iterator[IO[bytes]]:
     """The records' bytes, whether packed or not."""
+    plain = None
     if RECORDS in segment.parts:
-        with _open_plain(segment.path(RECORDS)) as file:
-            yield file
+        # Gone: packed since we looked; what is packed is there before the other goes.
+        with suppress(FileNotFoundError):
+            plain = _open_plain(segment.path(RECORDS))
+    if plain is not None:
+        with plain:
+            yield plain
         return
     try:
         import zstandard  # noqa: PLC0415  # heavy, and only where something is packed
@@ -170,7 +176,12 @@ def find_notes(data: bytes) -> list[bytes]:
 
 
 def _open_plain(path: str) -> IO[bytes]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BadSegment("a file of the log is not a plain file") from None
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise BadSegment("a file of the log is not a plain file")

@@ -21,6 +21,7 @@ KEY_NAME = "holdfast-audit"
 _ITSELF = Principal("holdfast", "audit")
 _IN_USE = "key"
 _TRUSTED = "trusted-keys"
+_RETIRED = "retired-keys"
 _MOST_BYTES = 64 * 1024
 
 
@@ -34,6 +35,7 @@ class Signers:
         self.write = write
         self._loaded: tuple[tuple[int, int], SigningKey] | None = None
         self._next: SigningKey | None = None
+        self._next_given: str | None = None
 
     def first(self, folder: int) -> SigningKey:
         """For a log that begins; the key is made if there is none."""
@@ -46,6 +48,12 @@ class Signers:
         """Who signs now; a key that nobody knows of yet is announced first."""
         key = self._load()
         if str(key.public) != _read(_IN_USE, folder).strip():
+            # It would make the log one that no verifier believes.
+            if str(key.public) in _read(_RETIRED, folder).split("\n"):
+                raise KeyFailed(
+                    "the signing key was retired by a rotation",
+                    mend="Name the new one in audit.signing_key.",
+                )
             self._announce(key, "the key before it was lost or replaced", _ITSELF)
             self._note(key, folder)
         return [key] if self._next is None else [key, self._next]
@@ -60,9 +68,14 @@ class Signers:
                 "the signing key was given from outside",
                 mend="Give the next one with --to FILE, then name it in audit.signing_key.",
             )
-        key = make_key(self._next_path, KEY_NAME) if path is None else load_key(path, KEY_NAME)
+        try:
+            key = make_key(self._next_path, KEY_NAME) if path is None else load_key(path, KEY_NAME)
+        except FileNotFoundError:
+            raise KeyFailed(
+                "the next signing key is not there", mend="Give the file that holds it."
+            ) from None
         self._announce(key, "rotation", who)
-        self._next = key
+        self._next, self._next_given = key, path
         return key.public
 
     def adopt(self, folder: int) -> None:
@@ -70,9 +83,15 @@ class Signers:
         key, self._next = self._next, None
         if key is None:
             return
-        if self._given is None and os.path.exists(self._next_path):
+        retired = {*_read(_RETIRED, folder).split(), str(self._load().public)} - {str(key.public)}
+        if self._next_given is None:
             os.rename(self._next_path, self._path)
+        else:
+            self._given = self._path = self._next_given
         self._note(key, folder)
+        # Whoever asked for the rotation has said yes. The record of it may be deleted one day.
+        self.trust(key.public, folder)
+        files.replace_file(_RETIRED, "".join(f"{each}\n" for each in retired).encode(), folder)
 
     def trusted(self) -> list[PublicKey]:
         with open(os.path.join(self._directory, _TRUSTED), encoding="ascii") as file:

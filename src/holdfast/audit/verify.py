@@ -4,7 +4,7 @@
   2. Every checkpoint is signed by a key we trust at that place, and the tree has its root there.
      Of two checkpoints of one size with two roots, one is of another history.
   3. A new key is trusted if a checkpoint over its announcement bears both its signature and the
-     old one's.
+     old one's. From the first one that it signs alone, the old key is retired.
   4. A segment that is not there was deleted by rule: its seal has the root of a checkpoint, and a
      later record tells of the deletion.
   5. No checkpoint speaks of more records than there are.
@@ -13,6 +13,7 @@ Records after the last checkpoint are linked but not signed yet; the report coun
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -73,11 +74,12 @@ def verify(
     check = _Check(keys)
     bad: _Bad | None = None
     try:
-        check.log(list_segments(directory), checkpoints, since)
-    except FileNotFoundError:
-        bad = _Bad(None, "there is no audit log")
+        check.log(_segments(directory), checkpoints, since)
     except BadSegment as problem:
         bad = _Bad(check.frontier.size + 1, f"record {check.frontier.size + 1}: {problem}")
+    except OSError as error:
+        number, why = check.frontier.size + 1, errno.errorcode.get(error.errno or 0, "unknown")
+        bad = _Bad(number, f"record {number}: a file of the log cannot be read ({why})")
     except _Bad as problem:
         bad = problem
     sound = check.frontier.size
@@ -99,10 +101,12 @@ class _Check:
     def __init__(self, keys: Sequence[PublicKey]) -> None:
         self._trusted = list(keys)
         self._announced: dict[PublicKey, tuple[int, bool]] = {}
+        self._retired: list[PublicKey] = []
         self._notes: list[tuple[Checkpoint, bytes]] = []
         self._origin: str | None = None
         self._prev: bytes | None = GENESIS.encode()
         self._missing: list[tuple[int, int]] = []
+        self._suspicion: _Bad | None = None
         self.frontier = Frontier()
         self.signed = self.met = self.deleted = 0
         self.signers: dict[str, None] = {}
@@ -163,6 +167,8 @@ class _Check:
                     kind, prev, seq = link_of(line)
                 except BadRecord as problem:
                     raise _Bad(number, f"record {number}: {problem}") from None
+                if self._suspicion is not None:
+                    raise self._blamed(number, prev)
                 if seq != number:
                     raise self._misplaced(number, seq, is_rival=prev == before and line != last)
                 if prev != self._prev:
@@ -177,6 +183,13 @@ class _Check:
                 if self._notes and self._notes[-1][0].size <= number:
                     self._meet()
         return kind
+
+    def _blamed(self, number: int, prev: bytes) -> _Bad:
+        """What was signed is not what is there; the next record may know which one was changed."""
+        assert self._suspicion is not None  # noqa: S101  # by the caller
+        if prev == self._prev:
+            return self._suspicion
+        return _Bad(number - 1, f"record {number - 1}: it is not the one that was signed")
 
     def _misplaced(self, number: int, seq: int, *, is_rival: bool) -> _Bad:
         if seq == number - 1 and is_rival and seq > self.signed:
@@ -208,23 +221,27 @@ class _Check:
             if told.size < size:
                 continue  # of a part that was skipped
             checkpoint = self._proven(note, self.signed + 1)
-            if checkpoint.root != root:
-                raise _Bad(
+            if checkpoint.root != root and self._suspicion is None:
+                self._suspicion = _Bad(
                     self.signed + 1,
                     f"record {self.signed + 1}: from here to record {size} the log is not the one "
                     "that was signed",
                 )
             self.met += 1
-        self.signed = size
+        if self._suspicion is None:
+            self.signed = size
 
     def _proven(self, note: bytes, number: int) -> Checkpoint:
         """(2), (3): what a note says, if those we trust say it."""
         where = f"record {number}: the checkpoint after it"
         try:
-            checkpoint, signed = open_checkpoint(note, [*self._trusted, *self._announced])
+            known = [*self._trusted, *self._announced, *self._retired]
+            checkpoint, signed = open_checkpoint(note, known)
         except BadNote as problem:
             raise _Bad(number, f"{where}: {problem}") from None
         vouching = [key for key in signed if key in self._trusted]
+        if not vouching and signed[0] in self._retired:
+            raise _Bad(number, f"{where} is signed with a key that was retired")
         if not vouching:
             begun, _ = self._announced[signed[0]]
             raise _Bad(
@@ -235,16 +252,21 @@ class _Check:
         if self._origin not in (None, checkpoint.origin):
             raise _Bad(number, f"{where} is of another log")
         self._origin = checkpoint.origin
+        rotated = [key for key in signed if self._announced.get(key, (0, False))[1]]
+        self._trusted += [key for key in rotated if key not in self._trusted]
+        # Not when both sign: a crash in the middle of a rotation leaves the old one in use.
+        if rotated == list(signed):
+            old = [key for key in self._trusted if str(key) in self.signers and key not in signed]
+            self._trusted = [key for key in self._trusted if key not in old]
+            self._retired += old
         self.signers.update(dict.fromkeys(map(str, signed)))
-        for key in signed:
-            is_rotation = self._announced.get(key, (0, False))[1]
-            if is_rotation and key not in self._trusted:
-                self._trusted = [key]  # the old one is not to be used again
         return checkpoint
 
     def _end(self) -> None:
         """(4), (5)"""
         size = self.frontier.size
+        if self._suspicion is not None:
+            raise self._suspicion
         if self._missing:
             first = self._missing[0][0]
             raise _Bad(first, f"record {first}: it was deleted, and no record tells of that")
@@ -256,6 +278,13 @@ class _Check:
             )
         if not self.met:
             raise _Bad(1, "record 1: nothing of this log is signed")
+
+
+def _segments(directory: str) -> list[Segment]:
+    try:
+        return list_segments(directory)
+    except FileNotFoundError:
+        return []
 
 
 def _all_notes(

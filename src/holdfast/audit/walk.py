@@ -12,6 +12,7 @@ from holdfast.audit import files
 from holdfast.audit.checkpoints import Checkpoint
 from holdfast.audit.failures import altered
 from holdfast.audit.merkle import Frontier, leaf_hash
+from holdfast.audit.records import MAX_RECORD_BYTES, BadRecord, link_of
 from holdfast.audit.segments import (
     RECORDS,
     SEAL,
@@ -40,13 +41,16 @@ class Walk:
     def resume(cls, directory: str, folder: int, signed: Checkpoint | None) -> Walk:
         """From where the last checkpoint was made, if what was noted then fits its root; else from
         the last seal, or from the beginning."""
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, BadRecord):
             descriptor = files.open_private(_TIP, os.O_RDONLY, folder)
             with os.fdopen(descriptor, "rb") as file:
                 told = json.loads(file.read(65_536))
             frontier = Frontier(told["size"], [bytes.fromhex(each) for each in told["subtrees"]])
-            if signed and (frontier.size, frontier.root()) == (signed.size, signed.root):
-                return cls(directory, frontier, told["segment"], told["offset"])
+            first, at = told["segment"], told["offset"]
+            is_signed = signed and (frontier.size, frontier.root()) == (signed.size, signed.root)
+            # From a wrong place on, a tree would be signed that is not that of the records.
+            if is_signed and frontier.size == _number_before(first, at, folder):
+                return cls(directory, frontier, first, at)
         for segment in reversed(list_segments(directory)):
             if SEAL in segment.parts:
                 seal = read_seal(segment)
@@ -71,11 +75,20 @@ class Walk:
 
         On the way it makes sure that the tree has the root that was signed before.
         """
+        size = 0 if signed is None else signed.size
+        if self.frontier.size > size:
+            raise altered("checkpoints are gone from the audit log")
+        if (
+            signed is not None
+            and self.frontier.size == size
+            and self.frontier.root() != signed.root
+        ):
+            raise altered("the audit log is not the one that was signed")
         while (leaf := self._to_end(folder, signed)) is not None:
             seal = Seal(self.first, self.frontier.size, leaf.hex(), self.frontier.copy())
             at_seal(seal)
             self.first, self._offset = seal.last + 1, 0
-        if signed is not None and self.frontier.size < signed.size:
+        if self.frontier.size < size:
             raise altered("records that were signed are gone from the audit log")
 
     def _to_end(self, folder: int, signed: Checkpoint | None) -> bytes | None:
@@ -102,6 +115,21 @@ class Walk:
                 if self.frontier.size == watch and signed and self.frontier.root() != signed.root:
                     raise altered("the audit log is not the one that was signed")
         return leaf if _SEALED in last[-_TAIL_BYTES:] else None
+
+
+def _number_before(first: int, offset: int, folder: int) -> int:
+    """The number of the record that ends at an offset of a segment."""
+    if offset == 0:
+        return first - 1
+    start = max(0, offset - MAX_RECORD_BYTES - 1)
+    file = files.open_private(segment_name(first, RECORDS), os.O_RDONLY, folder)
+    try:
+        before = os.pread(file, offset - start, start)
+    finally:
+        os.close(file)
+    if len(before) != offset - start or not before.endswith(b"\n"):
+        raise ValueError("no record ends there")
+    return link_of(before[:-1].rpartition(b"\n")[2]).seq
 
 
 def _durable_size(descriptor: int, folder: int) -> int:

@@ -15,6 +15,7 @@ from holdfast.audit.checkpoints import Checkpoint
 from holdfast.audit.settings import LogSettings
 from holdfast.core.errors import AuditFailed
 from holdfast.core.events import Event, EventKind
+from holdfast.core.notes import MOST_NOTE_BYTES
 from holdfast.core.types import Json
 
 _TIMEOUT_S = 20.0
@@ -48,7 +49,13 @@ class Witness:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
             folder = os.open(self._directory, flags)
             try:
-                files.replace_file(f"{log}-{checkpoint.size:016d}.checkpoint", note, folder)
+                name = f"{log}-{checkpoint.size:016d}.checkpoint"
+                try:
+                    known = _read(name, folder)
+                except FileNotFoundError:
+                    files.replace_file(name, note, folder)
+                else:  # never replaced: it tells of a history that was written anew
+                    return "" if known == note else "the directory has another one of this size"
             finally:
                 os.close(folder)
         except OSError as error:
@@ -71,3 +78,9 @@ class Witness:
         except (OSError, subprocess.SubprocessError) as error:
             return f"the command failed: {type(error).__name__}"
         return "" if done.returncode == 0 else f"the command ended with {done.returncode}"
+
+
+def _read(name: str, folder: int) -> bytes:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
+        return file.read(MOST_NOTE_BYTES)

@@ -15,13 +15,13 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
 
 from holdfast.audit import files
-from holdfast.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body
+from holdfast.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body, without_secrets
 from holdfast.audit.failures import altered, failed
 from holdfast.audit.merkle import leaf_hash
 from holdfast.audit.records import GENESIS, MAX_NAME_BYTES, MAX_RECORD_BYTES, record_line
@@ -35,6 +35,7 @@ from holdfast.audit.segments import (
 )
 from holdfast.audit.settings import LogSettings
 from holdfast.audit.tail import Tail, find_tail
+from holdfast.core.errors import AuditFailed
 from holdfast.core.events import Event, EventKind
 from holdfast.core.types import Json, new_id
 
@@ -79,6 +80,7 @@ class Writer:
     def open(self, introduction: Callable[[], dict[str, Json]]) -> bool:
         """True if the log begins now: its first record says which log this is."""
         with _failures():
+            files.make_folder(self._directory)
             self._folder = files.open_folder(self._directory)
             self._lock_file = files.open_private("lock", os.O_RDWR | os.O_CREAT, self._folder)
             with files.locked(self._lock_file):
@@ -105,17 +107,20 @@ class Writer:
         if self._folder < 0:
             return
         for descriptor in (self._file, self._lock_file):
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
         self._file = self._lock_file = -1
         self._tail = None
-        self._lock_file = files.open_private("lock", os.O_RDWR, self._folder)
-        self._find_segment()
+        with suppress(OSError, AuditFailed):  # then it stays closed, and a write is refused
+            self._lock_file = files.open_private("lock", os.O_RDWR, self._folder)
+            self._find_segment()
 
     def commit(self, batch: Sequence[Draft]) -> None:
         """All of it is on the disk when this returns; or `AuditFailed` is raised."""
         if self._is_torn_off:
             raise altered("the disk has refused to keep the audit log")
         with _failures():
+            self._check_open()
             files.wait_for_lock(self._lock_file, fcntl.LOCK_EX)
             try:
                 end = self._end()
@@ -130,10 +135,16 @@ class Writer:
 
     def seal(self) -> None:
         """End the growing segment now, and begin the next one."""
-        with _failures(), files.locked(self._lock_file):
-            end = self._end()
-            if end.size_bytes:
-                self._tail = self._next_segment(end)
+        with _failures():
+            self._check_open()
+            with files.locked(self._lock_file):
+                end = self._end()
+                if end.size_bytes:
+                    self._tail = self._next_segment(end)
+
+    def _check_open(self) -> None:
+        if self._lock_file < 0 or self._file < 0:
+            raise OSError(errno.EBADF, "the log is closed")
 
     def _append(self, end: Tail, batch: Sequence[Draft]) -> Tail:
         """(4)"""
@@ -299,7 +310,7 @@ def _born(file: int) -> float:
 
 def _short(text: str) -> str:
     is_fit = text.isascii() and len(text) <= MAX_NAME_BYTES
-    return text if is_fit else cut_text(text, max_bytes=MAX_NAME_BYTES)
+    return without_secrets(text) if is_fit else cut_text(text, max_bytes=MAX_NAME_BYTES)
 
 
 def _now() -> str:

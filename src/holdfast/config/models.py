@@ -319,10 +319,12 @@ class AuditSection(Section):
     signing_key: Annotated[str, AfterValidator(_check_absolute)] | None = Field(
         default=None,
         description="an Ed25519 private key (PEM); left out, Holdfast makes one of its own",
+        max_length=4096,
     )
     witness_directory: Annotated[str, AfterValidator(_check_absolute)] | None = Field(
         default=None,
         description="a directory, best on another machine, that gets a copy of each signature",
+        max_length=4096,
     )
     witness_command: tuple[str, ...] = _list(
         (), "a program and its arguments that get each signature on standard input", most=32

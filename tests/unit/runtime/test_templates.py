@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from conftest import audit_records
 from holdfast.core.errors import AuditFailed, BadInput, HoldfastError
+from holdfast.core.events import EventKind
 from holdfast.core.types import Principal
 from holdfast.interfaces.cli import main as cli
 from holdfast.interfaces.cli import template
@@ -30,10 +32,10 @@ def shelf(tmp_path, monkeypatch):
     return tmp_path
 
 
-def recorded() -> list[tuple[str, str, str, str]]:
+def changes() -> list[tuple[str, str, str, str]]:
     return [
         (entry["kind"], entry["principal"], entry["body"]["step"], entry["body"]["message"])
-        for entry in reading.audit_records()
+        for entry in audit_records(kind=EventKind.TEMPLATE)
     ]
 
 
@@ -47,23 +49,23 @@ def test_builds_and_removals_are_recorded_and_what_changes_nothing_is_not(shelf)
     with pytest.raises(BadInput) as told:
         templates.remove(NAME, principal=ANN, on_progress=ignore)
     assert told.value.code == "HF-TEMPLATE-NOT-BUILT"
-    assert recorded() == [
+    assert changes() == [
         ("template", "ann", "intent", f"build template {NAME}: begins"),
         ("template", "ann", "outcome", f"build template {NAME}: ok"),
         ("template", "ann", "intent", f"remove template {NAME}: begins"),
         ("template", "ann", "outcome", f"remove template {NAME}: ok"),
     ]
-    first = next(iter(reading.audit_records()))["body"]
+    first = audit_records(kind=EventKind.TEMPLATE)[0]["body"]
     assert first["python"] == environments.interpreter().version
     assert len(first["requirements_sha256"]) == 64
-    assert reading.check_audit().ok
+    assert reading.check().ok
 
 
 def test_a_failed_build_is_recorded_with_the_installers_last_words(shelf):
     os.unlink(next(shelf.glob("*.whl")))
     with pytest.raises(HoldfastError):
         Templates().build(NAME, principal=ANN, on_progress=ignore)
-    *_, last = reading.audit_records()
+    *_, last = audit_records()
     assert (last["body"]["status"], last["body"]["error_code"]) == (
         "failed",
         "HF-TEMPLATE-NO-WHEELS",
@@ -77,7 +79,7 @@ def test_an_interrupted_build_is_recorded(shelf):
 
     with pytest.raises(KeyboardInterrupt):
         Templates().build(NAME, principal=ANN, on_progress=interrupt)
-    *_, last = reading.audit_records()
+    *_, last = audit_records()
     assert (last["body"]["status"], last["body"]["reason"]) == ("failed", "interrupted")
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from holdfast.audit.failures import altered
 from holdfast.audit.search import Found
 from holdfast.core.events import EventKind
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_KIND = re.compile(r"[a-z]{1,32}")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?Z")
 
 
 class Severity(Enum):
@@ -75,6 +79,9 @@ class Facts:
     @classmethod
     def of(cls, found: Found) -> Facts:
         record = found.record
+        # These go unescaped into heads and numbers; only a forged record has others.
+        if not _KIND.fullmatch(record["kind"]) or not _is_time(record["time"]):
+            raise altered("a record of the audit log was altered: its kind or time is none")
         body: dict[str, Any] = record["body"]
         decision = body.get("decision")
         return cls(
@@ -119,6 +126,13 @@ def visible(text: str) -> str:
 
 def _escape(code: int) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return _TIME.fullmatch(text) is not None and datetime.fromisoformat(text) >= _EPOCH
+    except ValueError:
+        return False
 
 
 def _word(body: dict[str, Any], name: str) -> str:

@@ -197,12 +197,17 @@ def verify(
     return 0 if report.ok else 1
 
 
-@audit.command()
+@audit.command(
+    epilog="""\b
+Examples:
+  holdfast audit verifier > holdfast-verify.py
+  python3 holdfast-verify.py copied-audit-folder --key "$(cat alice.pub)"
+"""
+)
 def verifier() -> int:
     """Print the verifier as one file, for somebody who has no Holdfast.
 
-    It needs plain Python and the package `cryptography`:
-    `holdfast audit verifier > holdfast-verify.py`.
+    It needs plain Python and the package `cryptography`.
     """
     from holdfast.runtime import reading  # noqa: PLC0415  # heavy
 
@@ -230,7 +235,14 @@ def prove(event_id: str) -> int:
     return 0
 
 
-@audit.command(name="check-proof")
+@audit.command(
+    name="check-proof",
+    epilog="""\b
+Examples:
+  holdfast audit check-proof proof.txt
+  holdfast audit check-proof proof.txt --key alice.pub --json
+""",
+)
 @click.argument("proof", type=click.Path(exists=True, dir_okay=False))
 @_key_option
 @json_option("Print one JSON object.")

@@ -10,7 +10,13 @@ from holdfast.interfaces.cli.telling import print_json, print_text
 from holdfast.interfaces.cli.terminal import one_line
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast audit seal
+  holdfast audit seal --json | jq .deleted
+"""
+)
 @place_options
 @json_option("Print one JSON object.")
 def seal(config: str | None, profile: str | None, *, as_json: bool) -> int:
@@ -29,7 +35,13 @@ def seal(config: str | None, profile: str | None, *, as_json: bool) -> int:
     return 0
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast audit key > audit.pub
+  holdfast audit key --rotate
+"""
+)
 @click.option("--rotate", is_flag=True, help="Make the next key; the old one vouches for it.")
 @click.option(
     "--to",
@@ -70,7 +82,14 @@ def key(
     return 0
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast audit hold case-17 --reason "asked for by the court"
+  holdfast audit hold
+  holdfast audit hold case-17 --release
+"""
+)
 @click.argument("name", required=False)
 @click.option("--reason", default="", help="Why; it is kept with the hold.")
 @click.option("--release", is_flag=True, help="End the hold of this name.")

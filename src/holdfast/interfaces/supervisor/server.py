@@ -71,6 +71,7 @@ class Supervisor:
 
     def __init__(self, home: str) -> None:
         self._home = home
+        self._home_status = os.stat(home)
         self._houses = Houses()
         self._residents = Residents(self._houses)
         self._used_at = time.monotonic()
@@ -113,8 +114,15 @@ class Supervisor:
             idle_s = time.monotonic() - self._used_at
             is_needed = self._busy or self._residents.count
             is_idle = not is_needed and (self._is_leaving or idle_s > _IDLE_S)
-            if is_idle or not await anyio.Path(self._home).is_dir():
+            if is_idle or not self._is_at_home():
                 self.stop()
+
+    def _is_at_home(self) -> bool:
+        """Another folder of that name, made by whoever came later, is not ours."""
+        try:
+            return os.path.samestat(os.stat(self._home), self._home_status)
+        except OSError:
+            return False
 
     async def _warm_up(self) -> None:
         """The runtime most clients will ask for; why it cannot be is told to whoever asks."""

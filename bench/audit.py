@@ -1,0 +1,194 @@
+"""The record against bare appends and flushes on the same disk, interleaved in one run."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import anyio
+
+from holdfast.audit.keeping import keep
+from holdfast.audit.log import AuditLog
+from holdfast.audit.search import Query, search
+from holdfast.audit.settings import LogSettings
+from holdfast.audit.verify import verify
+from holdfast.audit.writer import Draft, Writer
+from holdfast.core.events import Event, EventKind
+from holdfast.core.verdict import Verdict
+
+WRITERS = 64
+EACH = 400
+MANY = 1_000_000
+_LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+_QUIET = LogSettings(checkpoint_events=1 << 40, checkpoint_s=1e6)
+
+
+def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=_disk()) as folder:
+        _say("one writer", quiet=quiet)
+        figures |= _one_writer(folder, max(rounds * 10, 100))
+        _say(f"{WRITERS} writers", quiet=quiet)
+        figures |= _many_writers(folder)
+        _say(f"{MANY} events; this takes a minute", quiet=quiet)
+        figures |= _million(folder)
+    return figures
+
+
+def _disk() -> str:
+    """Where the state folder would be; /tmp is often memory."""
+    return os.environ.get("HOLDFAST_BENCH_DISK", "/var/tmp")
+
+
+def _say(text: str, *, quiet: bool) -> None:
+    if not quiet:
+        print(f"... {text}", file=sys.stderr)
+
+
+def _event(number: int) -> Event:
+    """As large as the intent of a short command."""
+    verdict = "deny" if number % 5000 == 0 else "allow"
+    body: dict[str, Any] = {
+        "command": ["python3", "-c", f"print({number})"],
+        "command_sha256": "0" * 64,
+        "cwd": "/workspace",
+        "decision": {
+            "verdict": verdict,
+            "rule": "explicit",
+            "reason": "asked",
+            "source": "built-in",
+        },
+        "workspace": {"mode": "private", "directory": None},
+        "env_names": [],
+    }
+    kind = EventKind.DENIAL if verdict == "deny" else EventKind.INTENT
+    return Event(kind, f"act_{number}", f"user{number % 7}", "sdk", body, f"sbx_{number // 100}")
+
+
+def _one_writer(folder: str, rounds: int) -> dict[str, Any]:
+    log = AuditLog.open(f"{folder}/one/audit")
+    line_bytes = len(Draft(_event(1)).body) + 350
+    bare = os.open(f"{folder}/bare", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    ours, theirs = [], []
+    for number in range(rounds):
+        event = _event(number)
+        started = time.perf_counter()
+        log.write(event)
+        ours.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        os.write(bare, b"x" * line_bytes)
+        os.fdatasync(bare)
+        theirs.append(time.perf_counter() - started)
+    os.close(bare)
+    log.close()
+    return {
+        "append_us": _us(ours),
+        "bare_append_fdatasync_us": _us(theirs),
+        "append_vs_bare": round(statistics.median(ours) / statistics.median(theirs), 2),
+    }
+
+
+def _many_writers(folder: str) -> dict[str, Any]:
+    total = WRITERS * EACH
+    threads, tasks = _threads(f"{folder}/threads/audit"), _tasks(f"{folder}/tasks/audit")
+    batch = [len(Draft(_event(1)).body) + 350] * (WRITERS // 2)
+    bare = os.open(f"{folder}/batched", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    started = time.perf_counter()
+    for _ in range(total // len(batch)):
+        os.write(bare, b"x" * sum(batch))
+        os.fdatasync(bare)
+    bare_s = time.perf_counter() - started
+    os.close(bare)
+    return {
+        "writers": WRITERS,
+        "events_per_s_tasks": round(total / tasks),
+        "events_per_s_threads": round(total / threads),
+        "bare_batched_events_per_s": round(total / bare_s),
+    }
+
+
+def _threads(directory: str) -> float:
+    log = AuditLog.open(directory)
+
+    def work() -> None:
+        for number in range(EACH):
+            log.write(_event(number))
+
+    threads = [threading.Thread(target=work) for _ in range(WRITERS)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken_s = time.perf_counter() - started
+    log.close()
+    return taken_s
+
+
+def _tasks(directory: str) -> float:
+    log = AuditLog.open(directory)
+
+    async def work() -> None:
+        for number in range(EACH):
+            await log.record(_event(number))
+
+    async def all_of_them() -> float:
+        started = time.perf_counter()
+        async with anyio.create_task_group() as group:
+            for _ in range(WRITERS):
+                group.start_soon(work)
+        return time.perf_counter() - started
+
+    taken_s = anyio.run(all_of_them)
+    log.close()
+    return taken_s
+
+
+def _million(folder: str) -> dict[str, Any]:
+    directory = f"{folder}/million/audit"
+    log = AuditLog.open(directory, settings=_QUIET)
+    writer = Writer(directory, _QUIET, log.notary.signed_size)
+    writer.open(log.notary.introduction)
+    for first in range(0, MANY, 2000):
+        writer.commit([Draft(_event(number)) for number in range(first, first + 2000)])
+    writer.close()
+    log.notary.attend(timeout_s=60)
+    keep(directory, _QUIET, log.write)
+    keys = log.notary.trusted_keys()
+    log.close()
+    report, verify_s = _timed(lambda: verify(directory, keys))
+    assert report.ok, report
+    found: dict[str, Any] = {"verified_events_per_s": round(report.records / verify_s)}
+    cases = {
+        "tail": Query(),
+        "by_session": Query(session_id="sbx_7"),
+        "by_user": Query(principal="user3"),
+        "by_verdict": Query(verdict=Verdict.DENY),
+        "by_text_that_is_nowhere": Query(text="nothing like this"),
+        "by_time_before_all": Query(until=_LONG_AGO),
+    }
+    for name, query in cases.items():
+        found[f"search_{name}_s"] = round(_timed(lambda q=query: _some(directory, q))[1], 3)
+    return found
+
+
+def _some(directory: str, query: Query) -> list[object]:
+    return list(islice(search(directory, query), 20))
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.perf_counter()
+    done = work()
+    return done, time.perf_counter() - started
+
+
+def _us(times: list[float]) -> float:
+    return round(statistics.median(times) * 1e6, 1)

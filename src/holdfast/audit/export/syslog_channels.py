@@ -1,0 +1,181 @@
+"""Syslog over UDP (RFC 5426), TCP (RFC 6587), TLS (RFC 5425) and unix sockets.
+
+Only the standard library: what carries the evidence away should bring nothing that has to be
+trusted, updated and audited besides the interpreter itself.
+
+Syslog has no acknowledgements. On streams each batch therefore has a connection of its own, that is
+closed in an orderly way: the receiver's own closing shows that it has read to the end. A receiver
+that broke off before that has lost some, and the batch counts as not delivered. Datagrams can be
+lost without anybody noticing.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from holdfast.audit.export.address import Way
+from holdfast.audit.export.delivery import Receipt, away
+from holdfast.audit.export.syslog_messages import message
+from holdfast.audit.export.target import LEAST_MESSAGE_BYTES, ExportTarget, Framing
+from holdfast.audit.export.tls import client_context
+from holdfast.audit.search import Found
+
+_MOST_RECORDS = 10_000
+_MOST_BYTES = 8 * 1024 * 1024
+_UDP_BYTES = 65_507
+_SMALLER = (_UDP_BYTES, 8192, 2048, LEAST_MESSAGE_BYTES)
+"""Tried in turn where the system has no room for a datagram."""
+_FAREWELL_S = 2.0
+_UNCONFIRMED = "the receiver took the records and did not show that it has read them"
+
+
+class SyslogSink:
+    """Of one target."""
+
+    most_records = _MOST_RECORDS
+    most_bytes = _MOST_BYTES
+
+    def __init__(self, target: ExportTarget) -> None:
+        self._target = target
+        self._context = client_context(target.tls) if target.address.way is Way.TLS else None
+
+    def send(self, batch: Sequence[Found]) -> Receipt:
+        try:
+            with self._connect() as link:
+                is_stream = link.type == socket.SOCK_STREAM
+                cut = sum(
+                    self._put(link, found) if is_stream else self._throw(link, found)
+                    for found in batch
+                )
+                notice = self._part(link) if is_stream else _complain(link)
+        except OSError as error:
+            raise away(error) from None
+        return Receipt(cut=cut, notice=notice)
+
+    def close(self) -> None:
+        """Nothing stays open between batches."""
+
+    def _connect(self) -> socket.socket:
+        address, timeout_s = self._target.address, self._target.timeout_s
+        if address.way is Way.UNIX:
+            return _connect_unix(address.path, timeout_s)
+        if address.way is Way.UDP:
+            return _connect_udp(address.host, address.port, timeout_s)
+        link = socket.create_connection((address.host, address.port), timeout_s)
+        if self._context is None:
+            return link
+        try:
+            return self._context.wrap_socket(link, server_hostname=address.host)
+        except BaseException:
+            link.close()
+            raise
+
+    def _message(self, found: Found, most_bytes: int | None) -> tuple[bytes, bool]:
+        target = self._target
+        limits = [each for each in (most_bytes, target.max_message_bytes) if each is not None]
+        return message(
+            found,
+            facility=target.facility,
+            hostname=target.hostname,
+            most_bytes=min(limits, default=None),
+        )
+
+    def _put(self, link: socket.socket, found: Found) -> bool:
+        data, is_cut = self._message(found, None)
+        if self._target.framing is Framing.OCTET_COUNTING:
+            link.sendall(b"%d %b" % (len(data), data))
+        else:  # neither head nor line can hold a newline, so that it can only be the end
+            link.sendall(data + b"\n")
+        return is_cut
+
+    def _throw(self, link: socket.socket, found: Found) -> bool:
+        data, is_cut = self._message(found, _UDP_BYTES if link.family != socket.AF_UNIX else None)
+        for most_bytes in (*_SMALLER, None):
+            try:
+                link.send(data)
+                break
+            except OSError as error:
+                if error.errno != errno.EMSGSIZE or most_bytes is None:
+                    raise
+            data, is_cut = self._message(found, most_bytes)
+        return is_cut
+
+    def _part(self, link: socket.socket) -> str:
+        """Wait until the receiver has seen the end; a notice if it never says so."""
+        link.settimeout(0)
+        with suppress(BlockingIOError, ssl.SSLWantReadError):
+            if link.recv(4096) == b"":
+                raise ConnectionResetError(errno.ECONNRESET, "closed before the end was sent")
+        deadline = time.monotonic() + min(_FAREWELL_S, self._target.timeout_s)
+        try:
+            if isinstance(link, ssl.SSLSocket):
+                link.settimeout(deadline - time.monotonic())
+                return _part_tls(link)
+            link.shutdown(socket.SHUT_WR)
+            while (left_s := deadline - time.monotonic()) > 0:
+                link.settimeout(left_s)
+                if link.recv(4096) == b"":
+                    return _complain(link)
+        except TimeoutError:
+            pass
+        return _UNCONFIRMED
+
+
+def _part_tls(link: ssl.SSLSocket) -> str:
+    try:
+        link.unwrap()
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        return ""  # it closed the connection without a word, after ours: it has read to the end
+    except ssl.SSLError as error:
+        if error.reason == "APPLICATION_DATA_AFTER_CLOSE_NOTIFY":
+            return _UNCONFIRMED
+        raise
+    except OSError as error:
+        if error.errno not in (0, None) or isinstance(error, TimeoutError):
+            raise
+    return ""
+
+
+def _complain(link: socket.socket) -> str:
+    """Raises what the network has reported since; nobody else would look."""
+    problem = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if problem:
+        raise OSError(problem, "reported later")
+    return ""
+
+
+def _connect_unix(path: str, timeout_s: float) -> socket.socket:
+    """A datagram socket, as /dev/log is, or else a stream."""
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+        link = socket.socket(socket.AF_UNIX, kind)
+        try:
+            link.settimeout(timeout_s)
+            link.connect(path)
+            return link
+        except OSError as error:
+            link.close()
+            if error.errno != errno.EPROTOTYPE:
+                raise
+        except BaseException:
+            link.close()
+            raise
+    raise OSError(errno.EPROTOTYPE, "neither datagrams nor a stream")
+
+
+def _connect_udp(host: str, port: int, timeout_s: float) -> socket.socket:
+    problem = OSError(errno.EHOSTUNREACH, "no address")
+    for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+        link = socket.socket(family, kind, protocol)
+        try:
+            link.settimeout(timeout_s)
+            link.connect(place)
+            return link
+        except OSError as error:
+            link.close()
+            problem = error
+    raise problem

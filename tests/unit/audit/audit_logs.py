@@ -1,0 +1,105 @@
+"""What the tests of the log share: how to write one, and how to forge one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from holdfast.audit.checkpoints import Checkpoint, sign_checkpoint
+from holdfast.audit.log import AuditLog
+from holdfast.audit.merkle import leaf_hash, tree_hash
+from holdfast.audit.segments import CHECKPOINTS, PACKED, RECORDS, segment_name
+from holdfast.audit.settings import LogSettings
+from holdfast.core.events import Event, EventKind
+from holdfast.core.keys import SigningKey, load_key
+from holdfast.core.notes import PublicKey
+from holdfast.core.types import Principal
+
+ANN = Principal("ann", "cli")
+NEVER = LogSettings(checkpoint_events=10**9, checkpoint_s=10**6)
+"""Signed when the log is opened first, when a test asks for it, and at the end."""
+
+
+def event(number: int = 0, **body) -> Event:
+    return Event(EventKind.INTENT, f"act_{number}", "ann", "sdk", {"n": number, **body})
+
+
+def sign(log: AuditLog) -> Checkpoint | None:
+    return log.notary.attend(timeout_s=10.0)
+
+
+def records_path(folder: Path, first: int = 1) -> Path:
+    return folder / segment_name(first, RECORDS)
+
+
+def packed_path(folder: Path, first: int = 1) -> Path:
+    return folder / segment_name(first, PACKED)
+
+
+def notes_path(folder: Path, first: int = 1) -> Path:
+    return folder / segment_name(first, CHECKPOINTS)
+
+
+def lines_of(folder: Path, first: int = 1) -> list[bytes]:
+    return records_path(folder, first).read_bytes().splitlines()
+
+
+def put_lines(folder: Path, lines: Iterable[bytes], first: int = 1) -> None:
+    records_path(folder, first).write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def all_records(folder: Path) -> list[dict]:
+    """As they stand in the files, the oldest first, without any of our own reading code."""
+    import zstandard  # noqa: PLC0415
+
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name.endswith(".jsonl.zst"):
+            data = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
+        elif path.name.endswith(".jsonl"):
+            data = path.read_bytes()
+        else:
+            continue
+        found += [json.loads(line) for line in data.splitlines()]
+    return found
+
+
+def trusted(folder: Path) -> list[PublicKey]:
+    text = (folder / "trusted-keys").read_text()
+    return [PublicKey.parse(line) for line in text.splitlines()]
+
+
+def private_key(folder: Path) -> SigningKey:
+    return load_key(str(folder.parent / "keys" / "audit.pem"), "holdfast-audit")
+
+
+def relinked(lines: Iterable[bytes], *, start: int = 1, prev: str = "0" * 64) -> list[bytes]:
+    """The records numbered and linked anew: what anybody can do who knows the format."""
+    done = []
+    for seq, line in enumerate(lines, start=start):
+        record = json.loads(line) | {"seq": seq, "prev": prev}
+        done.append(json.dumps(record, sort_keys=True, separators=(",", ":")).encode())
+        prev = leaf_hash(done[-1]).hex()
+    return done
+
+
+def note_over(folder: Path, lines: list[bytes], *keys: SigningKey) -> bytes:
+    """What only the holder of a key can make: a checkpoint over these records."""
+    origin = (folder / "origin").read_text().strip()
+    root = tree_hash(map(leaf_hash, lines))
+    return sign_checkpoint(Checkpoint(origin, len(lines), root), *keys)
+
+
+def forked(work) -> int:
+    """Run it in a child; the exit status of that is returned by `os.waitpid` later."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        work()
+        status = 0
+    finally:
+        os._exit(status)  # never back into the test run

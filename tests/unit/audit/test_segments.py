@@ -1,0 +1,194 @@
+"""Files of the log are read as what they are, or refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.audit.merkle import Frontier, leaf_hash
+from holdfast.audit.records import MAX_RECORD_BYTES
+from holdfast.audit.segments import (
+    CHECKPOINTS,
+    PACKED,
+    RECORDS,
+    SEAL,
+    BadSegment,
+    Seal,
+    Segment,
+    find_notes,
+    list_segments,
+    open_records,
+    read_lines,
+    read_seal,
+    segment_name,
+)
+
+NOTE = (
+    b"origin\n3\n" + b"A" * 43 + b"=\n\n" + "\u2014 holdfast-audit AAAA\n".encode()
+)
+
+
+def segment(folder, *parts: str, first: int = 1) -> Segment:
+    return Segment(str(folder), first, frozenset(parts))
+
+
+def seal_of(size: int) -> Seal:
+    frontier = Frontier()
+    for number in range(size):
+        frontier.push(leaf_hash(bytes([number])))
+    return Seal(1, size, "ab" * 32, frontier)
+
+
+def test_only_names_of_the_log_are_segments(tmp_path):
+    for name in (
+        "0000000000000001.jsonl",
+        "0000000000000001.seal",
+        "0000000000000009.jsonl.zst",
+        "0000000000000010.checkpoints",
+        ".0000000000000009.jsonl.zst",
+        "0000000000000001.jsonl.bak",
+        "1.jsonl",
+        "x0000000000000001.jsonl",
+        "lock",
+    ):
+        (tmp_path / name).touch()
+    assert list_segments(str(tmp_path)) == [
+        segment(tmp_path, RECORDS, SEAL),
+        segment(tmp_path, PACKED, first=9),
+        segment(tmp_path, CHECKPOINTS, first=10),
+    ]
+    assert [each.has_records for each in list_segments(str(tmp_path))] == [True, True, False]
+
+
+def test_names_sort_as_numbers_do():
+    assert sorted(segment_name(n, RECORDS) for n in (9, 10, 1)) == [
+        segment_name(n, RECORDS) for n in (1, 9, 10)
+    ]
+
+
+@given(st.lists(st.binary(max_size=50).filter(lambda line: b"\n" not in line), max_size=20))
+def test_lines_come_back_whole(lines):
+    data = b"".join(line + b"\n" for line in lines)
+    assert list(read_lines(io.BytesIO(data))) == [(line, True) for line in lines]
+    assert list(read_lines(io.BytesIO(data + b"torn"))) == [
+        *((line, True) for line in lines),
+        (b"torn", False),
+    ]
+
+
+def test_endless_line_is_not_read_to_its_end():
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def read(self, size=-1):
+            self.given += size
+            return b"x" * size
+
+    file = Endless()
+    ((line, is_whole),) = read_lines(file)
+    assert (is_whole, len(line) <= MAX_RECORD_BYTES + 2**20, file.given <= 2**21) == (
+        False,
+        True,
+        True,
+    )
+
+
+def test_lines_longer_than_a_block_are_put_together():
+    long = b"x" * (2**20 - 10)
+    data = long + b"\n" + b"y" * 50 + b"\n"
+    assert list(read_lines(io.BytesIO(data))) == [(long, True), (b"y" * 50, True)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8])
+def test_seal_reads_back(tmp_path, size):
+    seal = seal_of(size)
+    (tmp_path / segment_name(1, SEAL)).write_text(json.dumps(seal.to_json()))
+    found = read_seal(segment(tmp_path, SEAL))
+    assert (found.first, found.last, found.leaf) == (1, size, "ab" * 32)
+    assert found.frontier.root() == seal.frontier.root()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"first": 2},
+        {"last": 0},
+        {"last": 4},
+        {"last": "3"},
+        {"last": 3.0},
+        {"last": True},
+        {"leaf": "ab"},
+        {"leaf": None},
+        {"leaf": "zz" * 32},
+        {"subtrees": []},
+        {"subtrees": ["00"] * 2},
+        {"subtrees": 7},
+        {"subtrees": None},
+    ],
+)
+def test_seal_that_contradicts_itself_is_refused(tmp_path, changes):
+    (tmp_path / segment_name(1, SEAL)).write_text(json.dumps(seal_of(3).to_json() | changes))
+    with pytest.raises(BadSegment):
+        read_seal(segment(tmp_path, SEAL))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", "\0", "[" * 60_000, "x" * 100_000])
+def test_seal_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / segment_name(1, SEAL)).write_text(text)
+    with pytest.raises(BadSegment):
+        read_seal(segment(tmp_path, SEAL))
+
+
+@pytest.mark.parametrize("plant", ["symlink", "fifo", "folder"])
+@pytest.mark.parametrize("part", [RECORDS, PACKED, SEAL])
+def test_file_that_is_no_plain_one_is_refused(tmp_path, plant, part):
+    path = tmp_path / segment_name(1, part)
+    match plant:
+        case "symlink":
+            (tmp_path / "real").write_bytes(b"x\n")
+            path.symlink_to("real")
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+    with pytest.raises(BadSegment, match="not a plain file"):
+        if part == SEAL:
+            read_seal(segment(tmp_path, part))
+        else:
+            with open_records(segment(tmp_path, part)) as file:
+                file.read()
+
+
+def test_segment_packed_since_it_was_listed_is_read_all_the_same(tmp_path):
+    listed = segment(tmp_path, RECORDS)
+    (tmp_path / segment_name(1, PACKED)).write_bytes(zstandard.compress(b"a\nb\n"))
+    with open_records(listed) as file:
+        assert list(read_lines(file)) == [(b"a", True), (b"b", True)]
+
+
+def test_packed_segment_that_is_damaged_is_refused(tmp_path):
+    path = tmp_path / segment_name(1, PACKED)
+    packed = zstandard.ZstdCompressor(write_checksum=True).compress(b"abc\n" * 1000)
+    for bad in (b"x" * 100, packed[:10] + b"\0" + packed[11:], packed[:-1] + b"\0", packed + b"xxxx"):
+        path.write_bytes(bad)
+        with pytest.raises(BadSegment), open_records(segment(tmp_path, PACKED)) as file:
+            list(read_lines(file))
+
+
+def test_torn_notes_are_left_out_and_those_after_them_are_found():
+    whole = NOTE + b"\n"
+    assert find_notes(whole * 3) == [NOTE] * 3
+    for end in range(1, len(NOTE)):
+        assert find_notes(whole + NOTE[:end] + b"\n-\n\n" + whole) == [NOTE, NOTE]
+        assert find_notes(whole + NOTE[:end]) == [NOTE]
+
+
+@given(st.binary(max_size=200))
+def test_foreign_bytes_hold_no_notes(data):
+    assert find_notes(data) == []
