@@ -28,6 +28,7 @@ from holdfast.audit.segments import (
     Seal,
     find_notes,
     list_segments,
+    open_plain,
     segment_name,
 )
 from holdfast.audit.settings import LogSettings
@@ -244,7 +245,7 @@ class Notary:
 def _last_note(path: str) -> Checkpoint | None:
     """The last whole one in a file, whoever has signed it."""
     try:
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL_BYTES))
             notes = find_notes(file.read())

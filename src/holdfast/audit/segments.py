@@ -95,7 +95,7 @@ def open_records(segment: Segment) -> Iterator[IO[bytes]]:
     if RECORDS in segment.parts:
         # Gone: packed since we looked; what is packed is there before the other goes.
         with suppress(FileNotFoundError):
-            plain = _open_plain(segment.path(RECORDS))
+            plain = open_plain(segment.path(RECORDS))
     if plain is not None:
         with plain:
             yield plain
@@ -107,7 +107,7 @@ def open_records(segment: Segment) -> Iterator[IO[bytes]]:
             "a packed segment needs the package zstandard; or unpack it with `zstd -d`"
         ) from None
     with (
-        _open_plain(segment.path(PACKED)) as file,
+        open_plain(segment.path(PACKED)) as file,
         zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as unpacked,
     ):
         try:
@@ -149,7 +149,7 @@ def skip(file: IO[bytes], size_bytes: int) -> None:
 
 def read_seal(segment: Segment) -> Seal:
     """Where it ends; `BadSegment` if that cannot be read."""
-    with _open_plain(segment.path(SEAL)) as file:
+    with open_plain(segment.path(SEAL)) as file:
         text = file.read(_MOST_SEAL_BYTES + 1)
     try:
         told = json.loads(text)
@@ -166,7 +166,7 @@ def read_seal(segment: Segment) -> Seal:
 
 def read_notes(path: str) -> list[bytes]:
     """The signed notes in a file of checkpoints."""
-    with _open_plain(path) as file:
+    with open_plain(path) as file:
         return find_notes(file.read(_MOST_CHECKPOINTS_BYTES))
 
 
@@ -175,7 +175,8 @@ def find_notes(data: bytes) -> list[bytes]:
     return _NOTE.findall(data)
 
 
-def _open_plain(path: str) -> IO[bytes]:
+def open_plain(path: str) -> IO[bytes]:
+    """A file of the log, for reading; a planted one neither leads elsewhere nor makes us wait."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -207,11 +207,12 @@ class Writer:
     def _end(self) -> Tail:
         """(1), (2): the end of the log, mended if need be."""
         while True:
+            is_there = True
             try:
                 status = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
             except FileNotFoundError:
                 # Packed by another process, after it was sealed; our open file tells.
-                status = os.fstat(self._file)
+                status, is_there = os.fstat(self._file), False
             else:
                 files.check_private(status)
                 if (status.st_ino, status.st_dev) != self._identity:
@@ -220,7 +221,7 @@ class Writer:
             if tail is None or status.st_size != tail.size_bytes:
                 tail = self._look(status.st_size)
             if tail.kind != _SEALED:
-                if status.st_nlink == 0:
+                if not is_there:
                     raise altered("the growing segment of the audit log is gone")
                 return tail
             try:

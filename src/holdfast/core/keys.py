@@ -81,7 +81,8 @@ def make_key(path: str, name: str) -> SigningKey:
     directory = os.path.dirname(path)
     draft = f"{path}.{secrets.token_hex(8)}"
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
         descriptor = os.open(
             draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )

@@ -13,8 +13,6 @@ or a cancellation leaves as an exception, and the leases are given back then, to
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,8 +22,6 @@ import anyio
 
 from holdfast.core.errors import AuditFailed, BadInput, HoldfastError, SandboxFailed
 from holdfast.core.events import Event, EventKind
-from holdfast.core.files import Transfer
-from holdfast.core.limits import LimitName
 from holdfast.core.ports import (
     AuditPort,
     GovernorPort,
@@ -48,16 +44,11 @@ from holdfast.core.types import (
     Outcome,
     OutputSink,
     ProcessOperation,
-    RunCode,
-    RunCommand,
-    RunResult,
     Status,
 )
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.runtime.bounds import Bounds, check_room
-
-_EXIT_WALL = 124
-_EXIT_KILLED = 137
+from holdfast.runtime.outcomes import decided, ended, intent, outcome_of, summary
 
 
 class Traffic:
@@ -122,14 +113,14 @@ class Runtime:
                     reason=f"nobody could be asked: {decision.reason}",
                 )
             if decision.verdict is not Verdict.ALLOW:
-                audit_id = await self._record(action, EventKind.DENIAL, _decided(decision))
+                audit_id = await self._record(action, EventKind.DENIAL, decided(decision))
                 error = ErrorInfo("HF-DENIED", decision.reason, "Change the policy to allow it.")
-                return _ended(action, Status.DENIED, decision, findings, audit_id, error)
+                return ended(action, Status.DENIED, decision, findings, audit_id, error)
             # (6) Skills are verified now, so that the record names what the cell will hold (SKL-1).
             # Durable before the effect, or there is no effect (AUD-1).
             skills = await self._verified(action)
             audit_id = await self._record(
-                action, EventKind.INTENT, _intent(action, decision, skills)
+                action, EventKind.INTENT, intent(action, decision, skills)
             )
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
@@ -148,9 +139,9 @@ class Runtime:
             raise
         # (10) The outcome; every lease was given back on the way out of `_carry_out`.
         try:
-            await self._record(action, EventKind.OUTCOME, _summary(outcome))
+            await self._record(action, EventKind.OUTCOME, summary(outcome))
         except AuditFailed as error:
-            return _ended(action, Status.ERROR, decision, findings, audit_id, ErrorInfo.of(error))
+            return ended(action, Status.ERROR, decision, findings, audit_id, ErrorInfo.of(error))
         return replace(outcome, findings=(*findings, *outcome.findings))
 
     async def _carry_out(
@@ -185,7 +176,7 @@ class Runtime:
         if isinstance(action.want, ProcessOperation):
             # (8) What it is about has its place already. (9) What it brings back is untrusted.
             result = self.guard.clean(action, await self.sandbox.steer(action))
-            return _outcome(action, decision, audit_id, result, None)
+            return outcome_of(action, decision, audit_id, result, None)
         # (7) Given back in any case, cancellation included: both are context managers.
         async with (
             self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
@@ -208,7 +199,7 @@ class Runtime:
             # (9) What comes back is untrusted.
             result = self.guard.clean(action, result)
             result = replace(result, findings=(*result.findings, *settled))
-            return _outcome(action, decision, audit_id, result, workspace.id)
+            return outcome_of(action, decision, audit_id, result, workspace.id)
 
     async def _verified(self, action: Action) -> tuple[Skill, ...]:
         if not action.skills:
@@ -258,7 +249,7 @@ class Runtime:
         }
         if not isinstance(error, AuditFailed):
             audit_id = self._record_quietly(action, body) or audit_id
-        return _ended(action, Status.ERROR, decision, findings, audit_id, ErrorInfo.of(error))
+        return ended(action, Status.ERROR, decision, findings, audit_id, ErrorInfo.of(error))
 
     async def _record(self, action: Action, kind: EventKind, body: dict[str, Json]) -> str:
         event = _event(action, kind, body)
@@ -307,125 +298,3 @@ def _host_failure(error: OSError) -> SandboxFailed:
         code="HF-HOST",
         detail=str(error),
     )
-
-
-def _ended(
-    action: Action,
-    status: Status,
-    decision: Decision,
-    findings: Sequence[Finding],
-    audit_id: str,
-    error: ErrorInfo,
-) -> Outcome:
-    return Outcome(
-        status=status,
-        action_id=action.id,
-        decision=decision,
-        findings=tuple(findings),
-        audit_id=audit_id,
-        error=error,
-    )
-
-
-def _outcome(
-    action: Action,
-    decision: Decision,
-    audit_id: str,
-    result: RunResult,
-    workspace_id: str | None,
-) -> Outcome:
-    if result.limit is not None:
-        status = Status.LIMIT
-    else:
-        # What goes on, or was only asked about, has no exit code and has not failed.
-        status = Status.OK if not result.exit_code else Status.FAILED
-    return Outcome(
-        status=status,
-        action_id=action.id,
-        decision=decision,
-        exit_code=_exit_code(result),
-        stdout=result.stdout.decode("utf-8", "replace"),
-        stderr=result.stderr.decode("utf-8", "replace"),
-        stdout_bytes=result.stdout,
-        stderr_bytes=result.stderr,
-        truncated=result.truncated,
-        limit=result.limit,
-        value=result.value,
-        text=result.text,
-        results=result.results,
-        code_error=result.code_error,
-        usage=result.usage,
-        findings=result.findings,
-        audit_id=audit_id,
-        workspace_id=workspace_id,
-        sandbox_path=result.path,
-        state=result.state,
-        payload=result.payload,
-    )
-
-
-def _exit_code(result: RunResult) -> int | None:
-    """The program's own; a run that a limit ended never looks like a success."""
-    if result.limit is LimitName.WALL:
-        return _EXIT_WALL
-    if result.limit is LimitName.MEMORY:
-        return _EXIT_KILLED
-    if result.limit is not None and not result.exit_code:
-        return _EXIT_KILLED
-    return result.exit_code
-
-
-def _decided(decision: Decision) -> dict[str, Json]:
-    return {**decision.to_json(), "source": decision.source}
-
-
-def _intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
-    """What is going to be done. Names of variables, never their values; code by digest."""
-    # What is asked for comes first and with a digest: where the record must be cut, a flood of
-    # other names does not push it out.
-    body: dict[str, Json] = {}
-    match action.want:
-        case RunCommand(argv) as command:
-            words = "\0".join(argv).encode("utf-8", "surrogateescape")
-            body |= {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
-            body |= {"cwd": command.cwd, "background": command.background}
-        case CallTool() as call:
-            arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
-            body |= {"tool": call.name, "arguments": arguments, "parent": call.parent}
-        case ProcessOperation() as operation:
-            body |= {"process": operation.name, "id": operation.process}
-            body |= {"signal": operation.number, "data_bytes": len(operation.data)}
-        case RunCode(language, code):
-            body |= {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
-            body["code"] = code.decode("utf-8", "replace")
-        case FileOperation() as operation:
-            body |= {"file": operation.name, "path": operation.path, "target": operation.target}
-            # How long a stream is can be told only when it has ended: it is in the outcome.
-            body["content_bytes"] = None if operation.source is not None else len(operation.content)
-    workspace = action.workspace
-    return {
-        "decision": _decided(decision),
-        **body,
-        **({"skills": {skill.name: skill.digest for skill in skills}} if skills else {}),
-        "workspace": {"mode": workspace.mode.value, "directory": workspace.directory},
-        "stdin_bytes": None if action.stdin is None else len(action.stdin),
-        "env_names": sorted({*action.env, *action.brief}),
-    }
-
-
-def _summary(outcome: Outcome) -> dict[str, Json]:
-    transfer = outcome.payload.to_json() if isinstance(outcome.payload, Transfer) else None
-    return {
-        "status": outcome.status.value,
-        "exit_code": outcome.exit_code,
-        "limit": outcome.limit.value if outcome.limit else None,
-        "usage": outcome.usage.to_json(),
-        "stdout_sha256": hashlib.sha256(outcome.stdout_bytes).hexdigest(),
-        "stderr_sha256": hashlib.sha256(outcome.stderr_bytes).hexdigest(),
-        "stdout_bytes": len(outcome.stdout_bytes),
-        "stderr_bytes": len(outcome.stderr_bytes),
-        "findings": [dict(finding.to_json()) for finding in outcome.findings],
-        "workspace_id": outcome.workspace_id,
-        "sandbox_path": outcome.sandbox_path,
-        **({"transfer": transfer} if transfer else {}),
-    }

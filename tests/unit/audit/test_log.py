@@ -1,71 +1,56 @@
-"""Every acknowledged event is in the record, whatever dies, fills up or was planted (AUD-1)."""
+"""Every acknowledged event is in the record: threads, tasks, processes, forks, kills (AUD-1, AUD-3)."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import re
-import resource
-import shutil
-import stat
+import random
+import signal
 import subprocess
 import sys
 import threading
+import time
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+import anyio
 import pytest
+from unit.audit.audit_logs import (
+    NEVER,
+    all_records,
+    event,
+    forked,
+    records_path,
+    sign,
+    trusted,
+)
 
+from holdfast.audit import files
 from holdfast.audit import log as log_module
-from holdfast.audit import verify as verify_module
+from holdfast.audit import writer as writer_module
+from holdfast.audit.keeping import keep
 from holdfast.audit.log import AuditLog
-from holdfast.audit.verify import VerifyReport, read, verify
-from holdfast.core.errors import AuditFailed, ConfigError
+from holdfast.audit.settings import LogSettings
+from holdfast.audit.verify import verify
+from holdfast.core.errors import AuditFailed, ConfigError, HoldfastError
 from holdfast.core.events import Event, EventKind
-from holdfast.core.types import check_id
 
-MUST_WORK = os.environ.get("HOLDFAST_MUST_WORK") == "1"
+forks = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 
 WRITER = """
 import sys
 from holdfast.audit.log import AuditLog
+from holdfast.audit.settings import LogSettings
 from holdfast.core.events import Event, EventKind
-log = AuditLog.open(sys.argv[1])
+sys.stdin.readline()
+settings = LogSettings(segment_bytes=int(sys.argv[3]), checkpoint_events=20, checkpoint_s=0.01)
+log = AuditLog.open(sys.argv[1], settings=settings)
 for number in range(int(sys.argv[2])):
     print(log.write(Event(EventKind.OUTCOME, "act_w", "ann", "cli", {"n": number})), flush=True)
+log.close()
 """
-
-# Fills the disk, shows that the log is whole, then that it goes on once there is room again.
-FILLER = """
-import os, sys
-from holdfast.audit.log import AuditLog
-from holdfast.audit.verify import verify
-from holdfast.core.errors import AuditFailed
-from holdfast.core.events import Event, EventKind
-folder = sys.argv[1]
-event = Event(EventKind.INTENT, "act_f", "ann", "cli", {"text": "x" * 3000})
-log = AuditLog.open(folder + "/audit")
-ballast = os.open(folder + "/ballast", os.O_CREAT | os.O_RDWR)
-os.pwrite(ballast, b"x" * 32768, 0)
-written = 0
-try:
-    while True:
-        log.write(event)
-        written += 1
-except AuditFailed as error:
-    print(error.code, error.detail)
-report = verify(folder + "/audit")
-print(report.ok, report.records == written > 0)
-os.ftruncate(ballast, 0)
-log.write(event)
-print(log.verify().records - written)
-"""
-
-
-def event(number: int = 0, **body) -> Event:
-    return Event(EventKind.INTENT, f"act_{number}", "ann", "sdk", {"n": number, **body})
 
 
 @pytest.fixture
@@ -74,423 +59,614 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def path(folder):
-    return folder / "audit.jsonl"
-
-
-@pytest.fixture
 def log(folder):
-    with AuditLog.open(str(folder)) as opened:
+    with AuditLog.open(str(folder), settings=NEVER) as opened:
         yield opened
-
-
-def sound(records: int) -> VerifyReport:
-    return VerifyReport(True, records, None, "")
 
 
 def refused(work) -> tuple[str, str]:
     with pytest.raises(AuditFailed) as caught:
         work()
-    assert caught.value.mend
-    assert "/" not in caught.value.message
     return caught.value.code, caught.value.detail
 
 
-@pytest.mark.requirement("AUD-1")
-def test_record_holds_the_event_and_its_place(log, path, folder):
-    event_id = log.write(event(7, text="hi"))
-    line = path.read_bytes()
-    record = json.loads(line)
-    assert check_id(event_id).startswith("evt_")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", record.pop("time"))
-    assert re.fullmatch(r"[0-9a-f]{64}", record.pop("hash"))
-    assert record == {
-        "v": 1,
-        "seq": 1,
-        "id": event_id,
-        "kind": "intent",
-        "action_id": "act_7",
-        "principal": "ann",
-        "interface": "sdk",
-        "body": {"n": 7, "text": "hi"},
-        "prev": "0" * 64,
-    }
-    log.write(event(8))
-    second = path.read_bytes().splitlines()[1]
-    assert json.loads(second)["prev"] == sha256(line[:-1]).hexdigest()
-    assert (json.loads(second)["seq"], log.verify()) == (2, sound(2))
+def ids_in(folder: Path) -> list[str]:
+    return [each["id"] for each in all_records(folder)]
 
 
-def test_files_are_private_and_not_inherited(log, path, folder):
-    log.write(event())
-    modes = [stat.S_IMODE(item.stat().st_mode) for item in (folder, path)]
-    assert modes == [0o700, 0o600]
-    assert [os.get_inheritable(number) for number in (log._file, log._descriptor)] == [False, False]
-
-
-def test_reopened_log_goes_on_where_it_ended(folder):
-    for number in range(3):
-        with AuditLog.open(str(folder)) as log:
-            log.write(event(number))
-    assert verify(str(folder)) == sound(3)
-
-
-@pytest.mark.requirement("AUD-1")
-def test_event_is_flushed_before_it_is_acknowledged(log, path, monkeypatch):
-    log.write(event(0))
-    flushed = []
-    real = os.fdatasync
-
-    def record_size(file):
-        real(file)
-        flushed.append(os.fstat(file).st_size)
-
-    monkeypatch.setattr(log_module.os, "fdatasync", record_size)
-    log.write(event(1))
-    assert flushed == [path.stat().st_size]
-
-
-@pytest.mark.requirement("AUD-1")
-def test_threads_and_processes_write_one_chain(log, folder):
-    argv = [sys.executable, "-c", WRITER, str(folder), "40"]
-    writers = [subprocess.Popen(argv, stdout=subprocess.PIPE) for _ in range(3)]
-    ids: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: ids.extend([log.write(event(n)) for n in range(40)]))
-        for _ in range(3)
-    ]
+def run_threads(work, count: int) -> None:
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for writer in writers:
-        ids += writer.communicate()[0].decode().split()
-        assert writer.returncode == 0
-    assert log.verify() == sound(240)
-    assert sorted(record["id"] for record in read(str(folder))) == sorted(ids)
 
 
-def test_several_logs_of_one_process_write_one_chain(log, folder):
-    with AuditLog.open(str(folder)) as other:
-        for number in range(10):
-            (log, other)[number % 2].write(event(number))
-    assert log.verify() == sound(10)
+class Flushes:
+    """Counts them, and makes each of them slow enough for others to gather behind it."""
+
+    def __init__(self, monkeypatch, delay_s: float = 0.005) -> None:
+        self.sizes: list[int] = []
+        real = os.fdatasync
+
+        def flush(file):
+            time.sleep(delay_s)
+            real(file)
+            self.sizes.append(os.fstat(file).st_size)
+
+        monkeypatch.setattr(writer_module.os, "fdatasync", flush)
 
 
-@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
-def test_forked_child_does_not_share_the_lock(log, folder):
-    log.write(event())
-    inside, go_on = threading.Event(), threading.Event()
-
-    def hold():
-        with log._turn():
-            inside.set()
-            go_on.wait()
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    inside.wait()
-    child = os.fork()
-    if child == 0:
-        exit_code = 1
-        try:
-            log.write(event(1))
-            exit_code = 0
-        finally:
-            os._exit(exit_code)  # never back into the test run
-    go_on.set()
-    holder.join()
-    log.write(event(2))
-    assert os.waitpid(child, 0)[1] == 0
-    assert log.verify() == sound(3)
-
-
-@pytest.mark.requirement("AUD-1", "AUD-3")
-def test_killed_writer_loses_no_acknowledged_event(folder):
-    acknowledged: list[str] = []
-    for round_number in range(6):
-        argv = [sys.executable, "-c", WRITER, str(folder), "1000000"]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE) as writer:
-            count = 3 + 7 * round_number
-            acknowledged += [writer.stdout.readline().decode().strip() for _ in range(count)]
-            writer.kill()
-            acknowledged += writer.stdout.read().decode().split("\n")[:-1]
-    with AuditLog.open(str(folder)) as log:
-        assert log.verify().ok
-    written = {record["id"] for record in read(str(folder))}
-    assert (len(acknowledged) >= 123, set(acknowledged) - written) == (True, set())
-
-
-@pytest.mark.requirement("AUD-3")
-@pytest.mark.parametrize(
-    "torn", [b'{"action_id":"act', b"{", b"\0" * 700, b"\0" * 700 + b"\n", b"\n", b"x" * 200_000]
-)
-@pytest.mark.parametrize("before", [0, 1, 3])
-def test_torn_end_is_cut_and_the_cut_is_recorded(folder, path, torn, before):
-    with AuditLog.open(str(folder)) as log:
-        for number in range(before):
-            log.write(event(number))
-    whole = path.read_bytes()
-    path.write_bytes(whole + torn)
-    with AuditLog.open(str(folder)) as log:
-        log.write(event(9))
-        assert log.verify() == sound(before + 2)
-    assert path.read_bytes().startswith(whole)
-    recovery = list(read(str(folder)))[before]
-    assert (recovery["kind"], recovery["body"]) == (
-        "recovery",
-        {"cut_bytes": len(torn), "cut_sha256": sha256(torn).hexdigest()},
-    )
-
-
-@pytest.mark.requirement("AUD-3")
-def test_end_torn_by_another_process_is_mended_by_the_next_write(log, path):
-    log.write(event(0))
-    with path.open("ab") as file:
-        file.write(b'{"half')
-    log.write(event(1))
-    kinds = [record["kind"] for record in read(str(path.parent))]
-    assert (kinds, log.verify()) == (["intent", "recovery", "intent"], sound(3))
-
-
-@pytest.mark.requirement("AUD-3")
-def test_record_cut_anywhere_is_recovered(folder, path):
-    with AuditLog.open(str(folder)) as log:
-        log.write(event(0))
-        log.write(event(1))
-    whole = path.read_bytes()
-    first = whole.index(b"\n") + 1
-    for end in range(first, len(whole), 37):
-        path.write_bytes(whole[:end])
-        with AuditLog.open(str(folder)) as log:
-            assert log.verify() == sound(1 if end == first else 2)
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda data: data.replace(b'"n":1', b'"n":2'),
-        lambda data: data + b"x\ny\n",
-        lambda data: data + b"x\ny",
-        lambda data: data + b"{}\n",
-        lambda data: data + b"x" * 300_000,
-    ],
-)
-def test_altered_end_is_refused_and_kept_as_evidence(folder, path, spoil):
-    with AuditLog.open(str(folder)) as log:
-        log.write(event(0))
-        log.write(event(1))
-    spoilt = spoil(path.read_bytes())
-    path.write_bytes(spoilt)
-    assert refused(lambda: AuditLog.open(str(folder))) == ("HF-AUDIT-ALTERED", "")
-    assert path.read_bytes() == spoilt
-
-
-def test_running_writer_does_not_build_upon_a_foreign_record(log, path):
-    log.write(event(0))
-    with path.open("ab") as file:
-        file.write(b"{}\n")
-    assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-ALTERED", "")
-
-
-def test_records_cut_off_behind_a_running_writer_are_noticed(log, path):
-    log.write(event(0))
-    kept = path.read_bytes()
-    log.write(event(1))
-    os.truncate(path, len(kept))
-    assert refused(lambda: log.write(event(2))) == ("HF-AUDIT-ALTERED", "")
-    assert path.read_bytes() == kept
-
-
-@pytest.mark.parametrize("way", ["rename", "unlink"])
-def test_log_moved_away_is_begun_anew(log, path, tmp_path, way):
-    log.write(event(0))
-    if way == "rename":
-        path.rename(tmp_path / "old.jsonl")
-    else:
-        path.unlink()
-    log.write(event(1))
-    log.write(event(2))
-    assert log.verify() == sound(2)
+# --- threads and tasks
 
 
 @pytest.mark.requirement("AUD-1")
-def test_file_size_limit_refuses_and_leaves_nothing_half_made(folder):
-    def limit_file_size():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 80_000))
+def test_threads_share_flushes_and_every_id_is_there_when_it_is_told(log, folder, monkeypatch):
+    flushes = Flushes(monkeypatch)
+    path, ids, missing = records_path(folder), [], []
 
-    # The ballast gives no room back under this limit, so the last step fails again.
-    argv = [sys.executable, "-c", FILLER, str(folder)]
-    folder.mkdir(mode=0o700)
-    ended = subprocess.run(
-        argv, preexec_fn=limit_file_size, capture_output=True, text=True, check=False
-    )
-    assert ended.stdout.split() == ["HF-AUDIT-FAILED", "ENOSPC", "True", "True"], ended.stderr
-    assert ended.stderr.splitlines()[-1].startswith("holdfast.core.errors.AuditFailed")
-    assert verify(str(folder / "audit")).ok
+    def work(number):
+        for turn in range(4):
+            event_id = log.write(event(number, turn=turn))
+            flushed = flushes.sizes[-1]
+            if event_id.encode() not in path.read_bytes()[:flushed]:
+                missing.append(event_id)
+            ids.append(event_id)
 
-
-@pytest.mark.requirement("AUD-1")
-def test_full_disk_refuses_then_goes_on_when_there_is_room(tmp_path):
-    mount = 'mount -t tmpfs -o size=128k,mode=700 none "$1" && exec "$2" -c "$3" "$1"'
-    flags = ["--mount"] if os.geteuid() == 0 else ["--mount", "--map-root-user"]
-    inner = ["sh", "-c", mount, "sh", str(tmp_path), sys.executable, FILLER]
-    can = shutil.which("unshare") and not subprocess.call(
-        ["unshare", *flags, "sh", "-c", 'mount -t tmpfs none "$1"', "sh", str(tmp_path)],
-        stderr=subprocess.DEVNULL,
-    )
-    if not can and not MUST_WORK:
-        pytest.skip("this host lets nobody mount a small disk")
-    ended = subprocess.run(["unshare", *flags, *inner], capture_output=True, text=True, check=False)
-    assert (ended.stdout.split(), ended.stderr) == (
-        ["HF-AUDIT-FAILED", "ENOSPC", "True", "True", "1"],
-        "",
-    )
+    run_threads(work, 64)
+    assert missing == []
+    assert sorted(ids) == sorted(ids_in(folder)[1:])
+    assert len(flushes.sizes) < 64, "256 events"
+    assert log.verify().ok
 
 
 @pytest.mark.requirement("AUD-1")
-@pytest.mark.parametrize("step", ["write", "fdatasync"])
-def test_failed_step_takes_the_record_back(log, path, monkeypatch, step):
-    log.write(event(0))
-    before = path.read_bytes()
+def test_tasks_share_flushes_and_every_id_is_there_when_it_is_told(log, folder, monkeypatch):
+    flushes = Flushes(monkeypatch)
+    path, ids, missing = records_path(folder), [], []
 
-    def fail(*arguments):
+    async def work(number):
+        for turn in range(4):
+            event_id = await log.record(event(number, turn=turn))
+            if event_id.encode() not in path.read_bytes()[: flushes.sizes[-1]]:
+                missing.append(event_id)
+            ids.append(event_id)
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            for number in range(64):
+                group.start_soon(work, number)
+
+    anyio.run(main)
+    assert missing == []
+    assert sorted(ids) == sorted(ids_in(folder)[1:])
+    assert len(flushes.sizes) <= 12, "256 events"
+    assert log.verify().ok
+
+
+def test_tasks_and_threads_and_loops_write_one_log(log, folder):
+    ids = []
+
+    async def main():
+        async def work(number):
+            ids.append(await log.record(event(number)))
+
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(work, number)
+
+    def one(number):
+        if number % 2:
+            anyio.run(main)
+        else:
+            ids.extend(log.write(event(n)) for n in range(20))
+
+    run_threads(one, 6)
+    assert sorted(ids) == sorted(ids_in(folder)[1:])
+    assert log.verify().ok
+
+
+def test_order_of_one_writer_is_kept(log, folder):
+    ids = {}
+
+    def work(number):
+        ids[number] = [log.write(event(number)) for _ in range(20)]
+
+    run_threads(work, 4)
+    written = ids_in(folder)
+    for mine in ids.values():
+        places = [written.index(each) for each in mine]
+        assert places == sorted(places)
+
+
+@pytest.mark.requirement("AUD-1")
+def test_failed_flush_is_told_to_everybody_who_waited_for_it(log, folder, monkeypatch):
+    before, told = records_path(folder).read_bytes(), []
+
+    def fail(file):
+        time.sleep(0.02)
         raise OSError(errno.EIO, "broken disk")
 
+    def work(number):
+        told.append(refused(lambda: log.write(event(number))))
+
     with monkeypatch.context() as patch:
-        patch.setattr(log_module.os, step, fail)
-        assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "EIO")
-    assert path.read_bytes() == before
-    log.write(event(2))
-    assert [record["action_id"] for record in read(str(path.parent))] == ["act_0", "act_2"]
-    assert log.verify() == sound(2)
+        patch.setattr(writer_module.os, "fdatasync", fail)
+        run_threads(work, 16)
+    assert told == [("HF-AUDIT-FAILED", "EIO")] * 16
+    assert records_path(folder).read_bytes() == before
+    log.write(event(99))
+    assert log.verify().ok
 
 
-def test_short_write_takes_the_record_back(log, path, monkeypatch):
+def test_task_that_is_cancelled_takes_nobody_with_it(log, folder, monkeypatch):
+    Flushes(monkeypatch, delay_s=0.05)
+    ids = []
+
+    async def work(number):
+        ids.append(await log.record(event(number)))
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            group.start_soon(work, 0)
+            with anyio.move_on_after(0.01):
+                async with anyio.create_task_group() as doomed:
+                    doomed.start_soon(work, 1)
+                    doomed.start_soon(work, 2)
+            for number in range(3, 8):
+                group.start_soon(work, number)
+
+    anyio.run(main)
+    assert set(ids) <= set(ids_in(folder))
+    assert len(ids) >= 6
+    assert log.verify().ok
+
+
+class Interrupt(BaseException):
+    """As a signal handler raises one."""
+
+
+def test_interrupt_in_the_flush_leaves_a_good_log(log, monkeypatch):
     log.write(event(0))
-    before, real = path.read_bytes(), os.write
-    with monkeypatch.context() as patch:
-        patch.setattr(log_module.os, "write", lambda file, data: real(file, data[:10]))
-        assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "ENOSPC")
-    assert path.read_bytes() == before
-
-
-def test_interrupt_before_the_flush_takes_the_record_back(log, path, monkeypatch):
-    log.write(event(0))
-    before = path.read_bytes()
 
     def interrupt(file):
         monkeypatch.undo()
-        raise KeyboardInterrupt
+        raise Interrupt
 
-    monkeypatch.setattr(log_module.os, "fdatasync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(writer_module.os, "fdatasync", interrupt)
+    with pytest.raises(Interrupt):
         log.write(event(1))
-    assert path.read_bytes() == before
     log.write(event(2))
-    assert log.verify() == sound(2)
+    assert log.verify().ok
 
 
-def plant_symlink(path: Path, other: Path) -> None:
-    path.symlink_to(other)
+def test_interrupt_while_waiting_does_not_stop_the_others(log, folder, monkeypatch):
+    """Ctrl-C in the main thread, while another one writes: the turn must go on to the next."""
+    in_flush, go_on = threading.Event(), threading.Event()
+    real = os.fdatasync
+
+    def flush(file):
+        in_flush.set()
+        go_on.wait(5)
+        real(file)
+
+    monkeypatch.setattr(writer_module.os, "fdatasync", flush)
+    first = threading.Thread(target=log.write, args=(event(0),))
+    first.start()
+    in_flush.wait(5)
+    ids: list[str] = []
+    late = threading.Thread(target=lambda: ids.append(log.write(event(2))))
+
+    def interrupt(number, frame):
+        late.start()
+        while not any(each.fields["action_id"] == "act_2" for each in log._threads.waiting):
+            time.sleep(0.001)
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(Interrupt):
+            log.write(event(1))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    go_on.set()
+    first.join(5)
+    late.join(5)
+    assert ids == ids_in(folder)[-1:]
+    log.write(event(3))
+    assert log.verify().ok
 
 
-def plant_hard_link(path: Path, other: Path) -> None:
-    path.hardlink_to(other)
+@pytest.mark.parametrize("is_next", [False, True])
+def test_whoever_leaves_the_line_hands_the_turn_on(log, is_next):
+    line = log._threads
+    drafts = [log_module._Waiting(event(number), 4096) for number in range(3)]
+    for draft in drafts:
+        draft.news = threading.Lock()
+        draft.news.acquire()
+        line.join(draft)
+    line.batch()  # somebody writes; these come meanwhile
+    line.waiting = drafts[1:]
+    if is_next:
+        assert line.next() is drafts[1]
+    log._leave(drafts[1])
+    assert (line.waiting, drafts[2].is_next, drafts[2].news.locked()) == (
+        drafts[2:],
+        is_next,
+        not is_next,
+    )
+    log._reset()
 
 
-def plant_fifo(path: Path, other: Path) -> None:
-    os.mkfifo(path, 0o600)
+def test_line_that_does_not_move_is_refused_after_a_while(log, folder, monkeypatch):
+    monkeypatch.setattr(log_module, "_PATIENCE_S", 0.05)
+    assert log._turn.acquire()
+    told = []
+    run_threads(lambda number: told.append(refused(lambda: log.write(event(number)))), 4)
+    log._turn.release()
+    assert told == [("HF-AUDIT-FAILED", "ETIMEDOUT")] * 4
+    log.write(event(9))
+    assert log.verify().records == 2
 
 
-def plant_folder(path: Path, other: Path) -> None:
-    path.mkdir()
+# --- processes
 
 
-def plant_readable(path: Path, other: Path) -> None:
-    path.touch()
-    path.chmod(0o644)
-
-
-PLANTS = [plant_symlink, plant_hard_link, plant_fifo, plant_folder, plant_readable]
+def start(folder: Path, count: int, segment_bytes: int = 64 * 1024 * 1024) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), str(count), str(segment_bytes)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 @pytest.mark.requirement("AUD-1")
-@pytest.mark.parametrize("plant", PLANTS)
-def test_planted_log_is_refused_when_opened(folder, path, tmp_path, plant):
-    other = tmp_path / "precious"
-    other.write_text("precious")
-    folder.mkdir(mode=0o700)
-    plant(path, other)
-    assert refused(lambda: AuditLog.open(str(folder)))[0] == "HF-AUDIT-FAILED"
-    assert other.read_text() == "precious"
+@pytest.mark.parametrize("segment_bytes", [4000, 64 * 1024 * 1024])
+def test_processes_that_begin_at_once_write_one_log(folder, segment_bytes):
+    writers = [start(folder, 40, segment_bytes) for _ in range(4)]
+    for writer in writers:
+        writer.stdin.write(b"go\n")
+        writer.stdin.flush()
+    ids: list[str] = []
+    for writer in writers:
+        out, err = writer.communicate(timeout=60)
+        assert (writer.returncode, err) == (0, b"")
+        ids += out.decode().split()
+    report = verify(str(folder), trusted(folder))
+    records = all_records(folder)
+    assert (report.ok, report.records, report.reason) == (True, len(records), "")
+    assert sorted(ids) == sorted(each["id"] for each in records if each["kind"] == "outcome")
+    assert [each["kind"] for each in records].count("begin") == 1
+    assert [each["seq"] for each in records] == list(range(1, len(records) + 1))
+
+
+def test_several_logs_of_one_process_write_one_log(log, folder):
+    with AuditLog.open(str(folder), settings=NEVER) as other:
+        ids = [(log, other)[number % 2].write(event(number)) for number in range(10)]
+    assert (ids_in(folder)[1:], log.verify().ok) == (ids, True)
+
+
+def test_checking_while_others_write_raises_no_false_alarm(folder):
+    settings = LogSettings(segment_bytes=20_000, checkpoint_events=10, checkpoint_s=0.005)
+    with AuditLog.open(str(folder), settings=settings) as log:
+        done = threading.Event()
+
+        def work():
+            number = 0
+            while not done.is_set():
+                log.write(event(number, text="x" * 500))
+                number += 1
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            until = time.monotonic() + 2.0
+            while time.monotonic() < until:
+                report = verify(str(folder), trusted(folder))
+                assert (report.ok, report.reason) == (True, "")
+        finally:
+            done.set()
+            thread.join()
 
 
 @pytest.mark.requirement("AUD-1")
-@pytest.mark.parametrize("plant", PLANTS)
-def test_log_replaced_by_a_plant_is_refused_when_written(log, path, tmp_path, plant):
-    other = tmp_path / "precious"
-    other.write_text("precious")
+@forks
+def test_fork_in_the_middle_lets_both_go_on(log, folder):
     log.write(event(0))
-    path.unlink()
-    plant(path, other)
-    assert refused(lambda: log.write(event(1)))[0] == "HF-AUDIT-FAILED"
-    assert other.read_text() == "precious"
+    stop, ids = threading.Event(), []
+
+    def work():
+        while not stop.is_set():
+            ids.append(log.write(event(1)))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    children = []
+    for _ in range(6):
+        out, into = os.pipe()
+
+        def child(into=into):
+            for number in range(5):
+                os.write(into, log.write(event(number)).encode() + b"\n")
+
+        children.append((forked(child), out))
+        os.close(into)
+        time.sleep(0.01)
+    for pid, out in children:
+        assert os.waitpid(pid, 0)[1] == 0
+        with os.fdopen(out) as file:
+            told = file.read().split()
+        assert len(told) == 5
+        ids += told
+    stop.set()
+    for thread in threads:
+        thread.join()
+    written = ids_in(folder)
+    assert set(ids) <= set(written)
+    assert len(set(written)) == len(written)
+    assert log.verify().ok
 
 
-def test_folder_open_to_others_is_refused(folder):
-    folder.mkdir()
-    folder.chmod(0o755)
-    assert refused(lambda: AuditLog.open(str(folder))) == ("HF-AUDIT-FAILED", "EPERM")
+@forks
+def test_forked_child_does_not_share_the_locks(log, folder):
+    log.write(event())
+    with log._turn, log._guard, log.notary._mutex, files.locked(log._writer._lock_file):
+
+        def work():
+            assert log._turn.acquire(blocking=False)
+            log._turn.release()
+            assert log._guard.acquire(blocking=False)
+            log._guard.release()
+            assert log.notary._mutex.acquire(blocking=False)
+            try:
+                fcntl.flock(log._writer._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # as another process should find it
+            os._exit(3)
+
+        assert os.waitpid(forked(work), 0)[1] == 0
 
 
-def test_symlink_as_folder_is_refused(folder, tmp_path):
-    folder.symlink_to(tmp_path)
-    assert refused(lambda: AuditLog.open(str(folder)))[0] == "HF-AUDIT-FAILED"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
-def test_log_of_another_user_is_refused(log, path):
+@forks
+def test_child_forked_while_the_log_is_signed_keeps_nobody_from_signing(log, monkeypatch):
     log.write(event(0))
-    os.chown(path, 65534, 65534)
-    assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "EPERM")
+    out, into = os.pipe()
+    children = []
+
+    def see(*_):
+        children.append(forked(lambda: os.read(out, 1)))
+
+    monkeypatch.setattr(log.notary._witness, "see", see)
+    sign(log)
+    monkeypatch.undo()
+    log.write(event(1))
+    try:
+        assert log.notary.attend(timeout_s=0.2).size == 3
+    finally:
+        os.write(into, b"x")
+        assert os.waitpid(children[0], 0)[1] == 0
+        os.close(out)
+        os.close(into)
 
 
-def test_removed_folder_is_refused(log, folder):
+def test_fork_with_a_folder_that_is_gone_is_quiet_until_something_is_written(log, folder, capfd):
     log.write(event(0))
-    shutil.rmtree(folder)
-    assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "ENOENT")
+    moved = folder.with_name("moved")
+    folder.rename(moved)
+    (moved / "lock").rename(moved / "no-lock")
+
+    def work():
+        assert refused(lambda: log.write(event(1)))[0] == "HF-AUDIT-FAILED"
+
+    assert os.waitpid(forked(work), 0)[1] == 0
+    (moved / "no-lock").rename(moved / "lock")
+    moved.rename(folder)
+    assert capfd.readouterr().err == ""
+
+
+# --- kill -9
+
+
+def hammer(log: AuditLog, into: int, threads: int) -> None:
+    """Write as fast as it can and tell each id once it is acknowledged; never comes back."""
+
+    def work(number):
+        turn = 0
+        while True:
+            size = (turn * 37 + number) % 900
+            event_id = log.write(event(number, text="x" * size))
+            os.write(into, event_id.encode() + b"\n")
+            turn += 1
+
+    for number in range(threads):
+        threading.Thread(target=work, args=(number,), daemon=True).start()
+    signal.pause()
+
+
+def kill_rounds(folder: Path, rounds: int, seed: int) -> dict[str, int]:
+    """Children of a warm parent, each killed after some milliseconds; then all is looked at."""
+    chance = random.Random(seed)
+    settings = LogSettings(segment_bytes=60_000, checkpoint_events=40, checkpoint_s=0.002)
+    AuditLog.open(str(folder), settings=settings).close()  # the key, and all that is imported
+    seen = {"acknowledged": 0, "torn": 0, "rounds": 0}
+    for _ in range(rounds):
+        writers = chance.choice((1, 1, 2))
+        out, into = os.pipe()
+        children = []
+        for _ in range(writers):
+
+            def child():
+                hammer(AuditLog.open(str(folder), settings=settings), into, 3)
+
+            children.append(forked(child))
+        os.close(into)
+        os.set_blocking(out, False)
+        first = time.monotonic() + 5
+        told = b""
+        while not told and time.monotonic() < first:  # alive and writing
+            try:
+                told += os.read(out, 65536)
+            except BlockingIOError:
+                time.sleep(0.0005)
+        time.sleep(chance.uniform(0.001, 0.03))
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            os.waitpid(pid, 0)
+        os.set_blocking(out, True)
+        with os.fdopen(out, "rb") as file:
+            told += file.read()
+        ids = [line.decode() for line in told.split(b"\n")[:-1] if line]
+        growing = max(folder.glob("*.jsonl"))
+        data = growing.read_bytes()
+        is_torn = bool(data) and not data.endswith(b"\n")
+        before = {each["id"] for each in all_records_but_torn(folder)}
+        assert set(ids) <= before, "acknowledged, and not on the disk"
+        with AuditLog.open(str(folder), settings=NEVER) as log:
+            log.write(event(7))
+            report = log.verify()
+            assert (report.ok, report.reason) == (True, "")
+        after = all_records(folder)
+        assert before <= {each["id"] for each in after}, "recovery lost a record"
+        assert [each["seq"] for each in after] == list(range(1, len(after) + 1))
+        recovered = sum(each["kind"] == "recovery" for each in after)
+        assert recovered == seen["torn"] + is_torn
+        seen["torn"] += is_torn
+        seen["acknowledged"] += len(ids)
+        seen["rounds"] += 1
+    return seen
+
+
+def all_records_but_torn(folder: Path) -> list[dict]:
+    growing = max(folder.glob("*.jsonl"))
+    data = growing.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    growing.write_bytes(whole)
+    try:
+        return all_records(folder)
+    finally:
+        growing.write_bytes(data)
+
+
+@pytest.mark.requirement("AUD-1", "AUD-3")
+@forks
+def test_killed_writers_lose_no_acknowledged_event(folder):
+    seen = kill_rounds(folder, 15, seed=1)
+    assert seen["acknowledged"] > 15
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("AUD-1", "AUD-3")
+@forks
+@pytest.mark.parametrize("seed", [2, 3, 4, 5])
+def test_killed_writers_lose_no_acknowledged_event_in_many_rounds(folder, seed):
+    seen = kill_rounds(folder, 60, seed=seed)
+    assert seen["rounds"] == 60
+    assert seen["acknowledged"] > 1000
+
+
+@pytest.mark.requirement("AUD-3")
+@forks
+@pytest.mark.parametrize("step", range(14))
+def test_kill_at_every_step_of_a_new_log_is_mended(folder, step):
+    """Each call that reaches the disk is the last one of a child once."""
+
+    def work():
+        left = step
+
+        def dying(real):
+            def call(*arguments, **named):
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments, **named)
+
+            return call
+
+        for name in ("write", "fdatasync", "fsync", "rename", "pwrite", "link"):
+            setattr(os, name, dying(getattr(os, name)))
+        AuditLog.open(str(folder), settings=NEVER).seal()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert os.waitpid(forked(work), 0)[1] == signal.SIGKILL
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        log.write(event(0))
+        assert log.verify().ok
+        assert log.verify().reason == ""
+
+
+@pytest.mark.requirement("AUD-3")
+@forks
+@pytest.mark.parametrize("step", range(0, 24))
+def test_kill_at_every_step_of_sealing_signing_and_packing_is_mended(folder, step):
+    rule = replace(NEVER, keep_days=0)
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        log.write(event(0))
+
+    def work():
+        left = step
+        log = AuditLog.open(str(folder), settings=NEVER)
+        log.write(event(1))
+
+        def dying(real):
+            def call(*arguments, **named):
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments, **named)
+
+            return call
+
+        for name in ("write", "fdatasync", "fsync", "rename", "pwrite", "unlink"):
+            setattr(os, name, dying(getattr(os, name)))
+        log.seal()
+        log.write(event(2))
+        keep(str(folder), rule, log.write)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert os.waitpid(forked(work), 0)[1] == signal.SIGKILL
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        log.write(event(3))
+        sign(log)
+        keep(str(folder), NEVER, log.write)
+        report = log.verify()
+        assert (report.ok, report.reason) == (True, "")
+    assert {0, 1} <= {each["body"].get("n") for each in all_records(folder)} or report.deleted
+
+
+# --- the rest
 
 
 def test_closed_log_is_refused(log):
     log.close()
     assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "EBADF")
+    assert refused(log._writer.seal) == ("HF-AUDIT-FAILED", "EBADF")
+    with pytest.raises(AuditFailed):
+        anyio.run(log.record, event(1))
+    log.close()
 
 
-def test_log_locked_for_too_long_is_refused(log, path, monkeypatch):
-    monkeypatch.setattr(verify_module, "LOCK_TIMEOUT_S", 0.05)
-    with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "ETIMEDOUT")
-        assert refused(log.verify) == ("HF-AUDIT-FAILED", "ETIMEDOUT")
-    log.write(event(2))
-    assert log.verify() == sound(1)
-
-
-def test_refusals_leak_no_descriptor(folder, path):
-    folder.mkdir(mode=0o700)
-    path.symlink_to("nowhere")
+def test_log_opened_and_closed_leaks_no_descriptor(folder):
+    AuditLog.open(str(folder), settings=NEVER).close()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        refused(lambda: AuditLog.open(str(folder)))
+        with AuditLog.open(str(folder), settings=NEVER) as log:
+            log.write(event(0))
+            log.seal()
+            keep(str(folder), NEVER, log.write)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_long_fields_are_cut_in_the_record(folder):
     with AuditLog.open(str(folder), max_field_bytes=64) as log:
         log.write(Event(EventKind.DENIAL, "a", "p" * 1000, "sdk", {"text": "x" * 100}))
-        assert log.verify() == sound(1)
-    (record,) = read(str(folder))
+        assert log.verify().ok
+    record = all_records(folder)[1]
     assert (record["principal"], record["body"]) == (
         "p" * 256 + f"[cut: 1000 bytes, sha256 {sha256(b'p' * 1000).hexdigest()}]",
         {"text": "x" * 64 + f"[cut: 100 bytes, sha256 {sha256(b'x' * 100).hexdigest()}]"},
@@ -501,3 +677,14 @@ def test_long_fields_are_cut_in_the_record(folder):
 def test_senseless_bound_is_refused(folder, max_field_bytes):
     with pytest.raises(ConfigError):
         AuditLog.open(str(folder), max_field_bytes=max_field_bytes)
+
+
+def test_opening_while_another_signs_for_too_long_is_an_error_of_ours(folder, monkeypatch):
+    folder.mkdir(mode=0o700)
+    (folder / "notary.lock").touch(mode=0o600)
+    monkeypatch.setattr(log_module.files, "LOCK_TIMEOUT_S", 0.05)
+    with (folder / "notary.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(HoldfastError) as caught:
+            AuditLog.open(str(folder))
+    assert caught.value.detail == "ETIMEDOUT"

@@ -13,6 +13,9 @@ from holdfast.audit.search import Found
 
 _AWAY_MEND = "Check that the receiver runs and can be reached from here."
 
+_BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+"""Not about TLS: the connection below it has ended."""
+
 
 class NotDelivered(Exception):
     """The receiver may have got some of the batch, but not surely all of it."""
@@ -52,7 +55,7 @@ def away(error: OSError) -> NotDelivered:
             code="HF-EXPORT-TLS",
             detail=str(error.verify_message),
         )
-    if isinstance(error, ssl.SSLError):
+    if isinstance(error, ssl.SSLError) and not isinstance(error, _BROKEN_OFF):
         return NotDelivered(
             "the receiver and we could not agree on TLS",
             mend="Check that it speaks TLS 1.2 or newer there, and whether it asks for a client "
@@ -66,7 +69,7 @@ def away(error: OSError) -> NotDelivered:
         message = "the receiver did not take the records in time"
     elif isinstance(error, ConnectionRefusedError | FileNotFoundError):
         message = "there is no receiver at the destination"
-    elif isinstance(error, ConnectionError):
+    elif isinstance(error, ConnectionError | ssl.SSLError):
         message = "the receiver broke the connection off"
     else:
         message = "the receiver cannot be reached"

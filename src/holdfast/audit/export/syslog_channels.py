@@ -12,8 +12,10 @@ lost without anybody noticing.
 from __future__ import annotations
 
 import errno
+import fcntl
 import socket
 import ssl
+import termios
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,6 +33,7 @@ _UDP_BYTES = 65_507
 _SMALLER = (_UDP_BYTES, 8192, 2048, LEAST_MESSAGE_BYTES)
 """Tried in turn where the system has no room for a datagram."""
 _FAREWELL_S = 2.0
+_LOOK_EVERY_S = 0.005
 _UNCONFIRMED = "the receiver took the records and did not show that it has read them"
 
 
@@ -114,31 +117,50 @@ class SyslogSink:
         deadline = time.monotonic() + min(_FAREWELL_S, self._target.timeout_s)
         try:
             if isinstance(link, ssl.SSLSocket):
-                link.settimeout(deadline - time.monotonic())
-                return _part_tls(link)
+                link.settimeout(_left_s(deadline))
+                _part_tls(link)
+            # Under TLS as well: a receiver's farewell that crossed ours looks the same up there.
             link.shutdown(socket.SHUT_WR)
-            while (left_s := deadline - time.monotonic()) > 0:
-                link.settimeout(left_s)
+            while True:
+                link.settimeout(_left_s(deadline))
                 if link.recv(4096) == b"":
-                    return _complain(link)
+                    return _settle(link, deadline)
         except TimeoutError:
-            pass
-        return _UNCONFIRMED
+            return _UNCONFIRMED
 
 
-def _part_tls(link: ssl.SSLSocket) -> str:
+def _left_s(deadline: float) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _part_tls(link: ssl.SSLSocket) -> None:
     try:
         link.unwrap()
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-        return ""  # it closed the connection without a word, after ours: it has read to the end
+        return  # it closes without a word
     except ssl.SSLError as error:
-        if error.reason == "APPLICATION_DATA_AFTER_CLOSE_NOTIFY":
-            return _UNCONFIRMED
-        raise
-    except OSError as error:
-        if error.errno not in (0, None) or isinstance(error, TimeoutError):
+        if error.reason != "APPLICATION_DATA_AFTER_CLOSE_NOTIFY":  # it talks, which it need not
             raise
-    return ""
+    except OSError as error:
+        if error.errno or isinstance(error, TimeoutError):  # 0: the same as the first one
+            raise
+
+
+def _settle(link: socket.socket, deadline: float) -> str:
+    """It has closed. Had it done so too early, its system refuses what came after: wait until all
+    is acknowledged or refused."""
+    while link.family != socket.AF_UNIX and _unacknowledged(link):
+        _complain(link)
+        _left_s(deadline)
+        time.sleep(_LOOK_EVERY_S)
+    return _complain(link)
+
+
+def _unacknowledged(link: socket.socket) -> bool:
+    return fcntl.ioctl(link.fileno(), termios.TIOCOUTQ, b"\0" * 4) != b"\0" * 4
 
 
 def _complain(link: socket.socket) -> str:

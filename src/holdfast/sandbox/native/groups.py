@@ -12,15 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from holdfast.core.errors import LayerMissing, SandboxFailed
+from holdfast.core.errors import SandboxFailed
 from holdfast.core.limits import Limits
 from holdfast.sandbox.native.cgroups import (
-    NEEDED,
-    USEFUL_V2,
-    Choice,
-    directory_of,
-    gather,
-    parse_membership,
     read_text,
 )
 
@@ -29,7 +23,7 @@ WARM_PROCESSES = 1  # init alone
 _PERIOD_US = 100_000
 _DISCARD_TRIES = 400
 _DISCARD_PAUSE_S = 0.005
-_ZYGOTE = "zygote"
+ZYGOTE = "zygote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +205,7 @@ class Group:
             if directory is None and not required:
                 continue
             try:
-                _write(f"{directory}/{file}", value)
+                write_control(f"{directory}/{file}", value)
             except OSError as error:
                 if required:
                     raise SandboxFailed(
@@ -229,11 +223,11 @@ class Group:
         try:
             if self.version == 2 and "io" in self._directories:
                 text = f"{device} rbps={bytes_per_s} wbps={bytes_per_s}"
-                _write(f"{self._directories['io']}/io.max", text)
+                write_control(f"{self._directories['io']}/io.max", text)
             elif "blkio" in self._directories:
                 for way in ("read", "write"):
                     path = f"{self._directories['blkio']}/blkio.throttle.{way}_bps_device"
-                    _write(path, f"{device} {bytes_per_s}")
+                    write_control(path, f"{device} {bytes_per_s}")
         except OSError:
             return
 
@@ -265,121 +259,6 @@ class Group:
         )
 
 
-def make_group(choice: Choice, name: str, *, nested: bool = False) -> Group:
-    """A new, empty group as root. `name` is an id that `check_id` has seen or that we made.
-
-    `nested`: for a template, inside a group that will hold its cells' as well.
-    """
-    version: Literal[1, 2] = 2 if choice.way == "v2-root" else 1
-    try:
-        if version == 2:
-            _delegate(next(iter(choice.bases.values())), choice.bases)
-        directories = {}
-        for controller, base in choice.bases.items():
-            own = f"{base}/holdfast"
-            if version == 2:
-                os.makedirs(own, exist_ok=True)
-                _delegate(own, choice.bases)
-            directories[controller] = f"{own}/{name}"
-        for path in dict.fromkeys(directories.values()):
-            try:
-                os.mkdir(path)
-            except FileNotFoundError:  # the first run on this host
-                os.makedirs(path)
-        if nested:
-            return _nest(version, directories)
-    except OSError as error:
-        raise _no_group(error, version) from error
-    return Group(version, directories)
-
-
-def _nest(version: Literal[1, 2], outer: Mapping[str, str]) -> Group:
-    if version == 2:
-        _delegate(next(iter(outer.values())), outer)
-    inner = {controller: f"{path}/{_ZYGOTE}" for controller, path in outer.items()}
-    for path in dict.fromkeys(inner.values()):
-        os.mkdir(path)
-    return Group(version, inner, nest=outer)
-
-
-def _no_group(error: OSError, version: int) -> LayerMissing:
-    mend = "Run `holdfast doctor`; the cgroup file system must be writable."
-    if error.errno == errno.EBUSY and version == 2:
-        # A container's own root group: unlike the host's, it cannot both hold processes and
-        # limit groups below it. Moving other people's processes is not ours to do.
-        mend = (
-            "Move the container's processes into a group of their own before Holdfast starts: "
-            "mkdir /sys/fs/cgroup/main && while read pid; do echo $pid > "
-            "/sys/fs/cgroup/main/cgroup.procs; done < /sys/fs/cgroup/cgroup.procs"
-        )
-    return LayerMissing(
-        "no cgroup can be made on this host",
-        mend=mend,
-        code="HF-LAYER-CGROUP",
-        detail=str(error),
-    )
-
-
-def scope_command(name: str) -> list[str]:
-    """systemd's own tool asks the user's manager for a delegated scope and then becomes us."""
-    return [
-        "systemd-run", "--user", "--scope", "--quiet", "--collect",
-        f"--unit=holdfast-{name}", "--property=Delegate=yes", "--",
-    ]  # fmt: skip
-
-
-def group_in_scope(keeper_pid: int, *, nested: bool = False) -> Group:
-    """The group below the scope in which systemd put the keeper.
-
-    A v2 group with controllers for its children may hold no process itself, so the keeper moves
-    into a leaf of its own first.
-    """
-    facts = gather()
-    unified = next((mount for mount in facts.mounts if mount.version == 2), None)
-    path = parse_membership(read_text(f"/proc/{keeper_pid}/cgroup")).get("", "")
-    try:
-        if unified is None or "holdfast-" not in path:
-            raise OSError(f"not in a scope of ours: {path}")
-        scope = directory_of(unified, path)
-        os.mkdir(f"{scope}/keeper")
-        _write(f"{scope}/keeper/cgroup.procs", str(keeper_pid))
-        available = read_text(f"{scope}/cgroup.controllers").split()
-        names = [name for name in USEFUL_V2 if name in available]
-        if not set(names) >= NEEDED:
-            raise OSError(f"systemd delegates only: {available}")
-        _delegate(scope, dict.fromkeys(names, ""))
-        os.mkdir(f"{scope}/cell")
-    except OSError as error:
-        raise LayerMissing(
-            "the user's systemd gave no usable cgroup",
-            mend="Run `holdfast doctor`; the memory, pids and cpu controllers must be delegated "
-            "to user sessions.",
-            code="HF-LAYER-CGROUP",
-            detail=str(error),
-        ) from error
-    # systemd removes the scope with all that is in it: the nest itself is not ours to remove.
-    nest = dict.fromkeys(names, scope) if nested else None
-    return Group(2, dict.fromkeys(names, f"{scope}/cell"), nest=nest, removes_nest=False)
-
-
-def _delegate(directory: str, controllers: Mapping[str, str]) -> None:
-    enabled = read_text(f"{directory}/cgroup.subtree_control").split()
-    missing = [f"+{name}" for name in controllers if name not in enabled]
-    if missing:
-        _write(f"{directory}/cgroup.subtree_control", " ".join(missing))
-
-
-def block_device(st_dev: int) -> str | None:
-    """`major:minor` of the whole disk behind a file system; throttles take no partitions."""
-    major, minor = os.major(st_dev), os.minor(st_dev)
-    node = f"/sys/dev/block/{major}:{minor}"
-    if major == 0 or not os.path.exists(node):
-        return None
-    if os.path.exists(f"{node}/partition"):
-        return read_text(f"{os.path.realpath(node)}/../dev").strip() or None
-    return f"{major}:{minor}"
-
-
 def _removed(path: str) -> bool:
     """True when nothing more can be done; else what is in the group was killed once more."""
     try:
@@ -396,7 +275,8 @@ def _removed(path: str) -> bool:
     return True
 
 
-def _write(path: str, value: str) -> None:
+def write_control(path: str, value: str) -> None:
+    """One file of a control group."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, value.encode())

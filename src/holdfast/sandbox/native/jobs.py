@@ -9,7 +9,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.ports import WorkspaceLease
 from holdfast.core.types import Action, Json, RunCode, RunCommand
 from holdfast.sandbox import languages
-from holdfast.sandbox.native import groups, rootfs
+from holdfast.sandbox.native import groups, newgroups, rootfs
 from holdfast.sandbox.native.channels import CHANNEL_FD_INSIDE
 from holdfast.sandbox.native.specs import PACKAGES_INSIDE, PYTHON
 
@@ -110,5 +110,5 @@ def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int
 def limit_group(group: groups.Group, action: Action, workspace: WorkspaceLease) -> None:
     """A one-shot cell's limits, before anything runs in it."""
     directory = workspace.mount.dir_fd
-    device = None if directory is None else groups.block_device(os.fstat(directory).st_dev)
+    device = None if directory is None else newgroups.block_device(os.fstat(directory).st_dev)
     group.limit(action.limits, io_device=device)

@@ -12,7 +12,7 @@ from typing import Literal
 from holdfast.core.errors import BadInput, LayerMissing
 from holdfast.core.limits import Limits
 from holdfast.sandbox import languages
-from holdfast.sandbox.native import cellplan, cgroups, rootfs, seccomp
+from holdfast.sandbox.native import cellplan, cgroups, keeperplan, rootfs, seccomp
 from holdfast.sandbox.native._syscalls import landlock_abi
 from holdfast.sandbox.native.specs import PACKAGES_INSIDE, EnvironmentOf, Spec
 
@@ -83,7 +83,7 @@ def walls_for(
             code="HF-LAYER-UID",
         )
     return cellplan.Walls(
-        outer=cellplan.OuterWall(layers.bubblewrap, rootfs.survey(), drop_to),
+        outer=keeperplan.OuterWall(layers.bubblewrap, rootfs.survey(), drop_to),
         landlock_abi=abi,
         seccomp_filter=seccomp.build(seccomp.host_arch(), open_files=open_files),
         cgroup=way != "none",
@@ -98,7 +98,7 @@ def tools_for(
     root: rootfs.HostRoot,
     program: languages.Program | None,
     spec: Spec | None = None,
-) -> list[cellplan.Shown]:
+) -> list[keeperplan.Shown]:
     """Directories beyond /usr that the administrator or the language needs, read-only."""
     wanted = [(path, path) for path in settings.extra_read_only_paths]
     if root.foreign_python is not None:
@@ -121,7 +121,7 @@ def tools_for(
                 mend="Correct sandbox.extra_read_only_paths in the configuration.",
             ) from error
         stack.callback(os.close, descriptor)
-        shown.append(cellplan.Shown(descriptor, outside, inside, True, mapped=False))
+        shown.append(keeperplan.Shown(descriptor, outside, inside, True, mapped=False))
     return shown
 
 

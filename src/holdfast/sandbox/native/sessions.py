@@ -27,7 +27,7 @@ from holdfast.core.types import (
     new_id,
 )
 from holdfast.sandbox import languages
-from holdfast.sandbox.native import cellplan, groups, jobs
+from holdfast.sandbox.native import cellplan, jobs, newgroups
 from holdfast.sandbox.native.background import Program, Reader
 from holdfast.sandbox.native.channels import Line
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
@@ -384,7 +384,7 @@ def _digests(skills: Sequence[Skill]) -> tuple[str, ...]:
 
 
 def _device(mount: WorkspaceMount) -> str | None:
-    return None if mount.dir_fd is None else groups.block_device(os.fstat(mount.dir_fd).st_dev)
+    return None if mount.dir_fd is None else newgroups.block_device(os.fstat(mount.dir_fd).st_dev)
 
 
 def _environment(action: Action, workspace: WorkspaceLease) -> dict[str, str]:

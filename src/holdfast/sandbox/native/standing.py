@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from holdfast.core.errors import HoldfastError
 from holdfast.core.limits import LimitName
 from holdfast.core.types import WorkspaceMode, WorkspaceMount, new_id
-from holdfast.sandbox.native import cellplan, cgroups, groups
+from holdfast.sandbox.native import cgroups, groups, keeperplan, newgroups
 from holdfast.sandbox.native.channels import Channels, Outside
 from holdfast.sandbox.native.keeper import (
     FIRST_SENT_FD,
@@ -39,7 +39,7 @@ class Shape:
     """What must be known to raise the outer wall. Cells of equal shape can stand in for another."""
 
     ledger: RunLedger
-    outer: cellplan.OuterWall
+    outer: keeperplan.OuterWall
     cgroup: cgroups.Choice | None = field(hash=False)
     wants_stdin: bool
     is_template: bool = False
@@ -68,13 +68,13 @@ class Standing:
             self._plan_fd = memory_file("holdfast-init", b"")
             stack.callback(os.close, self._plan_fd)
             self.keeper = Keeper(
-                prefix=groups.scope_command(self._entry.id) if shape.in_scope else ()
+                prefix=newgroups.scope_command(self._entry.id) if shape.in_scope else ()
             )
             stack.callback(self._discard_group)
             stack.callback(self.keeper.close)
             if shape.cgroup is not None and not shape.in_scope:
                 name, nested = self._entry.id, shape.is_template
-                self.group = groups.make_group(shape.cgroup, name, nested=nested)
+                self.group = newgroups.make_group(shape.cgroup, name, nested=nested)
             self._stack = stack.pop_all()
 
     def join_scope(self) -> None:
@@ -85,22 +85,22 @@ class Standing:
             self.keeper.abandon()
         elif self.keeper.heard() == ["hello"]:
             nested = self._shape.is_template
-            self.group = groups.group_in_scope(self.keeper.pid, nested=nested)
+            self.group = newgroups.group_in_scope(self.keeper.pid, nested=nested)
             return
         raise self.keeper.failure("systemd-scope")
 
     def raise_wall(
-        self, mount: WorkspaceMount | None = None, tools: Sequence[cellplan.Shown] = ()
+        self, mount: WorkspaceMount | None = None, tools: Sequence[keeperplan.Shown] = ()
     ) -> Mapping[int, int]:
         """Start bubblewrap. Returns, of what the program is given, number inside -> in the cell."""
-        shown = [*(cellplan.shown_directories(mount) if mount else ()), *tools]
+        shown = [*(keeperplan.shown_directories(mount) if mount else ()), *tools]
         inside = self.ends.inside
         sent = [self._cell_fd, self._plan_fd, self.ends.status.inside, *inside.values()]
         sent += [place.descriptor for place in shown]
         numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
         group, outer = self.group, self._shape.outer
         layered = mount is not None and mount.mode is WorkspaceMode.COPY_ON_WRITE
-        plan = cellplan.keeper_plan(
+        plan = keeperplan.keeper_plan(
             outer,
             shown,
             cgroup2=group.unified if group else None,

@@ -21,7 +21,7 @@ from holdfast.core.limits import MIB, Limits
 from holdfast.core.skills import Skill
 from holdfast.core.types import WorkspaceMode, WorkspaceMount, new_id
 from holdfast.sandbox import languages
-from holdfast.sandbox.native import cellplan, jobs, seccomp
+from holdfast.sandbox.native import cellplan, jobs, keeperplan, seccomp
 from holdfast.sandbox.native.keeper import FIRST_SENT_FD, Keeper, memory_file
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
 from holdfast.sandbox.native.specs import PACKAGES_INSIDE, Spec
@@ -213,8 +213,8 @@ class Template:
             raise LayerMissing(
                 "an ordinary user cannot give a directory to a warm cell", code="HF-LAYER-TREE"
             )
-        plan = cellplan.tree_plan(self.uid, mount, FIRST_SENT_FD)
-        sent = [place.descriptor for place in cellplan.shown_directories(mount)]
+        plan = keeperplan.tree_plan(self.uid, mount, FIRST_SENT_FD)
+        sent = [place.descriptor for place in keeperplan.shown_directories(mount)]
         return self._standing.keeper.tree(plan, sent)
 
     def failure(self, step: str) -> HoldfastError:

@@ -17,7 +17,8 @@ class UidLease:
     """One number while it is held; the kernel lets go of it with the process."""
 
     def __init__(self, directory: str) -> None:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)  # and not the state folder: if that is gone, so are we
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         for number in range(_MOST):
             descriptor = os.open(f"{directory}/{number}", flags, 0o600)

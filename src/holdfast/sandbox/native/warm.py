@@ -17,7 +17,7 @@ from holdfast.core.ports import ToolCaller, WorkspaceLease
 from holdfast.core.skills import Skill
 from holdfast.core.types import Action, OutputSink, RunResult
 from holdfast.sandbox import languages
-from holdfast.sandbox.native import groups, jobs
+from holdfast.sandbox.native import jobs, newgroups
 from holdfast.sandbox.native.layers import NativeSettings
 from holdfast.sandbox.native.pool import Pool
 from holdfast.sandbox.native.specs import SHELL, Spec, python_spec
@@ -100,7 +100,7 @@ class WarmPath:
         if mount.dir_fd is None and mount.home and files is None and not skills:
             return self._pool.take(template, recipe)
         device = (
-            None if mount.dir_fd is None else groups.block_device(os.fstat(mount.dir_fd).st_dev)
+            None if mount.dir_fd is None else newgroups.block_device(os.fstat(mount.dir_fd).st_dev)
         )
         self._pool.hold(template)
         try:

@@ -12,11 +12,11 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.core.limits import Limits
 from holdfast.core.types import WorkspaceMode, WorkspaceMount
-from holdfast.sandbox.native import cellplan, rootfs
+from holdfast.sandbox.native import cellplan, keeperplan, rootfs
 
 ROOT = rootfs.HostRoot(("/usr",), (), (), None)
 FILTER = b"\x06\0\0\0\0\0\xff\x7f"
-OUTER = cellplan.OuterWall("/usr/bin/bwrap", ROOT, None)
+OUTER = keeperplan.OuterWall("/usr/bin/bwrap", ROOT, None)
 WALLS = cellplan.Walls(OUTER, 6, FILTER, True, 1 << 20, 1 << 20)
 PRIVATE = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
 JOB = cellplan.Job(
@@ -30,8 +30,8 @@ def init(walls: cellplan.Walls = WALLS, job: cellplan.Job = JOB) -> list[str]:
 
 def keep(walls: cellplan.Walls, job: cellplan.Job) -> list[str]:
     layered = job.mount.mode is WorkspaceMode.COPY_ON_WRITE
-    plan = cellplan.keeper_plan(
-        walls.outer, cellplan.shown_directories(job.mount),
+    plan = keeperplan.keeper_plan(
+        walls.outer, keeperplan.shown_directories(job.mount),
         cgroup2="/g2", tasks=["/t"], remove=["/r"],
         layers_inside=layered and walls.outer.drop_to is None,
         cell_fd=20, plan_fd=21, status_fd=22, given=tuple(job.descriptors.values()),

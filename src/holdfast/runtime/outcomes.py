@@ -1,0 +1,155 @@
+"""What becomes of an action, in words: for the caller and for the record. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from holdfast.core.files import Transfer
+from holdfast.core.limits import LimitName
+from holdfast.core.skills import Skill
+from holdfast.core.types import (
+    Action,
+    CallTool,
+    ErrorInfo,
+    FileOperation,
+    Finding,
+    Json,
+    Outcome,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    RunResult,
+    Status,
+)
+from holdfast.core.verdict import Decision
+
+_EXIT_WALL = 124
+_EXIT_KILLED = 137
+
+
+def ended(
+    action: Action,
+    status: Status,
+    decision: Decision,
+    findings: Sequence[Finding],
+    audit_id: str,
+    error: ErrorInfo,
+) -> Outcome:
+    """Of an action that was refused, or failed before it had a result."""
+    return Outcome(
+        status=status,
+        action_id=action.id,
+        decision=decision,
+        findings=tuple(findings),
+        audit_id=audit_id,
+        error=error,
+    )
+
+
+def outcome_of(
+    action: Action,
+    decision: Decision,
+    audit_id: str,
+    result: RunResult,
+    workspace_id: str | None,
+) -> Outcome:
+    """Of an action that ran."""
+    if result.limit is not None:
+        status = Status.LIMIT
+    else:
+        # What goes on, or was only asked about, has no exit code and has not failed.
+        status = Status.OK if not result.exit_code else Status.FAILED
+    return Outcome(
+        status=status,
+        action_id=action.id,
+        decision=decision,
+        exit_code=_exit_code(result),
+        stdout=result.stdout.decode("utf-8", "replace"),
+        stderr=result.stderr.decode("utf-8", "replace"),
+        stdout_bytes=result.stdout,
+        stderr_bytes=result.stderr,
+        truncated=result.truncated,
+        limit=result.limit,
+        value=result.value,
+        text=result.text,
+        results=result.results,
+        code_error=result.code_error,
+        usage=result.usage,
+        findings=result.findings,
+        audit_id=audit_id,
+        workspace_id=workspace_id,
+        sandbox_path=result.path,
+        state=result.state,
+        payload=result.payload,
+    )
+
+
+def _exit_code(result: RunResult) -> int | None:
+    """The program's own; a run that a limit ended never looks like a success."""
+    if result.limit is LimitName.WALL:
+        return _EXIT_WALL
+    if result.limit is LimitName.MEMORY:
+        return _EXIT_KILLED
+    if result.limit is not None and not result.exit_code:
+        return _EXIT_KILLED
+    return result.exit_code
+
+
+def decided(decision: Decision) -> dict[str, Json]:
+    """A decision, with the rule it came from."""
+    return {**decision.to_json(), "source": decision.source}
+
+
+def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
+    """What is going to be done. Names of variables, never their values; code by digest."""
+    # What is asked for comes first and with a digest: where the record must be cut, a flood of
+    # other names does not push it out.
+    body: dict[str, Json] = {}
+    match action.want:
+        case RunCommand(argv) as command:
+            words = "\0".join(argv).encode("utf-8", "surrogateescape")
+            body |= {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
+            body |= {"cwd": command.cwd, "background": command.background}
+        case CallTool() as call:
+            arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
+            body |= {"tool": call.name, "arguments": arguments, "parent": call.parent}
+        case ProcessOperation() as operation:
+            body |= {"process": operation.name, "id": operation.process}
+            body |= {"signal": operation.number, "data_bytes": len(operation.data)}
+        case RunCode(language, code):
+            body |= {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
+            body["code"] = code.decode("utf-8", "replace")
+        case FileOperation() as operation:
+            body |= {"file": operation.name, "path": operation.path, "target": operation.target}
+            # How long a stream is can be told only when it has ended: it is in the outcome.
+            body["content_bytes"] = None if operation.source is not None else len(operation.content)
+    workspace = action.workspace
+    return {
+        "decision": decided(decision),
+        **body,
+        **({"skills": {skill.name: skill.digest for skill in skills}} if skills else {}),
+        "workspace": {"mode": workspace.mode.value, "directory": workspace.directory},
+        "stdin_bytes": None if action.stdin is None else len(action.stdin),
+        "env_names": sorted({*action.env, *action.brief}),
+    }
+
+
+def summary(outcome: Outcome) -> dict[str, Json]:
+    """What came of it: numbers and digests, never the output itself."""
+    transfer = outcome.payload.to_json() if isinstance(outcome.payload, Transfer) else None
+    return {
+        "status": outcome.status.value,
+        "exit_code": outcome.exit_code,
+        "limit": outcome.limit.value if outcome.limit else None,
+        "usage": outcome.usage.to_json(),
+        "stdout_sha256": hashlib.sha256(outcome.stdout_bytes).hexdigest(),
+        "stderr_sha256": hashlib.sha256(outcome.stderr_bytes).hexdigest(),
+        "stdout_bytes": len(outcome.stdout_bytes),
+        "stderr_bytes": len(outcome.stderr_bytes),
+        "findings": [dict(finding.to_json()) for finding in outcome.findings],
+        "workspace_id": outcome.workspace_id,
+        "sandbox_path": outcome.sandbox_path,
+        **({"transfer": transfer} if transfer else {}),
+    }
