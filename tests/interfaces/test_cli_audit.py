@@ -254,3 +254,18 @@ def test_what_looks_like_a_credential_is_not_in_the_record(state_home):
     text = growing_segment(state_home).read_text()
     assert secret not in text
     assert text.count("[redacted: 40 characters]") == 2
+
+
+@pytest.mark.requirement("AUD-4")
+def test_an_export_goes_on_where_the_last_one_ended(runs, tmp_path, folder):
+    mark, copy = str(tmp_path / "mark"), tmp_path / "copy.jsonl"
+    words = ("export", "--form", "jsonl", "--to", str(copy), "--bookmark", mark)
+    assert told(*words)["last_seq"] == len(audit_records())
+    holdfast("run", "--", "true")
+    assert told(*words, "--append")["sent"] == 2
+    assert copy.read_bytes() == growing_segment(folder.parent).read_bytes()  # byte for byte
+    table = holdfast("audit", "export", "--form", "csv", "--to", "-", "--kind", "intent").stdout
+    assert len(table.decode().strip().split("\r\n")) == 1 + 4
+    away = holdfast("audit", "export", "--form", "otlp", "--to", "http://127.0.0.1:9/v1/logs")
+    assert (away.returncode, error_code(away)) == (125, "HF-EXPORT-AWAY")
+    assert holdfast("audit", "export", "--form", "csv", "--to", str(copy)).returncode == 125

@@ -19,7 +19,7 @@ COMMANDS = [
 ]
 INNER = [
     *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
-    *(["audit", name] for name in ("check-proof", "seal", "key", "hold")),
+    *(["audit", name] for name in ("check-proof", "seal", "key", "hold", "export")),
     *(["config", name] for name in ("check", "show", "schema")),
     *(["template", name] for name in ("build", "list", "remove")),
     *(["skills", name] for name in ("sign", "verify", "list", "add", "remove")),

@@ -84,14 +84,6 @@ def search(directory: str, query: Query) -> Iterator[Found]:
         yield from _look_through(looks)
 
 
-def forwards(directory: str, query: Query) -> Iterator[Found]:
-    """All that fit, the oldest first; for exports of the whole."""
-    with _failures():
-        for segment in _there(directory):
-            if (look := _Look(segment, query)).is_worth:
-                yield from reversed(list(look.through(look.content())))
-
-
 def _there(directory: str) -> list[Segment]:
     try:
         return [each for each in list_segments(directory) if each.has_records]

@@ -11,6 +11,15 @@ from typing import Any
 from holdfast.audit import proofs, search, verify
 from holdfast.audit.bundle import verifier_source
 from holdfast.audit.checkpoints import unproven_checkpoint
+from holdfast.audit.export import (
+    Exported,
+    ExportFailed,
+    ExportTarget,
+    export_records,
+    open_bookmark,
+    parse_headers,
+    records_after,
+)
 from holdfast.audit.failures import failed
 from holdfast.audit.merkle import BadProof
 from holdfast.audit.proofs import Proof
@@ -27,6 +36,9 @@ from holdfast.runtime.record import audit_directory
 
 __all__ = [
     "BadProof",
+    "ExportFailed",
+    "ExportTarget",
+    "Exported",
     "Found",
     "Proof",
     "Query",
@@ -36,8 +48,11 @@ __all__ = [
     "check",
     "check_proof",
     "everything",
+    "export_records",
     "following",
     "latest",
+    "open_bookmark",
+    "parse_headers",
     "prove",
     "read_settings",
     "schema_text",
@@ -62,9 +77,7 @@ def following(query: Query) -> Iterator[dict[str, Any] | None]:
 
 def everything(query: Query, *, after: int = 0) -> Iterator[Found]:
     """All that fit, the oldest first, after a record's number."""
-    for found in search.forwards(_directory(), query):
-        if found.record["seq"] > after:
-            yield found
+    return records_after(_directory(), query, after_seq=after)
 
 
 def about(wanted: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 
 import pytest
+import zstandard
 from google.protobuf import json_format
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
@@ -25,7 +26,7 @@ from holdfast.audit.export import files as files_module
 from holdfast.audit.export.rows import COLUMNS, write_records
 from holdfast.audit.log import AuditLog
 from holdfast.audit.records import parse_record
-from holdfast.audit.search import Query, forwards, search
+from holdfast.audit.search import Query, search
 from holdfast.core.errors import AuditFailed, BadInput
 from holdfast.core.events import Event, EventKind
 from unit.audit.export_receivers import PRINCIPALS, write_hostile
@@ -53,7 +54,7 @@ def write_many(directory: str, count: int) -> None:
 @pytest.mark.requirement("AUD-4")
 def test_json_lines_are_the_lines_of_the_log(log: str, tmp_path: Path) -> None:
     to = tmp_path / "export.jsonl"
-    exported = export_records(forwards(log, Query()), ExportTarget.parse("jsonl", str(to)))
+    exported = export_records(records_after(log), ExportTarget.parse("jsonl", str(to)))
     lines = lines_of(log)
     assert to.read_bytes() == b"".join(line + b"\n" for line in lines)
     assert exported == Exported(last_seq=len(lines), first_seq=1, sent=len(lines))
@@ -77,7 +78,7 @@ def test_sealed_and_packed_segments_are_exported_as_well(tmp_path: Path) -> None
 @pytest.mark.requirement("AUD-4")
 def test_a_table_has_every_field_and_runs_nothing(log: str, tmp_path: Path) -> None:
     to = tmp_path / "export.csv"
-    export_records(forwards(log, Query()), ExportTarget.parse("csv", str(to)))
+    export_records(records_after(log), ExportTarget.parse("csv", str(to)))
     text = to.read_bytes().decode("utf-8")
     rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     assert text.count("\r\n") == text.count("\n") == len(rows)
@@ -103,7 +104,7 @@ def test_a_table_has_every_field_and_runs_nothing(log: str, tmp_path: Path) -> N
 def test_otlp_in_a_file_is_one_request_a_line(log: str, tmp_path: Path) -> None:
     to = tmp_path / "export.otlp"
     exported = export_records(
-        forwards(log, Query()), ExportTarget.parse("otlp", str(to), batch_records=4)
+        records_after(log), ExportTarget.parse("otlp", str(to), batch_records=4)
     )
     requests = [
         json_format.Parse(line, ExportLogsServiceRequest()) for line in to.read_bytes().splitlines()
@@ -139,9 +140,7 @@ def test_the_next_export_goes_on_where_the_last_one_ended(tmp_path: Path, form: 
 
 def test_what_was_sent_before_is_left_out_of_any_iterator(log: str, tmp_path: Path) -> None:
     to = tmp_path / "export"
-    exported = export_records(
-        forwards(log, Query()), ExportTarget.parse("jsonl", str(to)), after_seq=4
-    )
+    exported = export_records(records_after(log), ExportTarget.parse("jsonl", str(to)), after_seq=4)
     assert (exported.first_seq, exported.sent) == (5, len(lines_of(log)) - 4)
 
 
@@ -160,6 +159,22 @@ def test_segments_before_the_number_are_not_read(tmp_path: Path) -> None:
     with pytest.raises(AuditFailed) as caught:
         list(records_after(directory, after_seq=last_of_first - 1))
     assert caught.value.code == "HF-AUDIT-ALTERED"
+
+
+def test_a_segment_that_is_packed_meanwhile_is_found_under_its_new_name(tmp_path: Path) -> None:
+    directory = str(tmp_path / "log")
+    write_many(directory, 3)
+    with AuditLog.open(directory) as log:
+        log.seal()
+    write_many(directory, 3)
+    everything = [found.line for found in records_after(directory)]
+    records = records_after(directory)
+    got = [next(records).line]
+    last = max(Path(directory).glob("*.jsonl"))
+    Path(f"{last}.zst").write_bytes(zstandard.compress(last.read_bytes()))
+    last.unlink()
+    got += [found.line for found in records]
+    assert got == everything
 
 
 def test_records_after_filters_as_a_search_does(log: str) -> None:
@@ -214,7 +229,7 @@ def test_an_existing_file_is_not_written_over(log: str, tmp_path: Path) -> None:
     to = tmp_path / "export"
     to.write_text("mine\n")
     with pytest.raises(BadInput, match="already"):
-        export_records(forwards(log, Query()), ExportTarget.parse("jsonl", str(to)))
+        export_records(records_after(log), ExportTarget.parse("jsonl", str(to)))
     assert to.read_text() == "mine\n"
 
 
@@ -226,7 +241,7 @@ def test_a_link_a_pipe_and_half_a_line_are_not_appended_to(log: str, tmp_path: P
     for name in ("link", "pipe", "torn"):
         target = ExportTarget.parse("jsonl", str(tmp_path / name), append=True)
         with pytest.raises((BadInput, ExportFailed)) as caught:
-            export_records(forwards(log, Query()), target)
+            export_records(records_after(log), target)
         assert str(tmp_path) not in f"{caught.value} {caught.value.detail}"
     assert (tmp_path / "real").read_text() == ""
     assert (tmp_path / "torn").read_text() == '{"half":'
@@ -237,7 +252,7 @@ def test_two_exports_do_not_mix_in_one_file(log: str, tmp_path: Path) -> None:
     first = files_module.FileSink(target)
     try:
         with pytest.raises(BadInput, match="another export"):
-            export_records(forwards(log, Query()), target)
+            export_records(records_after(log), target)
     finally:
         first.close()
 
@@ -273,7 +288,7 @@ def test_a_full_disk_leaves_whole_lines_and_the_number_to_go_on_from(
 def test_standard_output_and_progress(log: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     heard: list[int] = []
     exported = export_records(
-        forwards(log, Query()), ExportTarget.parse("jsonl", "-"), progress=heard.append
+        records_after(log), ExportTarget.parse("jsonl", "-"), progress=heard.append
     )
     assert capfdbinary.readouterr().out.splitlines() == lines_of(log)
     assert heard == [exported.sent]
@@ -285,12 +300,12 @@ def test_a_reader_that_has_gone_is_a_broken_pipe(log: str, monkeypatch: pytest.M
     monkeypatch.setattr(files_module, "_STDOUT", writing)
     try:
         with pytest.raises(BrokenPipeError):
-            export_records(forwards(log, Query()), ExportTarget.parse("jsonl", "-"))
+            export_records(records_after(log), ExportTarget.parse("jsonl", "-"))
     finally:
         os.close(writing)
 
 
 def test_a_stream_of_ones_own(log: str) -> None:
     stream = io.BytesIO()
-    write_records(list(forwards(log, Query())), ExportTarget.parse("csv", "-"), stream)
+    write_records(list(records_after(log)), ExportTarget.parse("csv", "-"), stream)
     assert len(list(csv.reader(io.StringIO(stream.getvalue().decode())))) == len(lines_of(log)) + 1

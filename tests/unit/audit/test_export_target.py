@@ -20,7 +20,7 @@ from holdfast.audit.export.address import Address, Way
 from holdfast.audit.export.facts import Facts
 from holdfast.audit.search import Found
 from holdfast.audit.segments import BadSegment, Segment
-from holdfast.core.errors import AuditFailed, BadInput
+from holdfast.core.errors import AuditFailed, BadInput, HoldfastError
 
 
 @pytest.mark.parametrize(
@@ -208,6 +208,19 @@ def test_a_bookmark_remembers_and_is_private(tmp_path: Path) -> None:
     with open_bookmark(str(path)) as bookmark:
         assert bookmark.seq == 123_456
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_bookmark_that_cannot_be_moved_tells_the_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "full", str(tmp_path))
+
+    with open_bookmark(str(tmp_path / "mark")) as bookmark:
+        monkeypatch.setattr(os, "pwrite", full)
+        with pytest.raises(HoldfastError, match="after record 9") as caught:
+            bookmark.move(9)
+    assert caught.value.code == "HF-EXPORT-BOOKMARK"
 
 
 def test_what_is_no_bookmark_is_not_written_over(tmp_path: Path) -> None:

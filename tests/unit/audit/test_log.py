@@ -263,13 +263,15 @@ def test_interrupt_while_waiting_does_not_stop_the_others(log, folder, monkeypat
             time.sleep(0.001)
         raise Interrupt
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    alarm = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1))
+    alarm.start()
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(Interrupt):
             log.write(event(1))
     finally:
-        signal.signal(signal.SIGALRM, before)
+        alarm.join()
+        signal.signal(signal.SIGUSR1, before)
     go_on.set()
     first.join(5)
     late.join(5)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from holdfast.audit.export.address import unfit
+from holdfast.core.errors import HoldfastError
 
 _NUMBER = re.compile(rb"[0-9]{1,20}\n?")
 _MOST_BYTES = 64
@@ -31,8 +32,15 @@ class Bookmark:
     def move(self, seq: int) -> None:
         """On the disk when it returns. Always of one length and in place: there is no half of it,
         and the lock stays with the file."""
-        os.pwrite(self._file, b"%020d\n" % seq, 0)
-        os.fsync(self._file)
+        try:
+            os.pwrite(self._file, b"%020d\n" % seq, 0)
+            os.fsync(self._file)
+        except OSError:
+            raise HoldfastError(
+                "the bookmark cannot be moved",
+                mend=f"Check its disk. The records were sent: go on after record {seq}.",
+                code="HF-EXPORT-BOOKMARK",
+            ) from None
         self.seq = seq
 
 

@@ -8,6 +8,7 @@ import os
 import select
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 
 from holdfast.audit.export.address import Way, unfit
 from holdfast.audit.export.delivery import NotDelivered, Receipt
@@ -99,7 +100,8 @@ class FileSink:
             os.fdatasync(self._file)
         except OSError as error:
             # Half a record would be an invalid line, and what is appended later would join it.
-            os.ftruncate(self._file, self._end)
+            with suppress(OSError):
+                os.ftruncate(self._file, self._end)
             raise _unwritable(error) from None
         self._end += len(data)
 

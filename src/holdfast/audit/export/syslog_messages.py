@@ -1,6 +1,6 @@
 """A record as a message of RFC 5424. Pure.
 
-    <109>1 2026-01-31T12:00:00.000000Z host holdfast - denial [holdfast@32473 seq="7" ...] {...}
+    <108>1 2026-01-31T12:00:00.000000Z host holdfast - denial [holdfast@32473 seq="7" ...] {...}
 
 PRI is the facility (13, log audit) and a severity; MSGID is the kind of the event; MSG is the line
 of the record as it stands in the log, so that it can still be checked. That line is ASCII, so it

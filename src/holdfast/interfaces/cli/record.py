@@ -11,6 +11,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.types import check_id
 from holdfast.interfaces.cli import record_keeping
 from holdfast.interfaces.cli.options import json_option
+from holdfast.interfaces.cli.record_export import export
 from holdfast.interfaces.cli.record_filters import filter_options
 from holdfast.interfaces.cli.telling import print_json, print_text
 from holdfast.interfaces.cli.terminal import one_line
@@ -272,7 +273,7 @@ def check_proof(proof: str, keys: tuple[str, ...], *, as_json: bool) -> int:
     return 0
 
 
-for command in record_keeping.COMMANDS:
+for command in (*record_keeping.COMMANDS, export):
     audit.add_command(command)
 
 

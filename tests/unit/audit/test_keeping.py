@@ -1,0 +1,229 @@
+"""Sealed segments are packed, deleted by rule, and held when somebody says so (AUD-4)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import replace
+
+import pytest
+import zstandard
+from unit.audit.audit_logs import (
+    NEVER,
+    all_records,
+    event,
+    notes_path,
+    packed_path,
+    records_path,
+    sign,
+)
+
+from holdfast.audit import keeping
+from holdfast.audit.keeping import hold, holds, keep, release
+from holdfast.audit.log import AuditLog
+from holdfast.core.errors import AuditFailed
+
+DAY_S = 86_400
+WEEK = replace(NEVER, keep_days=7)
+NOW = replace(NEVER, keep_days=0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "audit"
+
+
+@pytest.fixture
+def log(folder):
+    with AuditLog.open(str(folder), settings=NEVER) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sealed(log, folder):
+    """Segments 1 and 4, sealed, and a growing one."""
+    for number in range(2):
+        log.write(event(number))
+        log.seal()
+    log.write(event(2))
+    return log
+
+
+def aged(folder, days: float, *firsts: int) -> None:
+    for first in firsts:
+        then = time.time() - days * DAY_S
+        os.utime(packed_path(folder, first), (then, then))
+
+
+@pytest.mark.requirement("AUD-4")
+def test_sealed_segments_are_packed_and_hold_the_same_bytes(sealed, folder):
+    before = {first: records_path(folder, first).read_bytes() for first in (1, 4)}
+    assert keep(str(folder), NEVER, sealed.write) == []
+    for first, data in before.items():
+        packed = packed_path(folder, first)
+        assert zstandard.ZstdDecompressor().decompressobj().decompress(packed.read_bytes()) == data
+        assert not records_path(folder, first).exists()
+    assert records_path(folder, 6).exists()
+    assert sealed.verify().ok
+
+
+def test_packing_that_went_wrong_leaves_the_original(sealed, folder, monkeypatch):
+    before = records_path(folder).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping, "_digest", lambda file: os.urandom(32))
+        with pytest.raises(OSError, match="not what was there"):
+            keep(str(folder), NEVER, sealed.write)
+    assert records_path(folder).read_bytes() == before
+    assert not packed_path(folder).exists()
+    assert not list(folder.glob(".*"))
+    keep(str(folder), NEVER, sealed.write)
+    assert sealed.verify().ok
+
+
+def test_crash_between_packing_and_deleting_the_original_is_mended(sealed, folder, monkeypatch):
+    def die(name, **named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping.os, "unlink", die)
+        with pytest.raises(KeyboardInterrupt):
+            keep(str(folder), NEVER, sealed.write)
+    assert records_path(folder).exists()
+    assert packed_path(folder).exists()
+    assert sealed.verify().ok
+    keep(str(folder), NEVER, sealed.write)
+    assert not records_path(folder).exists()
+    assert sealed.verify().ok
+
+
+@pytest.mark.requirement("AUD-4")
+def test_nothing_is_deleted_without_a_rule(sealed, folder):
+    keep(str(folder), NEVER, sealed.write)
+    aged(folder, 10_000, 1, 4)
+    assert keep(str(folder), NEVER, sealed.write) == []
+    assert packed_path(folder).exists()
+
+
+@pytest.mark.requirement("AUD-4")
+def test_old_segments_are_deleted_and_the_record_says_so(sealed, folder):
+    keep(str(folder), WEEK, sealed.write)
+    aged(folder, 8, 1)
+    seal = json.loads((folder / "0000000000000001.seal").read_text())
+    assert keep(str(folder), WEEK, sealed.write) == [1]
+    assert not packed_path(folder, 1).exists()
+    assert not (folder / "0000000000000001.index").exists()
+    assert packed_path(folder, 4).exists()
+    assert notes_path(folder, 1).exists()
+    body = all_records(folder)[-1]["body"]
+    assert (body["first"], body["last"], body["keep_days"]) == (1, seal["last"], 7)
+    sign(sealed)
+    report = sealed.verify()
+    assert (report.ok, report.deleted, report.signed) == (True, 3, report.records)
+    assert keep(str(folder), WEEK, sealed.write) == []
+
+
+@pytest.mark.requirement("AUD-4")
+def test_deletion_that_cannot_be_told_is_not_done(sealed, folder):
+    keep(str(folder), WEEK, sealed.write)
+    aged(folder, 8, 1, 4)
+
+    def refuse(_):
+        raise AuditFailed("no")
+
+    with pytest.raises(AuditFailed):
+        keep(str(folder), WEEK, refuse)
+    assert packed_path(folder).exists()
+    assert sealed.verify().ok
+
+
+def test_younger_segment_before_an_older_one_keeps_it(sealed, folder):
+    """Only from the beginning: a hole would be none of the rule's."""
+    keep(str(folder), WEEK, sealed.write)
+    aged(folder, 8, 4)
+    assert keep(str(folder), WEEK, sealed.write) == []
+
+
+def test_growing_and_unsigned_segments_are_never_deleted(log, folder):
+    log.write(event(0))
+    log._writer.seal()
+    log.write(event(1))
+    assert keep(str(folder), NOW, log.write) == []
+    assert records_path(folder).exists(), "no seal file: it is not signed"
+    sign(log)
+    assert keep(str(folder), NOW, log.write) == [1]
+    assert log.verify().ok
+
+
+def test_log_goes_on_after_everything_old_is_gone(sealed, folder):
+    assert keep(str(folder), NOW, sealed.write) == [1, 4]
+    (folder / "tip.json").unlink()
+    sealed.close()
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        log.write(event(9))
+        log.seal()
+        assert log.verify().ok
+        log.write(event(10))
+        assert keep(str(folder), NOW, log.write) == [6]
+        sign(log)
+        assert log.verify().ok
+
+
+# --- holds
+
+
+@pytest.mark.requirement("AUD-4")
+def test_hold_keeps_everything_until_it_is_released(sealed, folder):
+    hold(str(folder), "case-7", "a court", sealed.write)
+    hold(str(folder), "case-8", "another", sealed.write)
+    assert holds(str(folder)) == {"case-7": "a court", "case-8": "another"}
+    assert keep(str(folder), NOW, sealed.write) == []
+    assert release(str(folder), "case-7", sealed.write)
+    assert keep(str(folder), NOW, sealed.write) == []
+    assert release(str(folder), "case-8", sealed.write)
+    assert not release(str(folder), "case-8", sealed.write)
+    told = [each["body"] for each in all_records(folder) if each["kind"] == "hold"]
+    assert [(each["what"], each["name"]) for each in told] == [
+        ("hold", "case-7"),
+        ("hold", "case-8"),
+        ("release", "case-7"),
+        ("release", "case-8"),
+    ]
+    assert keep(str(folder), NOW, sealed.write) == [1, 4]
+    assert sealed.verify().ok
+
+
+@pytest.mark.requirement("AUD-4")
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"[]", b"\xff", b'"x"'])
+def test_list_of_holds_that_cannot_be_read_is_a_hold(sealed, folder, content):
+    (folder / "holds.json").write_bytes(content)
+    assert holds(str(folder)) == {"unreadable": "the list of holds cannot be read"}
+    assert keep(str(folder), NOW, sealed.write) == []
+
+
+def test_hold_that_cannot_be_told_is_not_made(folder, sealed):
+    def refuse(_):
+        raise AuditFailed("no")
+
+    with pytest.raises(AuditFailed):
+        hold(str(folder), "case", "why", refuse)
+    assert holds(str(folder)) == {}
+
+
+def test_one_at_a_time(sealed, folder):
+    with (folder / "keeping.lock").open("w") as file:
+        os.chmod(folder / "keeping.lock", 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert keep(str(folder), NOW, sealed.write) == []
+        assert records_path(folder).exists()
+    assert keep(str(folder), NOW, sealed.write) == [1, 4]
+
+
+def test_nothing_stays_open(sealed, folder):
+    before = len(os.listdir("/proc/self/fd"))
+    hold(str(folder), "a", "b", sealed.write)
+    release(str(folder), "a", sealed.write)
+    release(str(folder), "a", sealed.write)
+    keep(str(folder), NOW, sealed.write)
+    assert len(os.listdir("/proc/self/fd")) == before
