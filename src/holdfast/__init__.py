@@ -18,21 +18,25 @@ if TYPE_CHECKING:
         ConfigError,
         Denied,
         HoldfastError,
+        KeyFailed,
         LayerMissing,
         LimitReached,
         RunFailed,
         SandboxFailed,
         WorkspaceError,
     )
+    from holdfast.core.files import FileChange, Transfer
     from holdfast.core.types import Outcome, Status
     from holdfast.core.verdict import Decision, Verdict
     from holdfast.interfaces.sdk.asynchronous import AsyncSandbox
     from holdfast.interfaces.sdk.blocking import Sandbox, run_code, run_command
+    from holdfast.interfaces.sdk.commands import AsyncProcess, Process
     from holdfast.interfaces.sdk.execution import Execution
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AsyncProcess": "holdfast.interfaces.sdk.commands",
     "AsyncSandbox": "holdfast.interfaces.sdk.asynchronous",
     "AuditFailed": "holdfast.core.errors",
     "AuditLog": "holdfast.audit.log",
@@ -42,14 +46,18 @@ _HOMES = {
     "Decision": "holdfast.core.verdict",
     "Denied": "holdfast.core.errors",
     "Execution": "holdfast.interfaces.sdk.execution",
+    "FileChange": "holdfast.core.files",
     "HoldfastError": "holdfast.core.errors",
+    "KeyFailed": "holdfast.core.errors",
     "LayerMissing": "holdfast.core.errors",
     "LimitReached": "holdfast.core.errors",
     "Outcome": "holdfast.core.types",
+    "Process": "holdfast.interfaces.sdk.commands",
     "RunFailed": "holdfast.core.errors",
     "Sandbox": "holdfast.interfaces.sdk.blocking",
     "SandboxFailed": "holdfast.core.errors",
     "Status": "holdfast.core.types",
+    "Transfer": "holdfast.core.files",
     "Verdict": "holdfast.core.verdict",
     "WorkspaceError": "holdfast.core.errors",
     "run_code": "holdfast.interfaces.sdk.blocking",
@@ -57,6 +65,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncProcess",
     "AsyncSandbox",
     "AuditFailed",
     "AuditLog",
@@ -66,14 +75,18 @@ __all__ = [
     "Decision",
     "Denied",
     "Execution",
+    "FileChange",
     "HoldfastError",
+    "KeyFailed",
     "LayerMissing",
     "LimitReached",
     "Outcome",
+    "Process",
     "RunFailed",
     "Sandbox",
     "SandboxFailed",
     "Status",
+    "Transfer",
     "Verdict",
     "WorkspaceError",
     "run_code",

@@ -297,7 +297,9 @@ def test_a_tool_that_takes_too_long_is_told_and_the_code_goes_on():
 
 @pytest.mark.requirement("AUD-1")
 def test_each_call_has_an_intent_and_an_outcome_that_name_the_code(sbx):
-    done = sbx.run_code("tools.add(1, names=['n'])\ntry: tools.breaks()\nexcept RuntimeError: pass")
+    done = sbx.run_code(
+        "tools.add(1, names=['n'])\ntry: tools.breaks()\nexcept tools.ToolError: pass"
+    )
     calls = [r for r in audit_records() if r["body"].get("parent") == done.outcome.action_id]
     assert [(r["kind"], r["body"]["tool"]) for r in calls] == [
         ("intent", "add"),

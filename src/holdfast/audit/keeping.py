@@ -17,6 +17,7 @@ from typing import IO
 
 from holdfast.audit import files
 from holdfast.audit.index import catch_up, lacks_rows
+from holdfast.audit.records import deletions, parse_record
 from holdfast.audit.segments import (
     INDEX,
     PACKED,
@@ -25,6 +26,7 @@ from holdfast.audit.segments import (
     Segment,
     list_segments,
     open_records,
+    read_lines,
     read_seal,
     segment_name,
 )
@@ -33,6 +35,8 @@ from holdfast.core.events import Event, EventKind
 from holdfast.core.types import Json, Principal
 
 _HOLDS = "holds.json"
+_RETENTION_KIND = EventKind.RETENTION.value
+_RETENTION = f'"kind":"{_RETENTION_KIND}"'.encode()
 _BLOCK_BYTES = 1024 * 1024
 _DAY_S = 86_400.0
 _MOST_HOLDS_BYTES = 1024 * 1024
@@ -110,7 +114,9 @@ def _delete_old(directory: str, settings: LogSettings, write: Write, folder: int
     oldest_s = time.time() - settings.keep_days * _DAY_S
     gone: list[int] = []
     for segment in list_segments(directory):
-        if SEAL not in segment.parts or PACKED not in segment.parts:
+        if SEAL in segment.parts and not segment.has_records:
+            continue  # deleted before
+        if not {SEAL, PACKED} <= segment.parts:
             break
         # When it was packed: at least as late as its last record, whatever clocks have said.
         if os.stat(segment.path(PACKED)).st_mtime > oldest_s:
@@ -121,6 +127,8 @@ def _delete_old(directory: str, settings: LogSettings, write: Write, folder: int
             "last": seal.last,
             "root": seal.frontier.root().hex(),
             "keep_days": settings.keep_days,
+            # What tells of older deletions goes with this segment, so it is told again.
+            "told": _told_in(segment),
         }
         # Said before it is done: to tell of a deletion that a crash prevented is harmless.
         write(Event(EventKind.RETENTION, "", "holdfast", "audit", body))
@@ -129,6 +137,22 @@ def _delete_old(directory: str, settings: LogSettings, write: Write, folder: int
             os.unlink(segment_name(segment.first, INDEX), dir_fd=folder)
         gone.append(segment.first)
     return gone
+
+
+def _told_in(segment: Segment) -> list[Json]:
+    """The deletions that a segment tells of, from which record to which, put together."""
+    told: list[tuple[int, int]] = []
+    with open_records(segment) as file:
+        for line, _ in read_lines(file):
+            if _RETENTION in line and (record := parse_record(line))["kind"] == _RETENTION_KIND:
+                told += deletions(record["body"])
+    joined: list[list[int]] = []
+    for first, last in sorted(told):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1][1] = max(last, joined[-1][1])
+        else:
+            joined.append([first, last])
+    return [[first, last] for first, last in joined]
 
 
 def holds(directory: str) -> dict[str, str]:
@@ -159,18 +183,20 @@ def _change_holds(
     folder = files.open_folder(directory)
     try:
         lock = files.open_private("keeping.lock", os.O_RDWR | os.O_CREAT, folder)
-        with files.locked(lock):
-            known = holds(directory)
-            if what == "release" and name not in known:
-                return False
-            body: dict[str, Json] = {"what": what, "name": name, "reason": reason}
-            write(Event(EventKind.HOLD, "", who.name, who.interface, body))
-            if what == "hold":
-                known[name] = reason
-            else:
-                del known[name]
-            files.replace_file(_HOLDS, json.dumps(known).encode(), folder)
-        os.close(lock)
+        try:
+            with files.locked(lock):
+                known = holds(directory)
+                if what == "release" and name not in known:
+                    return False
+                body: dict[str, Json] = {"what": what, "name": name, "reason": reason}
+                write(Event(EventKind.HOLD, "", who.name, who.interface, body))
+                if what == "hold":
+                    known[name] = reason
+                else:
+                    del known[name]
+                files.replace_file(_HOLDS, json.dumps(known).encode(), folder)
+        finally:
+            os.close(lock)
         return True
     finally:
         os.close(folder)

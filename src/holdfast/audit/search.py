@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -134,7 +135,8 @@ class _Look:
         if SEAL in self._segment.parts:
             return len(self._index) == read_seal(self._segment).last - self._segment.first + 1
         try:
-            return self._start == os.stat(self._segment.path(RECORDS)).st_size
+            status = os.stat(self._segment.path(RECORDS), follow_symlinks=False)
+            return stat.S_ISREG(status.st_mode) and self._start == status.st_size
         except FileNotFoundError:  # sealed and packed a moment ago
             return False
 
@@ -148,6 +150,10 @@ class _Look:
 
     def through(self, content: Content) -> Iterator[Found]:
         text = self._query.text
+        last = len(self._index) - 1
+        if last >= 0 and _line_of(content, self._index, last) is None:
+            yield from self._fitting(_lines(content, 0, text))  # the index is not of these records
+            return
         given: set[int] = set()
         # What is not indexed yet, or has no index, is looked through.
         for found in self._fitting(_lines(content, self._start, text)):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from holdfast.audit.checkpoints import Checkpoint, open_checkpoint, unproven_checkpoint
 from holdfast.audit.merkle import Frontier, leaf_hash
-from holdfast.audit.records import GENESIS, BadRecord, link_of, parse_record
+from holdfast.audit.records import GENESIS, BadRecord, deletions, link_of, parse_record
 from holdfast.audit.segments import (
     CHECKPOINTS,
     SEAL,
@@ -206,12 +206,16 @@ class _Check:
                 key = PublicKey.parse(str(body["key"]))
                 self._announced[key] = number, body["reason"] == "rotation"
             else:  # (4), the second half
-                told = int(body["first"]), int(body["last"])
-                if told in self._missing:
-                    self._missing.remove(told)
-                    self.deleted += told[1] - told[0] + 1
+                self._explain(deletions(body))
         except (BadRecord, BadNote, KeyError, ValueError, TypeError) as problem:
             raise _Bad(number, f"record {number}: it cannot be read: {problem}") from None
+
+    def _explain(self, told: Sequence[tuple[int, int]]) -> None:
+        """Segments that a record says were deleted."""
+        for first, last in list(self._missing):
+            if any(begin <= first and last <= end for begin, end in told):
+                self._missing.remove((first, last))
+                self.deleted += last - first + 1
 
     def _meet(self) -> None:
         """(2): all checkpoints of the size that the tree has now."""

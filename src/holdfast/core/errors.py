@@ -109,3 +109,11 @@ class SkillRefused(HoldfastError):
     """A skill that is not, or not any more, what a person has signed (SKL-1)."""
 
     default_code = "HF-SKILL"
+
+
+def told_error(kind: str, message: str, *, mend: str, code: str) -> HoldfastError:
+    """An error that another process of ours told, as the kind it was there."""
+    found = globals().get(kind)
+    if isinstance(found, type) and issubclass(found, HoldfastError):
+        return found(message, mend=mend, code=code)
+    return HoldfastError(message, mend=mend, code=code)

@@ -56,6 +56,10 @@ def all_records(folder: Path) -> list[dict]:
 
     found = []
     for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue  # a draft of something that was killed
+        if path.suffix == ".zst" and path.with_suffix("").exists():
+            continue  # killed before the original went
         if path.name.endswith(".jsonl.zst"):
             data = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
         elif path.name.endswith(".jsonl"):

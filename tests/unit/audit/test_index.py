@@ -6,7 +6,6 @@ import os
 import struct
 
 import pytest
-from unit.audit.audit_logs import NEVER, event, lines_of
 
 from holdfast.audit import files
 from holdfast.audit.index import (
@@ -22,6 +21,7 @@ from holdfast.audit.merkle import leaf_hash
 from holdfast.audit.segments import Segment, list_segments
 from holdfast.core.events import Event, EventKind
 from holdfast.core.verdict import Verdict
+from unit.audit.audit_logs import NEVER, event, lines_of
 
 COUNT = 12
 

@@ -10,7 +10,13 @@ from dataclasses import replace
 
 import pytest
 import zstandard
+
+from holdfast.audit import keeping
+from holdfast.audit.keeping import hold, holds, keep, release
+from holdfast.audit.log import AuditLog
+from holdfast.core.errors import AuditFailed
 from unit.audit.audit_logs import (
+    ANN,
     NEVER,
     all_records,
     event,
@@ -19,11 +25,6 @@ from unit.audit.audit_logs import (
     records_path,
     sign,
 )
-
-from holdfast.audit import keeping
-from holdfast.audit.keeping import hold, holds, keep, release
-from holdfast.audit.log import AuditLog
-from holdfast.core.errors import AuditFailed
 
 DAY_S = 86_400
 WEEK = replace(NEVER, keep_days=7)
@@ -156,6 +157,39 @@ def test_growing_and_unsigned_segments_are_never_deleted(log, folder):
     assert log.verify().ok
 
 
+def test_what_tells_of_a_deletion_may_be_deleted_itself(log, folder):
+    """For years: each deletion takes the record of the one before it along."""
+    for number in range(6):
+        log.write(event(number))
+        log.seal()
+        log.write(event(number))
+        assert len(keep(str(folder), NOW, log.write)) == 1
+        sign(log)
+        report = log.verify()
+        assert (report.ok, report.reason) == (True, "")
+        assert report.deleted == max(each["body"]["last"] for each in told(folder))
+    assert told(folder)[-1]["body"]["told"] == [[1, told(folder)[-1]["body"]["first"] - 1]]
+
+
+def told(folder) -> list[dict]:
+    return [each for each in all_records(folder) if each["kind"] == "retention"]
+
+
+def test_deletion_by_hand_is_not_told_as_one_by_rule(sealed, folder):
+    keep(str(folder), WEEK, sealed.write)
+    packed_path(folder, 4).unlink()
+    aged(folder, 8, 1)
+    assert keep(str(folder), WEEK, sealed.write) == [1]
+    sealed.write(event(5))
+    sealed.seal()
+    sealed.write(event(6))
+    keep(str(folder), WEEK, sealed.write)
+    aged(folder, 8, 6)
+    assert keep(str(folder), WEEK, sealed.write) == [6]
+    sign(sealed)
+    assert (sealed.verify().ok, sealed.verify().first_bad) == (False, 4)
+
+
 def test_log_goes_on_after_everything_old_is_gone(sealed, folder):
     assert keep(str(folder), NOW, sealed.write) == [1, 4]
     (folder / "tip.json").unlink()
@@ -175,15 +209,16 @@ def test_log_goes_on_after_everything_old_is_gone(sealed, folder):
 
 @pytest.mark.requirement("AUD-4")
 def test_hold_keeps_everything_until_it_is_released(sealed, folder):
-    hold(str(folder), "case-7", "a court", sealed.write)
-    hold(str(folder), "case-8", "another", sealed.write)
+    hold(str(folder), "case-7", "a court", sealed.write, ANN)
+    hold(str(folder), "case-8", "another", sealed.write, ANN)
     assert holds(str(folder)) == {"case-7": "a court", "case-8": "another"}
     assert keep(str(folder), NOW, sealed.write) == []
-    assert release(str(folder), "case-7", sealed.write)
+    assert release(str(folder), "case-7", sealed.write, ANN)
     assert keep(str(folder), NOW, sealed.write) == []
-    assert release(str(folder), "case-8", sealed.write)
-    assert not release(str(folder), "case-8", sealed.write)
+    assert release(str(folder), "case-8", sealed.write, ANN)
+    assert not release(str(folder), "case-8", sealed.write, ANN)
     told = [each["body"] for each in all_records(folder) if each["kind"] == "hold"]
+    assert {each["principal"] for each in all_records(folder) if each["kind"] == "hold"} == {"ann"}
     assert [(each["what"], each["name"]) for each in told] == [
         ("hold", "case-7"),
         ("hold", "case-8"),
@@ -207,7 +242,7 @@ def test_hold_that_cannot_be_told_is_not_made(folder, sealed):
         raise AuditFailed("no")
 
     with pytest.raises(AuditFailed):
-        hold(str(folder), "case", "why", refuse)
+        hold(str(folder), "case", "why", refuse, ANN)
     assert holds(str(folder)) == {}
 
 
@@ -222,8 +257,8 @@ def test_one_at_a_time(sealed, folder):
 
 def test_nothing_stays_open(sealed, folder):
     before = len(os.listdir("/proc/self/fd"))
-    hold(str(folder), "a", "b", sealed.write)
-    release(str(folder), "a", sealed.write)
-    release(str(folder), "a", sealed.write)
+    hold(str(folder), "a", "b", sealed.write, ANN)
+    release(str(folder), "a", sealed.write, ANN)
+    release(str(folder), "a", sealed.write, ANN)
     keep(str(folder), NOW, sealed.write)
     assert len(os.listdir("/proc/self/fd")) == before

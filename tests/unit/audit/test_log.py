@@ -17,15 +17,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from unit.audit.audit_logs import (
-    NEVER,
-    all_records,
-    event,
-    forked,
-    records_path,
-    sign,
-    trusted,
-)
 
 from holdfast.audit import files
 from holdfast.audit import log as log_module
@@ -36,6 +27,15 @@ from holdfast.audit.settings import LogSettings
 from holdfast.audit.verify import verify
 from holdfast.core.errors import AuditFailed, ConfigError, HoldfastError
 from holdfast.core.events import Event, EventKind
+from unit.audit.audit_logs import (
+    NEVER,
+    all_records,
+    event,
+    forked,
+    records_path,
+    sign,
+    trusted,
+)
 
 forks = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 
@@ -500,7 +500,7 @@ def kill_rounds(folder: Path, rounds: int, seed: int) -> dict[str, int]:
         children = []
         for _ in range(writers):
 
-            def child():
+            def child(into=into):
                 hammer(AuditLog.open(str(folder), settings=settings), into, 3)
 
             children.append(forked(child))
@@ -603,7 +603,7 @@ def test_kill_at_every_step_of_a_new_log_is_mended(folder, step):
 
 @pytest.mark.requirement("AUD-3")
 @forks
-@pytest.mark.parametrize("step", range(0, 24))
+@pytest.mark.parametrize("step", range(24))
 def test_kill_at_every_step_of_sealing_signing_and_packing_is_mended(folder, step):
     rule = replace(NEVER, keep_days=0)
     with AuditLog.open(str(folder), settings=NEVER) as log:

@@ -199,9 +199,7 @@ def test_consistency_proofs_are_the_naive_ones_and_prove_nothing_else(hashes, da
     if path:
         lies.append((old_root, new_root, path[:-1]))
         at = data.draw(st.integers(0, len(path) - 1))
-        lies.append(
-            (old_root, new_root, [*path[:at], sha256(path[at]).digest(), *path[at + 1 :]])
-        )
+        lies.append((old_root, new_root, [*path[:at], sha256(path[at]).digest(), *path[at + 1 :]]))
     for lie in lies:
         with pytest.raises(BadProof):
             check_consistency(old, lie[0], new, lie[1], lie[2])

@@ -10,6 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from holdfast.audit import notary as notary_module
+from holdfast.audit.checkpoints import unproven_checkpoint
+from holdfast.audit.keeping import keep
+from holdfast.audit.log import AuditLog
+from holdfast.audit.merkle import leaf_hash, tree_hash
+from holdfast.audit.segments import find_notes
+from holdfast.audit.verify import verify
+from holdfast.core.errors import AuditFailed
 from unit.audit.audit_logs import (
     NEVER,
     event,
@@ -23,15 +32,6 @@ from unit.audit.audit_logs import (
     sign,
     trusted,
 )
-
-from holdfast.audit import notary as notary_module
-from holdfast.audit.checkpoints import unproven_checkpoint
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.merkle import leaf_hash, tree_hash
-from holdfast.audit.segments import find_notes
-from holdfast.audit.verify import verify
-from holdfast.core.errors import AuditFailed
 
 
 @pytest.fixture

@@ -106,7 +106,9 @@ def test_changed_byte_is_another_record_or_none(position, byte):
     assert (record == parse_record(LINE)) is (changed == LINE)
 
 
-@given(st.binary() | st.binary(min_size=1).map(lambda data: LINE + data) | st.text().map(str.encode))
+@given(
+    st.binary() | st.binary(min_size=1).map(lambda data: LINE + data) | st.text().map(str.encode)
+)
 def test_foreign_bytes_are_refused(data):
     for read in (parse_record, link_of, tail_fields):
         with pytest.raises(BadRecord):

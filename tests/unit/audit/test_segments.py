@@ -29,9 +29,7 @@ from holdfast.audit.segments import (
     segment_name,
 )
 
-NOTE = (
-    b"origin\n3\n" + b"A" * 43 + b"=\n\n" + "\u2014 holdfast-audit AAAA\n".encode()
-)
+NOTE = b"origin\n3\n" + b"A" * 43 + b"=\n\n" + "\u2014 holdfast-audit AAAA\n".encode()
 
 
 def segment(folder, *parts: str, first: int = 1) -> Segment:
@@ -175,7 +173,12 @@ def test_segment_packed_since_it_was_listed_is_read_all_the_same(tmp_path):
 def test_packed_segment_that_is_damaged_is_refused(tmp_path):
     path = tmp_path / segment_name(1, PACKED)
     packed = zstandard.ZstdCompressor(write_checksum=True).compress(b"abc\n" * 1000)
-    for bad in (b"x" * 100, packed[:10] + b"\0" + packed[11:], packed[:-1] + b"\0", packed + b"xxxx"):
+    for bad in (
+        b"x" * 100,
+        packed[:10] + b"\0" + packed[11:],
+        packed[:-1] + b"\0",
+        packed + b"xxxx",
+    ):
         path.write_bytes(bad)
         with pytest.raises(BadSegment), open_records(segment(tmp_path, PACKED)) as file:
             list(read_lines(file))

@@ -6,6 +6,11 @@ import os
 from dataclasses import replace
 
 import pytest
+
+from holdfast.audit.log import AuditLog
+from holdfast.audit.signers import parse_keys
+from holdfast.core.errors import AuditFailed, KeyFailed
+from holdfast.core.keys import make_key
 from unit.audit.audit_logs import (
     ANN,
     NEVER,
@@ -16,11 +21,6 @@ from unit.audit.audit_logs import (
     sign,
     trusted,
 )
-
-from holdfast.audit.log import AuditLog
-from holdfast.audit.signers import parse_keys
-from holdfast.core.errors import AuditFailed, KeyFailed
-from holdfast.core.keys import make_key
 
 
 @pytest.fixture

@@ -12,6 +12,14 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from holdfast.audit.checkpoints import Checkpoint, sign_checkpoint
+from holdfast.audit.keeping import keep
+from holdfast.audit.log import AuditLog
+from holdfast.audit.merkle import leaf_hash
+from holdfast.audit.segments import find_notes
+from holdfast.audit.verify import VerifyReport, verify
+from holdfast.core.keys import make_key
 from unit.audit.audit_logs import (
     ANN,
     NEVER,
@@ -27,14 +35,6 @@ from unit.audit.audit_logs import (
     sign,
     trusted,
 )
-
-from holdfast.audit.checkpoints import Checkpoint, sign_checkpoint
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.merkle import leaf_hash
-from holdfast.audit.segments import find_notes
-from holdfast.audit.verify import VerifyReport, verify
-from holdfast.core.keys import make_key
 
 COUNT, SIGNED, MIDDLE = 9, 7, 4
 """Records, of which so many are signed, the first part of them by a checkpoint of its own."""
@@ -139,26 +139,24 @@ def test_every_changed_byte_is_found_at_its_record(folder):
     lines = lines_of(folder)
     for at, line in enumerate(lines):
         number = at + 1
-        for place in range(0, len(line), 3):
-            for flip in (1, 32):
-                changed = bytearray(line)
-                changed[place] ^= flip
-                if changed[place] == 10:
-                    continue
-                put_lines(folder, [*lines[:at], bytes(changed), *lines[at + 1 :]])
-                report = check(folder)
-                if number == COUNT and report.ok:
-                    # Nothing follows the last one and nothing is signed about it yet; the report
-                    # says so.
-                    assert report.signed == SIGNED
-                    continue
-                assert not report.ok
-                # Where a checkpoint comes before the next link, it tells for all since the last.
-                before = max(each for each in (0, 1, MIDDLE, SIGNED) if each < number)
-                # A link that does not fit may be the fault of either; the earlier one is named.
-                link = max(number - 1, before + 1)
-                assert report.first_bad in (number, link, before + 1), (number, place, report)
-                assert report.records == report.first_bad - 1
+        # Every byte of one record, and some of all.
+        for place in range(0, len(line), 1 if number == MIDDLE + 1 else 11):
+            changed = bytearray(line)
+            changed[place] ^= 1
+            put_lines(folder, [*lines[:at], bytes(changed), *lines[at + 1 :]])
+            report = check(folder)
+            if number == COUNT and report.ok:
+                # Nothing follows the last one and nothing is signed about it yet; the report
+                # says so.
+                assert report.signed == SIGNED
+                continue
+            assert not report.ok
+            # Where a checkpoint comes before the next link, it tells for all since the last.
+            before = max(each for each in (0, 1, MIDDLE, SIGNED) if each < number)
+            # A link that does not fit may be the fault of either; the earlier one is named.
+            link = max(number - 1, before + 1)
+            assert report.first_bad in (number, link, before + 1), (number, place, report)
+            assert report.records == report.first_bad - 1
 
 
 @pytest.mark.requirement("AUD-2")
@@ -321,7 +319,10 @@ def test_checkpoint_of_another_log_of_the_same_key_is_found(folder, tmp_path):
     other = sign_checkpoint(replace(told, origin=origin + "0"), private_key(folder))
     put_notes(folder, [other])
     report = check(folder)
-    assert (report.ok, report.reason) == (False, "record 1: the checkpoint after it is of another log")
+    assert (report.ok, report.reason) == (
+        False,
+        "record 1: the checkpoint after it is of another log",
+    )
 
 
 def test_removed_checkpoints_in_the_middle_change_nothing_that_is_said(folder):
@@ -675,7 +676,9 @@ def test_file_that_cannot_be_read_is_told_without_its_path(folder, monkeypatch):
 
 def test_check_never_writes(folder):
     def state():
-        return {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in folder.iterdir()}
+        return {
+            each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in folder.iterdir()
+        }
 
     path = records_path(folder)
     path.write_bytes(path.read_bytes() + b'{"torn')

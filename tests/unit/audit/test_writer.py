@@ -18,7 +18,17 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+
 from conftest import need
+from holdfast.audit import files
+from holdfast.audit import writer as writer_module
+from holdfast.audit.keeping import keep
+from holdfast.audit.log import AuditLog
+from holdfast.audit.merkle import leaf_hash
+from holdfast.audit.verify import verify
+from holdfast.core.errors import AuditFailed
+from holdfast.core.events import Event, EventKind
+from holdfast.core.types import check_id
 from unit.audit.audit_logs import (
     NEVER,
     all_records,
@@ -30,16 +40,6 @@ from unit.audit.audit_logs import (
     sign,
     trusted,
 )
-
-from holdfast.audit import files
-from holdfast.audit import writer as writer_module
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.merkle import leaf_hash
-from holdfast.audit.verify import verify
-from holdfast.core.errors import AuditFailed
-from holdfast.core.events import Event, EventKind
-from holdfast.core.types import check_id
 
 # Fills the disk, shows that the log is whole, then that it goes on once there is room again.
 FILLER = """
@@ -612,7 +612,12 @@ def test_old_segment_is_sealed_and_the_next_begun(folder, monkeypatch):
         now = time.time()
         monkeypatch.setattr(writer_module.time, "time", lambda: now + 8 * 86400)
         log.write(event(1))
-        assert [each["kind"] for each in all_records(folder)] == ["begin", "intent", "seal", "intent"]
+        assert [each["kind"] for each in all_records(folder)] == [
+            "begin",
+            "intent",
+            "seal",
+            "intent",
+        ]
     monkeypatch.undo()
     # Also by a process that opens it only then: the first record says when it began.
     other = folder.with_name("other")
@@ -656,7 +661,13 @@ def test_segment_that_another_process_sealed_is_left_behind(log, folder):
         keep(str(folder), NEVER, other.write)
     assert not records_path(folder).exists(), "packed under the first one's feet"
     log.write(event(2))
-    assert [each["action_id"] for each in all_records(folder)] == ["", "act_0", "", "act_1", "act_2"]
+    assert [each["action_id"] for each in all_records(folder)] == [
+        "",
+        "act_0",
+        "",
+        "act_1",
+        "act_2",
+    ]
     assert log.verify().ok
 
 

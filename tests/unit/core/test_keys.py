@@ -150,7 +150,7 @@ def test_missing_key_is_told_as_missing(path):
         load_key(str(path), "it")
 
 
-@pytest.mark.parametrize("step", ["fsync", "link", "makedirs"])
+@pytest.mark.parametrize("step", ["fsync", "link", "mkdir"])
 def test_failure_on_the_way_leaves_no_key_and_no_draft(path, monkeypatch, step):
     path.parent.mkdir(mode=0o700)
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast import __version__
-from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
+from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed, told_error
 from holdfast.core.home import state_path
 from holdfast.interfaces.cli.main import REFUSED
 from holdfast.interfaces.cli.options import read_bounded
@@ -205,7 +205,8 @@ class _Follower:
             return self._unheard()
         if "error" in told:
             error = told["error"]
-            raise HoldfastError(error["message"], mend=error["mend"], code=error["code"])
+            kind = error.get("kind", "")
+            raise told_error(kind, error["message"], mend=error["mend"], code=error["code"])
         if told.get("stopped"):
             return self._tell_stopped(told.get("workspace_id"))
         if self._as_json:

@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 
 import holdfast
-from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
+from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed, told_error
 from holdfast.core.frames import BadFrame, FrameReader, encode
 from holdfast.core.home import SUPERVISOR_SOCKET
 from holdfast.core.types import Json, Outcome, OutputSink
@@ -122,7 +122,9 @@ async def _ask(
 def _judged(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if "error" in message:
         told = message["error"]
-        raise HoldfastError(told["message"], mend=told["mend"], code=told["code"])
+        raise told_error(
+            told.get("kind", ""), told["message"], mend=told["mend"], code=told["code"]
+        )
     if "stale" in message:
         raise HoldfastError(
             "the supervisor is of another version of Holdfast",

@@ -170,10 +170,10 @@ class Supervisor:
                 return
             await self._dispatch(talk, message, blob)
         except HoldfastError as error:
-            await talk.send({"error": dict(ErrorInfo.of(error).to_json())})
+            await talk.send({"error": _told(error)})
         except (AttributeError, KeyError, TypeError, ValueError):
             unknown = BadInput("the supervisor was asked for something it does not know")
-            await talk.send({"error": dict(ErrorInfo.of(unknown).to_json())})
+            await talk.send({"error": _told(unknown)})
         except Exception as error:  # noqa: BLE001  # told, logged, survived
             # A bug met by one client must not end the sandboxes of the others.
             _log.exception("a request failed")
@@ -183,7 +183,7 @@ class Supervisor:
                 code="HF-INTERNAL",
                 detail=repr(error),
             )
-            await talk.send({"error": dict(ErrorInfo.of(failed).to_json())})
+            await talk.send({"error": _told(failed)})
 
     async def _dispatch(self, talk: Conversation, message: Mapping[str, Any], blob: bytes) -> None:
         match message.get("do"):
@@ -198,6 +198,10 @@ class Supervisor:
                 self.stop()
             case _:
                 await self._residents.dispatch(talk, message, blob)
+
+
+def _told(error: HoldfastError) -> dict[str, Any]:
+    return {**ErrorInfo.of(error).to_json(), "kind": type(error).__name__}
 
 
 def listen(home: str) -> tuple[socket.socket, int] | None:

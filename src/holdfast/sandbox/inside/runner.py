@@ -139,8 +139,17 @@ def show() -> Any:
     return sys.modules["_holdfast_show"]
 
 
+class ToolError(RuntimeError):
+    """A call of a host's tool was refused or failed."""
+
+
 class Tools:
-    """Functions that the host offers: `tools.name(...)`. Each call is judged outside."""
+    """Functions that the host offers: `tools.name(...)`. Each call is judged outside.
+
+    What is refused or fails there is a `tools.ToolError` here.
+    """
+
+    ToolError = ToolError
 
     def __init__(self, channel: Channel, names: list[str]) -> None:
         import threading
@@ -178,10 +187,6 @@ class Tools:
         if "error" in answer:
             raise ToolError(answer["error"])
         return answer.get("value")
-
-
-class ToolError(RuntimeError):
-    """A call of a host's tool was refused or failed."""
 
 
 class Session:

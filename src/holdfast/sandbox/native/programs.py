@@ -6,6 +6,7 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -101,5 +102,6 @@ def start_detached(words: Sequence[str], *, env: Mapping[str, str], cwd: str) ->
         start_new_session=True,
         close_fds=True,
     )
-    process.returncode = 0  # it is not ours to wait for
+    # It outlives most who start it; for one that lives longer somebody must take its end in.
+    threading.Thread(target=process.wait, name="holdfast-detached", daemon=True).start()
     return process.pid
