@@ -14,6 +14,7 @@ Records after the last checkpoint are linked but not signed yet; the report coun
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from holdfast.audit.merkle import Frontier, leaf_hash
 from holdfast.audit.records import GENESIS, BadRecord, deletions, link_of, parse_record
 from holdfast.audit.segments import (
     CHECKPOINTS,
+    RECORDS,
     SEAL,
     BadSegment,
     Segment,
@@ -33,6 +35,8 @@ from holdfast.audit.segments import (
 )
 from holdfast.core.notes import BadNote, PublicKey
 
+_INCOMPLETE = "it is not complete"
+_MOST_TRIES = 5
 _SPECIAL = frozenset((b"begin", b"key", b"retention"))
 
 
@@ -71,6 +75,19 @@ def verify(
 
     `since` skips the segments that end before this record; a checkpoint stands for them.
     """
+    notes, tries = list(checkpoints), _MOST_TRIES
+    while True:
+        before, tries = _growing_bytes(directory), tries - 1
+        report = _verify_once(directory, keys, notes, since)
+        # Half a record at the end of a log that grows is one that is being written.
+        is_growing = report.reason.endswith(_INCOMPLETE) and _growing_bytes(directory) != before
+        if not is_growing or tries == 0:
+            return report
+
+
+def _verify_once(
+    directory: str, keys: Sequence[PublicKey], checkpoints: Sequence[bytes], since: int | None
+) -> VerifyReport:
     check = _Check(keys)
     bad: _Bad | None = None
     try:
@@ -120,6 +137,11 @@ class _Check:
         start = 0
         if since is not None:
             start = max((at for at, each in enumerate(segments) if each.first <= since), default=0)
+        # One that was sealed a moment ago is not signed yet: it is looked through as well.
+        while (
+            start > 0 and segments[start - 1].has_records and SEAL not in segments[start - 1].parts
+        ):
+            start -= 1
         if start > 0:
             self._jump(segments[start - 1])
         for segment in segments[start:]:
@@ -162,7 +184,7 @@ class _Check:
             for line, is_whole in read_lines(file):
                 number = frontier.size + 1
                 if not is_whole:
-                    raise _Bad(number, f"record {number}: it is not complete")
+                    raise _Bad(number, f"record {number}: {_INCOMPLETE}")
                 try:
                     kind, prev, seq = link_of(line)
                 except BadRecord as problem:
@@ -282,6 +304,14 @@ class _Check:
             )
         if not self.met:
             raise _Bad(1, "record 1: nothing of this log is signed")
+
+
+def _growing_bytes(directory: str) -> int:
+    """How far the segment that grows has come: any write changes it."""
+    try:
+        return os.stat(_segments(directory)[-1].path(RECORDS)).st_size
+    except (OSError, IndexError):
+        return -1
 
 
 def _segments(directory: str) -> list[Segment]:

@@ -311,7 +311,10 @@ def _born(file: int) -> float:
 
 def _short(text: str) -> str:
     is_fit = text.isascii() and len(text) <= MAX_NAME_BYTES
-    return without_secrets(text) if is_fit else cut_text(text, max_bytes=MAX_NAME_BYTES)
+    return _clean(text) if is_fit else cut_text(text, max_bytes=MAX_NAME_BYTES)
+
+
+_clean = lru_cache(maxsize=1024)(without_secrets)  # the same few names come again and again
 
 
 def _now() -> str:

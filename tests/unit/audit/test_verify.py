@@ -13,6 +13,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.audit import verify as verify_module
 from holdfast.audit.checkpoints import Checkpoint, sign_checkpoint
 from holdfast.audit.keeping import keep
 from holdfast.audit.log import AuditLog
@@ -618,7 +619,20 @@ def test_since_needs_a_seal_that_is_signed(segments):
     seal.write_text(json.dumps(told))
     assert not check(segments, since=6).ok
     seal.unlink()
+    packed_path(segments, 4).unlink()
     assert found(check(segments, since=6)) == (False, 4)
+
+
+def test_since_looks_through_what_was_sealed_a_moment_ago(log):
+    """The seal is written when it is signed; until then a checkpoint further back stands in."""
+    log.seal()
+    log.write(event(1))
+    log._writer.seal()
+    log.write(event(2))
+    first = log._writer._first
+    assert not (path_of(log) / f"{first - 2:016d}.seal").exists()
+    report = verify(log._directory, trusted(path_of(log)), since=first)
+    assert (report.ok, report.reason, report.records) == (True, "", first)
 
 
 @pytest.mark.requirement("AUD-4")
@@ -685,3 +699,30 @@ def test_check_never_writes(folder):
     before = state()
     assert not check(folder).ok
     assert state() == before
+
+
+def test_record_that_is_being_written_is_no_false_alarm(folder, monkeypatch):
+    """A reader may see the first half of a write; a moment later it is whole."""
+    path = records_path(folder)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-50])
+    assert not check(folder).ok
+    monkeypatch.setattr(
+        verify_module, "_INCOMPLETE", _Finishing(verify_module._INCOMPLETE, path, whole)
+    )
+    assert check(folder).ok
+
+
+class _Finishing(str):
+    """Told when half a record was found: just then its other half arrives."""
+
+    __slots__ = ("_data", "_path")
+
+    def __new__(cls, text, path, data):
+        made = super().__new__(cls, text)
+        made._path, made._data = path, data
+        return made
+
+    def __format__(self, how):
+        self._path.write_bytes(self._data)
+        return str(self)
