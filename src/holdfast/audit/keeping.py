@@ -39,6 +39,7 @@ _RETENTION_KIND = EventKind.RETENTION.value
 _RETENTION = f'"kind":"{_RETENTION_KIND}"'.encode()
 _BLOCK_BYTES = 1024 * 1024
 _DAY_S = 86_400.0
+_DRAFT_S = 3600.0
 _MOST_HOLDS_BYTES = 1024 * 1024
 Write = Callable[[Event], str]
 
@@ -64,6 +65,7 @@ def keep(directory: str, settings: LogSettings, write: Write) -> list[int]:
                 # a writer takes a log that ends with a packed segment for one that was cut.
                 if {RECORDS, SEAL} <= segment.parts and segment is not there[-1]:
                     _pack(segment, folder)
+            _sweep_drafts(folder)
             return _delete_old(directory, settings, write, folder)
         finally:
             # To close it is not enough: a child forked meanwhile has it open as well.
@@ -71,6 +73,15 @@ def keep(directory: str, settings: LogSettings, write: Write) -> list[int]:
             os.close(lock)
     finally:
         os.close(folder)
+
+
+def _sweep_drafts(folder: int) -> None:
+    """What was being written when somebody was killed; `files.replace_file` names them so."""
+    for name in os.listdir(folder):
+        if name.startswith("."):
+            with suppress(OSError):
+                if os.stat(name, dir_fd=folder).st_mtime < time.time() - _DRAFT_S:
+                    os.unlink(name, dir_fd=folder)
 
 
 def _pack(segment: Segment, folder: int) -> None:

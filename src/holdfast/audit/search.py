@@ -26,6 +26,7 @@ from holdfast.audit.segments import (
     Segment,
     list_segments,
     open_records,
+    read_lines,
     read_seal,
 )
 from holdfast.core.events import EventKind
@@ -178,40 +179,49 @@ class _Look:
 
 def follow(directory: str, query: Query) -> Iterator[Found | None]:
     """What is written from now on; None, several times a second, while there is nothing new."""
-    segment = _from_number(directory, None)
-    is_first, following = segment is not None, 1
+    segment, following = _from_number(directory, None), 1
+    at_end = segment is not None
     while True:
         if segment is None:
             yield None
             time.sleep(_LOOK_EVERY_S)
-            segment = _from_number(directory, following)
-            continue
-        following = 0
-        # Open all the time: a sealed one is packed, and its name then gone.
-        with open(segment.path(RECORDS), "rb") as file:
-            file.seek(0, os.SEEK_END if is_first else os.SEEK_SET)
-            is_first = False
-            while not following:
-                line = file.readline()
-                if not line.endswith(b"\n"):
-                    file.seek(-len(line), os.SEEK_CUR)
+        else:
+            for line in _coming(segment, at_end=at_end):
+                if line is None:
                     yield None
-                    time.sleep(_LOOK_EVERY_S)
                     continue
-                record = _parsed(line[:-1])
+                record = _parsed(line)
                 if query.fits(record, line):
-                    yield Found(record, line[:-1], segment)
+                    yield Found(record, line, segment)
                 if record["kind"] == EventKind.SEAL:
                     following = record["seq"] + 1
+                    break
+            at_end = False
         segment = _from_number(directory, following)
+
+
+def _coming(segment: Segment, *, at_end: bool) -> Iterator[bytes | None]:
+    """The lines of a segment as they come; None while there is none."""
+    with open_records(segment) as file:
+        if not isinstance(file, io.BufferedReader):  # sealed and packed while nobody looked
+            yield from (line for line, _ in read_lines(file))
+            return
+        # Open all the time: a sealed one is packed, and its name then gone.
+        file.seek(0, os.SEEK_END if at_end else os.SEEK_SET)
+        while True:
+            line = file.readline()
+            if line.endswith(b"\n"):
+                yield line[:-1]
+                continue
+            file.seek(-len(line), os.SEEK_CUR)
+            yield None
+            time.sleep(_LOOK_EVERY_S)
 
 
 def _from_number(directory: str, first: int | None) -> Segment | None:
     """The segment that begins with this record; the growing one if no number is given."""
-    there = [each for each in list_segments(directory) if RECORDS in each.parts]
-    if first is not None:
-        there = [each for each in there if each.first == first]
-    return there[-1] if there else None
+    there = [each for each in list_segments(directory) if first in (None, each.first)]
+    return there[-1] if there and there[-1].has_records else None
 
 
 def _candidates(index: Index, query: Query) -> set[int]:
