@@ -88,6 +88,9 @@ class SandboxPort(Protocol):
     def end_session(self, session_id: str) -> None:
         """End a live sandbox and everything in it. May block for a moment."""
 
+    def tidy_up(self) -> None:
+        """An answer was given: do what could wait until then. Returns at once."""
+
 
 class WorkspaceLease(Protocol):
     """The files of one action, ready to be given to the sandbox."""

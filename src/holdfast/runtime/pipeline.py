@@ -87,6 +87,7 @@ class Runtime:
             return await self._perform(action, sink=sink, tools=tools)
         finally:
             self.traffic.count -= 1
+            self.sandbox.tidy_up()
 
     async def _perform(
         self, action: Action, *, sink: OutputSink | None, tools: ToolsPort | None

@@ -51,6 +51,7 @@ class Stage:
     fails: dict[str, BaseException] = field(default_factory=dict)
     result: RunResult = RunResult(0, stdout=b"out")
     steps: list[str] = field(default_factory=list)
+    tidied: int = 0
     events: list[Event] = field(default_factory=list)
     id: str | None = "act_workspace"
     mount: WorkspaceMount = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
@@ -87,6 +88,9 @@ class Stage:
         if action is None:
             return self._lease("slot", Slot(0, memory_bytes))
         return self._lease("workspace", self)
+
+    def tidy_up(self) -> None:
+        self.tidied += 1
 
     async def run(
         self,
@@ -147,6 +151,7 @@ def test_steps_come_in_their_order_and_the_intent_is_written_before_the_run() ->
     stage = Stage()
     outcome = perform(stage)
     assert stage.steps == [*LEASED, "run", "settle", "clean", *RELEASED, "write outcome"]
+    assert stage.tidied == 1
     assert (outcome.status, outcome.stdout, outcome.audit_id) == (Status.OK, "out", "aud_1")
     assert outcome.findings == (INPUT_FINDING, BORDER_FINDING)
     assert [event.kind for event in stage.events] == [EventKind.INTENT, EventKind.OUTCOME]

@@ -24,6 +24,7 @@ class NativeSandbox:
     ) -> None:
         self._settings = settings
         self._cold = ColdPath(settings, layers, ledger)
+        self._pool = pool
         self._warm = WarmPath(settings, pool)
         self._sessions = Sessions(settings, layers, ledger, pool)
 
@@ -56,6 +57,9 @@ class NativeSandbox:
 
     def end_session(self, session_id: str) -> None:
         self._sessions.end(session_id)
+
+    def tidy_up(self) -> None:
+        self._pool.tidy_up()
 
 
 def _lives_on(action: Action) -> bool:

@@ -76,6 +76,7 @@ class Pool:
         self._places: dict[Spec, _Place] = {}
         self._users: Counter[Template] = Counter()
         self._retired: set[Template] = set()
+        self._used: deque[WarmCell] = deque()
         self._also: list[Callable[[], None]] = []
         self.housekeeper = Housekeeper(self._tick)
 
@@ -235,7 +236,21 @@ class Pool:
                 shelf.cells.append(cell)
 
     def used(self, cell: WarmCell) -> None:
-        """Its run has ended: tidy up, and only now have the next made, on the same processors."""
+        """Its run has ended. Tidying up after it, and making the next one, takes the processors
+        from whoever waits for the answer: see `tidy_up`."""
+        self._used.append(cell)
+
+    def tidy_up(self) -> None:
+        """The answers are given: now there is time."""
+        if self._used:
+            self.housekeeper.do(self._tidy_used)
+
+    def _tidy_used(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._tidy(self._used.popleft())
+
+    def _tidy(self, cell: WarmCell) -> None:
         group = cell.close()
         if cell.group_name is None:
             self.housekeeper.remove(group)
@@ -276,6 +291,7 @@ class Pool:
         """Let go of what nobody has asked for."""
         for work in self._also:
             work()
+        self._tidy_used()  # of runs whose caller went away
         now = time.monotonic()
         with self._lock:
             for place in self._places.values():
@@ -298,6 +314,7 @@ class Pool:
         """End every template, and with them every cell."""
         if self._made_by != os.getpid():
             return
+        self._tidy_used()
         with self._lock:
             places, self._places = self._places, {}
             retired, self._retired = self._retired, set()
@@ -314,7 +331,7 @@ class Pool:
                 place.template.drop_copy()
         for template in self._retired:
             template.drop_copy()
-        _of_parents.append((self._places, self._retired))
+        _of_parents.append((self._places, self._retired, self._used))
         also = self._also
         self._reset()
         self._also = also
