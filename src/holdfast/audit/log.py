@@ -6,16 +6,17 @@ All processes of a user share one log; see writer.py.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import errno
 import os
 import threading
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 import anyio
-from anyio.lowlevel import RunVar
 
 from holdfast.audit import files
 from holdfast.audit.bodies import MAX_FIELD_BYTES
@@ -41,66 +42,91 @@ class _Waiting(Draft):
     def __init__(self, event: Event, max_field_bytes: int) -> None:
         super().__init__(event, max_field_bytes)
         self.is_done = self.is_next = False
-        self.error: AuditFailed | None = None
-        self.news: threading.Lock | None = None
+        self.error: AuditFailed | None = _INTERRUPTED  # until it is known to be on the disk
+        self.news = threading.Lock()
         """Let go of when it is done, or when it is this one's turn to write for all."""
 
     def outcome(self) -> str:
-        if self.error is not None:
-            raise self.error
+        error = self.error
+        if error is not None:  # one of its own for each: several threads may raise it
+            told = {"mend": error.mend, "code": error.code, "detail": error.detail}
+            raise AuditFailed(error.message, **told)
         return self.fields["id"]
 
 
 class _Line:
     """The threads that wait, in the order in which they came; one of them writes."""
 
-    __slots__ = ("has_writer", "waiting")
-
     def __init__(self) -> None:
         self.waiting: list[_Waiting] = []
-        self.has_writer = False
+        self._has_writer = False
+        self.is_named = False
+        """Somebody knows that it is their turn, and has not begun."""
 
-    def join(self, draft: _Waiting) -> bool:
-        """True: it is this one's turn to write."""
+    def join(self, draft: _Waiting) -> None:
+        """Whoever finds nobody writing is the next one to."""
         self.waiting.append(draft)
-        is_first, self.has_writer = not self.has_writer, True
-        return is_first
+        draft.is_next = not self._has_writer
+        self._has_writer = True
+        self.is_named = self.is_named or draft.is_next
 
     def batch(self) -> list[_Waiting]:
         batch, self.waiting = self.waiting[:_MOST_BATCH], self.waiting[_MOST_BATCH:]
         return batch
 
-    def next(self) -> _Waiting | None:
-        """Who writes after this batch."""
-        self.has_writer = bool(self.waiting)
-        if not self.waiting:
-            return None
-        self.waiting[0].is_next = True
-        return self.waiting[0]
-
-
-class _Batch:
-    """What the tasks of one event loop have written since the last flush began."""
-
-    __slots__ = ("done", "drafts")
-
-    def __init__(self) -> None:
-        self.drafts: list[_Waiting] = []
-        self.done = anyio.Event()
+    def pass_on(self) -> None:
+        """To whoever writes the next batch."""
+        self._has_writer = self.is_named = bool(self.waiting)
+        if self.waiting:
+            self.waiting[0].is_next = True
+            if self.waiting[0].news.locked():
+                self.waiting[0].news.release()
 
 
 class _Tasks:
-    """Of one event loop."""
+    """Those of one event loop. What they have written since the last flush began goes together.
 
-    __slots__ = ("last", "open")
+    Nothing here is awaited by a task that could be cancelled: the loop itself starts the next
+    batch when the thread has written the one before.
+    """
 
-    def __init__(self) -> None:
-        self.open = _Batch()
-        self.last = anyio.Event()
-        self.last.set()
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: AuditLog) -> None:
+        self._loop = loop
+        self._log = weakref.ref(log)
+        self._is_writing = False
+        self._drafts: list[_Waiting] = []
+        self._done: asyncio.Future[None] = loop.create_future()
+
+    def join(self, draft: _Waiting) -> asyncio.Future[None]:
+        """What tells when it is written, or why not."""
+        self._drafts.append(draft)
+        done = self._done
+        self._write()
+        return done
+
+    def _write(self) -> None:
+        log = self._log()
+        if self._is_writing or not self._drafts or log is None:
+            return
+        batch, done = self._drafts, self._done
+        self._drafts, self._done = [], self._loop.create_future()
+        self._is_writing = True
+
+        def finish(_: object) -> None:
+            self._is_writing = False
+            if not done.done():
+                done.set_result(None)
+            self._write()
+
+        try:
+            self._loop.run_in_executor(log.thread(), log.commit, batch).add_done_callback(finish)
+        except RuntimeError:  # no thread can be had: the drafts say that nothing was written
+            finish(None)
 
 
-_OF_LOOP: RunVar[weakref.WeakKeyDictionary[AuditLog, _Tasks] | None] = RunVar("holdfast-audit")
+_OF_LOOPS: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, weakref.WeakKeyDictionary[AuditLog, _Tasks]
+] = weakref.WeakKeyDictionary()
 
 
 class AuditLog:
@@ -122,6 +148,7 @@ class AuditLog:
     def _reset(self) -> None:
         self._turn, self._guard = threading.Lock(), threading.Lock()
         self._threads = _Line()
+        self._executor: ThreadPoolExecutor | None = None
 
     @classmethod
     def open(
@@ -145,6 +172,9 @@ class AuditLog:
 
     def close(self) -> None:
         """Sign what was written, then let go; a later write fails."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown()
         self.notary.close()
         with self._turn:
             self._writer.close()
@@ -175,59 +205,54 @@ class AuditLog:
     def write(self, event: Event) -> str:
         """Append an event and return its id once it is on the disk; else raise `AuditFailed`."""
         draft = _Waiting(event, self._settings.max_field_bytes)
-        with self._guard:
-            is_writer = self._threads.join(draft)
-            if not is_writer:
-                draft.news = threading.Lock()
-                draft.news.acquire()
-            else:
-                draft.is_next = True
+        draft.news.acquire()
         try:
-            if not is_writer:
+            with self._guard:
+                self._threads.join(draft)
+            if not draft.is_next:
                 self._wait_for_news(draft)
             if not draft.is_done:
                 self._write_for_threads()
-        except BaseException:
+        except BaseException:  # Ctrl-C at any moment: nobody else is to wait for us
             self._leave(draft)
             raise
         return draft.outcome()
 
     def _leave(self, draft: _Waiting) -> None:
-        """Interrupted while it waited: if it was its turn, it is the next one's."""
-        following = None
+        """Interrupted: if it was its turn, or it had just ended, it is the next one's."""
         with self._guard:
-            if draft in self._threads.waiting:
+            is_waiting = draft in self._threads.waiting
+            if is_waiting:
                 self._threads.waiting.remove(draft)
-                following = self._threads.next() if draft.is_next else None
-        if following is not None and following.news is not None:
-            following.news.release()
+            if draft.is_next and (is_waiting or not self._threads.is_named):
+                self._threads.pass_on()
 
     def _wait_for_news(self, draft: _Waiting) -> None:
-        news = draft.news
-        assert news is not None  # noqa: S101  # made by `write`
-        if news.acquire(timeout=_PATIENCE_S):
+        if draft.news.acquire(timeout=_PATIENCE_S):
             return
         with self._guard:
-            if draft in self._threads.waiting and not draft.is_next:
+            if draft.is_done or draft.is_next:
+                return
+            if draft in self._threads.waiting:
                 self._threads.waiting.remove(draft)
-                raise failed(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
-        news.acquire()  # it is being written, or has just got the turn
+        # Or it is being written at this moment, and somebody was very slow: it may be in the log.
+        raise failed(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
 
     def _write_for_threads(self) -> None:
         with self._guard:
+            self._threads.is_named = False
             batch = self._threads.batch()
         try:
-            self._commit(batch)
+            self.commit(batch)
         finally:
-            with self._guard:
-                following = self._threads.next()
-                if following is not None:
-                    batch.append(following)
             for draft in batch:
-                if draft.news is not None:
+                if draft.news.locked():
                     draft.news.release()
+            with self._guard:
+                self._threads.pass_on()
 
-    def _commit(self, batch: Sequence[_Waiting]) -> None:
+    def commit(self, batch: Sequence[_Waiting]) -> None:
+        """Write a batch; each draft knows afterwards what became of it."""
         problem: AuditFailed | None = _INTERRUPTED
         try:
             if not self._turn.acquire(timeout=_PATIENCE_S):
@@ -250,31 +275,33 @@ class AuditLog:
     # --- tasks
 
     async def record(self, event: Event) -> str:
-        """The same for a task that is not alone: the others go on, and share the flush."""
-        of_loop = _OF_LOOP.get(None)
-        if of_loop is None:
-            _OF_LOOP.set(of_loop := weakref.WeakKeyDictionary())
-        tasks = of_loop.setdefault(self, _Tasks())
-        draft, batch = _Waiting(event, self._settings.max_field_bytes), tasks.open
-        batch.drafts.append(draft)
-        if len(batch.drafts) > 1:
-            await batch.done.wait()
+        """The same for a task that is not alone: the others go on, and share the flush.
+
+        A task that is cancelled meanwhile does not learn whether it was written; the others do.
+        """
+        draft = _Waiting(event, self._settings.max_field_bytes)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # another kind of event loop
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self.commit, [draft])
             return draft.outcome()
-        # The first of a batch writes it, as soon as the one before it is written. Others wait for
-        # it, so it does not give up on the way.
-        before, tasks.last = tasks.last, batch.done
-        with anyio.CancelScope(shield=True):
-            await before.wait()
-            tasks.open = _Batch()
-            try:
-                await anyio.to_thread.run_sync(self._commit, batch.drafts)
-            finally:
-                batch.done.set()
+        of_loop = _OF_LOOPS.setdefault(loop, weakref.WeakKeyDictionary())
+        if self not in of_loop:
+            of_loop[self] = _Tasks(loop, self)
+        await asyncio.shield(of_loop[self].join(draft))
         return draft.outcome()
+
+    def thread(self) -> ThreadPoolExecutor:
+        """Of its own: what else the embedding program does in threads must not hold it up."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-audit")
+        return self._executor
 
     def forget_parent(self) -> None:
         """After a fork: our locks may be held by threads that are not here."""
         self._reset()
+        _OF_LOOPS.clear()
         self.notary.forget_parent()
         self._writer.forget_parent()
 

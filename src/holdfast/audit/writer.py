@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -24,12 +25,14 @@ from holdfast.audit import files
 from holdfast.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body, without_secrets
 from holdfast.audit.failures import altered, failed
 from holdfast.audit.merkle import leaf_hash
-from holdfast.audit.records import GENESIS, MAX_NAME_BYTES, MAX_RECORD_BYTES, record_line
+from holdfast.audit.records import GENESIS, MAX_NAME_BYTES, MAX_RECORD_BYTES, link_of, record_line
 from holdfast.audit.segments import (
     RECORDS,
     SEAL,
     BadSegment,
     list_segments,
+    open_records,
+    read_lines,
     read_seal,
     segment_name,
 )
@@ -123,6 +126,8 @@ class Writer:
             self._check_open()
             files.wait_for_lock(self._lock_file, fcntl.LOCK_EX)
             try:
+                if os.fstat(self._lock_file).st_nlink == 0:  # others would lock another one
+                    raise altered("the lock of the audit log was removed")
                 end = self._end()
                 if self._is_full(end):
                     end = self._next_segment(end)
@@ -171,13 +176,14 @@ class Writer:
         try:
             os.fdatasync(self._file)
         except OSError:
+            # Unless it can be taken back, others may have built upon it, or will. The kernel tells
+            # them as well; we go no further.
+            self._is_torn_off = True
             with files.locked(self._lock_file):
                 tail, self._tail = self._tail, None
-                is_ours = tail is not None and os.fstat(self._file).st_size == tail.size_bytes
-                if is_ours:
+                if tail is not None and os.fstat(self._file).st_size == tail.size_bytes:
                     os.ftruncate(self._file, before.size_bytes)
-                # Else others have built upon it. The kernel tells them as well; we go no further.
-                self._is_torn_off = not is_ours
+                    self._is_torn_off = False
             raise
 
     # --- segments
@@ -227,11 +233,26 @@ class Writer:
             try:
                 self._enter(tail.seq + 1)
                 self._tail = None if os.fstat(self._file).st_size else self._new_tail(tail)
-            except FileNotFoundError:  # a crash between the seal and the next segment
-                if any(each.first > self._first for each in list_segments(self._directory)):
-                    raise altered("a segment of the audit log is gone") from None
+            except FileNotFoundError:
+                if self._skip_ahead(tail.seq + 1):
+                    continue
+                # A crash between the seal and the next segment.
                 self._enter(tail.seq + 1, is_new=True)
                 self._tail = self._new_tail(tail)
+
+    def _skip_ahead(self, following: int) -> bool:
+        """To the segment that grows now, past those that others sealed, packed and perhaps deleted
+        while we were idle. False if there is none after ours."""
+        later = [each for each in list_segments(self._directory) if each.first > self._first]
+        for segment in later[:-1]:
+            if segment.first != following or SEAL not in segment.parts:
+                raise altered("a segment of the audit log is gone")
+            following = read_seal(segment).last + 1
+        if later and (later[-1].first != following or RECORDS not in later[-1].parts):
+            raise altered("a segment of the audit log is gone")
+        if later:
+            self._enter(later[-1].first)
+        return bool(later)
 
     def _new_tail(self, sealed: Tail) -> Tail:
         return Tail.of_empty(sealed.seq + 1, sealed.prev)
@@ -258,18 +279,26 @@ class Writer:
         return self._tail
 
     def _last_leaf_before(self) -> str | None:
-        """What the first record of this segment is linked to."""
+        """What the first record of this segment is linked to: by the record itself, if it is there.
+
+        Also makes sure that this segment follows the one before it.
+        """
         before = [each for each in list_segments(self._directory) if each.first < self._first]
         if not before:
             return None
-        if SEAL in before[-1].parts:
-            return read_seal(before[-1]).leaf
-        name = segment_name(before[-1].first, RECORDS)
-        file = files.open_private(name, os.O_RDONLY, self._folder)
-        try:
-            return find_tail(file, os.fstat(file).st_size, before[-1].first, None)[0].prev
-        finally:
-            os.close(file)
+        segment = before[-1]
+        if segment.has_records:
+            with open_records(segment) as file:
+                last = deque((line for line, is_whole in read_lines(file) if is_whole), maxlen=1)
+            if not last:
+                raise altered("a segment of the audit log has lost all its records")
+            seq, leaf = link_of(last[0]).seq, leaf_hash(last[0]).hex()
+        else:
+            seal = read_seal(segment)
+            seq, leaf = seal.last, seal.leaf
+        if seq + 1 != self._first:
+            raise altered("a segment of the audit log is gone, or one was put there")
+        return leaf
 
     def _is_full(self, end: Tail) -> bool:
         if end.size_bytes == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -285,13 +286,13 @@ def test_whoever_leaves_the_line_hands_the_turn_on(log, is_next):
     line = log._threads
     drafts = [log_module._Waiting(event(number), 4096) for number in range(3)]
     for draft in drafts:
-        draft.news = threading.Lock()
         draft.news.acquire()
         line.join(draft)
     line.batch()  # somebody writes; these come meanwhile
     line.waiting = drafts[1:]
     if is_next:
-        assert line.next() is drafts[1]
+        line.pass_on()
+        assert drafts[1].is_next
     log._leave(drafts[1])
     assert (line.waiting, drafts[2].is_next, drafts[2].news.locked()) == (
         drafts[2:],
@@ -690,3 +691,51 @@ def test_opening_while_another_signs_for_too_long_is_an_error_of_ours(folder, mo
         with pytest.raises(HoldfastError) as caught:
             AuditLog.open(str(folder))
     assert caught.value.detail == "ETIMEDOUT"
+
+
+def slowed(log, monkeypatch, seconds):
+    commit = log._writer.commit
+
+    def slow(batch):
+        time.sleep(seconds)
+        commit(batch)
+
+    monkeypatch.setattr(log._writer, "commit", slow)
+
+
+@pytest.mark.requirement("AUD-1", "AUD-3")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_task_that_is_cancelled_takes_no_other_along(log, folder, monkeypatch, victim):
+    slowed(log, monkeypatch, 0.1)
+
+    async def main():
+        first = asyncio.create_task(log.record(event(0)))
+        await asyncio.sleep(0.02)
+        others = [asyncio.create_task(log.record(event(number))) for number in (1, 2)]
+        await asyncio.sleep(0.02)
+        [first, others[0]][victim].cancel()  # natively: no shield of anyio's stops that
+        done = await asyncio.wait_for(asyncio.gather(first, *others, return_exceptions=True), 5)
+        kept = [each for each in done if isinstance(each, str)]
+        assert len(kept) == 2
+        assert set(kept) <= set(ids_in(folder))  # the acknowledged ones are there
+        assert await asyncio.wait_for(log.record(event(3)), 5) in ids_in(folder)
+
+    asyncio.run(main())
+    asyncio.run(main())  # and in another loop
+
+
+@pytest.mark.requirement("AUD-1")
+def test_without_a_thread_nothing_is_acknowledged(log, folder, monkeypatch):
+    def no_thread():
+        raise RuntimeError("can't start new thread")
+
+    before = ids_in(folder)
+    monkeypatch.setattr(log, "thread", no_thread)
+
+    async def main():
+        return await asyncio.gather(
+            *(log.record(event(n)) for n in range(3)), return_exceptions=True
+        )
+
+    assert all(isinstance(each, AuditFailed) for each in asyncio.run(main()))
+    assert ids_in(folder) == before
