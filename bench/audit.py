@@ -161,7 +161,7 @@ def _million(folder: str) -> dict[str, Any]:
         writer.commit([Draft(_event(number)) for number in range(first, first + 2000)])
     writer.close()
     log.notary.attend(timeout_s=60)
-    keep(directory, _QUIET, log.write)
+    keep(directory, _QUIET, log.write, log.notary)
     keys = log.notary.trusted_keys()
     log.close()
     report, verify_s = _timed(lambda: verify(directory, keys))

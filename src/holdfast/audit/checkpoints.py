@@ -60,3 +60,25 @@ def unproven_checkpoint(note: bytes) -> Checkpoint:
         return Checkpoint.parse(note.decode("utf-8").partition("\n\n")[0] + "\n")
     except UnicodeDecodeError:
         raise BadNote("it is not text") from None
+
+
+def sign_statement(lines: Sequence[str], signer: Signer) -> str:
+    """A note about the log itself, to be put into a record: the record alone could be anybody's."""
+    return signed_note("".join(f"{line}\n" for line in lines), signer).decode()
+
+
+def check_statement(note: object, lines: Sequence[str], keys: Sequence[PublicKey]) -> None:
+    """`BadNote` unless one of these keys has signed just these lines."""
+    text, _ = open_note(str(note).encode(), keys)
+    if text != "".join(f"{line}\n" for line in lines):
+        raise BadNote("it says something else")
+
+
+def key_lines(origin: str, key: object) -> tuple[str, ...]:
+    """What the old key signs about the new one."""
+    return ("holdfast audit: the next key", origin, str(key))
+
+
+def deletion_lines(origin: str, last: int) -> tuple[str, ...]:
+    """What the key signs when all records up to one are deleted by rule."""
+    return ("holdfast audit: deleted by rule up to", origin, str(last))

@@ -11,8 +11,8 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
 from datetime import datetime
 from functools import lru_cache
 from hashlib import blake2b
@@ -24,8 +24,12 @@ from holdfast.audit.merkle import leaf_hash
 from holdfast.audit.records import BadRecord, parse_record, tail_fields
 from holdfast.audit.segments import (
     INDEX,
+    MOST_SEGMENT_BYTES,
     SEAL,
+    BadSegment,
+    Content,
     Segment,
+    open_plain,
     open_records,
     read_lines,
     read_seal,
@@ -45,6 +49,7 @@ _ACTION = re.compile(rb'\{"action_id":"((?:[^"\\]|\\.)*+)"')
 _VERDICT_MARK = b'"verdict":"'
 _COLUMNS = {"id": 48, "action_id": 56, "session_id": 64, "principal": 72}
 _KIND_AT, _VERDICT_AT = 80, 81
+_MOST_ROWS = MOST_SEGMENT_BYTES // 200  # no record is shorter
 
 
 class Row(NamedTuple):
@@ -126,6 +131,9 @@ class Index:
         end, time_us, leaf, *_ = _ROW.unpack_from(self._rows, number * ROW_BYTES)
         return Row(end, time_us, leaf)
 
+    def raw(self, number: int) -> bytes:
+        return self._rows[number * ROW_BYTES : (number + 1) * ROW_BYTES]
+
     def start(self, number: int) -> int:
         return 0 if number == 0 else self.row(number - 1).end
 
@@ -170,14 +178,17 @@ def encoded_text(text: str) -> bytes:
     return json.dumps(text).encode("ascii")[1:-1]
 
 
+def line_of(content: Content, index: Index, number: int) -> bytes | None:
+    """The line that a row leads to; None if it is not the one that the row is about."""
+    row = index.row(number)
+    line = content.read(index.start(number), row.end - 1)
+    return line if line and leaf_hash(line) == row.leaf else None
+
+
 def read_index(segment: Segment) -> Index:
     """As far as it is whole; an empty one if it is not."""
-    with suppress(OSError), open(segment.path(INDEX), "rb") as file:
-        magic, count, checksum = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size))
-        most = os.fstat(file.fileno()).st_size // ROW_BYTES
-        rows = file.read(count * ROW_BYTES) if magic == _MAGIC and count <= most else b""
-        if rows and len(rows) == count * ROW_BYTES and zlib.crc32(rows) == checksum:
-            return Index(rows)
+    with suppress(OSError, BadSegment), open_plain(segment.path(INDEX)) as file:
+        return _whole(file.fileno())[0]
     return Index(b"")
 
 
@@ -187,13 +198,29 @@ def lacks_rows(segment: Segment) -> bool:
         return False
     wanted = read_seal(segment).last - segment.first + 1
     try:
-        with open(segment.path(INDEX), "rb") as file:
+        with open_plain(segment.path(INDEX)) as file:
             magic, count, _ = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size))
             size_bytes = os.fstat(file.fileno()).st_size
-    except OSError:
+    except (OSError, BadSegment):
         return True
     is_whole = size_bytes == _HEAD.size + wanted * ROW_BYTES
     return not (magic == _MAGIC and count == wanted and is_whole)
+
+
+def first_wrong_row(segment: Segment) -> int | None:
+    """The number of the first record whose row is not the one it should have.
+
+    A checksum is no proof: somebody who knows how can make one over rows that hide a record from
+    searches. Only the records tell, and to read all of them is for a check, not for a search.
+    """
+    known = read_index(segment)
+    with closing(_rows(segment, 0, len(known))) as rows:
+        right = 0
+        for row in rows:
+            if known.raw(right) != row:
+                return segment.first + right
+            right += 1
+    return segment.first + right if right < len(known) else None
 
 
 def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
@@ -204,8 +231,12 @@ def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
     name = segment_name(segment.first, INDEX)
     file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
     try:
-        count, checksum, end = _state(file)
-        rows = b"".join(_rows(segment, end, most))
+        known, checksum = _whole(file)
+        # A record may have been taken back after it was indexed, and another stands there now.
+        if len(known) and line_of(Content(segment), known, len(known) - 1) is None:
+            known, checksum = Index(b""), 0
+        count = len(known)
+        rows = b"".join(_rows(segment, known.row(count - 1).end if count else 0, most))
         os.ftruncate(file, _HEAD.size + count * ROW_BYTES)
         view = memoryview(rows)
         while view:
@@ -216,21 +247,21 @@ def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
         os.close(file)
 
 
-def _state(file: int) -> tuple[int, int, int]:
-    """How many rows there are, their checksum, and where the last of their records ends."""
+def _whole(file: int) -> tuple[Index, int]:
+    """The rows and their checksum. Damaged ones are none: to go on after them would keep the damage
+    for ever."""
     head = os.pread(file, _HEAD.size, 0)
     if len(head) == _HEAD.size:
         magic, count, checksum = _HEAD.unpack(head)
-        most = os.fstat(file).st_size // ROW_BYTES
+        most = min(os.fstat(file).st_size // ROW_BYTES, _MOST_ROWS)
         if magic == _MAGIC and 0 < count <= most:
             rows = os.pread(file, count * ROW_BYTES, _HEAD.size)
-            # Damaged ones are made anew; to go on after them would keep the damage for ever.
             if len(rows) == count * ROW_BYTES and zlib.crc32(rows) == checksum:
-                return count, checksum, _ROW.unpack(rows[-ROW_BYTES:])[0]
-    return 0, 0, 0
+                return Index(rows), checksum
+    return Index(b""), 0
 
 
-def _rows(segment: Segment, end: int, most: int | None) -> Iterator[bytes]:
+def _rows(segment: Segment, end: int, most: int | None) -> Generator[bytes, None, None]:
     with open_records(segment) as file:
         skip(file, end)
         for line, is_whole in islice(read_lines(file), most):

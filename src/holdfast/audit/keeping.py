@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import IO
+from functools import partial
+from typing import IO, Protocol
 
 from holdfast.audit import files
+from holdfast.audit.checkpoints import deletion_lines
+from holdfast.audit.failures import altered
 from holdfast.audit.index import catch_up, lacks_rows
-from holdfast.audit.records import deletions, parse_record
+from holdfast.audit.search import Query, search
 from holdfast.audit.segments import (
     INDEX,
     PACKED,
     RECORDS,
     SEAL,
+    Seal,
     Segment,
     list_segments,
     open_records,
-    read_lines,
     read_seal,
     segment_name,
 )
@@ -34,17 +36,23 @@ from holdfast.audit.settings import LogSettings
 from holdfast.core.events import Event, EventKind
 from holdfast.core.types import Json, Principal
 
-_HOLDS = "holds.json"
-_RETENTION_KIND = EventKind.RETENTION.value
-_RETENTION = f'"kind":"{_RETENTION_KIND}"'.encode()
 _BLOCK_BYTES = 1024 * 1024
 _DAY_S = 86_400.0
 _DRAFT_S = 3600.0
-_MOST_HOLDS_BYTES = 1024 * 1024
 Write = Callable[[Event], str]
 
 
-def keep(directory: str, settings: LogSettings, write: Write) -> list[int]:
+class Vouching(Protocol):
+    """The notary, as far as it is needed here."""
+
+    def vouch(self, lines: Callable[[str], Sequence[str]]) -> str: ...
+
+    def has_said(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool: ...
+
+    def has_signed(self, seal: Seal) -> bool: ...
+
+
+def keep(directory: str, settings: LogSettings, write: Write, notary: Vouching) -> list[int]:
     """Pack what is sealed, delete what is too old; returns the first numbers of the deleted.
 
     One process at a time: who finds another at it leaves it to that one.
@@ -66,7 +74,7 @@ def keep(directory: str, settings: LogSettings, write: Write) -> list[int]:
                 if {RECORDS, SEAL} <= segment.parts and segment is not there[-1]:
                     _pack(segment, folder)
             _sweep_drafts(folder)
-            return _delete_old(directory, settings, write, folder)
+            return _delete_old(directory, settings, write, notary, folder)
         finally:
             # To close it is not enough: a child forked meanwhile has it open as well.
             fcntl.flock(lock, fcntl.LOCK_UN)
@@ -119,27 +127,35 @@ def _digest(file: IO[bytes]) -> bytes:
     return digest.digest()
 
 
-def _delete_old(directory: str, settings: LogSettings, write: Write, folder: int) -> list[int]:
+def _delete_old(
+    directory: str, settings: LogSettings, write: Write, notary: Vouching, folder: int
+) -> list[int]:
     if settings.keep_days is None or holds(directory):
         return []
     oldest_s = time.time() - settings.keep_days * _DAY_S
     gone: list[int] = []
+    deleted = _deleted_before(directory, notary)
     for segment in list_segments(directory):
         if SEAL in segment.parts and not segment.has_records:
-            continue  # deleted before
+            if read_seal(segment).last > deleted:  # not by us: we do not vouch for that
+                raise altered("a segment of the audit log is gone")
+            continue
         if not {SEAL, PACKED} <= segment.parts:
             break
         # When it was packed: at least as late as its last record, whatever clocks have said.
         if os.stat(segment.path(PACKED)).st_mtime > oldest_s:
             break
         seal = read_seal(segment)
+        # Nothing else will be left of it: what cannot be proved by it must not go.
+        if not notary.has_signed(seal):
+            raise altered("the seal of a segment of the audit log is not that of what was signed")
         body: dict[str, Json] = {
             "first": seal.first,
             "last": seal.last,
             "root": seal.frontier.root().hex(),
             "keep_days": settings.keep_days,
-            # What tells of older deletions goes with this segment, so it is told again.
-            "told": _told_in(segment),
+            # All before it is gone as well: this one record tells of it all.
+            "note": notary.vouch(partial(deletion_lines, last=seal.last)),
         }
         # Said before it is done: to tell of a deletion that a crash prevented is harmless.
         write(Event(EventKind.RETENTION, "", "holdfast", "audit", body))
@@ -150,32 +166,31 @@ def _delete_old(directory: str, settings: LogSettings, write: Write, folder: int
     return gone
 
 
-def _told_in(segment: Segment) -> list[Json]:
-    """The deletions that a segment tells of, from which record to which, put together."""
-    told: list[tuple[int, int]] = []
-    with open_records(segment) as file:
-        for line, _ in read_lines(file):
-            if _RETENTION in line and (record := parse_record(line))["kind"] == _RETENTION_KIND:
-                told += deletions(record["body"])
-    joined: list[list[int]] = []
-    for first, last in sorted(told):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1][1] = max(last, joined[-1][1])
-        else:
-            joined.append([first, last])
-    return [[first, last] for first, last in joined]
+def _deleted_before(directory: str, notary: Vouching) -> int:
+    """Up to which record the rule has deleted so far; the last one that we have signed says so."""
+    for found in search(directory, Query(kind=EventKind.RETENTION)):
+        body = found.record["body"]
+        last = body.get("last")
+        if isinstance(last, int) and notary.has_said(
+            body.get("note"), partial(deletion_lines, last=last)
+        ):
+            return last
+    return 0
 
 
 def holds(directory: str) -> dict[str, str]:
-    """The reasons why nothing may be deleted, by name. One that cannot be read is a reason."""
-    try:
-        with open(os.path.join(directory, _HOLDS), "rb") as file:
-            told = json.loads(file.read(_MOST_HOLDS_BYTES))
-        return {str(name): str(reason) for name, reason in told.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError):
-        return {"unreadable": "the list of holds cannot be read"}
+    """The reasons why nothing may be deleted, by name, as the record has them.
+
+    While there is one, nothing is deleted, so what tells of it is always there.
+    """
+    found: dict[str, str] = {}
+    for each in reversed(list(search(directory, Query(kind=EventKind.HOLD)))):
+        body = each.record["body"]
+        if body.get("what") == "hold":
+            found[str(body.get("name"))] = str(body.get("reason"))
+        else:
+            found.pop(str(body.get("name")), None)
+    return found
 
 
 def hold(directory: str, name: str, reason: str, write: Write, who: Principal) -> None:
@@ -195,17 +210,11 @@ def _change_holds(
     try:
         lock = files.open_private("keeping.lock", os.O_RDWR | os.O_CREAT, folder)
         try:
-            with files.locked(lock):
-                known = holds(directory)
-                if what == "release" and name not in known:
+            with files.locked(lock):  # not while somebody deletes
+                if what == "release" and name not in holds(directory):
                     return False
                 body: dict[str, Json] = {"what": what, "name": name, "reason": reason}
                 write(Event(EventKind.HOLD, "", who.name, who.interface, body))
-                if what == "hold":
-                    known[name] = reason
-                else:
-                    del known[name]
-                files.replace_file(_HOLDS, json.dumps(known).encode(), folder)
         finally:
             os.close(lock)
         return True

@@ -13,11 +13,17 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from holdfast.audit import files
-from holdfast.audit.checkpoints import Checkpoint, sign_checkpoint, unproven_checkpoint
+from holdfast.audit.checkpoints import (
+    Checkpoint,
+    check_statement,
+    open_checkpoint,
+    sign_checkpoint,
+    unproven_checkpoint,
+)
 from holdfast.audit.failures import altered, failed
 from holdfast.audit.keeping import keep
 from holdfast.audit.merkle import Frontier
@@ -29,6 +35,7 @@ from holdfast.audit.segments import (
     find_notes,
     list_segments,
     open_plain,
+    read_notes,
     segment_name,
 )
 from holdfast.audit.settings import LogSettings
@@ -41,6 +48,7 @@ from holdfast.core.notes import BadNote, PublicKey
 from holdfast.core.types import Json, Principal
 
 _ORIGIN = "origin"
+_SIGNED = "audit.signed"
 _TAIL_BYTES = 64 * 1024
 _AT_CLOSE_S = 5.0
 _log = logging.getLogger("holdfast")
@@ -55,6 +63,7 @@ class Notary:
         self._directory, self._settings = directory, settings
         self._signers = Signers(directory, settings.signing_key, write)
         self._witness = Witness(settings, write)
+        self._memory = _Memory(directory)
         self.trouble: AuditFailed | None = None
         """Why nothing more may be written."""
         self._reset()
@@ -104,18 +113,51 @@ class Notary:
         finally:
             os.close(folder)
 
+    def vouch(self, lines: Callable[[str], Sequence[str]]) -> str:
+        """A signed statement about this log, for a record."""
+        return self._signers.sign_statement(lines(self._origin(self._signed())))
+
+    def has_said(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool:
+        """Whether a statement is ours."""
+        try:
+            check_statement(note, lines(self._origin(self._signed())), self._known())
+        except BadNote:
+            return False
+        return True
+
+    def _known(self) -> list[PublicKey]:
+        folder = files.open_folder(self._directory)
+        try:
+            return self._signers.known(folder)
+        finally:
+            os.close(folder)
+
+    def has_signed(self, seal: Seal) -> bool:
+        """Whether the end of a segment is what a checkpoint says."""
+        keys = self._known()
+        path = os.path.join(self._directory, segment_name(seal.first, CHECKPOINTS))
+        for note in read_notes(path):
+            with suppress(BadNote):
+                checkpoint, _ = open_checkpoint(note, keys)
+                if (checkpoint.size, checkpoint.root) == (seal.last, seal.frontier.root()):
+                    return True
+        return False
+
     def size(self) -> int:
         """How many records are signed."""
-        signed = self._last_signed()
+        signed = self._signed()
         return 0 if signed is None else signed.size
 
     def has_begun(self) -> bool:
         """False if a crash came before the first signature."""
         return any(CHECKPOINTS in each.parts for each in list_segments(self._directory))
 
-    def _origin(self) -> str:
-        with open(os.path.join(self._directory, _ORIGIN), encoding="ascii") as file:
-            return file.read(256).strip()
+    def _origin(self, signed: Checkpoint | None) -> str:
+        """Which log this is: what was signed says so, the file only before that."""
+        if signed is not None:
+            return signed.origin
+        with open_plain(os.path.join(self._directory, _ORIGIN)) as file:
+            return file.read(256).decode("ascii", "replace").strip()
 
     # --- when
 
@@ -140,7 +182,7 @@ class Notary:
                 with suppress(OSError, HoldfastError, BadSegment):
                     # While many are writing, the index and the packing can wait.
                     if self._unsigned < self._settings.checkpoint_events // 10:
-                        keep(self._directory, self._settings, self._signers.write)
+                        keep(self._directory, self._settings, self._signers.write, self)
 
     def _attend_quietly(self, *, timeout_s: float) -> None:
         try:
@@ -196,11 +238,12 @@ class Notary:
     def _attend(self, folder: int) -> Checkpoint | None:
         self._unsigned = 0
         signers = self._signers.ready(folder)
-        before = last = self._last_signed()
+        before = last = self._last_signed(self._signers.known(folder))
         walk, self._walk = self._walk, None  # unless it arrives
-        if walk is None:
+        # Another process may have signed, sealed and packed since.
+        if walk is None or before is None or walk.frontier.size != before.size:
             walk = Walk.resume(self._directory, folder, before)
-        origin = self._origin()
+        origin = self._origin(before)
 
         def sign(frontier: Frontier, first: int) -> None:
             nonlocal last
@@ -209,6 +252,7 @@ class Notary:
             last = Checkpoint(origin, frontier.size, frontier.root())
             note = sign_checkpoint(last, *signers)
             _append_note(segment_name(first, CHECKPOINTS), note, folder)
+            self._memory.keep(note)
             self._witness.see(last, note)
 
         def at_seal(seal: Seal) -> None:
@@ -222,17 +266,21 @@ class Notary:
         self._walk = walk
         return None if last is before else last
 
-    def _last_signed(self) -> Checkpoint | None:
+    def _signed(self) -> Checkpoint | None:
+        return self._last_signed(self._known())
+
+    def _last_signed(self, keys: Sequence[PublicKey]) -> Checkpoint | None:
+        """The last checkpoint, by one of our keys, and not older than the one we remember."""
+        found: Checkpoint | None = None
         for segment in reversed(list_segments(self._directory)):
-            if CHECKPOINTS in segment.parts:
-                found = _last_note(segment.path(CHECKPOINTS))
-                if found is not None:
-                    return found
-        return None
+            if found is None and CHECKPOINTS in segment.parts:
+                found = _last_note(segment.path(CHECKPOINTS), keys)
+        self._memory.check(found, keys)
+        return found
 
     def rotate(self, new_key: str | None, who: Principal) -> PublicKey:
         """Sign with another key from now on; the old one vouches for it."""
-        key = self._signers.announce(new_key, who)
+        key = self._signers.announce(new_key, self._origin(self._signed()), who)
         self.attend(timeout_s=files.LOCK_TIMEOUT_S)
         folder = files.open_folder(self._directory)
         try:
@@ -242,8 +290,8 @@ class Notary:
         return key
 
 
-def _last_note(path: str) -> Checkpoint | None:
-    """The last whole one in a file, whoever has signed it."""
+def _last_note(path: str, keys: Sequence[PublicKey] | None = None) -> Checkpoint | None:
+    """The last whole one in a file; signed by one of these keys, if some are given."""
     try:
         with open_plain(path) as file:
             file.seek(0, os.SEEK_END)
@@ -251,10 +299,51 @@ def _last_note(path: str) -> Checkpoint | None:
             notes = find_notes(file.read())
     except FileNotFoundError:
         return None
+    if not notes:
+        return None
     try:
-        return unproven_checkpoint(notes[-1]) if notes else None
+        return (
+            unproven_checkpoint(notes[-1]) if keys is None else open_checkpoint(notes[-1], keys)[0]
+        )
     except BadNote as problem:
-        raise BadSegment(f"the last checkpoint cannot be read: {problem}") from None
+        raise BadSegment(f"the last checkpoint does not hold: {problem}") from None
+
+
+class _Memory:
+    """The last checkpoint, kept with the key and not with the log: whoever can write only to the
+    log cannot make us forget what was signed."""
+
+    def __init__(self, directory: str) -> None:
+        self._log = directory
+        self._directory = os.path.join(os.path.dirname(directory), "keys")
+
+    def keep(self, note: bytes) -> None:
+        with suppress(FileExistsError):
+            os.mkdir(self._directory, 0o700)
+        folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            files.replace_file(_SIGNED, note, folder, durable=False)
+        finally:
+            os.close(folder)
+
+    def check(self, found: Checkpoint | None, keys: Sequence[PublicKey]) -> None:
+        try:
+            with open_plain(os.path.join(self._directory, _SIGNED)) as file:
+                kept, _ = open_checkpoint(file.read(_TAIL_BYTES), keys)
+        except (FileNotFoundError, BadNote):
+            return  # of another log, or of none
+        if found is None or found.origin != kept.origin:
+            # A log that was moved away to begin anew has another name; ours has not.
+            if found is None and self._is_ours(kept.origin):
+                raise altered("checkpoints are gone from the audit log")
+            return
+        if found.size < kept.size or (found.size == kept.size and found.root != kept.root):
+            raise altered("checkpoints are gone from the audit log")
+
+    def _is_ours(self, origin: str) -> bool:
+        with suppress(OSError, BadSegment), open_plain(os.path.join(self._log, _ORIGIN)) as file:
+            return file.read(256).decode("ascii", "replace").strip() == origin
+        return False
 
 
 def _append_note(name: str, note: bytes, folder: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.audit.checkpoints import Checkpoint, open_checkpoint, unproven_checkpoint
+from holdfast.audit.failures import altered, failed
 from holdfast.audit.index import read_index
 from holdfast.audit.merkle import (
     HASH_BYTES,
@@ -27,6 +28,7 @@ from holdfast.audit.search import Query, search
 from holdfast.audit.segments import (
     CHECKPOINTS,
     SEAL,
+    BadSegment,
     Segment,
     list_segments,
     open_records,
@@ -52,6 +54,15 @@ class Proof:
 
 def prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
     """A proof for the record with this id, checked before it is handed out."""
+    try:
+        return _prove(directory, event_id, keys)
+    except (BadSegment, BadNote) as problem:
+        raise altered(f"the audit log was altered: {problem}") from None
+    except OSError as error:
+        raise failed(error) from None
+
+
+def _prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
     found = next(search(directory, Query(id=event_id)), None)
     if found is None:
         raise BadInput(
@@ -71,8 +82,11 @@ def prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
     return text
 
 
-def check_proof(text: str, keys: Sequence[PublicKey]) -> Proof:
-    """The record, if the proof holds and one of these keys has signed; else `BadProof`."""
+def check_proof(text: str, keys: Sequence[PublicKey], *, origin: str | None = None) -> Proof:
+    """The record, if the proof holds and one of these keys has signed; else `BadProof`.
+
+    One key may sign several logs: who means a certain one gives its origin.
+    """
     head, _, note = text.partition("\n\n")
     match head.split("\n"):
         case [first, extra, index, *hashes] if first == _HEAD and len(hashes) <= _MOST_HASHES:
@@ -93,6 +107,8 @@ def check_proof(text: str, keys: Sequence[PublicKey]) -> Proof:
         raise BadProof(f"its checkpoint does not hold: {problem}") from None
     except ValueError:
         raise BadProof("it is no proof of a record") from None
+    if origin is not None and checkpoint.origin != origin:
+        raise BadProof("it is of another log")
     root = root_by_inclusion(leaf_hash(line), place, checkpoint.size, path)
     if root != checkpoint.root:
         raise BadProof("the record is not in the log that was signed")

@@ -106,12 +106,6 @@ def _tail(line: bytes) -> re.Match[bytes]:
     return found
 
 
-def deletions(body: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Which records a record of the kind `retention` says were deleted: first and last each."""
-    told = [(body["first"], body["last"]), *body.get("told", ())]
-    return [(int(first), int(last)) for first, last in told]
-
-
 def parse_record(line: bytes) -> dict[str, Any]:
     """The record in a line (without newline) if it has the one allowed spelling."""
     if len(line) > MAX_RECORD_BYTES:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import mmap
 import os
 import stat
 import time
@@ -16,13 +14,22 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.audit.failures import altered, failed
-from holdfast.audit.index import Index, encoded_text, read_index, to_microseconds, verdict_of
-from holdfast.audit.merkle import leaf_hash
+from holdfast.audit.index import (
+    Index,
+    encoded_text,
+    line_of,
+    read_index,
+    to_microseconds,
+    verdict_of,
+)
 from holdfast.audit.records import BadRecord, parse_record
 from holdfast.audit.segments import (
+    BLOCK_BYTES,
+    PACKED,
     RECORDS,
     SEAL,
     BadSegment,
+    Content,
     Segment,
     list_segments,
     open_records,
@@ -32,7 +39,6 @@ from holdfast.audit.segments import (
 from holdfast.core.events import EventKind
 from holdfast.core.verdict import Verdict
 
-Content = bytes | mmap.mmap
 _LOOK_EVERY_S = 0.2
 _UNPACKERS = 2
 _NAMES = ("id", "action_id", "session_id", "principal")
@@ -110,7 +116,7 @@ def _look_through(looks: Iterator[_Look]) -> Iterator[Found]:
         try:
             while True:
                 while len(ahead) < _UNPACKERS and (look := next(looks, None)) is not None:
-                    ahead.append((look, threads.submit(look.content)))
+                    ahead.append((look, threads.submit(Content, look.segment)))
                 if not ahead:
                     return
                 look, content = ahead.popleft()
@@ -123,7 +129,7 @@ class _Look:
     """Into one segment: what the index says is worth looking at, and what it does not know."""
 
     def __init__(self, segment: Segment, query: Query) -> None:
-        self._segment, self._query = segment, query
+        self.segment, self._query = segment, query
         self._index = read_index(segment) if query.needs_index else Index(b"")
         self._numbers = _candidates(self._index, query)
         self._start = self._index.row(len(self._index) - 1).end if len(self._index) else 0
@@ -133,26 +139,18 @@ class _Look:
         return bool(self._numbers) or not self._is_indexed()
 
     def _is_indexed(self) -> bool:
-        if SEAL in self._segment.parts:
-            return len(self._index) == read_seal(self._segment).last - self._segment.first + 1
+        if SEAL in self.segment.parts:
+            return len(self._index) == read_seal(self.segment).last - self.segment.first + 1
         try:
-            status = os.stat(self._segment.path(RECORDS), follow_symlinks=False)
+            status = os.stat(self.segment.path(RECORDS), follow_symlinks=False)
             return stat.S_ISREG(status.st_mode) and self._start == status.st_size
         except FileNotFoundError:  # sealed and packed a moment ago
             return False
 
-    def content(self) -> Content:
-        with open_records(self._segment) as file:
-            if not isinstance(file, io.BufferedReader):
-                return file.read()
-            if os.fstat(file.fileno()).st_size == 0:
-                return b""
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
     def through(self, content: Content) -> Iterator[Found]:
         text = self._query.text
         last = len(self._index) - 1
-        if last >= 0 and _line_of(content, self._index, last) is None:
+        if last >= 0 and line_of(content, self._index, last) is None:
             yield from self._fitting(_lines(content, 0, text))  # the index is not of these records
             return
         given: set[int] = set()
@@ -161,7 +159,7 @@ class _Look:
             given.add(found.record["seq"])
             yield found
         for number in sorted(self._numbers, reverse=True):
-            line = _line_of(content, self._index, number)
+            line = line_of(content, self._index, number)
             if line is None:  # the index leads astray: it is of no use
                 everything = self._fitting(_lines(content, 0, text))
                 yield from (each for each in everything if each.record["seq"] not in given)
@@ -174,54 +172,75 @@ class _Look:
         for line in lines:
             record = _parsed(line)
             if self._query.fits(record, line):
-                yield Found(record, line, self._segment)
+                yield Found(record, line, self.segment)
 
 
 def follow(directory: str, query: Query) -> Iterator[Found | None]:
     """What is written from now on; None, several times a second, while there is nothing new."""
-    segment, following = _from_number(directory, None), 1
-    at_end = segment is not None
-    while True:
-        if segment is None:
-            yield None
-            time.sleep(_LOOK_EVERY_S)
-        else:
-            for line in _coming(segment, at_end=at_end):
-                if line is None:
-                    yield None
-                    continue
-                record = _parsed(line)
-                if query.fits(record, line):
-                    yield Found(record, line, segment)
-                if record["kind"] == EventKind.SEAL:
-                    following = record["seq"] + 1
-                    break
-            at_end = False
-        segment = _from_number(directory, following)
+    with _failures():
+        segment, following = _from_number(directory, None), 1
+        at_end = segment is not None
+        while True:
+            if segment is None:
+                yield None
+                time.sleep(_LOOK_EVERY_S)
+            else:
+                for line in _coming(segment, at_end=at_end):
+                    if line is None:
+                        yield None
+                        continue
+                    record = _parsed(line)
+                    if query.fits(record, line):
+                        yield Found(record, line, segment)
+                    if record["kind"] == EventKind.SEAL:
+                        following = record["seq"] + 1
+                        break
+                else:  # to begin with it again would never end
+                    raise BadSegment("a packed segment does not end with its seal")
+                at_end = False
+            segment = _from_number(directory, following)
 
 
 def _coming(segment: Segment, *, at_end: bool) -> Iterator[bytes | None]:
     """The lines of a segment as they come; None while there is none."""
     with open_records(segment) as file:
-        if not isinstance(file, io.BufferedReader):  # sealed and packed while nobody looked
-            yield from (line for line, _ in read_lines(file))
+        if not file.seekable():  # sealed and packed while nobody looked
+            lines = (line for line, _ in read_lines(file))
+            yield from deque(lines, maxlen=1) if at_end else lines
             return
         # Open all the time: a sealed one is packed, and its name then gone.
-        file.seek(0, os.SEEK_END if at_end else os.SEEK_SET)
+        number, place = file.fileno(), _last_begin(file.fileno()) if at_end else 0
         while True:
-            line = file.readline()
-            if line.endswith(b"\n"):
-                yield line[:-1]
-                continue
-            file.seek(-len(line), os.SEEK_CUR)
-            yield None
-            time.sleep(_LOOK_EVERY_S)
+            block = os.pread(number, BLOCK_BYTES, place)
+            whole = block[: block.rfind(b"\n") + 1]
+            yield from whole.split(b"\n")[:-1]
+            place += len(whole)
+            if not whole:
+                if len(block) == BLOCK_BYTES:
+                    raise BadSegment("a line is longer than any record")
+                place = min(place, os.fstat(number).st_size)  # a batch may have been taken back
+                yield None
+                time.sleep(_LOOK_EVERY_S)
+
+
+def _last_begin(file: int) -> int:
+    """Where the record begins that comes next, or is being written now."""
+    size_bytes = os.fstat(file).st_size
+    start = max(0, size_bytes - BLOCK_BYTES)
+    return start + os.pread(file, size_bytes - start, start).rfind(b"\n") + 1
 
 
 def _from_number(directory: str, first: int | None) -> Segment | None:
     """The segment that begins with this record; the growing one if no number is given."""
-    there = [each for each in list_segments(directory) if first in (None, each.first)]
-    return there[-1] if there and there[-1].has_records else None
+    there = _there(directory)
+    if first is None:
+        return there[-1] if there else None
+    later = next((each for each in there if each.first >= first), None)
+    if later is None or later.first == first:
+        return later
+    # Deleted by now, or packed just while the names were read.
+    wanted = Segment(directory, first, frozenset({RECORDS, PACKED}))
+    return wanted if any(os.path.lexists(wanted.path(part)) for part in wanted.parts) else later
 
 
 def _candidates(index: Index, query: Query) -> set[int]:
@@ -234,32 +253,37 @@ def _candidates(index: Index, query: Query) -> set[int]:
     if query.verdict is not None:
         sets.append(index.of_verdict(query.verdict))
     if query.since is not None or query.until is not None:
-        since, until = _microseconds(query.since, 0), _microseconds(query.until, 1 << 63)
+        since = to_microseconds(query.since) if query.since else 0
+        until = to_microseconds(query.until) if query.until else 1 << 63
         sets.append(index.between(since, until))
     return set.intersection(*sets) if sets else set()
 
 
-def _microseconds(at: datetime | None, default: int) -> int:
-    return default if at is None else to_microseconds(at)
-
-
-def _line_of(content: Content, index: Index, number: int) -> bytes | None:
-    row, start = index.row(number), index.start(number)
-    line = content[start : row.end - 1]
-    return line if leaf_hash(line) == row.leaf else None
-
-
 def _lines(content: Content, start: int, text: str | None) -> Iterator[bytes]:
     """The whole lines from an offset on, the last first; only those that may hold the text."""
-    end = content.rfind(b"\n", start)
+    end = content.size_bytes
+    while end > start:
+        begin = max(start, end - BLOCK_BYTES)
+        block = content.read(begin, end)
+        # What begins further back is read with the next block; what has no end is being written.
+        first = 0 if begin == start else block.find(b"\n") + 1
+        last = block.rfind(b"\n") + 1
+        if first < last:
+            yield from _lines_in(block, first, last - 1, text)
+        elif begin + first == end:
+            raise BadSegment("a line is longer than any record")
+        end = begin + first
+
+
+def _lines_in(block: bytes, start: int, end: int, text: str | None) -> Iterator[bytes]:
     while end >= start:
         if text is not None:
-            hit = content.rfind(encoded_text(text), start, end)
+            hit = block.rfind(encoded_text(text), start, end)
             if hit < 0:
                 return
-            end = content.find(b"\n", hit)
-        begin = max(content.rfind(b"\n", start, end) + 1, start)
-        yield content[begin:end]
+            end = block.find(b"\n", hit)
+        begin = max(block.rfind(b"\n", start, end) + 1, start)
+        yield block[begin:end]
         end = begin - 1
 
 

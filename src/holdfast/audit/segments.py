@@ -10,17 +10,22 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from holdfast.audit.merkle import HASH_BYTES, Frontier
 from holdfast.audit.records import MAX_RECORD_BYTES
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 RECORDS, PACKED, CHECKPOINTS, SEAL, INDEX = (
     ".jsonl",
@@ -30,10 +35,16 @@ RECORDS, PACKED, CHECKPOINTS, SEAL, INDEX = (
     ".index",
 )
 _FILE_NAME = re.compile(r"([0-9]{16})(\.jsonl|\.jsonl\.zst|\.checkpoints|\.seal|\.index)")
+# Only from the start of a line, and nothing is given back: else a long line takes for ever.
 _NOTE = re.compile(
-    rb"([^\n]+\n[0-9]+\n[0-9A-Za-z+/=]{44}\n\n(?:\xe2\x80\x94 [^\n]+\n)+)\n", re.MULTILINE
+    rb"^([^\n]++\n[0-9]++\n[0-9A-Za-z+/=]{44}\n\n(?:\xe2\x80\x94 [^\n]++\n)++)\n", re.MULTILINE
 )
-_BLOCK_BYTES = 1024 * 1024
+BLOCK_BYTES = 1024 * 1024
+"""What is read at once; longer than any record."""
+MOST_SEGMENT_BYTES = 4 * 1024**3 + 64 * 1024**2
+"""As large as the configuration allows, and the batch that made it so large. A packed file that
+gives more was not packed by us, and might never end."""
+_HELD_BLOCKS = 128
 _MOST_SEAL_BYTES = 64 * 1024
 _MOST_CHECKPOINTS_BYTES = 256 * 1024 * 1024
 
@@ -100,6 +111,12 @@ def open_records(segment: Segment) -> Iterator[IO[bytes]]:
         with plain:
             yield plain
         return
+    with _open_packed(segment) as unpacked:
+        yield unpacked
+
+
+@contextmanager
+def _open_packed(segment: Segment) -> Iterator[IO[bytes]]:
     try:
         import zstandard  # noqa: PLC0415  # heavy, and only where something is packed
     except ImportError:
@@ -109,18 +126,92 @@ def open_records(segment: Segment) -> Iterator[IO[bytes]]:
     with (
         open_plain(segment.path(PACKED)) as file,
         zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as unpacked,
+        io.BufferedReader(_Bounded(unpacked.readinto), BLOCK_BYTES) as bounded,
     ):
         try:
-            yield unpacked
+            yield bounded
         except zstandard.ZstdError as error:
             raise BadSegment("a packed segment cannot be unpacked") from error
+
+
+class _Bounded(io.RawIOBase):
+    """A few kilobytes can be unpacked to terabytes: it ends where no segment of ours goes on."""
+
+    def __init__(self, unpack_into: Callable[[WriteableBuffer], int]) -> None:
+        self._unpack_into, self._left = unpack_into, MOST_SEGMENT_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        count = self._unpack_into(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise BadSegment("a packed segment is larger than any segment")
+        return count
+
+
+def parts_agree(segment: Segment) -> bool:
+    """False if it is there both packed and not, and the two differ.
+
+    A crash between packing and deleting leaves both, equal; readers take the one that is not
+    packed. `BadSegment` if the other cannot be unpacked.
+    """
+    if not {RECORDS, PACKED} <= segment.parts:
+        return True
+    # Gone: packed or deleted since we looked, so there are no two of them.
+    with suppress(FileNotFoundError):
+        with open_plain(segment.path(RECORDS)) as plain, _open_packed(segment) as unpacked:
+            while (block := plain.read(BLOCK_BYTES)) == unpacked.read(BLOCK_BYTES):
+                if not block:
+                    return True
+        return False
+    return True
+
+
+class Content:
+    """The bytes of a segment as far as it goes now, read piece by piece, best from its end.
+
+    Never mapped: a writer that takes back a batch makes the file shorter, and to touch a page that
+    is gone kills the process. What was taken back is missing from what is read.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment, self._at, self._held = segment, 0, b""
+        self.size_bytes = self._hold(None)
+
+    def read(self, start: int, end: int) -> bytes:
+        """At most a block; nothing if there is no such place, as an index may say."""
+        if not 0 <= start <= end <= min(self.size_bytes, start + BLOCK_BYTES):
+            return b""
+        if not self._at <= start <= end <= self._at + len(self._held):
+            self._hold(end)
+        return self._held[max(0, start - self._at) : end - self._at]
+
+    def _hold(self, end: int | None) -> int:
+        """The bytes before an offset, the last one if none is given; returns where they end."""
+        with open_records(self._segment) as file:
+            if file.seekable():
+                end = file.seek(0, os.SEEK_END) if end is None else end
+                self._at = file.seek(max(0, end - BLOCK_BYTES))
+                self._held = file.read(end - self._at)
+                return end
+            # All of it, unless it is very large: then it is unpacked again for each piece.
+            size_bytes, blocks = 0, deque[bytes](maxlen=_HELD_BLOCKS)
+            end = MOST_SEGMENT_BYTES + 1 if end is None else end
+            while block := file.read(min(BLOCK_BYTES, end - size_bytes)):
+                blocks.append(block)
+                size_bytes += len(block)
+            self._held = b"".join(blocks)
+            self._at = size_bytes - len(self._held)
+            return size_bytes
 
 
 def read_lines(file: IO[bytes], size_bytes: int | None = None) -> Iterator[tuple[bytes, bool]]:
     """Each line without its newline, and whether it had one; never much more than a block."""
     rest, left = b"", size_bytes
     while left is None or left > 0:
-        block = file.read(_BLOCK_BYTES if left is None else min(_BLOCK_BYTES, left))
+        block = file.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left))
         if not block:
             break
         if left is not None:
@@ -137,11 +228,13 @@ def read_lines(file: IO[bytes], size_bytes: int | None = None) -> Iterator[tuple
 
 def skip(file: IO[bytes], size_bytes: int) -> None:
     """Go on so many bytes further; what is packed can only be read."""
-    if file.seekable() and size_bytes:
+    if file.seekable():
+        if size_bytes > os.fstat(file.fileno()).st_size:
+            raise BadSegment("a segment is shorter than its index")
         file.seek(size_bytes)
         return
     while size_bytes > 0:
-        block = file.read(min(_BLOCK_BYTES, size_bytes))
+        block = file.read(min(BLOCK_BYTES, size_bytes))
         if not block:
             raise BadSegment("a segment is shorter than its index")
         size_bytes -= len(block)

@@ -7,10 +7,11 @@ was lost or replaced by hand, is announced as such: no signature of the old key 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from holdfast.audit import files
+from holdfast.audit.checkpoints import key_lines, sign_statement
 from holdfast.core.errors import KeyFailed
 from holdfast.core.events import Event, EventKind
 from holdfast.core.keys import SigningKey, load_key, make_key
@@ -61,8 +62,17 @@ class Signers:
     def current(self) -> PublicKey:
         return self._load().public
 
-    def announce(self, path: str | None, who: Principal) -> PublicKey:
-        """The next key: from a file, or one of our own. From now on both sign."""
+    def sign_statement(self, lines: Sequence[str]) -> str:
+        return sign_statement(lines, self._load())
+
+    def known(self, folder: int) -> list[PublicKey]:
+        """All that have ever signed for us; for what was signed before."""
+        names = (_IN_USE, _TRUSTED, _RETIRED)
+        return [*parse_keys("\n".join(_read(name, folder) for name in names)), self.current()]
+
+    def announce(self, path: str | None, origin: str, who: Principal) -> PublicKey:
+        """The next key: from a file, or one of our own. The record of it bears the signature of the
+        old one; from now on both sign."""
         if path is None and self._given is not None:
             raise KeyFailed(
                 "the signing key was given from outside",
@@ -74,7 +84,8 @@ class Signers:
             raise KeyFailed(
                 "the next signing key is not there", mend="Give the file that holds it."
             ) from None
-        self._announce(key, "rotation", who)
+        note = sign_statement(key_lines(origin, key.public), self._load())
+        self._announce(key, "rotation", who, note)
         self._next, self._next_given = key, path
         return key.public
 
@@ -94,8 +105,17 @@ class Signers:
         files.replace_file(_RETIRED, "".join(f"{each}\n" for each in retired).encode(), folder)
 
     def trusted(self) -> list[PublicKey]:
-        with open(os.path.join(self._directory, _TRUSTED), encoding="ascii") as file:
-            return parse_keys(file.read(_MOST_BYTES))
+        return self._listed(_TRUSTED)
+
+    def retired(self) -> list[PublicKey]:
+        return self._listed(_RETIRED)
+
+    def _listed(self, name: str) -> list[PublicKey]:
+        folder = files.open_folder(self._directory)
+        try:
+            return parse_keys(_read(name, folder))
+        finally:
+            os.close(folder)
 
     def trust(self, key: PublicKey, folder: int) -> None:
         """Our own checks begin with it: the first key, and those a person has said yes to."""
@@ -107,8 +127,8 @@ class Signers:
     def _next_path(self) -> str:
         return f"{self._path}.next"
 
-    def _announce(self, key: SigningKey, reason: str, who: Principal) -> None:
-        body: dict[str, Json] = {"key": str(key.public), "reason": reason}
+    def _announce(self, key: SigningKey, reason: str, who: Principal, note: str = "") -> None:
+        body: dict[str, Json] = {"key": str(key.public), "reason": reason, "note": note}
         self.write(Event(EventKind.KEY, "", who.name, who.interface, body))
 
     def _note(self, key: SigningKey, folder: int) -> None:

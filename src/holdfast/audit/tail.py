@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from holdfast.audit.failures import altered
 from holdfast.audit.merkle import leaf_hash
-from holdfast.audit.records import GENESIS, MAX_RECORD_BYTES, BadRecord, Link, link_of
+from holdfast.audit.records import (
+    GENESIS,
+    MAX_RECORD_BYTES,
+    BadRecord,
+    Link,
+    link_of,
+    parse_record,
+)
 
 _FIRST_LOOK_BYTES = 4096
 _MOST_TORN_BYTES = 16 * 1024 * 1024
@@ -43,6 +50,10 @@ def find_tail(file: int, size_bytes: int, first: int, prev: str | None) -> tuple
         found = _last_record(data, is_from_start=start == 0)
         if found is not None:
             line, link, end = found
+            try:
+                parse_record(line)
+            except BadRecord as problem:
+                raise altered(f"the last record of the audit log was altered: {problem}") from None
             if link.seq < first:
                 raise altered("the last record of the audit log has a number from before its file")
             tail = Tail(start + end, link.seq, leaf_hash(line).hex(), link.kind)

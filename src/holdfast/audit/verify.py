@@ -18,17 +18,26 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.audit.checkpoints import Checkpoint, open_checkpoint, unproven_checkpoint
+from holdfast.audit.checkpoints import (
+    Checkpoint,
+    check_statement,
+    deletion_lines,
+    key_lines,
+    open_checkpoint,
+    unproven_checkpoint,
+)
 from holdfast.audit.merkle import Frontier, leaf_hash
-from holdfast.audit.records import GENESIS, BadRecord, deletions, link_of, parse_record
+from holdfast.audit.records import GENESIS, BadRecord, link_of, parse_record
 from holdfast.audit.segments import (
     CHECKPOINTS,
+    PACKED,
     RECORDS,
     SEAL,
     BadSegment,
     Segment,
     list_segments,
     open_records,
+    parts_agree,
     read_lines,
     read_notes,
     read_seal,
@@ -54,6 +63,8 @@ class VerifyReport:
     checkpoints: int = 0
     deleted: int = 0
     """How many of them were deleted by rule; their tree is checked, they themselves cannot be."""
+    origin: str | None = None
+    """Which log this is."""
     keys: tuple[str, ...] = ()
     """Who has signed, in the order of the first signature."""
 
@@ -108,6 +119,7 @@ def _verify_once(
         signed=check.signed,
         checkpoints=check.met,
         deleted=check.deleted,
+        origin=check.origin,
         keys=tuple(check.signers),
     )
 
@@ -120,10 +132,13 @@ class _Check:
         self._announced: dict[PublicKey, tuple[int, bool]] = {}
         self._retired: list[PublicKey] = []
         self._notes: list[tuple[Checkpoint, bytes]] = []
-        self._origin: str | None = None
+        self.origin: str | None = None
         self._prev: bytes | None = GENESIS.encode()
         self._missing: list[tuple[int, int]] = []
         self._suspicion: _Bad | None = None
+        self._given: frozenset[bytes] = frozenset()
+        self._is_partial = False
+        self._last_note = 0
         self.frontier = Frontier()
         self.signed = self.met = self.deleted = 0
         self.signers: dict[str, None] = {}
@@ -133,7 +148,10 @@ class _Check:
             raise _Bad(None, "there is no audit log")
         if not self._trusted:
             raise _Bad(None, "no public key is known; give one with --key")
-        self._notes = _all_notes(segments, given)
+        self._given = frozenset(given)
+        self._notes = _all_notes(segments, self._given)
+        self._last_note = self._notes[0][0].size if self._notes else 0
+        self._meet()  # of those that speak of an empty log
         start = 0
         if since is not None:
             start = max((at for at, each in enumerate(segments) if each.first <= since), default=0)
@@ -142,6 +160,7 @@ class _Check:
             start > 0 and segments[start - 1].has_records and SEAL not in segments[start - 1].parts
         ):
             start -= 1
+        self._is_partial = start > 0
         if start > 0:
             self._jump(segments[start - 1])
         for segment in segments[start:]:
@@ -153,7 +172,10 @@ class _Check:
         if segment.first != number:
             raise _Bad(number, f"record {number}: it is not there")
         if segment.has_records:
+            if {RECORDS, PACKED} <= segment.parts and not parts_agree(segment):
+                raise _Bad(number, f"record {number}: its segment is there twice, and not the same")
             kind = self._records(segment)
+            self._check_seal(segment)
             number = self.frontier.size + 1
             if not is_last and kind != b"seal":
                 raise _Bad(number, f"record {number}: it is not there")
@@ -163,13 +185,24 @@ class _Check:
         else:
             raise _Bad(number, f"record {number}: its segment is not there")
 
+    def _check_seal(self, segment: Segment) -> None:
+        """One day nothing else will be left."""
+        if SEAL not in segment.parts:
+            return
+        seal = read_seal(segment)
+        is_same = seal.frontier.hashes == self.frontier.hashes and seal.last == self.frontier.size
+        if not is_same or seal.leaf.encode() != self._prev:
+            number = segment.first
+            raise _Bad(number, f"record {number}: the seal of its segment is not of these records")
+
     def _jump(self, segment: Segment) -> None:
         """To the end of a segment, by its seal, if a checkpoint vouches for that."""
         if SEAL not in segment.parts:
             raise _Bad(segment.first, f"record {segment.first}: its segment has no seal")
         seal = read_seal(segment)
         while self._notes and self._notes[-1][0].size < seal.last:
-            self._notes.pop()
+            if self._notes.pop()[1] in self._given and self._is_partial:
+                raise _Bad(None, "a checkpoint that was given is of the part that was skipped")
         if not self._notes or self._notes[-1][0].size != seal.last:
             raise _Bad(
                 segment.first, f"record {segment.first}: nothing signed vouches for its seal"
@@ -202,9 +235,18 @@ class _Check:
                 frontier.push(leaf)
                 if kind in _SPECIAL:
                     self._take_in(line, kind, number)
+                elif number > self._last_note:
+                    self._read_whole(line, number)
                 if self._notes and self._notes[-1][0].size <= number:
                     self._meet()
         return kind
+
+    def _read_whole(self, line: bytes, number: int) -> None:
+        """What nobody has signed yet may be no JSON at all; what was signed is what it was."""
+        try:
+            parse_record(line)
+        except BadRecord as problem:
+            raise _Bad(number, f"record {number}: {problem}") from None
 
     def _blamed(self, number: int, prev: bytes) -> _Bad:
         """What was signed is not what is there; the next record may know which one was changed."""
@@ -223,21 +265,30 @@ class _Check:
         try:
             body = parse_record(line)["body"]
             if kind == b"begin":
-                self._origin = str(body["origin"])
+                self.origin = str(body["origin"])
             elif kind == b"key":
                 key = PublicKey.parse(str(body["key"]))
-                self._announced[key] = number, body["reason"] == "rotation"
+                is_rotation = body["reason"] == "rotation"
+                if is_rotation:  # (3)
+                    lines = key_lines(self.origin or "", key)
+                    check_statement(body["note"], lines, self._trusted)
+                    self._retired = [each for each in self._retired if each != key]
+                self._announced[key] = number, is_rotation
             else:  # (4), the second half
-                self._explain(deletions(body))
+                last = int(body["last"])
+                check_statement(
+                    body["note"], deletion_lines(self.origin or "", last), self._trusted
+                )
+                self._explain(last)
         except (BadRecord, BadNote, KeyError, ValueError, TypeError) as problem:
             raise _Bad(number, f"record {number}: it cannot be read: {problem}") from None
 
-    def _explain(self, told: Sequence[tuple[int, int]]) -> None:
-        """Segments that a record says were deleted."""
-        for first, last in list(self._missing):
-            if any(begin <= first and last <= end for begin, end in told):
-                self._missing.remove((first, last))
-                self.deleted += last - first + 1
+    def _explain(self, last: int) -> None:
+        """All up to a record was deleted by rule."""
+        for begin, end in list(self._missing):
+            if end <= last:
+                self._missing.remove((begin, end))
+                self.deleted += end - begin + 1
 
     def _meet(self) -> None:
         """(2): all checkpoints of the size that the tree has now."""
@@ -265,7 +316,13 @@ class _Check:
             checkpoint, signed = open_checkpoint(note, known)
         except BadNote as problem:
             raise _Bad(number, f"{where}: {problem}") from None
-        vouching = [key for key in signed if key in self._trusted]
+        # The old key has signed the record that announces a new one; see `_take_in`.
+        rotated = [
+            key
+            for key in signed
+            if self._announced.get(key, (0, False))[1] and key not in self._retired
+        ]
+        vouching = [key for key in signed if key in self._trusted or key in rotated]
         if not vouching and signed[0] in self._retired:
             raise _Bad(number, f"{where} is signed with a key that was retired")
         if not vouching:
@@ -275,10 +332,9 @@ class _Check:
                 f"record {begun}: a key was begun that no key before it vouches for; "
                 "if it is yours, give it with --key",
             )
-        if self._origin not in (None, checkpoint.origin):
+        if self.origin not in (None, checkpoint.origin):
             raise _Bad(number, f"{where} is of another log")
-        self._origin = checkpoint.origin
-        rotated = [key for key in signed if self._announced.get(key, (0, False))[1]]
+        self.origin = checkpoint.origin
         self._trusted += [key for key in rotated if key not in self._trusted]
         # Not when both sign: a crash in the middle of a rotation leaves the old one in use.
         if rotated == list(signed):

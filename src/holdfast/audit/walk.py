@@ -24,8 +24,7 @@ from holdfast.audit.segments import (
 )
 
 _TIP = "tip.json"
-_SEALED = b'"kind":"seal","prev":"'
-_TAIL_BYTES = 2048
+_SEALED = b"seal"
 
 
 class Walk:
@@ -105,16 +104,27 @@ class Walk:
             if size_bytes < self._offset:
                 raise altered("records that were signed are gone from the audit log")
             file.seek(self._offset)
-            leaf, last, watch = b"", b"", signed.size if signed else 0
+            leaf, kind, watch = b"", b"", signed.size if signed else 0
             for line, is_whole in read_lines(file, size_bytes - self._offset):
                 if not is_whole:
                     break
-                leaf, last = leaf_hash(line), line
+                kind = self._follow(line, leaf)
+                leaf = leaf_hash(line)
                 self.frontier.push(leaf)
                 self._offset += len(line) + 1
                 if self.frontier.size == watch and signed and self.frontier.root() != signed.root:
                     raise altered("the audit log is not the one that was signed")
-        return leaf if _SEALED in last[-_TAIL_BYTES:] else None
+        return leaf if kind == _SEALED else None
+
+    def _follow(self, line: bytes, leaf: bytes) -> bytes:
+        """The kind of a record, if it follows the one before it: nothing else is signed."""
+        try:
+            kind, prev, seq = link_of(line)
+        except BadRecord:
+            raise altered("there is something in the audit log that is no record") from None
+        if seq != self.frontier.size + 1 or (leaf and prev != leaf.hex().encode()):
+            raise altered(f"record {self.frontier.size + 1} of the audit log does not follow")
+        return kind
 
 
 def _number_before(first: int, offset: int, folder: int) -> int:

@@ -24,6 +24,7 @@ from holdfast.audit.failures import failed
 from holdfast.audit.merkle import BadProof
 from holdfast.audit.proofs import Proof
 from holdfast.audit.search import Found, Query
+from holdfast.audit.segments import BadSegment, open_plain
 from holdfast.audit.signers import parse_keys
 from holdfast.audit.verify import VerifyReport
 from holdfast.config.load import load_settings
@@ -60,6 +61,7 @@ __all__ = [
     "weakened",
 ]
 _TRUSTED = "trusted-keys"
+_RETIRED = "retired-keys"
 _MOST_PROOF_BYTES = 2 * 1024 * 1024
 
 
@@ -110,9 +112,16 @@ def check(
     """
     place = directory or _directory()
     notes = [_read(path, MOST_NOTE_BYTES, "checkpoint") for path in checkpoints]
-    notes += _witnessed(place, witness) if witness else []
+    known = _keys(place, keys)
+    if since is not None and not keys:  # where a key was retired lies before that, perhaps
+        known = [key for key in known if key not in _listed(place, _RETIRED)]
     try:
-        return verify.verify(place, _keys(place, keys), checkpoints=notes, since=since)
+        if witness:
+            report = verify.verify(place, known)
+            if not report.ok:
+                return report
+            notes += _witnessed(report.origin, witness)
+        return verify.verify(place, known, checkpoints=notes, since=since)
     except OSError as error:
         raise failed(error) from None
 
@@ -133,8 +142,11 @@ def prove(event_id: str) -> str:
 def check_proof(path: str, keys: Sequence[str]) -> Proof:
     """What a proof proves; `BadProof` if it does not hold."""
     text = _read(path, _MOST_PROOF_BYTES, "proof").decode("utf-8", "replace")
-    known = _keys(_directory(), keys) if keys else _all_keys(_directory())
-    return proofs.check_proof(text, known)
+    if keys:
+        return proofs.check_proof(text, _keys(_directory(), keys))
+    # Without a key of somebody else's it can only be about the log here.
+    report = verify.verify(_directory(), _keys(_directory(), ()))
+    return proofs.check_proof(text, _all_keys(_directory()), origin=report.origin)
 
 
 def _directory() -> str:
@@ -151,8 +163,12 @@ def _keys(directory: str, paths: Sequence[str]) -> list[PublicKey]:
                 text or _read(path, MOST_NOTE_BYTES, "key").decode("ascii", "replace")
             )
         return found
-    with suppress(OSError), open(os.path.join(directory, _TRUSTED), encoding="ascii") as file:
-        return parse_keys(file.read(MOST_NOTE_BYTES))
+    return _listed(directory, _TRUSTED)
+
+
+def _listed(directory: str, name: str) -> list[PublicKey]:
+    with suppress(OSError, BadSegment), open_plain(os.path.join(directory, name)) as file:
+        return parse_keys(file.read(MOST_NOTE_BYTES).decode("ascii", "replace"))
     return []
 
 
@@ -163,28 +179,29 @@ def _all_keys(directory: str) -> list[PublicKey]:
     return [*known, *(PublicKey.parse(each) for each in report.keys)]
 
 
-def _witnessed(directory: str, witness: str) -> list[bytes]:
-    """Checkpoints of this log that lie with a witness."""
-    try:
-        with open(os.path.join(directory, "origin"), encoding="ascii") as file:
-            origin = file.read(256).strip()
-        names = sorted(name for name in os.listdir(witness) if name.endswith(".checkpoint"))
-    except OSError as error:
-        raise failed(error) from None
+def _witnessed(origin: str | None, witness: str) -> list[bytes]:
+    """Checkpoints of this log that lie with a witness; which log it is, its signatures say."""
     found = []
-    for name in names:
-        note = _read(os.path.join(witness, name), MOST_NOTE_BYTES, "checkpoint")
-        with suppress(BadNote):  # what is none is not about this log either
-            if unproven_checkpoint(note).origin == origin:
-                found.append(note)
+    for name in sorted(os.listdir(witness)):
+        if name.endswith(".checkpoint"):
+            note = _read(os.path.join(witness, name), MOST_NOTE_BYTES, "checkpoint")
+            with suppress(BadNote):  # what is none is not about this log either
+                if unproven_checkpoint(note).origin == origin:
+                    found.append(note)
+    if not found:
+        raise BadInput(
+            "the witness has nothing about this log",
+            mend="Check its directory; a log that was begun anew has another name.",
+            code="HF-NO-WITNESS",
+        )
     return found
 
 
 def _read(path: str, most_bytes: int, what: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open_plain(os.path.realpath(path)) as file:
             return file.read(most_bytes)
-    except OSError as error:
+    except (OSError, BadSegment) as error:
         raise BadInput(
             f"the {what} {os.path.basename(path)!r} cannot be read",
             mend="Check the path.",

@@ -134,12 +134,14 @@ class Keeping:
         self._directory = audit_directory(self._home)
 
     def _open(self) -> AuditLog:
-        return open_record(self._home, self._settings)
+        audit = open_record(self._home, self._settings)
+        note_configuration(self._home, self._settings, audit, self._who)
+        return audit
 
     def seal(self) -> Sealed:
         with self._open() as audit:
             audit.seal()
-            deleted = keep(self._directory, log_settings(self._settings), audit.write)
+            deleted = keep(self._directory, log_settings(self._settings), audit.write, audit.notary)
             audit.notary.attend(timeout_s=LOCK_TIMEOUT_S)
             return Sealed(audit.notary.size(), len(deleted))
 
@@ -157,7 +159,9 @@ class Keeping:
             key = PublicKey.parse(text)
         except BadNote as problem:
             raise BadInput(f"{problem}", mend="It has the form name+id+base64.") from None
+        body: dict[str, Json] = {"key": text, "reason": "a person trusts it", "note": ""}
         with self._open() as audit:
+            audit.write(Event(EventKind.KEY, "", self._who.name, self._who.interface, body))
             audit.notary.trust(key)
 
     def hold(self, name: str, reason: str) -> None:

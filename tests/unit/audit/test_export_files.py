@@ -309,3 +309,11 @@ def test_a_stream_of_ones_own(log: str) -> None:
     stream = io.BytesIO()
     write_records(list(records_after(log)), ExportTarget.parse("csv", "-"), stream)
     assert len(list(csv.reader(io.StringIO(stream.getvalue().decode())))) == len(lines_of(log)) + 1
+
+
+@pytest.mark.parametrize("name", ["0000000000000001.jsonl", "0000000000000001.jsonl.zst"])
+def test_a_segment_that_is_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(AuditFailed) as caught:
+        list(records_after(str(tmp_path)))
+    assert caught.value.code == "HF-AUDIT-ALTERED"

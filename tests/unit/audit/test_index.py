@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import zlib
 
 import pytest
 
@@ -11,6 +12,7 @@ from holdfast.audit import files
 from holdfast.audit.index import (
     ROW_BYTES,
     catch_up,
+    first_wrong_row,
     lacks_rows,
     read_index,
     row_of,
@@ -21,7 +23,7 @@ from holdfast.audit.merkle import leaf_hash
 from holdfast.audit.segments import Segment, list_segments
 from holdfast.core.events import Event, EventKind
 from holdfast.core.verdict import Verdict
-from unit.audit.audit_logs import NEVER, event, lines_of
+from unit.audit.audit_logs import NEVER, event, lines_of, put_lines
 
 COUNT = 12
 
@@ -123,12 +125,12 @@ def test_lost_or_short_index_of_a_packed_segment_is_made_anew(folder, index_path
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.seal()
         log.write(event(0))
-        keep(str(folder), NEVER, log.write)
+        keep(str(folder), NEVER, log.write, log.notary)
         whole = index_path.read_bytes()
         for spoil in (index_path.unlink, lambda: index_path.write_bytes(whole[:100])):
             spoil()
             assert lacks_rows(list_segments(str(folder))[0])
-            keep(str(folder), NEVER, log.write)
+            keep(str(folder), NEVER, log.write, log.notary)
             assert index_path.read_bytes() == whole
         assert not lacks_rows(list_segments(str(folder))[0])
 
@@ -174,3 +176,69 @@ def test_name_with_a_quote_is_found(tmp_path):
     found = read_index(segment)
     for field in ("action_id", "principal", "session_id"):
         assert found.matching(field, name) == {1}
+
+
+@pytest.mark.parametrize("plant", ["symlink", "fifo", "folder"])
+def test_index_that_is_no_plain_file_is_none(folder, segment, index_path, plant):
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        log.seal()
+    index(folder, segment)
+    match plant:
+        case "symlink":
+            index_path.rename(folder / "real")
+            index_path.symlink_to("real")
+        case "fifo":
+            index_path.unlink()
+            os.mkfifo(index_path)
+        case "folder":
+            index_path.unlink()
+            index_path.mkdir()
+    assert len(read_index(segment)) == 0
+    assert lacks_rows(list_segments(str(folder))[0])
+    with pytest.raises(OSError):  # nothing is written into it, and nobody waits
+        index(folder, segment)
+
+
+def test_records_taken_back_after_they_were_indexed_leave_no_rows(folder, segment, index_path):
+    index(folder, segment)
+    lines = lines_of(folder)
+    short = [*lines[:-2], lines[-1]]  # ends, as the index has it, in the middle of nothing
+    put_lines(folder, short)
+    index(folder, segment)
+    assert list(read_index(segment).leaves()) == [leaf_hash(line) for line in short]
+    put_lines(folder, lines)
+    index(folder, segment)
+    assert list(read_index(segment).leaves()) == [leaf_hash(line) for line in lines]
+
+
+def made_anew(whole: bytes, at: int, value: bytes) -> bytes:
+    rows = bytearray(whole[32:])
+    rows[at : at + len(value)] = value
+    return whole[:8] + struct.pack("<QI12x", len(rows) // ROW_BYTES, zlib.crc32(rows)) + rows
+
+
+@pytest.mark.parametrize("end", [0, 1 << 62, (1 << 64) - 1])
+def test_index_that_ends_nowhere_is_made_anew(folder, segment, index_path, end):
+    index(folder, segment)
+    whole = index_path.read_bytes()
+    last = (COUNT - 1) * ROW_BYTES
+    index_path.write_bytes(made_anew(whole, last, struct.pack("<Q", end)))
+    index(folder, segment)
+    assert index_path.read_bytes() == whole
+
+
+@pytest.mark.requirement("AUD-2")
+@pytest.mark.parametrize("column", [0, 8, 16, 48, 56, 64, 72, 80, 81])
+def test_row_that_hides_its_record_is_found_by_a_check(folder, segment, index_path, column):
+    index(folder, segment)
+    assert first_wrong_row(segment) is None
+    whole = index_path.read_bytes()
+    at = 5 * ROW_BYTES + column
+    index_path.write_bytes(made_anew(whole, at, bytes([whole[32 + at] ^ 1])))
+    assert first_wrong_row(segment) == 6
+
+
+def test_row_without_a_record_is_found_by_a_check(folder, segment):
+    index(folder, segment)
+    put_lines(folder, lines_of(folder)[:-1])
+    assert first_wrong_row(segment) == COUNT

@@ -629,14 +629,14 @@ def test_kill_at_every_step_of_sealing_signing_and_packing_is_mended(folder, ste
             setattr(os, name, dying(getattr(os, name)))
         log.seal()
         log.write(event(2))
-        keep(str(folder), rule, log.write)
+        keep(str(folder), rule, log.write, log.notary)
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert os.waitpid(forked(work), 0)[1] == signal.SIGKILL
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.write(event(3))
         sign(log)
-        keep(str(folder), NEVER, log.write)
+        keep(str(folder), NEVER, log.write, log.notary)
         report = log.verify()
         assert (report.ok, report.reason) == (True, "")
     assert {0, 1} <= {each["body"].get("n") for each in all_records(folder)} or report.deleted
@@ -661,7 +661,7 @@ def test_log_opened_and_closed_leaks_no_descriptor(folder):
         with AuditLog.open(str(folder), settings=NEVER) as log:
             log.write(event(0))
             log.seal()
-            keep(str(folder), NEVER, log.write)
+            keep(str(folder), NEVER, log.write, log.notary)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

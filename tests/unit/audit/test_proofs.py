@@ -15,7 +15,7 @@ from holdfast.audit.keeping import keep
 from holdfast.audit.log import AuditLog
 from holdfast.audit.merkle import BadProof
 from holdfast.audit.proofs import check_proof, prove
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import AuditFailed, BadInput
 from holdfast.core.keys import make_key
 from unit.audit.audit_logs import ANN, NEVER, all_records, event, private_key, sign, trusted
 
@@ -30,7 +30,7 @@ def built(tmp_path_factory) -> Path:
                 log.seal()
             if number in (5, 9, 10, 15):
                 sign(log)
-        keep(str(folder), NEVER, log.write)
+        keep(str(folder), NEVER, log.write, log.notary)
     return folder
 
 
@@ -68,7 +68,7 @@ def test_records_are_proven_after_older_ones_were_deleted(folder, deleted):
     for path in packed[:deleted]:
         os.utime(path, (0, 0))
     with AuditLog.open(str(folder), settings=NEVER) as log:
-        gone = keep(str(folder), replace(NEVER, keep_days=1), log.write)
+        gone = keep(str(folder), replace(NEVER, keep_days=1), log.write, log.notary)
         assert len(gone) == deleted
         sign(log)
     keys = trusted(folder)
@@ -88,7 +88,7 @@ def test_records_are_proven_whatever_was_deleted(tmp_path):
                 log.write(event(number))
                 if number % 3 == count % 3:
                     sign(log)
-            assert keep(str(folder), replace(NEVER, keep_days=0), log.write) == [1]
+            assert keep(str(folder), replace(NEVER, keep_days=0), log.write, log.notary) == [1]
             sign(log)
             keys = trusted(folder)
             for record in all_records(folder):
@@ -98,7 +98,7 @@ def test_records_are_proven_whatever_was_deleted(tmp_path):
 def test_deleted_record_cannot_be_proven(folder):
     gone = all_records(folder)[1]["id"]
     with AuditLog.open(str(folder), settings=NEVER) as log:
-        keep(str(folder), replace(NEVER, keep_days=0), log.write)
+        keep(str(folder), replace(NEVER, keep_days=0), log.write, log.notary)
     with pytest.raises(BadInput) as caught:
         prove(str(folder), gone, trusted(folder))
     assert caught.value.code == "HF-NO-RECORD"
@@ -129,6 +129,20 @@ def test_wrong_index_gives_no_wrong_proof(folder):
     keys = trusted(folder)
     record = all_records(folder)[3]
     assert check_proof(prove(str(folder), record["id"], keys), keys).record == record
+
+
+@pytest.mark.parametrize("plant", ["fifo", "nonsense"])
+def test_log_that_cannot_be_read_is_told(folder, plant):
+    record = all_records(folder)[-1]
+    path = min(folder.glob("*.zst"))
+    path.unlink()
+    if plant == "fifo":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"nonsense")
+    with pytest.raises(AuditFailed) as caught:
+        prove(str(folder), record["id"], trusted(folder))
+    assert caught.value.code == "HF-AUDIT-ALTERED"
 
 
 # --- lies
@@ -204,3 +218,12 @@ def test_what_is_no_proof_is_refused(one, built, spoil):
 def test_hash_of_another_length_is_refused(one, built):
     long = base64.b64encode(sha256(b"").digest() * 2).decode()
     assert bad(with_line(one, 3, long), trusted(built)) == "it is no proof of a record"
+
+
+@pytest.mark.requirement("AUD-2")
+def test_proof_of_another_log_is_refused_if_one_is_meant(one, built):
+    keys, origin = trusted(built), (built / "origin").read_text().strip()
+    assert check_proof(one, keys, origin=origin) == check_proof(one, keys)
+    for other in ("holdfast/audit/" + "0" * 32, "", origin + " "):
+        with pytest.raises(BadProof, match="another log"):
+            check_proof(one, keys, origin=other)

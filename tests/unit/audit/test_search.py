@@ -6,19 +6,23 @@ import os
 import shutil
 import struct
 import zlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.audit import search as search_module
+from holdfast.audit import segments as segments_module
 from holdfast.audit.index import ROW_BYTES
 from holdfast.audit.keeping import keep
 from holdfast.audit.log import AuditLog
 from holdfast.audit.search import Query, follow, search
+from holdfast.audit.segments import BLOCK_BYTES
 from holdfast.core.errors import AuditFailed
 from holdfast.core.events import Event, EventKind
 from holdfast.core.verdict import Verdict
@@ -55,7 +59,7 @@ def built(tmp_path_factory) -> Path:
             if number in (8, 19, 37):
                 log.seal()
             if number in (20, 35):
-                keep(str(folder), NEVER, log.write)
+                keep(str(folder), NEVER, log.write, log.notary)
     return folder
 
 
@@ -254,7 +258,7 @@ def test_segment_packed_in_the_middle_of_a_search_is_not_left_out(folder, monkey
         def list_then_pack(directory):
             listed = real(directory)
             monkeypatch.undo()
-            keep(directory, NEVER, log.write)
+            keep(directory, NEVER, log.write, log.notary)
             return listed
 
         monkeypatch.setattr(search_module, "list_segments", list_then_pack)
@@ -282,7 +286,7 @@ def test_follow_gives_what_is_written_from_now_on_across_segments(tmp_path, monk
         ids = [log.write(event(1))]
         log.seal()
         ids.append(log.write(event(2)))
-        keep(str(folder), NEVER, log.write)
+        keep(str(folder), NEVER, log.write, log.notary)
         ids.append(log.write(event(3)))
         given = list(islice(found, 3))
         assert [each.record["id"] for each in given] == ids
@@ -291,3 +295,157 @@ def test_follow_gives_what_is_written_from_now_on_across_segments(tmp_path, monk
             file.write(b'{"torn')
         assert next(found) is None
         found.close()
+
+
+def test_follow_goes_through_a_segment_that_was_packed_before_it_came(tmp_path, monkeypatch):
+    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    folder = tmp_path / "other"
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        log.write(event(0))
+        found = follow(str(folder), Query(kind=EventKind.INTENT))
+        assert next(found) is None
+        ids = []
+        for number in range(1, 4):
+            ids.append(log.write(event(number)))
+            log.seal()
+        ids.append(log.write(event(4)))
+        keep(str(folder), NEVER, log.write, log.notary)
+        assert len(list(folder.glob("*.zst"))) == 3
+        assert [each.record["id"] for each in islice(found, 4)] == ids
+        assert next(found) is None
+        found.close()
+
+
+def test_follow_goes_on_after_segments_that_were_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    folder = tmp_path / "other"
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        log.write(event(0))
+        found = follow(str(folder), Query(kind=EventKind.INTENT))
+        assert next(found) is None
+        log.seal()
+        log.write(event(1))
+        log.seal()
+        last = log.write(event(2))
+        keep(str(folder), replace(NEVER, keep_days=0), log.write, log.notary)
+        assert [each.record["id"] for each in islice(found, 1)] == [last]
+        found.close()
+
+
+def test_follow_refuses_a_packed_segment_without_its_seal(tmp_path):
+    folder = tmp_path / "other"
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        log.write(event(0))
+        data = records_path(folder).read_bytes()
+        found = follow(str(folder), Query())
+        packed_path(folder).write_bytes(zstandard.compress(data))
+        records_path(folder).unlink()
+        with pytest.raises(AuditFailed) as caught:
+            list(islice(found, 10))
+        assert caught.value.code == "HF-AUDIT-ALTERED"
+        records_path(folder).write_bytes(data)
+
+
+def test_follow_goes_on_after_a_batch_was_taken_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    folder = tmp_path / "other"
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        for number in range(3):
+            log.write(event(number))
+    path = records_path(folder)
+    lines = lines_of(folder)
+    path.write_bytes(b"".join(line + b"\n" for line in lines[:2]) + lines[2][:40])
+    found = follow(str(folder), Query())
+    assert next(found) is None, "a record that is being written is not new until it is whole"
+    put_lines(folder, lines[:3])
+    assert next(found).line == lines[2]
+    assert next(found) is None
+    put_lines(folder, lines[:2])
+    assert next(found) is None
+    put_lines(folder, [*lines[:2], lines[3]])
+    assert next(found).line == lines[3]
+    found.close()
+
+
+def test_follow_waits_for_a_log_to_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(search_module, "_LOOK_EVERY_S", 0.001)
+    folder = tmp_path / "other"
+    found = follow(str(folder), Query(kind=EventKind.INTENT))
+    assert next(found) is None
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        first = log.write(event(0))
+        assert next(each for each in found if each).record["id"] == first
+    found.close()
+
+
+# --- files that change or do not end
+
+
+@pytest.fixture
+def long(tmp_path) -> Path:
+    """One growing segment of several blocks."""
+    folder = tmp_path / "long"
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        for number in range(700):
+            log.write(event(number, text="x" * 4000))
+    assert records_path(folder).stat().st_size > 2 * BLOCK_BYTES
+    return folder
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("text", [None, "act_69"])
+def test_records_across_blocks_are_all_found(long, is_packed, text):
+    lines = lines_of(long)
+    if is_packed:
+        packed_path(long).write_bytes(zstandard.compress(records_path(long).read_bytes()))
+        records_path(long).unlink()
+    wanted = [line for line in lines if text is None or text.encode() in line]
+    assert [each.line for each in search(str(long), Query(text=text))] == wanted[::-1]
+
+
+@pytest.mark.parametrize("query", [Query(), Query(principal="ann"), Query(text="act_")])
+@pytest.mark.parametrize("left", [0, 100, BLOCK_BYTES])
+def test_log_that_is_cut_in_the_middle_of_a_search_kills_nobody(long, query, left):
+    found = search(str(long), query)
+    first = next(found).record["seq"]
+    os.truncate(records_path(long), left)
+    rest = seqs(found)
+    assert rest == sorted(set(rest), reverse=True)
+    assert all(seq < first for seq in rest)
+
+
+def test_newest_records_are_found_without_reading_the_rest(long):
+    with records_path(long).open("r+b") as file:
+        file.write(b"\0" * 1000)
+    assert len(list(islice(search(str(long), Query()), 20))) == 20
+
+
+def test_end_that_is_no_record_is_left_out_however_long(folder):
+    path = max(folder.glob("*.jsonl"))
+    wanted = seqs(search(str(folder), Query()))
+    os.truncate(path, path.stat().st_size + 3 * BLOCK_BYTES + 5)
+    assert seqs(search(str(folder), Query())) == wanted
+
+
+def test_line_without_end_is_told(folder):
+    path = max(folder.glob("*.jsonl"))
+    path.write_bytes(b"x\n" + b"x" * (2 * BLOCK_BYTES) + b"\n" + path.read_bytes())
+    with pytest.raises(AuditFailed) as caught:
+        list(search(str(folder), Query(text="number")))
+    assert caught.value.code == "HF-AUDIT-ALTERED"
+
+
+def test_packed_segment_without_end_is_told(folder, monkeypatch):
+    monkeypatch.setattr(segments_module, "MOST_SEGMENT_BYTES", 2 * BLOCK_BYTES)
+    packed_path(folder).write_bytes(zstandard.compress(b"\0" * (64 * BLOCK_BYTES)))
+    for query in (Query(), Query(text="nowhere")):
+        with pytest.raises(AuditFailed, match="larger than any segment"):
+            list(search(str(folder), query))
+
+
+def test_index_that_is_a_pipe_is_not_waited_for(folder):
+    for path in folder.glob("*.index"):
+        path.unlink()
+        os.mkfifo(path)
+    query = Query(principal="ann")
+    assert sorted(seqs(search(str(folder), query))) == naive(folder, query)

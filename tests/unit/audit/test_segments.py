@@ -5,26 +5,33 @@ from __future__ import annotations
 import io
 import json
 import os
+import time
+import tracemalloc
 
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.audit import segments
 from holdfast.audit.merkle import Frontier, leaf_hash
 from holdfast.audit.records import MAX_RECORD_BYTES
 from holdfast.audit.segments import (
+    BLOCK_BYTES,
     CHECKPOINTS,
     PACKED,
     RECORDS,
     SEAL,
     BadSegment,
+    Content,
     Seal,
     Segment,
     find_notes,
     list_segments,
     open_records,
+    parts_agree,
     read_lines,
+    read_notes,
     read_seal,
     segment_name,
 )
@@ -195,3 +202,106 @@ def test_torn_notes_are_left_out_and_those_after_them_are_found():
 @given(st.binary(max_size=200))
 def test_foreign_bytes_hold_no_notes(data):
     assert find_notes(data) == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"a" * 4_000_000, b"a\n" * 1_000_000, b"a\n1\n" * 500_000, (NOTE[:-1] + b" ") * 20_000],
+    ids=["line", "lines", "numbers", "unfinished"],
+)
+def test_file_that_holds_no_notes_is_looked_through_once(data):
+    began_s = time.monotonic()
+    find_notes(data)
+    assert time.monotonic() - began_s < 4.0, "the square of these lengths would take hours"
+
+
+def test_notes_in_a_pipe_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "notes")
+    with pytest.raises(BadSegment):
+        read_notes(str(tmp_path / "notes"))
+
+
+# --- what is packed
+
+
+def pack(folder, data: bytes) -> None:
+    (folder / segment_name(1, PACKED)).write_bytes(zstandard.compress(data))
+
+
+def test_packed_segment_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "MOST_SEGMENT_BYTES", 3 * BLOCK_BYTES)
+    bomb = segment(tmp_path, PACKED)
+    pack(tmp_path, b"x\n" * (BLOCK_BYTES * 3 // 2))
+    assert Content(bomb).size_bytes == 3 * BLOCK_BYTES
+    pack(tmp_path, b"x\n" * (BLOCK_BYTES * 3 // 2) + b"x")
+    with pytest.raises(BadSegment, match="larger than any"):
+        Content(bomb)
+    with pytest.raises(BadSegment, match="larger than any"), open_records(bomb) as file:
+        list(read_lines(file))
+    with pytest.raises(BadSegment, match="larger than any"), open_records(bomb) as file:
+        file.read()
+
+
+def test_bomb_is_not_held_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "_HELD_BLOCKS", 4)
+    pack(tmp_path, b"\0" * (64 * BLOCK_BYTES))
+    tracemalloc.start()
+    try:
+        content = Content(segment(tmp_path, PACKED))
+        assert tracemalloc.get_traced_memory()[1] < 16 * BLOCK_BYTES
+    finally:
+        tracemalloc.stop()
+    assert content.size_bytes == 64 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("part", [RECORDS, PACKED])
+def test_content_is_the_same_wherever_it_is_read(tmp_path, part, monkeypatch):
+    monkeypatch.setattr(segments, "_HELD_BLOCKS", 2)
+    data = b"".join(b"%d\n" % number for number in range(700_000))
+    pack(tmp_path, data)
+    if part == RECORDS:
+        (tmp_path / segment_name(1, RECORDS)).write_bytes(data)
+    content, size = Content(segment(tmp_path, part)), len(data)
+    assert content.size_bytes == size > 4 * BLOCK_BYTES
+    for end in (size, size - 1, size // 2, size // 3, size - 7, BLOCK_BYTES, 10, 0):
+        for length in (0, 1, 1000, BLOCK_BYTES):
+            start = max(0, end - length)
+            assert content.read(start, end) == data[start:end]
+    for start, end in ((-1, 5), (5, 4), (0, size), (0, size + 1), (1 << 63, (1 << 63) + 5)):
+        assert content.read(start, end) == b"", "no such place, or too much at once"
+
+
+def test_content_that_becomes_shorter_is_read_as_far_as_it_goes(tmp_path):
+    path = tmp_path / segment_name(1, RECORDS)
+    path.write_bytes(b"x" * (3 * BLOCK_BYTES))
+    content = Content(segment(tmp_path, RECORDS))
+    os.truncate(path, BLOCK_BYTES + 10)
+    assert content.read(BLOCK_BYTES, BLOCK_BYTES + 100) == b"x" * 10
+    os.truncate(path, 0)
+    assert content.read(0, 100) == b""
+
+
+def test_parts_of_a_segment_are_compared(tmp_path):
+    plain, both = tmp_path / segment_name(1, RECORDS), segment(tmp_path, RECORDS, PACKED)
+    data = b"abc\n" * BLOCK_BYTES
+    plain.write_bytes(data)
+    pack(tmp_path, data)
+    assert parts_agree(both)
+    for other in (b"", data[:-1], data + b"x", data[:-1] + b"x", b"x" + data[1:]):
+        pack(tmp_path, other)
+        assert not parts_agree(both)
+        assert parts_agree(segment(tmp_path, RECORDS))
+    plain.unlink()
+    assert parts_agree(both), "one alone has nothing to disagree with"
+
+
+def test_parts_that_cannot_be_compared_are_told(tmp_path):
+    plain, both = tmp_path / segment_name(1, RECORDS), segment(tmp_path, RECORDS, PACKED)
+    plain.write_bytes(b"abc\n")
+    (tmp_path / segment_name(1, PACKED)).write_bytes(b"nonsense")
+    with pytest.raises(BadSegment, match="unpacked"):
+        parts_agree(both)
+    plain.unlink()
+    os.mkfifo(plain)
+    with pytest.raises(BadSegment, match="not a plain file"):
+        parts_agree(both)

@@ -11,6 +11,7 @@ from holdfast.audit.log import AuditLog
 from holdfast.audit.signers import parse_keys
 from holdfast.core.errors import AuditFailed, KeyFailed
 from holdfast.core.keys import make_key
+from holdfast.core.notes import open_note
 from unit.audit.audit_logs import (
     ANN,
     NEVER,
@@ -40,7 +41,7 @@ def key_records(folder) -> list[dict]:
 
 
 def test_first_key_is_made_beside_the_log_and_not_in_it(log, folder, tmp_path):
-    assert os.listdir(tmp_path / "keys") == ["audit.pem"]
+    assert sorted(os.listdir(tmp_path / "keys")) == ["audit.pem", "audit.signed"]
     public = private_key(folder).public
     assert (trusted(folder), log.notary.public_key()) == ([public], public)
     assert not any(b"PRIVATE" in each.read_bytes() for each in folder.iterdir())
@@ -51,11 +52,13 @@ def test_rotation_is_announced_signed_by_both_and_adopted(log, folder, tmp_path)
     old = log.notary.public_key()
     new = log.notary.rotate(None, ANN)
     (record,) = key_records(folder)
+    note = record["body"].pop("note")
     assert record["body"] == {"key": str(new), "reason": "rotation"}
+    assert open_note(note.encode(), [old])[1] == (old,), "the old one vouches"
     assert (record["principal"], record["interface"]) == ("ann", "cli")
     assert notes_path(folder).read_text().rstrip().count("\u2014") == 3, "one, then two"
     assert (log.notary.public_key(), private_key(folder).public) == (new, new)
-    assert os.listdir(tmp_path / "keys") == ["audit.pem"]
+    assert sorted(os.listdir(tmp_path / "keys")) == ["audit.pem", "audit.signed"]
     assert trusted(folder) == [old, new]
     log.write(event(1))
     sign(log)
@@ -81,6 +84,7 @@ def test_lost_key_is_announced_as_lost(log, folder, tmp_path):
     assert record["body"] == {
         "key": str(private_key(folder).public),
         "reason": "the key before it was lost or replaced",
+        "note": "",
     }
     assert not log.verify().ok
 
@@ -134,7 +138,7 @@ def test_key_from_outside_signs_and_none_is_made(folder, given):
         log.write(event(0))
         sign(log)
         assert log.verify().ok
-    assert not (given / "keys").exists()
+    assert os.listdir(given / "keys") == ["audit.signed"]
 
 
 def test_missing_key_from_outside_is_told(folder, given):

@@ -66,7 +66,7 @@ def built_segments(tmp_path_factory) -> Path:
             log.write(event(number))
             log.seal()
             if number == 1:
-                keep(str(folder), NEVER, log.write)
+                keep(str(folder), NEVER, log.write, log.notary)
         log.write(event(3))
     return folder
 
@@ -102,6 +102,7 @@ def test_untouched_log_verifies(folder):
         reason="",
         signed=SIGNED,
         checkpoints=3,
+        origin=(folder / "origin").read_text().strip(),
         keys=(str(private_key(folder).public),),
     )
     assert lines_of(folder) == relinked(lines_of(folder)), "what the forgers below build upon"
@@ -469,7 +470,7 @@ def test_key_of_somebody_else_announced_as_a_rotation_is_not_believed(log, tmp_p
 
 def test_rotation_broken_off_in_the_middle_leaves_a_good_log(log):
     """Both have signed, then the process died: the old key goes on."""
-    log.notary._signers.announce(None, ANN)
+    log.notary._signers.announce(None, verify(str(path_of(log)), trusted(path_of(log))).origin, ANN)
     sign(log)
     with AuditLog.open(log._directory, settings=NEVER) as other:
         other.write(event(1))
@@ -548,7 +549,7 @@ def deleted(segments):
     """The first two segments deleted by rule."""
     rule = replace(NEVER, keep_days=0)
     with AuditLog.open(str(segments), settings=NEVER) as log:
-        assert keep(str(segments), rule, log.write) == [1, 4, 6]
+        assert keep(str(segments), rule, log.write, log.notary) == [1, 4, 6]
     return segments
 
 
@@ -598,9 +599,15 @@ def test_checkpoints_of_a_deleted_segment_removed_is_found(deleted):
     )
 
 
-def test_changed_seal_of_a_segment_that_is_there_harms_no_check(segments):
-    (segments / "0000000000000006.seal").write_text("{}")
-    assert check(segments).ok
+def test_changed_seal_of_a_segment_that_is_there_is_found(segments):
+    """Nothing else will be left when the segment is deleted one day."""
+    path = segments / "0000000000000006.seal"
+    told = json.loads(path.read_text())
+    for name, value in (("leaf", "00" * 32), ("subtrees", ["00" * 32] * len(told["subtrees"]))):
+        path.write_text(json.dumps({**told, name: value}))
+        assert found(check(segments)) == (False, 6)
+    path.write_text("{}")
+    assert not check(segments).ok
 
 
 def test_since_skips_what_a_checkpoint_stands_for(segments):
@@ -642,7 +649,7 @@ def test_rotation_in_a_deleted_segment_leaves_a_log_that_verifies(log):
     log.write(event(1))
     log.seal()
     log.write(event(2))
-    assert keep(str(folder), replace(NEVER, keep_days=0), log.write) == [1]
+    assert keep(str(folder), replace(NEVER, keep_days=0), log.write, log.notary) == [1]
     sign(log)
     assert log.verify().ok
     assert verify(str(folder), [new]).ok

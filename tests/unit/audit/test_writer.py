@@ -136,7 +136,7 @@ def test_record_holds_the_event_and_its_place(log, path, folder):
 def test_files_are_private_and_not_inherited(log, folder):
     log.write(event())
     log.seal()
-    keep(str(folder), NEVER, log.write)
+    keep(str(folder), NEVER, log.write, log.notary)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()} == {0o600}
     writer = log._writer
@@ -257,6 +257,7 @@ def test_torn_beginning_of_a_log_is_mended(folder, path, torn):
     written(folder, 0)
     notes_path(folder).unlink()
     (folder / "tip.json").unlink()
+    (folder.parent / "keys" / "audit.signed").unlink(missing_ok=True)
     path.write_bytes(torn)
     with reopened(folder) as log:
         log.write(event(0))
@@ -300,11 +301,11 @@ def test_sealed_end_of_a_log_is_not_packed_away(folder):
         log.seal()
         following = records_path(folder, log._writer._first)
         following.unlink()
-        keep(str(folder), NEVER, log.write)
+        keep(str(folder), NEVER, log.write, log.notary)
         log.notary._unsigned = 0
     with reopened(folder) as log:
         log.write(event(1))
-        keep(str(folder), NEVER, log.write)
+        keep(str(folder), NEVER, log.write, log.notary)
         assert log.verify().ok
     assert not records_path(folder).exists()
 
@@ -315,6 +316,7 @@ def test_crash_before_the_first_signature_is_mended(folder):
         pass
     notes_path(folder).unlink()
     (folder / "tip.json").unlink()
+    (folder.parent / "keys" / "audit.signed").unlink(missing_ok=True)
     with reopened(folder) as log:
         assert log.verify().ok
 
@@ -643,7 +645,7 @@ def test_clock_that_jumps_harms_nothing(folder, monkeypatch, hours):
         log.write(event(2))
         monkeypatch.undo()
         log.write(event(3))
-        keep(str(folder), NEVER, log.write)
+        keep(str(folder), NEVER, log.write, log.notary)
         assert log.verify().ok
     assert [each["body"]["n"] for each in all_records(folder) if each["kind"] == "intent"] == [
         0,
@@ -658,7 +660,7 @@ def test_segment_that_another_process_sealed_is_left_behind(log, folder):
     with reopened(folder) as other:
         other.seal()
         other.write(event(1))
-        keep(str(folder), NEVER, other.write)
+        keep(str(folder), NEVER, other.write, other.notary)
     assert not records_path(folder).exists(), "packed under the first one's feet"
     log.write(event(2))
     assert [each["action_id"] for each in all_records(folder)] == [
@@ -676,7 +678,7 @@ def test_last_segment_that_is_gone_is_not_begun_anew(folder):
         log.write(event(0))
         log.seal()
         log.write(event(1))
-        keep(str(folder), NEVER, log.write)
+        keep(str(folder), NEVER, log.write, log.notary)
         first = log._writer._first
     for each in folder.glob(f"{first:016d}.*"):
         each.unlink()
