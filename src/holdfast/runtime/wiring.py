@@ -71,7 +71,7 @@ class House:
     @contextmanager
     def session(self, request: WorkspaceRequest) -> Iterator[str]:
         """A workspace that lives as long as somebody holds it; swept if the holder is killed."""
-        session_id = new_id("sbx")
+        session_id, made_by = new_id("sbx"), os.getpid()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
             if request.directory is not None:
@@ -85,12 +85,16 @@ class House:
             try:
                 yield session_id
             finally:
-                self.runtime.sandbox.end_session(session_id)
-                findings = self.runtime.workspaces.end_session(session_id)
-                # What was found at a session's end belongs to no action any more.
-                told = [dict(finding.to_json()) for finding in findings]
-                self._record_session(session_id, {"status": "ended", "findings": told})
-                self.store.retire(session)
+                if os.getpid() == made_by:  # a forked child that ends leaves its parent's alone
+                    self._end_session(session_id)
+                    self.store.retire(session)
+
+    def _end_session(self, session_id: str) -> None:
+        self.runtime.sandbox.end_session(session_id)
+        findings = self.runtime.workspaces.end_session(session_id)
+        # What was found at a session's end belongs to no action any more.
+        told = [dict(finding.to_json()) for finding in findings]
+        self._record_session(session_id, {"status": "ended", "findings": told})
 
     def _record_session(self, session_id: str, body: dict[str, Json]) -> None:
         who = principal("sdk")

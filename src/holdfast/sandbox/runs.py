@@ -78,11 +78,13 @@ class RunLedger:
                 code="HF-STATE",
                 detail=str(error),
             ) from error
+        made_by = os.getpid()
         try:
             yield Entry(run_id, descriptor)
         finally:
-            with suppress(OSError):
-                os.unlink(path)
+            if os.getpid() == made_by:  # a forked child only lets go of its copy
+                with suppress(OSError):
+                    os.unlink(path)
             os.close(descriptor)
 
     def sweep(self) -> tuple[str, ...]:

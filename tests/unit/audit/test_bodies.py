@@ -176,6 +176,18 @@ SECRETS = {
     "-----END RSA PRIVATE KEY-----",
     "openssh": "-----BEGIN OPENSSH PRIVATE KEY-----\r\n" + "b3BlbnNz" * 40 + "\r\n"
     "-----END OPENSSH PRIVATE KEY-----",
+    "pgp": "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n" + "lQdGBF+/" * 40 + "\n"
+    "-----END PGP PRIVATE KEY BLOCK-----",
+    "huggingface": "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH",
+    **{
+        f"stripe-{kind}": kind + "abcDEF1234567890" for kind in ("rk_live_", "sk_test_", "rk_test_")
+    },
+    "slack-app": "xapp-" + "1-A0123456789-1234567890-abcdef",
+    "google-oauth": "GOCSPX-" + "abcDEF123_-4567890xyzabcdefg",
+    "google-access": "ya29." + "a0AfH6SMB_abcDEF123-4567890xyz",
+    "sendgrid": "SG." + "abcDEF123_-4567890xyzab" + "." + "abcDEF123_-4567890xyzab" * 2,
+    "digitalocean": "dop_v1_" + "0123456789abcdef" * 4,
+    "age": "AGE-SECRET-KEY-1" + "QYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGPQY",
 }
 every_secret = pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
 
@@ -215,6 +227,84 @@ def test_credential_is_taken_out_wherever_it_stands(secret, around):
             assert core(secret) not in written
             assert marker(secret) in written
     assert without_secrets(text) == around.format(marker(secret))
+
+
+@pytest.mark.requirement("AUD-4")
+@pytest.mark.parametrize("name", ["openai", "aws", "jwt"])
+@pytest.mark.parametrize(
+    "before", ["%20", "%3D", "%2f", "\\u0027", "\\u000a", "\\x0A", "\\t", "\\f"]
+)
+def test_an_escape_before_a_credential_does_not_hide_it(before, name):
+    assert without_secrets(f"a{before}{SECRETS[name]}") == f"a{before}{marker(SECRETS[name])}"
+
+
+def test_a_digit_before_a_credential_does_not_hide_it():
+    secret = "sk-ant-" + "api03-abcDEF123_-4567890xyz"
+    assert without_secrets(f"7{secret}") == f"7{marker(secret)}"
+
+
+AWS_SECRET = "wJalrXUtnFEMI/K7MDENG/" + "bPxRfiCYEXAMPLEKEY"
+
+
+@pytest.mark.requirement("AUD-4")
+@pytest.mark.parametrize(
+    ("around", "secret"),
+    [
+        ("Bearer {}", "abc123def456ghi7"),
+        ("-H 'authorization: bearer {}' x", "short1"),
+        ("curl -H Authorization:\\ Bearer%20{}", "abc123def456.ghi7=="),
+        ("bearer {}", "abcdefghijklmnopqrstuvwxyz"),
+        ('"Authorization": "Basic {}"', "dXNlcjpwYXNz"),
+        ('{{\\"Authorization\\": \\"Basic {}\\"}}', "bm90IGEgcGFpcg=="),
+        ("Basic {}", "dXNlcjpwYXNz"),
+        ("BASIC {}", "dXNlcjpwYXNzdw=="),
+        ("https://user:{}@example.com/a?b", "hunter2"),
+        ("git clone https://ann:{}@example.com/x.git", "p@ss:w"),
+        ("redis://:{}@localhost:6379/0", "x"),
+        ("mongodb+srv://u:{}@h1:1,h2:2/db and a@b", "pass%20word"),
+        ("aws_secret_access_key={}", AWS_SECRET),
+        ("export AWS_SECRET_ACCESS_KEY='{}'", AWS_SECRET),
+        ("aws_secret_access_key = {}\nregion = x", AWS_SECRET),
+        ('"SecretAccessKey" : "{}"', AWS_SECRET),
+        ('{{\\"aws_secret_access_key\\": \\"{}\\"}}', AWS_SECRET),
+        ("--secret-access-key {}", AWS_SECRET),
+        ("aws_secret_access_key: {}", AWS_SECRET.replace("/", "\\/")),
+    ],
+)
+def test_credential_that_its_surroundings_betray_is_taken_out_alone(around, secret):
+    text, clean = around.format(secret), around.format(marker(secret))
+    assert without_secrets(text) == clean
+    assert without_secrets(clean) == clean
+    assert bounded({"a": text}, 4096) == {"a": clean}
+    # Redacted first and cut then, wherever the cut falls.
+    for before in range(200, 260):
+        (kept,) = bounded({"a": "." * before + text}, 256).values()
+        assert kept.startswith(("." * before + clean)[:256])
+
+
+@pytest.mark.requirement("AUD-4")
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"env": {"AWS_SECRET_ACCESS_KEY": AWS_SECRET}},
+        {"SecretAccessKey": AWS_SECRET},
+        {"argv": ["aws", "configure", "set", "aws_secret_access_key", AWS_SECRET]},
+        {"argv": ["x", "--secret-access-key=", AWS_SECRET]},
+        {"argv": ["x", b"--secret-access-key", AWS_SECRET.encode()]},
+    ],
+)
+def test_credential_whose_name_stands_in_a_text_of_its_own_is_taken_out(body):
+    written = encode_body(body, max_field_bytes=4096)
+    assert AWS_SECRET not in written
+    assert base64.b64encode(AWS_SECRET.encode()).decode() not in written
+
+
+def test_what_stands_after_a_name_and_is_no_secret_stays():
+    body = {
+        "aws_secret_access_key": "${AWS_SECRET_ACCESS_KEY}",
+        "a": ["secret_access_key", "--help"],
+    }
+    assert bounded(body, 4096) == body
 
 
 @pytest.mark.requirement("AUD-4")
@@ -258,10 +348,100 @@ def test_private_key_without_an_end_is_taken_out_to_its_end():
     assert "MIIE" not in without_secrets(text)
 
 
+LINES = ["MIIEvQIBADANBgkqhkiG9w0BAQEF", "AASCBKcwggSjAgEAAoIBAQC7VJTU", "t9Us8cKj=="]
+BEGIN, END = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
+ALL = [BEGIN, *LINES, END]
+
+
+def holds_no_line(written: str) -> bool:
+    return not any(line[:10] in written for line in LINES)
+
+
+@pytest.mark.requirement("AUD-4")
+@pytest.mark.parametrize(
+    "source",
+    [
+        'k = ("' + '\\n"\n     "'.join(ALL) + '")\nrun(k)',
+        "k = '" + "\\n\\\n".join(ALL) + "'\nrun(k)",
+        "k = [" + ", ".join(f'"{line}"' for line in ALL) + "]\nrun(k)",
+        json.dumps({"key": "\n".join(ALL)}) + "\nrun(k)",
+        json.dumps(json.dumps({"key": "\n".join(ALL)})) + "\nrun(k)",
+        "\n".join(f"echo '{line}' >> key" for line in ALL) + "\nrun(k)",
+        "k = `" + "` + `".join(ALL).replace("PRIVATE KEY", "RSA PRIVATE KEY") + "`\nrun(k)",
+    ],
+)
+def test_private_key_in_source_code_is_taken_out_whole(source):
+    for written in (
+        without_secrets(source),
+        encode_body({"code": source}, max_field_bytes=4096),
+        encode_body({"code": source}, max_field_bytes=64),
+        encode_body({"argv": ["python", "-c", source]}, max_field_bytes=4096),
+    ):
+        assert holds_no_line(written)
+    assert without_secrets(source).endswith("run(k)")
+    assert without_secrets(source).startswith(source.partition("-----")[0])
+
+
+@pytest.mark.requirement("AUD-4")
+@pytest.mark.parametrize("convert", [str, str.encode])
+def test_private_key_as_a_list_of_its_lines_is_taken_out(convert):
+    argv = ["printf", "%s", f"x {BEGIN}", *LINES, f"{END} after", "b", 3, BEGIN, LINES[0]]
+    written = bounded(
+        {"argv": [convert(each) if isinstance(each, str) else each for each in argv]}, 99
+    )
+    kept = [
+        base64.b64decode(each["base64"]).decode() if isinstance(each, dict) else each
+        for each in written["argv"]
+    ]
+    assert kept == [
+        *("printf", "%s", f"x {marker(BEGIN)}", *map(marker, LINES), f"{marker(END)} after"),
+        *("b", 3, marker(BEGIN), marker(LINES[0])),
+    ]
+
+
+def test_only_the_end_of_the_same_kind_ends_a_private_key():
+    other = "-----END RSA PRIVATE KEY-----"
+    assert without_secrets(f"{BEGIN} {other} x") == marker(f"{BEGIN} {other} x")
+    assert bounded({"a": [BEGIN, other, "x", END, "y"]})["a"][-3:] == [
+        *(marker("x"), marker(END), "y")
+    ]
+
+
+def test_several_keys_in_one_text_leave_only_the_last_one_open():
+    text = f"{BEGIN}{END} {BEGIN}{END}"
+    assert bounded({"a": [text, "x", f"{text} {BEGIN}", "x"]})["a"][1::2] == ["x", marker("x")]
+
+
+def test_header_of_a_key_does_not_hide_more_than_a_key():
+    kept = bounded({"a": [BEGIN, *["x"] * 1024, "curl"], "b": "curl"}, 4096)
+    assert kept["a"][1:] == [*[marker("x")] * 1024, "curl"]
+    assert kept["b"] == "curl"
+
+
+def test_private_key_longer_than_any_is_taken_out_whole():
+    text = f"{BEGIN}{'MIIE' * 10_000}{END} after"
+    assert cut_text(text, max_bytes=256) == f"[redacted: {len(text) - 6} characters] after"
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "task-aaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "task-list-of-things-to-do-today",
+        "%20task-list-of-things-to-do-today",
+        "the bearer of news",
+        "Bearer authentication is a basic understanding",
+        "bearer internationalization",
+        "Basic information about basic JavaScript programming",
+        "pk_live_abcDEF1234567890abcDEF",
+        "shelf_life and dop_v1_ and SG.x.y and ya29.x",
+        "https://example.com:8080/a@b",
+        "https://example.com/a:b@c",
+        "ssh://git@example.com:22/x",
+        "mail ann@example.com or see https://example.com",
+        "aws_secret_access_key = os.environ['AWS_SECRET_ACCESS_KEY']",
+        "-----BEGIN PGP PUBLIC KEY BLOCK-----\nmQ\n-----END PGP PUBLIC KEY BLOCK-----",
+        "where is the PRIVATE KEY?",
         "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----",
         "AKIA is how they begin",
         "eyJhbGci.short.x",
@@ -288,6 +468,93 @@ def test_texts_made_to_be_slow_are_not(filler):
     """An agent chooses what is recorded; looking through it must not stop everybody else."""
     began = time.process_time()
     cut_text(filler * (1_000_000 // len(filler)), max_bytes=4096)
+    assert time.process_time() - began < 1.0
+
+
+HOSTILE = [
+    *(
+        "eyJ-",
+        "eyJaaaaaaaaaaa.",
+        "%20eyJaaaaaaaaaaa.",
+        "\\u0027eyJaaaaaaaaaa",
+        "-----",
+        "-----BEGIN ",
+    ),
+    *(BEGIN, BEGIN + "-----END RSA PRIVATE KEY-----", BEGIN + END, "-----BEGIN " + "A " * 20),
+    *("sk-", "%20sk-", "xoxb-", "SG.", "SG.aaaaaaaaaaaaaaaa", "ya29.", "AKIA", "AGE-SECRET-KEY-1"),
+    *("bearer ", "bearer aaaaaaaaaaa", "authorization: ", "authorization: basic ", "basic "),
+    *("basic aaaaaaaa", "basic aaaaaaaaaaaa:", "://", "://a:", "://:@", "://a:b@", "://:::::::"),
+    *(
+        "secret_access_key=",
+        "secret_access_key=" + "\\" * 11,
+        "secretaccesskey=\\/",
+        "a",
+        "\\",
+        "@",
+    ),
+]
+
+
+@pytest.mark.parametrize("filler", HOSTILE)
+def test_64_kilobytes_made_to_be_slow_are_not(filler):
+    text = "PRIVATE KEY @:// " + filler * (65536 // len(filler))
+    lines = [text[at : at + 64] for at in range(0, len(text), 64)]
+    for do in (
+        lambda: without_secrets(text),
+        lambda: cut_text(text, max_bytes=4096),
+        lambda: encode_body({"a": lines}, max_field_bytes=4096),
+    ):
+        took = []
+        for _ in range(3):  # the best of some: the machine has other work too
+            began = time.process_time()
+            do()
+            took.append(time.process_time() - began)
+        assert min(took) < 0.05
+
+
+# --- names that are no texts
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {2: "a", 10: "b"},
+        {"a": {2: "a", 10: "b"}},
+        {"a": [{-1: 1, 1.5: 2, 10: 3}]},
+        {"a": {True: 1, False: 2}, "b": {None: 1}},
+        {1: "a", "1": "b", b"1": "c"},
+        {1 << 20_000: 1, (1, 2): 2, float("nan"): 3},
+    ],
+)
+def test_names_that_are_no_texts_read_back_in_canonical_form(body):
+    encoded = encode_body(body, max_field_bytes=4096)
+    assert parse_record(line_of(encoded))["body"] == json.loads(encoded)
+
+
+def test_names_that_are_no_texts_are_spelled_as_json_does():
+    body = {"a": {2: 0, 10: 1, 1.5: 2, True: 3}, "b": {None: 4, "x": 5}}
+    assert bounded(body) == {"a": {"2": 0, "10": 1, "1.5": 2, "true": 3}, "b": {"null": 4, "x": 5}}
+    assert bounded({"a": {(SECRETS["ghp"],): 1}}) == {"a": {"[cut: tuple]": 1}}
+
+
+@pytest.mark.requirement("AUD-4")
+def test_names_that_become_equal_do_not_hide_each_other():
+    assert bounded({1: "a", "1": "b", "1 [2]": "c"}) == {"1": "a", "1 [2]": "b", "1 [2] [2]": "c"}
+    tokens = {"ghp_" + f"{number:036}": number for number in range(3)}
+    name = "[redacted: 40 characters]"
+    assert bounded(tokens) == {name: 0, f"{name} [2]": 1, f"{name} [3]": 2}
+
+
+def test_name_of_what_was_cut_hides_no_entry():
+    kept = bounded({"[cut]": "mine", **{str(number): 0 for number in range(5000)}})
+    assert kept["[cut]"] == "mine"
+    assert kept["[cut] [2]"] == 5001 - 4096
+
+
+def test_many_equal_names_cost_little():
+    body = {"ghp_" + f"{number:036}": 0 for number in range(3000)}
+    began = time.process_time()
+    assert len(bounded(body)) == 3000
     assert time.process_time() - began < 1.0
 
 

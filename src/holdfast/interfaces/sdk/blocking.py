@@ -27,8 +27,9 @@ class _ForkSafeLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._made_by = os.getpid()
 
-    def __del__(self) -> None:
-        if self._made_by == os.getpid():
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        # As a default: when the interpreter ends, the names of this module are gone before it.
+        if self._made_by == getpid():
             super().__del__()
 
 
@@ -40,8 +41,8 @@ class _OwnLoop:
         self._made_by = os.getpid()
         self.run = self._runner.run
 
-    def __del__(self) -> None:
-        if self._made_by == os.getpid():
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        if self._made_by == getpid():
             self._runner.close()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import anyio
 import anyio.from_thread
@@ -18,14 +20,14 @@ class LiveActions:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._live: dict[anyio.CancelScope, anyio.lowlevel.EventLoopToken] = {}
+        self._live: dict[anyio.CancelScope, Callable[[Callable[[], None]], object]] = {}
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         """The block is left early, without an exception, when `end` is called."""
         with anyio.CancelScope() as scope:
             with self._changed:
-                self._live[scope] = anyio.lowlevel.current_token()
+                self._live[scope] = _soon()
             try:
                 yield
             finally:
@@ -36,8 +38,18 @@ class LiveActions:
     def end(self) -> None:
         """Cancel all and wait until each has cleaned up. Not to be called on an event loop."""
         with self._changed:
-            live = list(self._live.items())
-        for scope, token in live:
-            anyio.from_thread.run_sync(scope.cancel, token=token)
-        with self._changed:
+            # None of them can leave while we hold this, so their loops still run. Nobody is waited
+            # for here: a loop that is busy, or about to end, must not keep the sandbox alive.
+            for scope, soon in self._live.items():
+                with suppress(RuntimeError):
+                    soon(scope.cancel)
             self._changed.wait_for(lambda: not self._live, _END_WITHIN_S)
+
+
+def _soon() -> Callable[[Callable[[], None]], object]:
+    """How another thread has something done on this event loop, without waiting for it."""
+    try:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:  # another kind of loop
+        token = anyio.lowlevel.current_token()
+        return partial(anyio.from_thread.run_sync, token=token)

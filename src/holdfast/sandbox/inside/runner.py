@@ -97,25 +97,24 @@ class Channel:
 
     def read(self) -> tuple[dict[str, Any], bytes] | None:
         """The next frame, or None when the supervisor is gone."""
-        head = self._take(8)
-        if head is None:
+        if not self._has(8):
             return None
-        text = self._take(int.from_bytes(head[:4], "big"))
-        blob = self._take(int.from_bytes(head[4:], "big"))
-        if text is None or blob is None:
+        text_end = 8 + int.from_bytes(self._buffer[:4], "big")
+        end = text_end + int.from_bytes(self._buffer[4:8], "big")
+        if not self._has(end):
             return None
+        text, blob = bytes(self._buffer[8:text_end]), bytes(self._buffer[text_end:end])
+        del self._buffer[:end]
         return parse(text.decode("ascii")), blob
 
-    def _take(self, count: int) -> bytes | None:
-        # What was read stays in the buffer should an interrupt come in between.
+    def _has(self, count: int) -> bool:
+        """Nothing is taken before all is there: an interrupt may come in between."""
         while len(self._buffer) < count:
             chunk = os.read(self._descriptor, 1 << 20)
             if not chunk:
-                return None
+                return False
             self._buffer += chunk
-        taken = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return taken
+        return True
 
     def write(self, message: dict[str, Any]) -> None:
         """Send one; code that closed the descriptor simply has no answer."""
@@ -175,15 +174,15 @@ class Tools:
         return call
 
     def _call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        with self._lock:
+        with self._lock:  # not while waiting: a call that is never answered must not stop others
             self._count += 1
             number = f"{self._mark}-{self._count}"
             message = {"call": number, "name": name, "args": list(args), "kwargs": kwargs}
             self._channel.write(message)
-            frame = self._channel.wait("answer", number)
-            if frame is None:
-                raise ToolError("the host is gone")
-            answer = frame[0]
+        frame = self._channel.wait("answer", number)
+        if frame is None:
+            raise ToolError("the host is gone")
+        answer = frame[0]
         if "error" in answer:
             raise ToolError(answer["error"])
         return answer.get("value")
@@ -197,6 +196,7 @@ class Session:
         self._count = 0
         self._sources: dict[str, str] = {}
         self._tools: Tools | None = None
+        self._may_interrupt = self._is_starting = self._is_interrupted = False
         self._shown: list[dict[str, object]] = []
         self._module: Any = type(sys)("__main__")
         import builtins
@@ -206,13 +206,20 @@ class Session:
         sys.argv = [""]
         sys.path.insert(0, "")
 
+    def _interrupt(self, *_: object) -> None:
+        """SIGINT is for the code: between two pieces of it there is nothing to interrupt, and our
+        own work must not break off in the middle."""
+        if self._may_interrupt:
+            raise KeyboardInterrupt
+        self._is_interrupted = self._is_starting
+
     def serve(self) -> NoReturn:
         """Until the supervisor is gone, or the one run of a one-shot cell is done."""
+        from _signal import SIGINT, signal  # type: ignore[import-not-found]  # the C part alone
+
+        signal(SIGINT, self._interrupt)
         while True:
-            try:
-                frame = self._channel.wait("code")
-            except KeyboardInterrupt:
-                continue  # it came too late for the code it was meant for
+            frame = self._channel.wait("code")
             if frame is None:
                 leave(0)
             request, blob = frame
@@ -222,6 +229,7 @@ class Session:
 
     def run(self, request: dict[str, Any], blob: bytes) -> int:
         """Run one piece of code, tell about it, and return the exit code it would have."""
+        self._is_interrupted, self._is_starting = False, True
         stdin = blob[: request["stdin"]] if request["stdin"] is not None else None
         source = blob[len(stdin or b"") :]
         self._count += 1
@@ -238,7 +246,13 @@ class Session:
         report: dict[str, Any] = {"done": request["code"]}
         code = 0
         try:
-            self._execute(source, report)
+            try:
+                self._may_interrupt, self._is_starting = True, False
+                if self._is_interrupted:
+                    raise KeyboardInterrupt
+                self._execute(source, report)
+            finally:
+                self._may_interrupt = False
         except SystemExit as wanted:
             code = self._wanted(wanted)
         except BaseException as error:

@@ -15,6 +15,7 @@ import struct
 import termios
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
@@ -25,6 +26,7 @@ from holdfast.core.types import ProcessInfo, RunResult, Usage
 from holdfast.sandbox.native.live import LiveCell, Task
 
 _CHUNK_BYTES = 65_536
+_MOST_LEFT_CHUNKS = 16
 _WRITE_WITHIN_S = 30.0
 _LOOK_EVERY_MS = 100
 _SIGNALS = range(1, 65)
@@ -217,6 +219,11 @@ class Reader:
     """The thread. It lives while there is something to read."""
 
     def __init__(self) -> None:
+        self.forget_parent()
+        _READERS.add(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child the thread is not there, and the selector is the parent's."""
         self._selector: selectors.BaseSelector | None = None
         self._lock = threading.Lock()
         self._wake = (-1, -1)
@@ -250,6 +257,8 @@ class Reader:
                     with suppress(BlockingIOError):
                         os.read(key.fd, 4096)
                     continue
+                if selector.get_map().get(key.fd) is not key:
+                    continue  # closed by another of this round; its number may be somebody else's
                 with suppress(BlockingIOError):  # woken for nothing
                     if not key.data(self):
                         with suppress(KeyError, ValueError):
@@ -264,8 +273,10 @@ class Reader:
         for descriptor in places:
             with suppress(KeyError, ValueError):
                 key = self._selector.unregister(descriptor)
-                while isinstance(key.data, _Source) and key.data.has_more():
-                    continue
+                # What a pipe can hold; whoever still writes to it has no end.
+                for _ in range(_MOST_LEFT_CHUNKS):
+                    if not isinstance(key.data, _Source) or not key.data.has_more():
+                        break
         program.close()
 
 
@@ -303,3 +314,14 @@ class _Voice:
         if self._program.is_over:
             reader.leave(self._program)
         return not self._program.is_over
+
+
+_READERS: weakref.WeakSet[Reader] = weakref.WeakSet()
+
+
+def _forget_parents() -> None:
+    for reader in _READERS:
+        reader.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parents)

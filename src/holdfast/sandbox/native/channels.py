@@ -37,6 +37,7 @@ class Line:
             self.inside = theirs.detach()
         self.socket = ours
         self.socket.setblocking(False)
+        self._made_by = os.getpid()
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -81,6 +82,10 @@ class Line:
 
     def close(self) -> None:
         self.close_inside()
+        if os.getpid() == self._made_by:
+            # A forked child may hold a copy of it: the other side is to hear of the end anyway.
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
 
@@ -128,7 +133,10 @@ class Channels:
             self._give(self.inside[0])
             os.set_blocking(stdin_w, False)
         else:
-            self.inside[0] = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            # Not the host's /dev/null: its times could be set through it, and seen by others.
+            self.inside[0], nobody = os.pipe2(os.O_CLOEXEC)
+            os.close(nobody)
+            self._give(self.inside[0])
         self._open_inside = set(self.inside.values())
         stack.callback(self.close_inside)
         self.outside = Outside(self.status, out_r, err_r, line, stdin_w)

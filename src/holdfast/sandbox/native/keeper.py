@@ -86,6 +86,7 @@ class Keeper:
             theirs.close()
             os.close(diagnostics)
         self._line.setblocking(False)
+        self._made_by = os.getpid()
 
     @property
     def pid(self) -> int:
@@ -183,8 +184,13 @@ class Keeper:
 
     def close(self) -> None:
         """Hang up, which ends whatever still runs, and reap the keeper."""
+        if os.getpid() == self._made_by:
+            # A forked child may hold a copy of the line.
+            with suppress(OSError):
+                self._line.shutdown(socket.SHUT_RDWR)
         self._line.close()
-        os.close(self._diagnostics)
+        diagnostics, self._diagnostics = self._diagnostics, -1
+        os.close(diagnostics)
         self._process.wait()
 
     def failure(self, step: str) -> HoldfastError:

@@ -294,7 +294,7 @@ class CodeRun(_LiveRun):
     async def abandon(self) -> None:
         """Cancelled: interrupted like a key press, and given up only if that does not help."""
         self.interrupt()
-        with anyio.move_on_after(_GRACE_S), suppress(BadFrame):
+        with anyio.move_on_after(_GRACE_S), suppress(BadFrame, OSError):
             if await self._is_answered():
                 return
         self._interpreter.is_lost = True
@@ -305,7 +305,10 @@ class CodeRun(_LiveRun):
         channel = self._task.channels.channel
         while channel is not None and not self._task.is_ended:
             await anyio.wait_readable(channel)
-            chunk = channel.recv(65_536)
+            try:
+                chunk = channel.recv(65_536)
+            except BlockingIOError:
+                continue
             if not chunk:
                 return False
             for frame in self._interpreter.reader.feed(chunk):

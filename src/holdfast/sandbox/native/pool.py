@@ -254,7 +254,7 @@ class Pool:
         group = cell.close()
         if cell.group_name is None:
             self.housekeeper.remove(group)
-        with self._lock, suppress(SandboxFailed):
+        with self._lock, suppress(SandboxFailed, OSError):
             place = self._places.get(cell.template.spec)
             # Else its template is on its way out, and takes the group along.
             if place is not None and place.stock is not None and place.template is cell.template:

@@ -20,6 +20,8 @@ from holdfast.sandbox.native.waiting import ready_to_read
 from holdfast.sandbox.native.warmcell import WarmCell
 
 _MOST_DESCRIPTORS = 8
+_OURS = 5
+"""Our ends of a cell's lines; a cell without an interpreter sends the program's three as well."""
 _MOST_RECIPES = 16
 _MADE_WITHIN_S = 10.0
 
@@ -83,12 +85,24 @@ class Stock:
     def taken(self) -> WarmCell | None:
         """The next cell that has come; None if none has."""
         try:
-            said, sent, _flags, _address = socket.recv_fds(self._line, 160, _MOST_DESCRIPTORS)
+            said, sent, flags, _address = socket.recv_fds(self._line, 160, _MOST_DESCRIPTORS)
         except BlockingIOError:
             return None
         except OSError as error:
             raise self._gone(error) from error
+        is_cut = flags & socket.MSG_CTRUNC or len(sent) not in (0, _OURS, _OURS + 3)
         match said.decode("ascii", "replace").split():
+            case ["cell", name, group] if name in self._asked and is_cut:
+                # No descriptor left here: some of the cell's were lost on the way.
+                for descriptor in sent:
+                    os.close(descriptor)
+                self._asked.pop(name)
+                self.remove(group, is_clean=False)
+                raise SandboxFailed(
+                    "this process has no room for another open file",
+                    mend="Raise its limit of open files (ulimit -n).",
+                    code="HF-CELL",
+                )
             case ["cell", name, group] if name in self._asked:
                 return WarmCell.received(self._template, self._asked.pop(name), group, sent)
             case ["nocell", name, number]:

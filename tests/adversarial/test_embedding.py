@@ -1,0 +1,204 @@
+"""Programs that embed Holdfast and fork, cancel, end and run out of things at bad moments (ISO-8)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import holdfast
+from holdfast import AsyncSandbox, Sandbox
+
+pytestmark = pytest.mark.requirement("ISO-8")
+
+
+def in_child(code: str, **env: str) -> str:
+    """A program of its own: forks and limits are not for the test run."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def running(mark: str) -> bool:
+    found = subprocess.run(["pgrep", "-f", mark], capture_output=True, check=False)
+    return found.returncode == 0
+
+
+def test_kill_ends_a_sandbox_that_many_threads_use() -> None:
+    for round_number in range(3):
+        mark = f"88{os.getpid()}{round_number}"
+        sandbox = Sandbox.create(timeout=10)
+        sandbox.commands.run(f"sleep {mark}", background=True)
+
+        def use(sandbox: Sandbox = sandbox) -> None:
+            try:
+                while True:
+                    sandbox.commands.run("head -c 300000 /dev/zero; sleep 0.01")
+                    sandbox.files.list()
+            except holdfast.HoldfastError:
+                return
+
+        threads = [threading.Thread(target=use) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.15)
+        assert running(f"sleep {mark}")  # the control
+        sandbox.kill()
+        for thread in threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+        deadline = time.monotonic() + 6
+        while running(f"sleep {mark}") and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not running(f"sleep {mark}")
+
+
+def test_a_forked_child_that_ends_leaves_its_parents_sandbox_alone() -> None:
+    told = in_child(
+        "import os, sys, holdfast\n"
+        "def main():\n"
+        "    with holdfast.Sandbox.create(timeout=10) as s:\n"
+        "        s.files.write('a.txt', 'hello'); s.run_code('x = 42')\n"
+        "        pid = os.fork()\n"
+        "        if pid == 0: sys.exit(0)\n"
+        "        os.waitpid(pid, 0)\n"
+        "        print(s.run_code('x').value, s.files.read('a.txt'))\n"
+        "main()\n"
+    )
+    assert told == "42 hello\n"
+
+
+def test_a_forked_child_that_lives_on_keeps_no_cell_alive() -> None:
+    told = in_child(
+        "import os, time, holdfast\n"
+        "s = holdfast.Sandbox.create(timeout=20); s.run_code('x = 1')\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    time.sleep(8); os._exit(0)\n"
+        "started = time.monotonic(); s.kill(); print(time.monotonic() - started < 6)\n"
+        "os.kill(pid, 9)\n"
+    )
+    assert told == "True\n"
+
+
+def test_background_programs_of_a_forked_child_are_its_own() -> None:
+    told = in_child(
+        "import os, sys, time, holdfast\n"
+        "s = holdfast.Sandbox.create(timeout=20)\n"
+        "s.commands.run('echo a', background=True).wait(timeout=10)\n"
+        "sys.stdout.flush()\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    mine = holdfast.Sandbox.create(timeout=20)\n"
+        "    done = mine.commands.run('echo b', background=True).wait(timeout=10)\n"
+        "    print(repr(done.stdout), flush=True); mine.kill(); os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
+        "before = time.process_time(); time.sleep(1)\n"
+        "print(time.process_time() - before < 0.5)\n"
+    )
+    assert told == "'b\\n'\nTrue\n"
+
+
+@pytest.mark.only_on("warm", reason="cells are sent as descriptors only there")
+def test_a_cell_that_lost_descriptors_on_the_way_is_not_used() -> None:
+    told = in_child(
+        "import os, resource, holdfast\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "for _ in range(3): holdfast.run_command('true')\n"
+        "soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "kinds = set()\n"
+        "def run(_):\n"
+        "    try: return holdfast.run_command('sleep 0.02').status.value\n"
+        "    except holdfast.HoldfastError as error: return error.code\n"
+        "    except OSError: return 'OSError'\n"
+        "    except Exception as error: return type(error).__name__\n"
+        "for room in range(8, 60, 4):\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + room, hard))\n"
+        "    with ThreadPoolExecutor(6) as threads: kinds |= set(threads.map(run, range(12)))\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))\n"
+        "print(sorted(kinds & {'ValueError', 'KeyError', 'IndexError'}))\n"
+        "print([holdfast.run_command('echo x').stdout for _ in range(6)] == ['x\\n'] * 6)\n"
+    )
+    assert told == "[]\nTrue\n"
+
+
+_SWALLOW = """
+import os, signal, json, time
+signal.signal(2, lambda *a: os._exit(3))
+for i in range(3):
+    d = json.dumps({"call": str(i), "name": "t", "args": ["x"], "kwargs": {}}).encode()
+    os.write(3, len(d).to_bytes(4, "big") + bytes(4) + d)
+time.sleep(30)
+"""
+
+
+def test_code_cannot_swallow_the_cancellation_of_its_caller() -> None:
+    def answer(x: str) -> str:
+        return x * 1_000_000
+
+    async def main() -> None:
+        async with await AsyncSandbox.create(timeout=10, tools={"t": answer}) as sandbox:
+            task = asyncio.create_task(sandbox.run_code(_SWALLOW))
+            await asyncio.sleep(0.5)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await sandbox.run_code("6 * 7")).value == 42
+
+    asyncio.run(main())
+
+
+def test_a_tool_that_is_never_answered_stops_no_other() -> None:
+    def slow(x: int) -> int:
+        time.sleep(0.3)
+        return x
+
+    with Sandbox.create(timeout=6, tools={"slow": slow}) as sandbox:
+        left = (
+            "import threading\nthreading.Thread(target=lambda: tools.slow(1), daemon=True).start()"
+        )
+        sandbox.run_code(left)
+        assert sandbox.run_code("tools.slow(2)").value == 2
+
+
+def test_a_storm_of_interrupts_loses_no_state_between_the_runs() -> None:
+    with Sandbox.create(timeout=20) as sandbox:
+        sandbox.run_code("kept = 42")
+        stop = threading.Event()
+
+        def storm() -> None:
+            while not stop.is_set():
+                sandbox.interrupt()
+                time.sleep(0.002)
+
+        thread = threading.Thread(target=storm)
+        thread.start()
+        try:
+            states = {sandbox.run_code("x = sum(range(2000))").state for _ in range(100)}
+        finally:
+            stop.set()
+            thread.join()
+        assert states == {"kept"}
+        assert sandbox.run_code("kept").value == 42
+
+
+def test_the_hosts_null_device_is_not_what_code_reads_from() -> None:
+    before = os.stat("/dev/null").st_mtime_ns
+    touch = "import os\nos.utime(0)\nos.read(0, 1)"
+    with Sandbox.create() as sandbox:
+        assert sandbox.run_code(touch).value in (None, {"base64": ""})
+        sandbox.commands.run(["python3", "-c", touch])
+    holdfast.run_code(touch)
+    assert os.stat("/dev/null").st_mtime_ns == before
