@@ -26,6 +26,7 @@ from holdfast.audit.checkpoints import (
 )
 from holdfast.audit.failures import altered, failed
 from holdfast.audit.keeping import keep
+from holdfast.audit.memory import ORIGIN, SignedMemory
 from holdfast.audit.merkle import Frontier
 from holdfast.audit.segments import (
     CHECKPOINTS,
@@ -47,8 +48,6 @@ from holdfast.core.events import Event
 from holdfast.core.notes import BadNote, PublicKey
 from holdfast.core.types import Json, Principal
 
-_ORIGIN = "origin"
-_SIGNED = "audit.signed"
 _TAIL_BYTES = 64 * 1024
 _AT_CLOSE_S = 5.0
 _log = logging.getLogger("holdfast")
@@ -63,7 +62,7 @@ class Notary:
         self._directory, self._settings = directory, settings
         self._signers = Signers(directory, settings.signing_key, write)
         self._witness = Witness(settings, write)
-        self._memory = _Memory(directory)
+        self._memory = SignedMemory(directory)
         self.trouble: AuditFailed | None = None
         """Why nothing more may be written."""
         self._reset()
@@ -91,7 +90,7 @@ class Notary:
         folder = files.open_folder(self._directory)
         try:
             origin = f"holdfast/audit/{secrets.token_hex(16)}"
-            files.replace_file(_ORIGIN, f"{origin}\n".encode(), folder)
+            files.replace_file(ORIGIN, f"{origin}\n".encode(), folder)
             key = self._signers.first(folder)
         finally:
             os.close(folder)
@@ -156,7 +155,7 @@ class Notary:
         """Which log this is: what was signed says so, the file only before that."""
         if signed is not None:
             return signed.origin
-        with open_plain(os.path.join(self._directory, _ORIGIN)) as file:
+        with open_plain(os.path.join(self._directory, ORIGIN)) as file:
             return file.read(256).decode("ascii", "replace").strip()
 
     # --- when
@@ -307,43 +306,6 @@ def _last_note(path: str, keys: Sequence[PublicKey] | None = None) -> Checkpoint
         )
     except BadNote as problem:
         raise BadSegment(f"the last checkpoint does not hold: {problem}") from None
-
-
-class _Memory:
-    """The last checkpoint, kept with the key and not with the log: whoever can write only to the
-    log cannot make us forget what was signed."""
-
-    def __init__(self, directory: str) -> None:
-        self._log = directory
-        self._directory = os.path.join(os.path.dirname(directory), "keys")
-
-    def keep(self, note: bytes) -> None:
-        with suppress(FileExistsError):
-            os.mkdir(self._directory, 0o700)
-        folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            files.replace_file(_SIGNED, note, folder, durable=False)
-        finally:
-            os.close(folder)
-
-    def check(self, found: Checkpoint | None, keys: Sequence[PublicKey]) -> None:
-        try:
-            with open_plain(os.path.join(self._directory, _SIGNED)) as file:
-                kept, _ = open_checkpoint(file.read(_TAIL_BYTES), keys)
-        except (FileNotFoundError, BadNote):
-            return  # of another log, or of none
-        if found is None or found.origin != kept.origin:
-            # A log that was moved away to begin anew has another name; ours has not.
-            if found is None and self._is_ours(kept.origin):
-                raise altered("checkpoints are gone from the audit log")
-            return
-        if found.size < kept.size or (found.size == kept.size and found.root != kept.root):
-            raise altered("checkpoints are gone from the audit log")
-
-    def _is_ours(self, origin: str) -> bool:
-        with suppress(OSError, BadSegment), open_plain(os.path.join(self._log, _ORIGIN)) as file:
-            return file.read(256).decode("ascii", "replace").strip() == origin
-        return False
 
 
 def _append_note(name: str, note: bytes, folder: int) -> None:

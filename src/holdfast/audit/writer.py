@@ -22,10 +22,11 @@ from functools import lru_cache
 from hashlib import sha256
 
 from holdfast.audit import files
-from holdfast.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body, without_secrets
+from holdfast.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body
 from holdfast.audit.failures import altered, failed
 from holdfast.audit.merkle import leaf_hash
 from holdfast.audit.records import GENESIS, MAX_NAME_BYTES, MAX_RECORD_BYTES, link_of, record_line
+from holdfast.audit.redaction import without_secrets
 from holdfast.audit.segments import (
     RECORDS,
     SEAL,

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body, without_secrets
+from holdfast.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body
 from holdfast.audit.log import AuditLog
 from holdfast.audit.records import MAX_NAME_BYTES, MAX_RECORD_BYTES, parse_record
+from holdfast.audit.redaction import without_secrets
 from holdfast.core.events import Event, EventKind
 from unit.audit.audit_logs import NEVER, event
 from unit.audit.test_records import bodies, line_of, texts
