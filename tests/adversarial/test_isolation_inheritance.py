@@ -161,8 +161,7 @@ def test_only_the_standard_streams_and_the_result_are_open(
     outside = seen["outside"]["descriptors"]
     assert isinstance(outside, dict)
     assert {"file", "directory", "socket", "pipe"} <= set(outside.values()), "they are inheritable"
-    # A warm one-shot cell stands before anybody knows whether there will be input: an empty pipe.
-    stdin = "pipe" if (way, path) == ("code", "warm") else "device"
+    stdin = "pipe"  # one whose other end is closed; not a device of the host
     channel = {"3": "socket"} if way == "code" else {}
     assert seen[way]["descriptors"] == {"0": stdin, "1": "pipe", "2": "pipe", **channel}
 

@@ -35,8 +35,20 @@ class Entry:
     def _note(self, kind: str, paths: Iterable[str]) -> None:
         self._notes[kind] = list(paths)
         text = json.dumps(self._notes).encode()
-        os.pwrite(self._descriptor, text, 0)
-        os.ftruncate(self._descriptor, len(text))
+        try:
+            os.pwrite(self._descriptor, text, 0)
+            os.ftruncate(self._descriptor, len(text))
+        except OSError as error:
+            raise _unwritable(error) from error
+
+
+def _unwritable(error: OSError) -> SandboxFailed:
+    return SandboxFailed(
+        "the ledger of runs cannot be written",
+        mend="Check space and permissions of the Holdfast state folder.",
+        code="HF-STATE",
+        detail=str(error),
+    )
 
 
 class RunLedger:
@@ -72,12 +84,7 @@ class RunLedger:
                 descriptor = os.open(path, flags, 0o600)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise SandboxFailed(
-                "the ledger of runs cannot be written",
-                mend="Check space and permissions of the Holdfast state folder.",
-                code="HF-STATE",
-                detail=str(error),
-            ) from error
+            raise _unwritable(error) from error
         made_by = os.getpid()
         try:
             yield Entry(run_id, descriptor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from holdfast.core.errors import LayerMissing
@@ -20,10 +20,17 @@ from holdfast.sandbox.native.cgroups import (
 from holdfast.sandbox.native.groups import ZYGOTE, Group, write_control
 
 
-def make_group(choice: Choice, name: str, *, nested: bool = False) -> Group:
+def make_group(
+    choice: Choice,
+    name: str,
+    *,
+    nested: bool = False,
+    note: Callable[[Iterable[str]], None] | None = None,
+) -> Group:
     """A new, empty group as root. `name` is an id that `check_id` has seen or that we made.
 
-    `nested`: for a template, inside a group that will hold its cells' as well.
+    `nested`: for a template, inside a group that will hold its cells' as well. `note` hears which
+    directories there will be before there are any: who is killed in between leaves a note.
     """
     version: Literal[1, 2] = 2 if choice.way == "v2-root" else 1
     try:
@@ -36,6 +43,8 @@ def make_group(choice: Choice, name: str, *, nested: bool = False) -> Group:
                 os.makedirs(own, exist_ok=True)
                 _delegate(own, choice.bases)
             directories[controller] = f"{own}/{name}"
+        if note is not None:
+            note(dict.fromkeys(directories.values()))
         for path in dict.fromkeys(directories.values()):
             try:
                 os.mkdir(path)

@@ -74,7 +74,9 @@ class Standing:
             stack.callback(self.keeper.close)
             if shape.cgroup is not None and not shape.in_scope:
                 name, nested = self._entry.id, shape.is_template
-                self.group = newgroups.make_group(shape.cgroup, name, nested=nested)
+                self.group = newgroups.make_group(
+                    shape.cgroup, name, nested=nested, note=self._entry.note_groups
+                )
             self._stack = stack.pop_all()
 
     def join_scope(self) -> None:
@@ -116,9 +118,7 @@ class Standing:
         self.keeper.begin(plan, sent)
         self.ends.close_inside()
         self.ends.status.close_inside()
-        # Noted late: only if the keeper, which removes the groups, died within this line too
-        # would they be forgotten.
-        if group is not None:
+        if group is not None and self._shape.in_scope:
             self._entry.note_groups(group.remove)
         return {number: numbers[fd] for number, fd in inside.items()}
 
