@@ -87,39 +87,41 @@ class _Tasks:
     """Those of one event loop. What they have written since the last flush began goes together.
 
     Nothing here is awaited by a task that could be cancelled: the loop itself starts the next
-    batch when the thread has written the one before.
+    batch when the thread has written the one before. Each task waits for a future of its own, so
+    that its cancellation is nobody else's.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: AuditLog) -> None:
         self._loop = loop
         self._log = weakref.ref(log)
         self._is_writing = False
-        self._drafts: list[_Waiting] = []
-        self._done: asyncio.Future[None] = loop.create_future()
+        self._waiting: list[tuple[_Waiting, asyncio.Future[None]]] = []
 
     def join(self, draft: _Waiting) -> asyncio.Future[None]:
         """What tells when it is written, or why not."""
-        self._drafts.append(draft)
-        done = self._done
-        self._write()
+        done = self._loop.create_future()
+        self._waiting.append((draft, done))
+        if not self._is_writing:
+            self._write()
         return done
 
     def _write(self) -> None:
         log = self._log()
-        if self._is_writing or not self._drafts or log is None:
+        if not self._waiting or log is None:
             return
-        batch, done = self._drafts, self._done
-        self._drafts, self._done = [], self._loop.create_future()
+        batch, self._waiting = self._waiting, []
         self._is_writing = True
 
         def finish(_: object) -> None:
             self._is_writing = False
-            if not done.done():
-                done.set_result(None)
+            for _draft, done in batch:
+                if not done.done():
+                    done.set_result(None)
             self._write()
 
+        drafts = [draft for draft, _ in batch]
         try:
-            self._loop.run_in_executor(log.thread(), log.commit, batch).add_done_callback(finish)
+            self._loop.run_in_executor(log.thread(), log.commit, drafts).add_done_callback(finish)
         except RuntimeError:  # no thread can be had: the drafts say that nothing was written
             finish(None)
 
@@ -289,7 +291,7 @@ class AuditLog:
         of_loop = _OF_LOOPS.setdefault(loop, weakref.WeakKeyDictionary())
         if self not in of_loop:
             of_loop[self] = _Tasks(loop, self)
-        await asyncio.shield(of_loop[self].join(draft))
+        await of_loop[self].join(draft)
         return draft.outcome()
 
     def thread(self) -> ThreadPoolExecutor:
