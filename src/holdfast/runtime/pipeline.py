@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -51,8 +52,8 @@ from holdfast.runtime.bounds import Bounds, check_room
 from holdfast.runtime.outcomes import decided, ended, intent, outcome_of, summary
 
 
-class Traffic:
-    """How many actions are under way."""
+class Traffic(threading.local):
+    """How many actions are under way on this thread's event loop."""
 
     count = 0
 
@@ -254,8 +255,8 @@ class Runtime:
 
     async def _record(self, action: Action, kind: EventKind, body: dict[str, Json]) -> str:
         event = _event(action, kind, body)
-        # Alone, the way through another thread takes longer than the disk; among many, nobody
-        # waits for the disk but whoever has to.
+        # Alone on its loop, the way through another thread takes longer than the disk, and other
+        # threads share the flush anyway; among many tasks, none waits for another's disk.
         return self.audit.write(event) if self.traffic.count < 2 else await self.audit.record(event)
 
     def _record_quietly(self, action: Action, body: dict[str, Json]) -> str:
