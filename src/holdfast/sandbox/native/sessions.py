@@ -42,7 +42,7 @@ from holdfast.sandbox.native.watch import Watch
 from holdfast.sandbox.runs import RunLedger
 
 _MOST_PROGRAMS_REMEMBERED = 256
-_HANDED_OVER_WITHIN_S = 5.0
+_HANDED_OVER_WITHIN_S = 20.0
 
 
 @dataclass(slots=True)
