@@ -259,10 +259,14 @@ class Reader:
                     continue
                 if selector.get_map().get(key.fd) is not key:
                     continue  # closed by another of this round; its number may be somebody else's
+                is_over = False
                 with suppress(BlockingIOError):  # woken for nothing
-                    if not key.data(self):
-                        with suppress(KeyError, ValueError):
-                            selector.unregister(key.fd)
+                    is_over = not key.data(self)
+                # A program that has ended has been let go of already, and its number may by now be
+                # the next one's: to unregister that would leave it unheard for ever.
+                if is_over and selector.get_map().get(key.fd) is key:
+                    with suppress(KeyError, ValueError):
+                        selector.unregister(key.fd)
 
     def leave(self, program: Program) -> None:
         """It has ended: take what is still there, and let go."""
