@@ -173,6 +173,26 @@ def test_a_tool_that_is_never_answered_stops_no_other() -> None:
         assert sandbox.run_code("tools.slow(2)").value == 2
 
 
+_SLOW_TO_IMPORT = """
+import sys, threading, time
+class Slow:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "json.scanner":
+            time.sleep(0.5)
+for name in [name for name in sys.modules if name.partition(".")[0] == "json"]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Slow)
+threading.Thread(target=lambda: tools.same(1), daemon=True).start()
+"""
+
+
+def test_a_module_that_a_thread_is_still_importing_is_waited_for() -> None:
+    with Sandbox.create(timeout=6, tools={"same": lambda x: x}) as sandbox:
+        sandbox.run_code(_SLOW_TO_IMPORT)
+        assert sandbox.run_code("tools.same(2)").value == 2
+
+
 def test_a_storm_of_interrupts_loses_no_state_between_the_runs() -> None:
     with Sandbox.create(timeout=20) as sandbox:
         sandbox.run_code("kept = 42")
