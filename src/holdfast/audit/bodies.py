@@ -11,7 +11,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -35,9 +35,21 @@ _SCALAR = (str, int, float, type(None))
 _CONSTANTS = {None: "null", True: "true", False: "false"}
 
 _quote = json.encoder.encode_basestring_ascii
-_encode = json.JSONEncoder(
+_canonical = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
-).encode
+)
+
+
+def _encoder() -> Callable[[object], str]:
+    """`_canonical.encode` with the C part made once: to make it is a third of the time."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return _canonical.encode
+    parts = make(None, _canonical.default, _quote, None, ":", ",", True, False, False)
+    return lambda value: "".join(parts(value, 0))
+
+
+_encode = _encoder()
 # Names that are no texts are sorted before they become texts: no canonical order. They are never
 # mixed with texts (that cannot be sorted), so the first of a mapping tells, and a brace before a
 # quote stands nowhere else but at the end of a text.

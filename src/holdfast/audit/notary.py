@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -41,7 +42,7 @@ from holdfast.audit.segments import (
 )
 from holdfast.audit.settings import LogSettings
 from holdfast.audit.signers import Signers
-from holdfast.audit.walk import Walk
+from holdfast.audit.walk import Stretch, Walk
 from holdfast.audit.witness import Witness
 from holdfast.core.errors import AuditFailed, HoldfastError
 from holdfast.core.events import Event
@@ -50,6 +51,8 @@ from holdfast.core.types import Json, Principal
 
 _TAIL_BYTES = 64 * 1024
 _AT_CLOSE_S = 5.0
+_MOST_FRESH = 100_000
+_KEPT_EVERY_S = 10.0
 _log = logging.getLogger("holdfast")
 
 
@@ -73,6 +76,7 @@ class Notary:
         self._thread: threading.Thread | None = None
         self._walk: Walk | None = None
         self._unsigned = 0
+        self._fresh: list[Stretch] = []
         self._is_closed = False
         self._lock = -1
 
@@ -160,27 +164,32 @@ class Notary:
 
     # --- when
 
-    def noticed(self, count: int) -> None:
-        """So many events were written."""
-        self._unsigned += count
+    def noticed(self, stretch: Stretch) -> None:
+        """These were written."""
+        self._unsigned += len(stretch.leaves)
+        if self._unsigned <= _MOST_FRESH:  # else they are read again
+            self._fresh.append(stretch)
         is_alone = self._thread is None or not self._thread.is_alive()
         if is_alone and not self._is_closed:
             self._thread = threading.Thread(target=self._work, name="holdfast-notary", daemon=True)
-            self._thread.start()
+            with suppress(RuntimeError):  # no thread can be had: the next one tries again
+                self._thread.start()
         if self._unsigned >= self._settings.checkpoint_events:
             self._wake.set()
 
     def _work(self) -> None:
+        last_kept_s = -_KEPT_EVERY_S
         while True:
-            self._wake.wait(self._settings.checkpoint_s)
+            is_busy = self._wake.wait(self._settings.checkpoint_s)
             self._wake.clear()
             if self._is_closed:
                 return
             if self._unsigned:
                 self._attend_quietly(timeout_s=0.0)
-                with suppress(OSError, HoldfastError, BadSegment):
-                    # While many are writing, the index and the packing can wait.
-                    if self._unsigned < self._settings.checkpoint_events // 10:
+                # While many are writing, the index and the packing can wait.
+                if not is_busy or time.monotonic() - last_kept_s > _KEPT_EVERY_S:
+                    last_kept_s = time.monotonic()
+                    with suppress(OSError, HoldfastError, BadSegment):
                         keep(self._directory, self._settings, self._signers.write, self)
 
     def _attend_quietly(self, *, timeout_s: float) -> None:
@@ -236,6 +245,7 @@ class Notary:
 
     def _attend(self, folder: int) -> Checkpoint | None:
         self._unsigned = 0
+        fresh, self._fresh = self._fresh, []
         signers = self._signers.ready(folder)
         before = last = self._last_signed(self._signers.known(folder))
         walk, self._walk = self._walk, None  # unless it arrives
@@ -259,6 +269,8 @@ class Notary:
             text = json.dumps(seal.to_json()).encode()
             files.replace_file(segment_name(seal.first, SEAL), text, folder)
 
+        walk.check(before)
+        walk.take(fresh)
         walk.go_on(folder, at_seal, before)
         sign(walk.frontier, walk.first)
         walk.note(folder)

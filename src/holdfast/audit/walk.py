@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from holdfast.audit import files
 from holdfast.audit.checkpoints import Checkpoint
@@ -25,6 +26,19 @@ from holdfast.audit.segments import (
 
 _TIP = "tip.json"
 _SEALED = b"seal"
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Records that this very process has put on the disk: nobody needs to read them again."""
+
+    segment: int
+    before: int
+    """The number of the record before the first of them."""
+    start: int
+    end: int
+    """Where in the segment."""
+    leaves: Sequence[bytes]
 
 
 class Walk:
@@ -67,6 +81,31 @@ class Walk:
         with suppress(OSError):
             files.replace_file(_TIP, json.dumps(told).encode(), folder, durable=False)
 
+    def check(self, signed: Checkpoint | None) -> None:
+        """Where it stands is not beyond what was signed, and nothing else than that."""
+        if self.frontier.size > (0 if signed is None else signed.size):
+            raise altered("checkpoints are gone from the audit log")
+        if (
+            signed is not None
+            and self.frontier.size == signed.size
+            and self.frontier.root() != signed.root
+        ):
+            raise altered("the audit log is not the one that was signed")
+
+    def take(self, stretches: Iterable[Stretch]) -> None:
+        """Go as far as is known without reading; the rest is read.
+
+        What is signed is then what was written, whatever somebody has made of the file since.
+        """
+        frontier = self.frontier
+        for each in stretches:
+            place = (each.segment, each.start, each.before)
+            if place != (self.first, self._offset, frontier.size):
+                continue  # signed already, or another process has written in between
+            for leaf in each.leaves:
+                frontier.push(leaf)
+            self._offset = each.end
+
     def go_on(
         self, folder: int, at_seal: Callable[[Seal], None], signed: Checkpoint | None
     ) -> None:
@@ -75,14 +114,6 @@ class Walk:
         On the way it makes sure that the tree has the root that was signed before.
         """
         size = 0 if signed is None else signed.size
-        if self.frontier.size > size:
-            raise altered("checkpoints are gone from the audit log")
-        if (
-            signed is not None
-            and self.frontier.size == size
-            and self.frontier.root() != signed.root
-        ):
-            raise altered("the audit log is not the one that was signed")
         while (leaf := self._to_end(folder, signed)) is not None:
             seal = Seal(self.first, self.frontier.size, leaf.hex(), self.frontier.copy())
             at_seal(seal)

@@ -39,6 +39,7 @@ from holdfast.audit.segments import (
 )
 from holdfast.audit.settings import LogSettings
 from holdfast.audit.tail import Tail, find_tail
+from holdfast.audit.walk import Stretch
 from holdfast.core.errors import AuditFailed
 from holdfast.core.events import Event, EventKind
 from holdfast.core.types import Json, new_id
@@ -119,7 +120,7 @@ class Writer:
             self._lock_file = files.open_private("lock", os.O_RDWR, self._folder)
             self._find_segment()
 
-    def commit(self, batch: Sequence[Draft]) -> None:
+    def commit(self, batch: Sequence[Draft]) -> Stretch:
         """All of it is on the disk when this returns; or `AuditFailed` is raised."""
         if self._is_torn_off:
             raise altered("the disk has refused to keep the audit log")
@@ -133,11 +134,13 @@ class Writer:
                 if self._is_full(end):
                     end = self._next_segment(end)
                 self._tail = None  # unknown until the batch is written
-                self._tail = self._append(end, batch)
+                leaves: list[bytes] = []
+                self._tail = tail = self._append(end, batch, leaves)
             finally:
                 fcntl.flock(self._lock_file, fcntl.LOCK_UN)
             self._flush(end)
-        self._acknowledged = end.seq + len(batch)
+        self._acknowledged = tail.seq
+        return Stretch(self._first, end.seq, end.size_bytes, tail.size_bytes, leaves)
 
     def seal(self) -> None:
         """End the growing segment now, and begin the next one."""
@@ -152,15 +155,18 @@ class Writer:
         if self._lock_file < 0 or self._file < 0:
             raise OSError(errno.EBADF, "the log is closed")
 
-    def _append(self, end: Tail, batch: Sequence[Draft]) -> Tail:
-        """(4)"""
+    def _append(self, end: Tail, batch: Sequence[Draft], leaves: list[bytes] | None = None) -> Tail:
+        """(4); their leaf hashes are added to `leaves`."""
         now = _now()
         seq, prev, lines = end.seq, end.prev, []
         for draft in batch:
             seq += 1
             line = record_line(draft.fields, body=draft.body, seq=seq, time=now, prev=prev)
-            prev = leaf_hash(line).hex()
+            leaf = leaf_hash(line)
+            prev = leaf.hex()
             lines.append(line)
+            if leaves is not None:
+                leaves.append(leaf)
         lines.append(b"")
         data = b"\n".join(lines)
         try:
@@ -340,11 +346,13 @@ def _born(file: int) -> float:
 
 
 def _short(text: str) -> str:
-    is_fit = text.isascii() and len(text) <= MAX_NAME_BYTES
-    return _clean(text) if is_fit else cut_text(text, max_bytes=MAX_NAME_BYTES)
+    return _clean(text) if len(text) <= MAX_NAME_BYTES else cut_text(text, max_bytes=MAX_NAME_BYTES)
 
 
-_clean = lru_cache(maxsize=1024)(without_secrets)  # the same few names come again and again
+@lru_cache(maxsize=1024)
+def _clean(text: str) -> str:
+    """The same few names come again and again."""
+    return without_secrets(text) if text.isascii() else cut_text(text, max_bytes=MAX_NAME_BYTES)
 
 
 def _now() -> str:

@@ -698,7 +698,7 @@ def slowed(log, monkeypatch, seconds):
 
     def slow(batch):
         time.sleep(seconds)
-        commit(batch)
+        return commit(batch)
 
     monkeypatch.setattr(log._writer, "commit", slow)
 

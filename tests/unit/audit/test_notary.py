@@ -84,6 +84,28 @@ def test_checkpoint_is_the_root_over_the_records(log, folder):
 
 
 @pytest.mark.requirement("AUD-2")
+def test_what_is_signed_is_what_was_written_not_what_was_made_of_it(log, folder):
+    for number in range(5):
+        log.write(event(number))
+    written = lines_of(folder)
+    put_lines(folder, relinked([line.replace(b"ann", b"bob") for line in written]))
+    assert sign(log).root == tree_hash(map(leaf_hash, written))
+    assert not log.verify().ok
+
+
+@pytest.mark.requirement("AUD-2")
+def test_records_of_two_writers_are_signed_in_their_order(log, folder):
+    with reopened(folder) as other:
+        for number in range(6):
+            (log, other)[number % 2].write(event(number))
+            if number % 3 == 2:
+                sign((log, other)[number // 3])
+        assert sign(log) is None
+    assert log.verify().ok
+    assert sizes(folder) == [1, 4, 7]
+
+
+@pytest.mark.requirement("AUD-2")
 def test_log_is_signed_after_so_many_events(folder):
     settings = replace(NEVER, checkpoint_events=10)
     with AuditLog.open(str(folder), settings=settings) as log:
