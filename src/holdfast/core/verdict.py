@@ -26,9 +26,19 @@ class Decision:
     rule: str = ""
     reason: str = ""
     source: str = ""
+    """The file and line of the rule; `built-in` where it is our own."""
+    subject: str = ""
+    """What was judged, as people write it: a command, a path."""
+    parts: tuple[Decision, ...] = ()
+    """What it is made of, each judged by itself; the strictest of them is the whole."""
 
     def to_json(self) -> dict[str, str]:
-        return {"verdict": self.verdict.word, "rule": self.rule, "reason": self.reason}
+        return {
+            "verdict": self.verdict.word,
+            "rule": self.rule,
+            "reason": self.reason,
+            "source": self.source,
+        }
 
 
 def strictest(first: Decision, *others: Decision) -> Decision:

@@ -1,0 +1,44 @@
+"""A word of a command, as far as it is known before the command runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+UNKNOWN = "\ufffc"
+"""Stands in a word's text for what only the running shell will know. No rule can spell it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """`text` has the quotes and escapes taken away; what is not known is `UNKNOWN` in it."""
+
+    text: str
+    is_split: bool = False
+    """An unquoted expansion: it can become no word, or many."""
+    has_glob: bool = False
+    """Holds an unquoted `*`, `?` or `[`: it can become many words, each a name that matches."""
+
+    @property
+    def is_literal(self) -> bool:
+        """It is this one word and no other."""
+        return not (self.is_split or self.has_glob or UNKNOWN in self.text)
+
+    @property
+    def may_be_option(self) -> bool:
+        """It begins with a dash, or with something that could."""
+        return self.text.startswith(("-", UNKNOWN)) or self.is_split or self.text.startswith(("*", "?", "["))
+
+    def after(self, prefix: str) -> Word:
+        """The rest of a word that begins with this text, as `--file=` does."""
+        return Word(self.text[len(prefix) :], self.is_split, self.has_glob)
+
+
+def literals(texts: Iterable[str]) -> tuple[Word, ...]:
+    """Words that are known: an argument vector that no shell has touched."""
+    return tuple(Word(text) for text in texts)
+
+
+def shown(words: Sequence[Word]) -> str:
+    """For people: unknown parts as `…`."""
+    return " ".join(word.text.replace(UNKNOWN, "…") or "''" for word in words)
