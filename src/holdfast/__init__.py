@@ -7,9 +7,11 @@ command line's `--help` stay quick.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # `typing` itself takes as long to import as Python takes to start
 if TYPE_CHECKING:
+    from typing import Any
+
     from holdfast.audit.log import AuditLog
     from holdfast.core.errors import (
         AuditFailed,

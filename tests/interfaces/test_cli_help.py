@@ -15,7 +15,7 @@ from interfaces.test_cli_process import PROGRAM, holdfast
 
 COMMANDS = [
     *("run", "code", "diff", "apply", "ps", "logs", "kill", "supervisor"),
-    *("doctor", "audit", "template", "skills", "config", "completion"),
+    *("approvals", "doctor", "audit", "template", "skills", "config", "completion"),
 ]
 INNER = [
     *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
@@ -24,6 +24,7 @@ INNER = [
     *(["template", name] for name in ("build", "list", "remove")),
     *(["skills", name] for name in ("sign", "verify", "list", "add", "remove")),
     *(["skills", name] for name in ("propose", "review", "approve")),
+    *(["approvals", name] for name in ("list", "show", "allow", "deny")),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 

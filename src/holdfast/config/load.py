@@ -274,6 +274,7 @@ _WRONG_KIND = {
     "bool_type": "is not true or false.",
     "string_type": "is not a text.",
     "tuple_type": "is not a list.",
+    "dict_type": "is not a table of names and values.",
 }
 
 

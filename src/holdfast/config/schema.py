@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -106,7 +106,8 @@ def _kind(spec: FieldInfo) -> str:
     if is_size(spec):
         return "size"
     kinds: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false"}
-    return kinds.get(spec.annotation, "list of texts")
+    kinds |= {str: "text", dict: "table of names"}
+    return kinds.get(get_origin(spec.annotation) or spec.annotation, "list of texts")
 
 
 def _shown(value: object, spec: FieldInfo) -> str:

@@ -14,6 +14,7 @@ class EventKind(StrEnum):
     INTENT = "intent"
     OUTCOME = "outcome"
     DENIAL = "denial"
+    APPROVAL = "approval"
     SESSION = "session"
     APPLY = "apply"
     TEMPLATE = "template"

@@ -7,10 +7,20 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.core.approvals import Answer, Question
 from holdfast.core.events import Event
 from holdfast.core.limits import Limits
+from holdfast.core.roles import Role
 from holdfast.core.skills import Skill
-from holdfast.core.types import Action, Finding, Json, OutputSink, RunResult, WorkspaceMount
+from holdfast.core.types import (
+    Action,
+    Finding,
+    Json,
+    OutputSink,
+    Principal,
+    RunResult,
+    WorkspaceMount,
+)
 from holdfast.core.verdict import Decision
 
 
@@ -18,6 +28,35 @@ class PolicyPort(Protocol):
     """Judges an action. Pure: no I/O, no clock. No match is DENY."""
 
     def judge(self, action: Action, findings: Sequence[Finding]) -> Decision: ...
+
+
+class RolesPort(Protocol):
+    """Knows what somebody may do at most. Pure (RBAC-1)."""
+
+    def role_of(self, principal: Principal) -> Role: ...
+
+
+class ApproverPort(Protocol):
+    """One way to a person. Whatever it raises is no answer, and no answer is a no."""
+
+    @property
+    def name(self) -> str:
+        """One of `approvals.CHANNELS`."""
+
+    async def ask(self, question: Question) -> Answer: ...
+
+
+class BrokerPort(Protocol):
+    """All ways to a person together (POL-8). Records each answer before it returns it."""
+
+    @property
+    def timeout_s(self) -> float: ...
+
+    async def ask(self, question: Question, *, near: ApproverPort | None = None) -> Answer:
+        """`near` is the interface's own person, beside those whom everybody can reach."""
+
+    def forget(self, session_id: str) -> None:
+        """What was allowed for a session ends with it."""
 
 
 class GuardPort(Protocol):

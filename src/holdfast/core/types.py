@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from holdfast.core.errors import BadInput, Denied, HoldfastError, LimitReached, RunFailed
 from holdfast.core.files import ByteSink, ByteSource
 from holdfast.core.limits import LimitName, Limits
+from holdfast.core.roles import OWNER
 from holdfast.core.verdict import Decision, Verdict
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -65,6 +66,8 @@ class Principal:
 
     name: str
     interface: str
+    role: str = OWNER
+    """The most that it can be; configuration bounds it further, and the strictest counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,31 @@ class CallTool:
 
 
 @dataclass(frozen=True, slots=True)
+class UseTool:
+    """An agent wants to use a tool of its own: judged and recorded here, done by its host."""
+
+    tool: str
+    input: Mapping[str, Json]
+    cwd: str
+    """What relative paths in it are relative to; absolute itself."""
+    agent_session: str = ""
+    call: str = ""
+    """The host's own name for this call; its result comes with the same one."""
+    host_asks: bool = False
+    """Whether the host can put a question to a person; else what would be asked is denied."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What such a tool brought back, on its way to the agent. It has happened: nobody judges it."""
+
+    tool: str
+    response: Json
+    agent_session: str = ""
+    call: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessInfo:
     """A program that was started in the background of a live sandbox."""
 
@@ -195,7 +223,7 @@ class Action:
     """What somebody wants to do. Interfaces make it from untrusted bytes and do nothing else."""
 
     principal: Principal
-    want: RunCommand | RunCode | FileOperation | ProcessOperation | CallTool
+    want: RunCommand | RunCode | FileOperation | ProcessOperation | CallTool | UseTool | ToolResult
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None
     limits: Limits = Limits()
@@ -208,6 +236,8 @@ class Action:
     """Names of the host's functions that the code may ask for."""
     template: str = "python"
     """The prepared runtime, with its packages, in which Python runs."""
+    policy: tuple[str, ...] = ()
+    """Policy files that a person has named for it; never what an agent says."""
     skills: tuple[str, ...] = ()
     """Names of approved skills that the code sees below /skills (SKL-1)."""
     id: str = field(default_factory=lambda: new_id("act"))

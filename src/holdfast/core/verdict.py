@@ -29,6 +29,8 @@ class Decision:
     """The file and line of the rule; `built-in` where it is our own."""
     subject: str = ""
     """What was judged, as people write it: a command, a path."""
+    place: tuple[str, ...] = ()
+    """In what the subject stands, from the outside in: for people."""
     parts: tuple[Decision, ...] = ()
     """What it is made of, each judged by itself; the strictest of them is the whole."""
 

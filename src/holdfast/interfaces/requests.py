@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
@@ -37,6 +38,11 @@ def skill_names(names: Sequence[str]) -> tuple[str, ...]:
             code="HF-SKILL-NAME",
         )
     return tuple(names)
+
+
+def named_policy(path: str | None) -> tuple[str, ...]:
+    """A policy file that a person names for an action."""
+    return () if path is None else (os.path.abspath(path),)
 
 
 def with_limits(

@@ -30,7 +30,7 @@ class Source:
     line: int = 0
     column: int = 0
     folder: str = ""
-    """What a path with one slash in front is relative to: the folder of the file, or the project."""
+    """What a path with one slash in front is relative to: the file's folder, or the project's."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" if self.line else self.file
@@ -49,6 +49,8 @@ class Rule:
     match: tuple[str, ...] = ()
     """Calls that it must match, as people write them; looked at when it is loaded (POL-6)."""
     not_match: tuple[str, ...] = ()
+    answers: str = ""
+    """The rule that asks and that this one answers, once and for all; it allows nothing else."""
 
     @property
     def text(self) -> str:

@@ -17,8 +17,11 @@ from holdfast.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    ToolResult,
+    UseTool,
     check_id,
 )
+from holdfast.runtime.toolbounds import check_tool
 from holdfast.skills.manifest import check_name
 
 _LONGEST_PATH = 4095
@@ -68,6 +71,8 @@ class Bounds:
                     raise BadInput("that is too much input at once", code="HF-STDIN-TOO-LARGE")
             case CallTool():
                 pass  # came in a frame, whose size is bounded
+            case UseTool() | ToolResult() as told:
+                check_tool(told)
             case FileOperation():
                 pass  # paths are bounded where they are resolved, sizes by the workspace's limits
         if action.stdin is not None and len(action.stdin) > self.max_stdin_bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.core.files import Transfer
 from holdfast.core.limits import LimitName
@@ -22,8 +23,10 @@ from holdfast.core.types import (
     RunCommand,
     RunResult,
     Status,
+    ToolResult,
+    UseTool,
 )
-from holdfast.core.verdict import Decision
+from holdfast.core.verdict import Decision, Verdict
 
 _EXIT_WALL = 124
 _EXIT_KILLED = 137
@@ -45,6 +48,19 @@ def ended(
         findings=tuple(findings),
         audit_id=audit_id,
         error=error,
+    )
+
+
+def allowed(
+    action: Action, decision: Decision, findings: Sequence[Finding], audit_id: str
+) -> Outcome:
+    """Of what somebody else carries out: that it may be."""
+    return Outcome(
+        status=Status.OK,
+        action_id=action.id,
+        decision=decision,
+        findings=tuple(findings),
+        audit_id=audit_id,
     )
 
 
@@ -102,6 +118,46 @@ def decided(decision: Decision) -> dict[str, Json]:
     return {**decision.to_json(), "source": decision.source}
 
 
+def unasked(decision: Decision) -> Decision:
+    """A question that nobody can be asked is a no."""
+    reason = f"nobody can be asked here: {decision.reason}"
+    return replace(decision, verdict=Verdict.DENY, reason=reason)
+
+
+def denial(action: Action, decision: Decision) -> dict[str, Json]:
+    """What was refused, and why."""
+    asked = _tool_use(action.want) if isinstance(action.want, UseTool) else {}
+    return {**decided(decision), **asked}
+
+
+def received(want: ToolResult, result: RunResult) -> dict[str, Json]:
+    """What an agent's tool brought back: its size and digest, never the text itself."""
+    text = json.dumps(want.response, default=str).encode("ascii")
+    return {
+        "status": "ok",
+        "tool": want.tool,
+        "agent_session": want.agent_session,
+        "call": want.call,
+        "response_sha256": hashlib.sha256(text).hexdigest(),
+        "response_bytes": len(text),
+        "cleaned": result.value != want.response,
+        "findings": [dict(finding.to_json()) for finding in result.findings],
+    }
+
+
+def _tool_use(want: UseTool) -> dict[str, Json]:
+    # One text, escaped: no key of the agent's can be read as a key of ours.
+    text = json.dumps(dict(want.input), default=str)
+    return {
+        "tool": want.tool,
+        "arguments_sha256": hashlib.sha256(text.encode("ascii")).hexdigest(),
+        "arguments": text,
+        "cwd": want.cwd,
+        "agent_session": want.agent_session,
+        "call": want.call,
+    }
+
+
 def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
     """What is going to be done. Names of variables, never their values; code by digest."""
     # What is asked for comes first and with a digest: where the record must be cut, a flood of
@@ -115,6 +171,8 @@ def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[
         case CallTool() as call:
             arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
             body |= {"tool": call.name, "arguments": arguments, "parent": call.parent}
+        case UseTool() as use:
+            body |= _tool_use(use)
         case ProcessOperation() as operation:
             body |= {"process": operation.name, "id": operation.process}
             body |= {"signal": operation.number, "data_bytes": len(operation.data)}

@@ -24,16 +24,20 @@ import anyio
 from holdfast.core.errors import AuditFailed, BadInput, HoldfastError, SandboxFailed
 from holdfast.core.events import Event, EventKind
 from holdfast.core.ports import (
+    ApproverPort,
     AuditPort,
+    BrokerPort,
     GovernorPort,
     GuardPort,
     PolicyPort,
+    RolesPort,
     SandboxPort,
     SkillsPort,
     ToolCaller,
     ToolsPort,
     WorkspacePort,
 )
+from holdfast.core.roles import Role
 from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
@@ -45,11 +49,26 @@ from holdfast.core.types import (
     Outcome,
     OutputSink,
     ProcessOperation,
+    RunResult,
     Status,
+    ToolResult,
+    UseTool,
 )
 from holdfast.core.verdict import Decision, Verdict
+from holdfast.runtime.approvals import decision_of
 from holdfast.runtime.bounds import Bounds, check_room
-from holdfast.runtime.outcomes import decided, ended, intent, outcome_of, summary
+from holdfast.runtime.needs import beyond
+from holdfast.runtime.outcomes import (
+    allowed,
+    denial,
+    ended,
+    intent,
+    outcome_of,
+    received,
+    summary,
+    unasked,
+)
+from holdfast.runtime.questions import question_of
 
 
 class Traffic(threading.local):
@@ -63,7 +82,9 @@ class Runtime:
     """The parts, met in the one place where they meet."""
 
     bounds: Bounds
+    roles: RolesPort
     policy: PolicyPort
+    approvals: BrokerPort
     guard: GuardPort
     audit: AuditPort
     governor: GovernorPort
@@ -78,20 +99,43 @@ class Runtime:
         *,
         sink: OutputSink | None = None,
         tools: ToolsPort | None = None,
+        ask: ApproverPort | None = None,
     ) -> Outcome:
         """Carry one action through all steps. A refusal is a value.
 
         `tools` are what the host offers to code inside; each call of one is an action of its own.
+        `ask` is the interface's own way to a person.
         """
         self.traffic.count += 1
         try:
-            return await self._perform(action, sink=sink, tools=tools)
+            if isinstance(action.want, ToolResult):
+                return await self._receive(action, action.want)
+            return await self._perform(action, sink=sink, tools=tools, ask=ask)
         finally:
             self.traffic.count -= 1
             self.sandbox.tidy_up()
 
+    async def _receive(self, action: Action, want: ToolResult) -> Outcome:
+        """Steps 1, 2, 9 and 10, for what was judged when the agent asked for it and ran outside."""
+        decision = Decision(Verdict.DENY, reason="not judged: it has happened")
+        try:
+            self.bounds.check(action)
+            if not action.principal.name:
+                raise BadInput("nobody is named as the one who asks")
+            result = self.guard.clean(action, RunResult(None, value=want.response))
+            body = received(want, result)
+            audit_id = await self._record(action, EventKind.OUTCOME, body)
+        except HoldfastError as error:
+            return self._refused(action, decision, (), "", error)
+        return outcome_of(action, decision, audit_id, result, None)
+
     async def _perform(
-        self, action: Action, *, sink: OutputSink | None, tools: ToolsPort | None
+        self,
+        action: Action,
+        *,
+        sink: OutputSink | None,
+        tools: ToolsPort | None,
+        ask: ApproverPort | None,
     ) -> Outcome:
         decision = Decision(Verdict.DENY, reason="refused before it was judged")
         findings: Sequence[Finding] = ()
@@ -99,24 +143,27 @@ class Runtime:
         try:
             # (1) Sizes, ids, encodings: nothing below sees an unbounded value.
             self.bounds.check(action)
-            # (2) Who: on one machine the principal is the user who started us; nobody is refused
-            # here, but nobody unnamed passes either.
-            if not action.principal.name:
-                raise BadInput("nobody is named as the one who asks")
-            # (3) A signal for the judge, never the wall.
-            findings = self.guard.screen(action)
-            # (4) Pure; no match is DENY.
-            decision = self.policy.judge(action, findings)
-            # (5) No interface of this version can put a question to a person: no answer is a no.
+            # (2) Who, and what their role may do at most. It stands before all that can allow: no
+            # rule, no answer and no wall gives what a role lacks (RBAC-2).
+            role = self._role(action)
+            action = _as(role, action)
+            lacking = beyond(role, action)
+            if lacking is None:
+                # (3) A signal for the judge, never the wall.
+                findings = self.guard.screen(action)
+                # (4) Pure; no match is DENY.
+                decision = self.policy.judge(action, findings)
+            else:
+                decision = lacking
+            if decision.verdict is Verdict.ASK and _host_asks(action):
+                # (5) The agent's host asks its own person; before that, the question is on record.
+                return await self._asked_outside(action, decision, findings)
+            # (5) Nothing is leased yet, so a question can wait. No answer is a no (POL-8).
             if decision.verdict is Verdict.ASK:
-                decision = replace(
-                    decision,
-                    verdict=Verdict.DENY,
-                    reason=f"nobody could be asked: {decision.reason}",
-                )
+                decision = await self._asked(action, decision, ask)
             if decision.verdict is not Verdict.ALLOW:
-                audit_id = await self._record(action, EventKind.DENIAL, decided(decision))
-                error = ErrorInfo("HF-DENIED", decision.reason, "Change the policy to allow it.")
+                audit_id = await self._record(action, EventKind.DENIAL, denial(action, decision))
+                error = _denied(decision, by_role=lacking is not None)
                 return ended(action, Status.DENIED, decision, findings, audit_id, error)
             # (6) Skills are verified now, so that the record names what the cell will hold (SKL-1).
             # Durable before the effect, or there is no effect (AUD-1).
@@ -124,11 +171,16 @@ class Runtime:
             audit_id = await self._record(
                 action, EventKind.INTENT, intent(action, decision, skills)
             )
+            if isinstance(action.want, UseTool):
+                # (8) Its host carries it out; what comes of it arrives as a `ToolResult`.
+                return allowed(action, decision, findings, audit_id)
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
         listener = None if sink is None else _Listener(sink)
         try:
-            outcome = await self._carry_out(action, decision, audit_id, listener, tools, skills)
+            outcome = await self._carry_out(
+                action, decision, audit_id, listener, tools, ask, skills
+            )
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
         except OSError as error:  # a full disk, no descriptor left: the host's, not a bug of ours
@@ -153,6 +205,7 @@ class Runtime:
         audit_id: str,
         sink: OutputSink | None,
         tools: ToolsPort | None,
+        ask: ApproverPort | None,
         skills: Sequence[Skill],
     ) -> Outcome:
         if isinstance(action.want, FileOperation):
@@ -192,7 +245,7 @@ class Runtime:
                     slot=slot,
                     workspace=workspace,
                     sink=sink,
-                    tools=self._tool_caller(action, tools),
+                    tools=self._tool_caller(action, tools, ask),
                     skills=skills,
                 )
             finally:
@@ -203,6 +256,39 @@ class Runtime:
             result = replace(result, findings=(*result.findings, *settled))
             return outcome_of(action, decision, audit_id, result, workspace.id)
 
+    def _role(self, action: Action) -> Role:
+        """The role that is in force; nobody unnamed has one."""
+        if not action.principal.name:
+            raise BadInput("nobody is named as the one who asks")
+        return self.roles.role_of(action.principal)
+
+    async def _asked_outside(
+        self, action: Action, decision: Decision, findings: Sequence[Finding]
+    ) -> Outcome:
+        """No yes of ours: whoever does not know how to ask has been denied."""
+        body = intent(action, decision, ())
+        audit_id = await self._record(action, EventKind.INTENT, body)
+        error = ErrorInfo("HF-ASK", decision.reason, "A person has to allow it.")
+        return ended(action, Status.DENIED, decision, findings, audit_id, error)
+
+    async def _asked(
+        self, action: Action, decision: Decision, ask: ApproverPort | None
+    ) -> Decision:
+        """What a person made of it; whoever stops waiting has it denied, on the record."""
+        if isinstance(action.want, UseTool):
+            return unasked(
+                decision
+            )  # its host waits for us some seconds, which no person answers in
+        question = question_of(action, decision, timeout_s=self.approvals.timeout_s)
+        try:
+            answer = await self.approvals.ask(question, near=ask)
+        except HoldfastError:
+            raise
+        except BaseException:
+            self._record_quietly(action, {"status": "interrupted", "question": question.id})
+            raise
+        return decision_of(decision, answer)
+
     async def _verified(self, action: Action) -> tuple[Skill, ...]:
         if not action.skills:
             return ()
@@ -210,7 +296,9 @@ class Runtime:
         check_room(skills, action.limits)
         return skills
 
-    def _tool_caller(self, action: Action, tools: ToolsPort | None) -> ToolCaller | None:
+    def _tool_caller(
+        self, action: Action, tools: ToolsPort | None, ask: ApproverPort | None
+    ) -> ToolCaller | None:
         """How code of this action reaches a tool: through all the steps again (LANG-3)."""
         if tools is None or not action.tools:
             return None
@@ -227,7 +315,7 @@ class Runtime:
                 return {"error": "the host offers no such tool"}
             want = CallTool(name, args, kwargs, parent=action.id)
             asked = Action(principal=action.principal, want=want, session_id=action.session_id)
-            outcome = await self.perform(asked, tools=tools)
+            outcome = await self.perform(asked, tools=tools, ask=ask)
             if outcome.error is not None:
                 return {"error": f"{outcome.error.code}: {outcome.error.message}"}
             return {"value": outcome.value}
@@ -272,6 +360,18 @@ def _event(action: Action, kind: EventKind, body: dict[str, Json]) -> Event:
     return Event(kind, action.id, who.name, who.interface, body, action.session_id or "")
 
 
+def _as(role: Role, action: Action) -> Action:
+    """What the action leads to, such as a call of a tool, is bound by the same role."""
+    who = action.principal
+    if who.role == role.name:
+        return action
+    return replace(action, principal=replace(who, role=role.name))
+
+
+def _host_asks(action: Action) -> bool:
+    return isinstance(action.want, UseTool) and action.want.host_asks
+
+
 async def _called(tools: ToolsPort | None, want: CallTool) -> Json:
     if tools is None:
         raise BadInput("the host offers no tools", code="HF-NO-TOOLS")
@@ -291,6 +391,13 @@ class _Listener:
         except Exception as error:
             self.error = error
             raise
+
+
+def _denied(decision: Decision, *, by_role: bool) -> ErrorInfo:
+    if by_role:
+        mend = "Whoever owns this machine gives roles in [roles] of the configuration."
+        return ErrorInfo("HF-ROLE", decision.reason, mend)
+    return ErrorInfo("HF-DENIED", decision.reason, "Change the policy to allow it.")
 
 
 def _host_failure(error: OSError) -> SandboxFailed:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from holdfast.accounts.roles import Roles
 from holdfast.audit.log import AuditLog
 from holdfast.config.load import candidates, load_settings
 from holdfast.config.models import Settings
@@ -18,10 +19,13 @@ from holdfast.core.home import SHAPING
 from holdfast.core.limits import Limits
 from holdfast.core.types import Json, Principal, WorkspaceRequest, new_id
 from holdfast.guard.passive import PassiveGuard
-from holdfast.policy.explicit import ExplicitPolicy
+from holdfast.runtime.approval_queue import ApprovalQueue
+from holdfast.runtime.approvals import Broker
 from holdfast.runtime.bounds import Bounds
 from holdfast.runtime.home import no_state, state_home
+from holdfast.runtime.judging import RuledPolicy
 from holdfast.runtime.pipeline import Runtime
+from holdfast.runtime.policy_file import user_policy_path
 from holdfast.runtime.record import note_configuration, open_record
 from holdfast.sandbox import environments, protected
 from holdfast.sandbox.given import identity_of, open_given
@@ -90,6 +94,7 @@ class House:
                     self.store.retire(session)
 
     def _end_session(self, session_id: str) -> None:
+        self.runtime.approvals.forget(session_id)
         self.runtime.sandbox.end_session(session_id)
         findings = self.runtime.workspaces.end_session(session_id)
         # What was found at a session's end belongs to no action any more.
@@ -167,12 +172,24 @@ def open_house(
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = _governor(settings, home)
+    roles = roles_of(settings)
     runtime = Runtime(
+        roles=roles,
+        approvals=Broker(
+            audit=audit,
+            roles=roles,
+            timeout_s=settings.approvals.timeout_s,
+            channels=settings.approvals.channels,
+            queue=ApprovalQueue(home),
+            policy_path=user_policy_path(environ),
+        ),
         bounds=Bounds(
             max_code_bytes=settings.sandbox.max_code_bytes,
             max_stdin_bytes=settings.sandbox.max_stdin_bytes,
         ),
-        policy=ExplicitPolicy(),
+        policy=RuledPolicy(
+            settings.policy.files, settings.policy.dangerously_observe, dict(environ)
+        ),
         guard=PassiveGuard(),
         audit=audit,
         governor=governor,
@@ -192,6 +209,12 @@ def open_house(
         pool,
         native,
     )
+
+
+def roles_of(settings: Settings) -> Roles:
+    """Who may do what, as configured."""
+    roles = settings.roles
+    return Roles(roles.default, roles.users, roles.interfaces)
 
 
 def _governor(settings: Settings, home: str) -> Governor:

@@ -79,6 +79,7 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         "sandbox.dangerously_without_cgroup",
         "sandbox.dangerously_without_landlock",
         "workspace.dangerously_expose_sensitive_names",
+        "policy.dangerously_observe",
     )
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 import anyio
 import pytest
 
+from holdfast.accounts.roles import Roles
+from holdfast.core.approvals import Answer, Question, denial
 from holdfast.core.errors import (
     AuditFailed,
     BadInput,
@@ -71,6 +73,12 @@ class Stage:
         self._step("judge")
         return Decision(self.verdict, "rule", "because", "test")
 
+    timeout_s = 1.0
+
+    async def ask(self, question: Question, *, near: object = None) -> Answer:
+        self._step("ask")
+        return denial("nobody is here")
+
     def write(self, event: Event) -> str:
         self._step(f"write {event.kind.value}")
         self.events.append(event)
@@ -129,7 +137,7 @@ class Stage:
     def runtime(self) -> Runtime:
         bounds = Bounds(max_code_bytes=1000, max_stdin_bytes=1000)
         return Runtime(
-            bounds=bounds, policy=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self,
+            bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self,
         )  # type: ignore[arg-type]  # one class plays every port  # fmt: skip
 
 
@@ -180,7 +188,8 @@ def test_an_outcome_that_cannot_be_written_is_an_error_that_shows_no_output() ->
 def test_what_is_not_allowed_is_a_denied_value_and_nothing_runs(verdict: Verdict) -> None:
     stage = Stage(verdict=verdict)
     outcome = perform(stage)
-    assert stage.steps == ["screen", "judge", "write denial"]
+    asked = ["ask"] if verdict is Verdict.ASK else []
+    assert stage.steps == ["screen", "judge", *asked, "write denial"]
     assert (outcome.status, outcome.decision.verdict) == (Status.DENIED, Verdict.DENY)
     assert outcome.error is not None
     assert outcome.error.code == "HF-DENIED"

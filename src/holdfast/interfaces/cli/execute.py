@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from signal import Signals
 
@@ -13,6 +13,7 @@ import anyio
 from holdfast.core.errors import HoldfastError
 from holdfast.core.limits import LimitName, Limits
 from holdfast.core.types import Action, ErrorInfo, Outcome, Status, WorkspaceMode
+from holdfast.interfaces.cli.asking import TerminalApprover
 from holdfast.interfaces.cli.main import REFUSED
 from holdfast.interfaces.cli.streams import Relay
 from holdfast.interfaces.cli.telling import (
@@ -91,8 +92,11 @@ async def _follow(house: House, action: Action, relay: Relay | None) -> _Course:
             tasks.start_soon(watch_signals)
             tasks.start_soon(watch_relay)
             try:
+                hush = nullcontext if relay is None else relay.hushed
                 course.outcome = await house.runtime.perform(
-                    action, sink=None if relay is None else relay.send
+                    action,
+                    sink=None if relay is None else relay.send,
+                    ask=TerminalApprover(action.principal, hush=hush),
                 )
             except Exception as error:  # noqa: BLE001  # told outside, not as a group
                 course.bug = error

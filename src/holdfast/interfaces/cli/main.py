@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.interfaces.entry import is_hook
+
 if TYPE_CHECKING:
     from holdfast.core.types import ErrorInfo
 
@@ -34,10 +36,13 @@ COMMANDS = {
     "logs": ("sandboxes", "logs", "Print the last output of a living sandbox."),
     "kill": ("sandboxes", "kill", "End a living sandbox."),
     "supervisor": ("sandboxes", "supervisor", "Start, stop and ask about the supervisor."),
+    "approvals": ("approvals", "approvals", "Answer questions that runs put to a person."),
     "doctor": ("doctor", "doctor", "Tell what works on this host, and mend what does not."),
+    "policy": ("policy", "policy", "Judge, explain and write rules for agents."),
     "audit": ("record", "audit", "Read and check the record of what was done."),
     "template": ("template", "template", "Build the environments that code can import from."),
     "skills": ("skills", "skills", "Sign, check and approve what agents are taught."),
+    "hook": ("hook", "hook", "Answer an agent that asks before it uses a tool."),
     "config": ("settings", "config", "Check and show the configuration."),
     "completion": ("completion", "completion", "Print the completion script of a shell."),
 }
@@ -118,6 +123,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plug_closed_descriptors()
     signal.signal(signal.SIGTERM, _on_sigterm)
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if is_hook(words):
+        from holdfast.interfaces.hooks.quick import answer  # noqa: PLC0415  # only for hooks
+
+        return answer(words[1:])
     try:
         code = _ended(words)
         sys.stdout.flush()

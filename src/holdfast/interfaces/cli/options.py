@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.core.errors import BadInput
 from holdfast.core.limits import GIB, KIB, MIB, Limits, parse_size
 from holdfast.interfaces.cli.main import AS_JSON
 
@@ -76,7 +76,12 @@ _PLACES = (
 
 _SHARED = (
     *_PLACES,
-    click.option("--policy", metavar="FILE", type=click.Path(), help="Rules; not in this release."),
+    click.option(
+        "--policy",
+        metavar="FILE",
+        type=click.Path(),
+        help="Judge it by these rules; else what you type is allowed because you typed it.",
+    ),
     click.option(
         "--workspace",
         metavar="DIR[:ro|rw|cow]",
@@ -165,19 +170,10 @@ class SandboxOptions:
     stdin: bool
     as_json: bool
 
-    def __post_init__(self) -> None:
-        # To ignore rules that somebody relies on would run what they forbid (ISO-4).
-        if self.policy is not None:
-            raise HoldfastError(
-                "this release has no policy engine, so the rules could not be enforced",
-                mend="Leave --policy out; what you type is then allowed because you typed it.",
-                code="HF-NO-POLICY-ENGINE",
-            )
-
     def typed(self) -> dict[str, Any]:
         """For a supervisor with another working directory: names made absolute."""
         words = {name: getattr(self, name) for name in self.__slots__}
-        for name in ("config", "workspace"):
+        for name in ("config", "workspace", "policy"):
             if words[name]:
                 words[name] = os.path.abspath(words[name])
         return words
@@ -196,7 +192,11 @@ class SandboxOptions:
         `stdin` is what somebody else has read of it already.
         """
         from holdfast.core.types import Action  # noqa: PLC0415  # keeps --help quick
-        from holdfast.interfaces.requests import parse_workspace, with_limits  # noqa: PLC0415
+        from holdfast.interfaces.requests import (  # noqa: PLC0415
+            named_policy,
+            parse_workspace,
+            with_limits,
+        )
         from holdfast.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
         limits = with_limits(
@@ -219,6 +219,7 @@ class SandboxOptions:
             allow_domains=self.allow_domain,
             stdin=self._input(house) if stdin is None else stdin,
             template=self.template,
+            policy=named_policy(self.policy),
             skills=self.skill,
         )
 

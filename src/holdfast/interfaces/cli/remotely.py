@@ -8,16 +8,16 @@ import select
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast import __version__
 from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed, told_error
-from holdfast.core.home import state_path
+from holdfast.core.home import shaping, state_path
 from holdfast.interfaces.cli.main import REFUSED
 from holdfast.interfaces.cli.options import read_bounded
 from holdfast.interfaces.cli.streams import Relay, write_all
-from holdfast.interfaces.supervisor.link import Link, connect, shaping
+from holdfast.interfaces.supervisor.link import Link, connect
 
 if TYPE_CHECKING:
     from holdfast.interfaces.cli.options import SandboxOptions
@@ -76,7 +76,7 @@ def run_remotely(
         "shaping": shaping(os.environ),
         "stdin": None if stdin is None else len(stdin),
     }
-    ended = _Follower(link, as_json=options.as_json).follow(message, (stdin or b"") + data)
+    ended = _Follower(link, options).follow(message, (stdin or b"") + data)
     if ended is None and stdin is not None:
         raise SandboxFailed(
             "the supervisor is of another version and has made room",
@@ -97,10 +97,11 @@ def _is_text(words: object) -> bool:
 class _Follower:
     """Shows what comes, passes signals on, and ends as the run did."""
 
-    def __init__(self, link: Link, *, as_json: bool) -> None:
+    def __init__(self, link: Link, options: SandboxOptions) -> None:
         self._link = link
-        self._as_json = as_json
-        self._relay = None if as_json else Relay(spinner=True)
+        self._options = options
+        self._as_json = options.as_json
+        self._relay = None if options.as_json else Relay(spinner=True)
         self._stopped_by: signal.Signals | None = None
         self._is_sent = False
         # A signal that comes on the way into a system call would not end the wait in it; a byte
@@ -136,11 +137,23 @@ class _Follower:
             told, data = frame
             if "stale" in told:
                 return None
+            if "asking" in told:
+                self._ask(str(told["asking"]))
+                continue
             if "out" in told:
                 if self._relay is not None:
                     self._relay.send(told["out"], data)
                 continue
             return self._finish(told)
+
+    def _ask(self, question_id: str) -> None:
+        """The question is the supervisor's; the terminal, and so the person, is here."""
+        import anyio  # noqa: PLC0415  # only here
+
+        from holdfast.interfaces.cli.asking import answer_from_here  # noqa: PLC0415  # only here
+
+        hush = nullcontext if self._relay is None else self._relay.hushed
+        anyio.run(answer_from_here, question_id, self._options.config, self._options.profile, hush)
 
     def _stop(self, number: int, _frame: object) -> None:
         self._stopped_by = self._stopped_by or signal.Signals(number)

@@ -25,9 +25,15 @@ Examples:
 {EXIT_CODES}""",
 )
 @sandbox_options
+@click.option(
+    "--cwd",
+    metavar="DIR",
+    default="/workspace",
+    help="Where inside it begins.  [default: /workspace]",
+)
 @click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def run(ctx: click.Context, /, command: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the shared options
+def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any) -> int:  # noqa: ANN401  # the shared options
     """Run a command in a new sandbox.
 
     It sees no network, none of your files and no variable of yours, unless an option gives it; its
@@ -47,7 +53,7 @@ def run(ctx: click.Context, /, command: tuple[str, ...], **typed: Any) -> int:  
 
     link = supervisor_link()
     if link is not None:
-        want: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": "/workspace"}
+        want: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": cwd}
         want |= {"background": False, "terminal": None}
         ended = run_remotely(link, options, want, b"")
         if ended is not None:
@@ -56,7 +62,7 @@ def run(ctx: click.Context, /, command: tuple[str, ...], **typed: Any) -> int:  
     from holdfast.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
 
     house = options.open_house()
-    action = options.action(house, RunCommand(command))
+    action = options.action(house, RunCommand(command, cwd))
     ended = execute(house, action, as_json=options.as_json)
     want_supervisor()
     return ended

@@ -11,6 +11,8 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from holdfast.interfaces.cli.terminal import TerminalFilter
@@ -54,6 +56,8 @@ class Relay:
         self._started = self._quiet_since = time.monotonic()
         self._spinner_shown = False
         self._mid_line = False
+        self._hushed = False
+        self._drawing = threading.Lock()
         # A daemon: a reader that never reads must not keep us from ending.
         self._thread = threading.Thread(target=self._work, name="output", daemon=True)
         self._thread.start()
@@ -65,6 +69,18 @@ class Relay:
     def close(self) -> None:
         """No more is sent; `over` becomes readable when all was written."""
         self._chunks.put(None)
+
+    @contextmanager
+    def hushed(self) -> Iterator[None]:
+        """No spinner while a person is asked something on the same terminal."""
+        with self._drawing:
+            self._hushed = True
+            self._erase()
+        try:
+            yield
+        finally:
+            self._quiet_since = time.monotonic()
+            self._hushed = False
 
     def _work(self) -> None:
         try:
@@ -102,8 +118,10 @@ class Relay:
             return
         elapsed_s = now - self._started
         frame = _FRAMES[int(elapsed_s / _FRAME_S) % len(_FRAMES)]
-        write_all(2, f"\r{frame} {elapsed_s:.0f} s\x1b[K".encode())
-        self._spinner_shown = True
+        with self._drawing:
+            if not self._hushed:
+                write_all(2, f"\r{frame} {elapsed_s:.0f} s\x1b[K".encode())
+                self._spinner_shown = True
 
     def _erase(self) -> None:
         if self._spinner_shown:

@@ -22,7 +22,12 @@ from holdfast.core.types import (
     RunCommand,
     check_id,
 )
-from holdfast.interfaces.requests import parse_workspace, skill_names, with_limits
+from holdfast.interfaces.requests import (
+    named_policy,
+    parse_workspace,
+    skill_names,
+    with_limits,
+)
 from holdfast.interfaces.sdk.commands import AsyncCommands, argv_of
 from holdfast.interfaces.sdk.execution import Execution, TextSink, text_sink
 from holdfast.interfaces.sdk.files import AsyncFiles
@@ -43,6 +48,7 @@ class SandboxSpec(TypedDict):
     limits: dict[str, float]
     template: str
     skills: list[str]
+    policy: str | None
 
 
 class AsyncSandbox:
@@ -69,6 +75,7 @@ class AsyncSandbox:
         language: str = "python",
         template: str = "python",
         skills: Sequence[str] = (),
+        policy: str | None = None,
         config: str | None = None,
         limits: Mapping[str, float] | None = None,
         tools: Mapping[str, HostFunction] | None = None,
@@ -88,6 +95,7 @@ class AsyncSandbox:
             "limits": dict(limits or {}),
             "template": template,
             "skills": list(skill_names(skills)),
+            "policy": _absolute(policy),
         }
 
         async def make() -> AsyncSandbox:
@@ -127,6 +135,7 @@ class AsyncSandbox:
         limits: Mapping[str, float],
         template: str,
         skills: Sequence[str],
+        policy: str | None = None,
         language: str,
         tools: ToolBroker | None = None,
     ) -> AsyncSandbox:
@@ -144,6 +153,7 @@ class AsyncSandbox:
             tools=tools,
             template=template,
             skills=skill_names(skills),
+            policy=policy,
         )
         return cls(host, language=canonical(language))
 
@@ -287,6 +297,7 @@ class OneShot(TypedDict, total=False):
     tools: Mapping[str, HostFunction] | None
     template: str
     skills: Sequence[str]
+    policy: str
 
 
 async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
@@ -318,6 +329,7 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
         tools=broker.names if broker is not None and isinstance(want, RunCode) else (),
         template=options.get("template", "python"),
         skills=skill_names(options.get("skills", ())),
+        policy=named_policy(options.get("policy")),
     )
     sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
     return Execution.of(await house.runtime.perform(action, sink=sink, tools=broker))

@@ -21,7 +21,7 @@ from holdfast.core.types import (
     RunCommand,
     Status,
 )
-from holdfast.interfaces.requests import with_limits
+from holdfast.interfaces.requests import named_policy, with_limits
 from holdfast.interfaces.sdk.live import LiveActions
 from holdfast.interfaces.sdk.tools import ToolBroker
 from holdfast.runtime import wiring
@@ -73,9 +73,11 @@ class LocalHost:
         tools: ToolBroker | None,
         template: str,
         skills: tuple[str, ...],
+        policy: str | None = None,
     ) -> None:
         self._template = template
         self._skills = skills
+        self._policy = named_policy(policy)
         self._house = house
         self._limits = limits
         self._envs = envs
@@ -114,6 +116,7 @@ class LocalHost:
             allow_domains=self._allow_domains,
             tools=self._tools.names if self._tools and isinstance(want, RunCode) else (),
             template=self._template,
+            policy=self._policy,
             skills=self._skills if isinstance(want, RunCommand | RunCode) else (),
         )
         done: list[Outcome] = []

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from holdfast.core.home import SHAPING, SUPERVISOR_SOCKET, state_path
+from holdfast.core.home import SUPERVISOR_SOCKET, open_private
 
-_NAMES_OF_PLACES = ("HOLDFAST_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
 _MOST_FRAME_BYTES = 256 * 1024 * 1024
 
 
@@ -72,28 +71,12 @@ class Link:
         self._line.close()
 
 
-def shaping(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that shape a runtime, with names that mean the same in every directory."""
-    found = {name: environ[name] for name in SHAPING if name in environ}
-    for name in _NAMES_OF_PLACES:
-        if found.get(name):
-            found[name] = os.path.abspath(found[name])
-    # Always there, as the supervisor itself has it: a client that names its place and one that
-    # does not are configured alike.
-    found["HOLDFAST_HOME"] = os.path.realpath(state_path(environ))
-    return found
-
-
 def connect(environ: Mapping[str, str]) -> Link | None:
     """A line to the supervisor of this user and state folder, if one runs."""
-    try:
-        folder = os.open(state_path(environ), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
+    folder = open_private(environ)
+    if folder is None:
         return None
     try:
-        info = os.fstat(folder)
-        if info.st_uid != os.geteuid() or info.st_mode & 0o077:
-            return None  # others could have put their own socket there
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # By descriptor: a socket's name may have 107 bytes only, a folder's more.

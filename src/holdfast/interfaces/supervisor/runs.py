@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from holdfast.core.approvals import Answer, Question
 from holdfast.core.errors import BadInput, HoldfastError
 from holdfast.core.types import (
     Action,
@@ -48,9 +49,24 @@ async def run_typed(
         houses.give_back(house)
 
 
+class _Announcing:
+    """Tells the client which question waits; what it answers comes back through the queue."""
+
+    name = "terminal"
+
+    def __init__(self, talk: Conversation) -> None:
+        self._talk = talk
+
+    async def ask(self, question: Question) -> Answer:
+        await self._talk.send({"asking": question.id})
+        raise HoldfastError("its answer comes through the queue", code="HF-ASKED-THERE")
+
+
 async def _run(talk: Conversation, house: House, action: Action, *, as_json: bool) -> None:
     async def work(sink: OutputSink) -> Outcome:
-        return await house.runtime.perform(action, sink=None if as_json else sink)
+        return await house.runtime.perform(
+            action, sink=None if as_json else sink, ask=_Announcing(talk)
+        )
 
     outcome = await followed(talk, work)
     if outcome is None:

@@ -23,10 +23,10 @@ import anyio.abc
 import holdfast
 from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
 from holdfast.core.frames import BadFrame, FrameReader, encode
-from holdfast.core.home import SUPERVISOR_SOCKET
+from holdfast.core.home import SUPERVISOR_SOCKET, shaping
 from holdfast.core.types import ErrorInfo, Json
+from holdfast.interfaces.supervisor.hooks import answer_hook
 from holdfast.interfaces.supervisor.houses import Houses
-from holdfast.interfaces.supervisor.link import shaping
 from holdfast.interfaces.supervisor.residents import Residents
 from holdfast.interfaces.supervisor.runs import run_typed
 
@@ -189,6 +189,8 @@ class Supervisor:
         match message.get("do"):
             case "run":
                 await run_typed(talk, self._houses, message, blob)
+            case "hook":
+                await answer_hook(talk, self._houses, message, blob)
             case "status":
                 await talk.send(
                     {"pid": os.getpid(), "sandboxes": self._residents.listed(), "home": self._home}

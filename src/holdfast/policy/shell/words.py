@@ -27,7 +27,11 @@ class Word:
     @property
     def may_be_option(self) -> bool:
         """It begins with a dash, or with something that could."""
-        return self.text.startswith(("-", UNKNOWN)) or self.is_split or self.text.startswith(("*", "?", "["))
+        return (
+            self.text.startswith(("-", UNKNOWN))
+            or self.is_split
+            or self.text.startswith(("*", "?", "["))
+        )
 
     def after(self, prefix: str) -> Word:
         """The rest of a word that begins with this text, as `--file=` does."""

@@ -1,0 +1,174 @@
+"""`holdfast policy trust` and `untrust`: whose word counts for what a project allows."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.core.errors import BadInput
+from holdfast.core.showing import block, escaped
+from holdfast.core.verdict import Verdict
+from holdfast.interfaces.cli.options import json_option, place_options
+from holdfast.interfaces.cli.telling import print_json, print_text, say
+from holdfast.interfaces.cli.terminal import one_line
+
+if TYPE_CHECKING:
+    from holdfast.core.types import Json, Principal
+    from holdfast.runtime.policy_trust import Offered, PolicyTrust
+
+_EXIT_CODES = """
+\b
+Exit codes:
+  0    done
+  1    you said no
+  125  refused or failed, and nothing was changed; the reason is on standard error
+"""
+_TITLES = {
+    Verdict.ALLOW: "It allows, without a question:",
+    Verdict.ASK: "It asks about:",
+    Verdict.DENY: "It denies:",
+}
+
+
+@click.command(
+    epilog=f"""\b
+Examples:
+  holdfast policy trust
+  holdfast policy trust .claude/settings.json
+  holdfast policy trust --list --json
+{_EXIT_CODES}"""
+)
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option("--yes", "-y", is_flag=True, help="Do not ask; you have looked at them.")
+@click.option("--list", "is_list", is_flag=True, help="Show what is trusted, and change nothing.")
+@place_options
+@json_option("Print one JSON object.")
+def trust(
+    paths: tuple[str, ...],
+    profile: str | None,
+    config: str | None,
+    *,
+    yes: bool,
+    is_list: bool,
+    as_json: bool,
+) -> int:
+    """Let a project's own rules allow things, after a look at them.
+
+    A project's .holdfast/policy.toml, .claude/settings.json and .claude/settings.local.json come
+    from whoever wrote the project. They can always forbid. What they allow counts only if your own
+    rules allow it too, or if you trust the file: its path and its exact content. When the content
+    changes in any way, the trust has ended, and you are asked anew.
+
+    PATH is such a file, or a project's folder. Default: the project here.
+    """
+    book = _book(config, profile)
+    if is_list:
+        return _list(book, as_json=as_json)
+    offered = book.offered(paths, cwd=os.getcwd())
+    fresh = [each for each in offered if not each.is_trusted]
+    for each in fresh:
+        if not yes and not _is_wanted(each):
+            say("nothing more was trusted")
+            return 1
+        book.trust(each, who=_me())
+    if as_json:
+        print_json({"trusted": [_told(each, is_new=each in fresh) for each in offered]})
+        return 0
+    for each in offered:
+        state = "trusted" if each in fresh else "already trusted"
+        print_text(f"{state}: {one_line(each.file)} ({_counts(each)})\n")
+    return 0
+
+
+@click.command(
+    epilog=f"""\b
+Examples:
+  holdfast policy untrust
+  holdfast policy untrust ~/src/somebody-elses-project
+{_EXIT_CODES}"""
+)
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@place_options
+@json_option("Print one JSON object.")
+def untrust(
+    paths: tuple[str, ...], profile: str | None, config: str | None, *, as_json: bool
+) -> int:
+    """Take the trust in a project's files back; they may be gone by now.
+
+    PATH is a file or a project's folder. Default: the project here.
+    """
+    book = _book(config, profile)
+    gone: list[str] = []
+    for path in paths or _project():
+        gone += book.untrust(path, cwd=os.getcwd(), who=_me())
+    if as_json:
+        print_json({"untrusted": list(gone)})
+    else:
+        print_text("".join(f"no longer trusted: {one_line(path)}\n" for path in gone))
+    return 0
+
+
+def _project() -> list[str]:
+    from holdfast.runtime.policies import project_files  # noqa: PLC0415  # heavy
+
+    found = [*project_files(os.getcwd())]
+    # A file's folder lies in that of the project.
+    return [os.path.dirname(os.path.dirname(found[0]))] if found else ["."]
+
+
+def _list(book: PolicyTrust, *, as_json: bool) -> int:
+    entries = book.entries()
+    if as_json:
+        print_json({"trusted": [each.to_json() for each in entries]})
+        return 0
+    lines = [f"{each.when}  {each.sha256[:16]}  {one_line(each.path)}\n" for each in entries]
+    print_text("".join(lines) or "nothing is trusted\n")
+    return 0
+
+
+def _is_wanted(offered: Offered) -> bool:
+    if not sys.stdin.isatty():
+        raise BadInput(
+            "a person has to confirm this, and there is no terminal to ask on",
+            mend="Look at the file, then use --yes.",
+            code="HF-POLICY-NOT-CONFIRMED",
+        )
+    click.echo(shown(offered), err=True, nl=False)
+    return click.confirm("May agents in this project do what it allows?", err=True)
+
+
+def shown(offered: Offered) -> str:
+    """The rules of a file for the person who judges them; none of them can forge a line of ours."""
+    parts = [f"{escaped(offered.file)} (SHA-256 {offered.sha256[:16]}...)\n"]
+    for verdict, title in _TITLES.items():
+        rules = [rule.text for rule in offered.rules if rule.verdict is verdict]
+        if rules:
+            parts.append(f"{title}\n{block(chr(10).join(rules), most_rows=len(rules) * 2 + 2)}")
+    return "".join(parts)
+
+
+def _counts(offered: Offered) -> str:
+    rules = [rule.verdict for rule in offered.rules]
+    return ", ".join(f"{rules.count(each)} {each.word}" for each in Verdict)
+
+
+def _told(offered: Offered, *, is_new: bool) -> dict[str, Json]:
+    rules: list[Json] = [
+        {"verdict": each.verdict.word, "rule": each.text} for each in offered.rules
+    ]
+    return {"path": offered.path, "sha256": offered.sha256, "new": is_new, "rules": rules}
+
+
+def _book(config: str | None, profile: str | None) -> PolicyTrust:
+    from holdfast.runtime.policy_trust import PolicyTrust  # noqa: PLC0415  # heavy
+
+    return PolicyTrust(config=config, profile=profile)
+
+
+def _me() -> Principal:
+    from holdfast.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    return principal("cli")

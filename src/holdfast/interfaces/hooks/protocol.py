@@ -1,0 +1,193 @@
+"""Claude Code's hook protocol: what it asks, and how it is answered. Pure.
+
+Whatever does not have exactly this form is refused: a question that two parsers read differently is
+a way past the judge.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.core.errors import BadInput
+from holdfast.core.types import Finding, Json
+from holdfast.interfaces.cli.terminal import one_line
+
+MOST_BYTES = 8 * 1024 * 1024
+_LONGEST_REASON = 2000
+BEFORE, AFTER = "PreToolUse", "PostToolUse"
+# Those that may pass with an empty answer. `WorktreeCreate` is not here: its answer is a path.
+OTHER_EVENTS = frozenset(
+    {
+        "ConfigChange", "CwdChanged", "DirectoryAdded", "Elicitation", "ElicitationResult",
+        "FileChanged", "InstructionsLoaded", "MessageDisplay", "Notification",
+        "PermissionDenied", "PermissionRequest", "PostCompact", "PostModelSwitch",
+        "PostToolBatch", "PostToolUseFailure", "PreCompact", "PreModelSwitch", "SessionEnd",
+        "SessionStart", "Setup", "Stop", "StopFailure", "SubagentStart", "SubagentStop",
+        "TaskCompleted", "TaskCreated", "TeammateIdle", "UserPromptExpansion",
+        "UserPromptSubmit", "WorktreeRemove",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Before a tool is used."""
+
+    tool: str
+    input: Mapping[str, Json]
+    cwd: str
+    session: str
+    call: str
+    mode: str
+    """How the agent's host treats questions now: `default`, `bypassPermissions`, …"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """After a tool was used."""
+
+    tool: str
+    response: Json
+    session: str
+    call: str
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Any other event: nothing is judged."""
+
+    event: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the hook's process says. 0 and an answer, or 2, which blocks."""
+
+    exit_code: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+class Malformed(BadInput):
+    """A question that is none. `event` is what it claims to be about, as far as that is known."""
+
+    default_code = "HF-HOOK-MALFORMED"
+
+    def __init__(self, message: str, event: str = "") -> None:
+        super().__init__(message)
+        self.event = event
+
+
+def parse(raw: bytes) -> Asking | Reporting | Passing:
+    """The question; raises `Malformed`."""
+    told = _object(raw)
+    event = _text(told, "hook_event_name", "")
+    if event in OTHER_EVENTS:
+        return Passing(event)
+    if event not in {BEFORE, AFTER}:
+        raise Malformed("the hook event is not known")
+    tool, session = _text(told, "tool_name", event), _text(told, "session_id", event)
+    call = _text(told, "tool_use_id", event, default="")
+    if event == AFTER:
+        if "tool_response" not in told:
+            raise Malformed("tool_response is missing", event)
+        return Reporting(tool, told["tool_response"], session, call)
+    given = told.get("tool_input")
+    if not isinstance(given, dict):
+        raise Malformed("tool_input is no object", event)
+    mode = _text(told, "permission_mode", event, default="")
+    return Asking(tool, given, _text(told, "cwd", event), session, call, mode)
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    if len(raw) > MOST_BYTES:
+        raise Malformed(f"the question is larger than {MOST_BYTES} bytes")
+    try:
+        told = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+        )
+    except RecursionError:
+        raise Malformed("the question is nested too deep") from None
+    except ValueError as error:
+        known = error.args[0] if isinstance(error, _NotStrict) else "the question is no JSON"
+        raise Malformed(known) from None
+    if not isinstance(told, dict):
+        raise Malformed("the question is no JSON object")
+    return told
+
+
+class _NotStrict(ValueError):
+    """JSON to some, not to all."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        # The agent's host may take the first where we take the last.
+        raise _NotStrict("the question has a key twice")
+    return found
+
+
+def _no_constant(name: str) -> object:
+    raise _NotStrict(f"{name} is no JSON")
+
+
+def _text(told: Mapping[str, Any], name: str, event: str, *, default: str | None = None) -> str:
+    value = told.get(name, default)
+    if not isinstance(value, str):
+        raise Malformed(f"{name} is missing or no text", event)
+    return value
+
+
+def permission(verdict: str, reason: str, updated: Mapping[str, Json] | None = None) -> Reply:
+    """To `Asking`: allow, deny or ask, and with `allow` perhaps another input."""
+    told: dict[str, Json] = {
+        "hookEventName": BEFORE,
+        "permissionDecision": verdict,
+        "permissionDecisionReason": _shown(reason),
+    }
+    if updated is not None:
+        told["updatedInput"] = updated
+    return Reply(0, _line({"hookSpecificOutput": told}))
+
+
+def passed() -> Reply:
+    """Nothing to say."""
+    return Reply(0, _line({}))
+
+
+def received(findings: Sequence[Finding], *, response: Json, is_changed: bool) -> Reply:
+    """To `Reporting`: what the guard saw, and the cleaned response in place of the one given."""
+    if not findings and not is_changed:
+        return passed()
+    seen = "; ".join(f"{finding.category}: {finding.message}" for finding in findings)
+    told: dict[str, Json] = {"hookEventName": AFTER}
+    context = (
+        f"Holdfast looked at this result. {seen}" if seen else "Holdfast redacted this result."
+    )
+    told["additionalContext"] = _shown(context)
+    if is_changed:
+        told["updatedToolOutput"] = response
+    answer: dict[str, Json] = {"hookSpecificOutput": told}
+    if any(finding.severity == "high" for finding in findings):
+        answer = {"decision": "block", "reason": _shown(context), **answer}
+    return Reply(0, _line(answer))
+
+
+def refusal(event: str, reason: str) -> Reply:
+    """No answer can be given: said in both ways that block, whichever the host listens to."""
+    out = permission("deny", reason).stdout if event == BEFORE else b""
+    return Reply(2, out, f"holdfast: {_shown(reason)}\n".encode("utf-8", "replace"))
+
+
+def _shown(reason: str) -> str:
+    """People read it in the agent's terminal: it can neither steer that nor fill it."""
+    text = one_line(reason)
+    return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + "…"
+
+
+def _line(answer: Mapping[str, Json]) -> bytes:
+    return json.dumps(answer, allow_nan=False).encode("ascii") + b"\n"

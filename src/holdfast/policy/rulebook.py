@@ -1,0 +1,110 @@
+"""All rules of a policy, ready to be asked: what do they say of a path, a host, a command. Pure.
+
+How rules and layers come together stands in merge.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from holdfast.core.verdict import Decision, Verdict
+from holdfast.policy.merge import Layered, LayerRules, Matches, decided, judge, restrict
+from holdfast.policy.path_index import PathIndex
+from holdfast.policy.patterns import CommandPattern
+from holdfast.policy.rules import Rule
+from holdfast.policy.shell.words import Word
+from holdfast.policy.subjects import Subject, matches
+
+_MOST_PROGRAMS = 1024
+
+pattern_of = lru_cache(maxsize=8192)(CommandPattern.parse)
+
+
+class RuleBook:
+    """The rules of one policy, sorted for quick answers."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._layered = Layered.of(self.rules)
+        self._by_program: dict[str, tuple[LayerRules, ...]] = {}
+        self._paths = {
+            (group, verdict): PathIndex.of(self.rules, group, verdict)
+            for group in ("read", "write")
+            for verdict in (Verdict.DENY, Verdict.ASK)
+        }
+
+    # --- what is not a command
+
+    def judge(self, subject: Subject, what: str) -> Decision:
+        """A call of a tool: no match is DENY."""
+        layers = self._layered.for_group(subject.group)
+        return judge(layers, lambda rule: matches(rule, subject), subject=what)
+
+    def forbids(self, subjects: Sequence[Subject], what: str) -> Decision | None:
+        """Only what denies or asks: for what a command that is allowed touches."""
+        for verdict in (Verdict.DENY, Verdict.ASK):
+            for rule in self._paths[subjects[0].group, verdict].about(subjects):
+                if any(matches(rule, each) for each in subjects):
+                    return decided(rule, what)
+        return None
+
+    # --- commands
+
+    def judge_command(
+        self,
+        words: Sequence[Word],
+        *,
+        plain: Sequence[Word] | None,
+        needs: frozenset[str],
+        home: str,
+        what: str,
+    ) -> Decision:
+        """`needs`: what a rule must spell out to mean it. `plain`: the same without options that
+        come before the sub-command; a denial holds for either."""
+        return judge(self._about(words[0]), _hits(words, plain, needs, home), subject=what)
+
+    def forbids_command(
+        self, words: Sequence[Word], *, plain: Sequence[Word] | None, home: str, what: str
+    ) -> Decision | None:
+        """Only what denies or asks."""
+        hits = _hits(words, plain, frozenset(), home)
+        return restrict(self._about(words[0]), hits, subject=what)
+
+    def _about(self, program: Word) -> tuple[LayerRules, ...]:
+        """The layers with only the rules that could speak of this program."""
+        name = program.text.rpartition("/")[2]
+        found = self._by_program.get(name)
+        if found is None:
+            if len(self._by_program) >= _MOST_PROGRAMS:
+                self._by_program.clear()
+            layers = self._layered.for_group("bash")
+            found = self._by_program[name] = tuple(_only(each, name) for each in layers)
+        return found
+
+
+def _only(layer: LayerRules, name: str) -> LayerRules:
+    def about(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        return tuple(rule for rule in rules if pattern_of(rule.specifier).program in {None, name})
+
+    return LayerRules(
+        layer.layer,
+        about(layer.deny),
+        about(layer.ask),
+        about(layer.allow),
+        about(layer.answers),
+        layer.is_closed,
+    )
+
+
+def _hits(
+    words: Sequence[Word], plain: Sequence[Word] | None, needs: frozenset[str], home: str
+) -> Matches:
+    def hits(rule: Rule) -> bool:
+        pattern = pattern_of(rule.specifier, home)
+        if rule.verdict is not Verdict.ALLOW:
+            return pattern.forbids(words) or (plain is not None and pattern.forbids(plain))
+        is_meant = pattern.is_any or all(pattern.spells(option) for option in needs)
+        return is_meant and pattern.matches(words)
+
+    return hits

@@ -1,0 +1,38 @@
+"""tar: whether the archive and the folder are read or written depends on its mode. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.policy.shell.arguments import scan
+from holdfast.policy.shell.catalog import Model
+from holdfast.policy.shell.interpret import Finds, note_options
+from holdfast.policy.shell.opened import Opened
+from holdfast.policy.shell.words import Word
+
+_MAKES = ("-c", "--create", "-r", "--append", "-u", "--update")
+_MAKES += ("-A", "--catenate", "--concatenate", "--delete")
+_TAKES = ("-x", "--extract", "--get")
+
+
+def open_tar(model: Model, words: Sequence[Word]) -> Opened:
+    """All that runs code is in the data; this is about the paths."""
+    finds = Finds()
+    found = scan(model, words[1:])
+    note_options(finds, model, found)
+    if any(given.option.effect.kind == "query" for given in found.given):
+        return finds.opened()
+    makes = found.has(*_MAKES)
+    if found.has("--force-local"):
+        finds.dangers = [
+            danger for danger in finds.dangers if danger.option not in ("-f", "--file")
+        ]
+    for archive in found.values("-f", "--file"):
+        finds.file("write" if makes else "read", archive, "the archive")
+    if makes:
+        for word in found.operands:
+            finds.file("read", word, "it is put into the archive")
+    if found.has(*_TAKES) and not found.has("-O", "--to-stdout"):
+        for folder in found.values("-C", "--directory") or (Word("."),):
+            finds.file("write", folder, "the archive is unpacked there")
+    return finds.opened()

@@ -1,0 +1,225 @@
+"""A word of the syntax tree to the words that the command will get, as far as they are known.
+
+Every expansion that runs something hands it on to be read; nothing is resolved that is not literal,
+but for the home directory, the working directory and variables that the text itself sets once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.policy.shell.names import Names, is_name, plain_text
+from holdfast.policy.shell.parser import Node, NotUnderstood
+from holdfast.policy.shell.quoting import Piece, ansi, braced, in_double_quotes, unquoted
+from holdfast.policy.shell.words import UNKNOWN, Word
+
+_NUMBERS = frozenset(("#", "?", "$", "!", "RANDOM", "SECONDS", "LINENO", "BASHPID", "PPID", "UID"))
+"""Parameters that hold a number, whatever happens."""
+_SPLITTING = frozenset(" \t\n*?[")
+
+ReadStatements = Callable[[Sequence[Node], str], None]
+
+
+@dataclass(slots=True)
+class _Draft:
+    pieces: list[Piece] = field(default_factory=list)
+    is_split: bool = False
+
+    def unknown(self, *, is_quoted: bool) -> None:
+        self.pieces.append(Piece(UNKNOWN))
+        self.is_split = self.is_split or not is_quoted
+
+    def known(self, word: Word, *, is_quoted: bool) -> None:
+        """The value of a variable."""
+        if not is_quoted and not (word.is_literal and _SPLITTING.isdisjoint(word.text)):
+            # It is split at blanks, and its wildcards become names.
+            is_names = word.has_glob and not word.is_split and " " not in word.text
+            self.pieces.append(Piece(word.text if is_names else UNKNOWN, is_active=is_names))
+            self.is_split = self.is_split or not is_names
+        elif word.has_glob and not word.is_split:  # one of the names that match
+            self.pieces.append(Piece(word.text, is_active=True))
+        elif word.is_split:
+            self.unknown(is_quoted=is_quoted)
+        else:
+            self.pieces.append(Piece(word.text))
+
+
+class Expander:
+    """Of one text; `values` are the variables that are known at this place in it."""
+
+    def __init__(self, names: Names, home: str, read: ReadStatements) -> None:
+        self._names, self._home, self._read = names, home, read
+        self.values: Mapping[str, Word] = {}
+        self.directory: str | None = None
+        """What `$PWD` is, if it is one."""
+
+    def words(self, node: Node) -> list[Word]:
+        """All words that one makes: braces make several."""
+        draft = _Draft()
+        for index, part in enumerate(node["Parts"]):
+            self._part(part, draft, is_first=index == 0)
+        return [_finished(each, is_split=draft.is_split) for each in braced(draft.pieces)]
+
+    def word(self, node: Node) -> Word:
+        """Where bash makes one word and no more: a value, a target, a here-document."""
+        draft = _Draft()
+        for index, part in enumerate(node.get("Parts", ())):
+            self._part(part, draft, is_first=index == 0)
+        text = "".join(piece.text for piece in draft.pieces)
+        return Word(text, has_glob=_finished(draft.pieces, is_split=False).has_glob)
+
+    def here_document(self, node: Node, *, is_quoted: bool) -> Word:
+        """Its text; expansions in it are made unless its end was quoted."""
+        draft = _Draft()
+        for part in node.get("Parts", ()):
+            if part["Type"] == "Lit":
+                text = part["Value"]
+                draft.pieces.append(Piece(text if is_quoted else in_double_quotes(text, "$`\\")))
+            else:
+                self._quoted_part(part, draft)
+        return Word("".join(piece.text for piece in draft.pieces))
+
+    # --- parts of words
+
+    def _part(self, part: Node, draft: _Draft, *, is_first: bool) -> None:
+        match part["Type"]:
+            case "Lit":
+                draft.pieces.extend(self._literal(part["Value"], is_first=is_first))
+            case "SglQuoted":
+                text = part.get("Value", "")
+                draft.pieces.append(Piece(ansi(text) if part.get("Dollar") else text))
+            case "DblQuoted":
+                draft.pieces.append(Piece(""))
+                for inner in part.get("Parts", ()):
+                    self._quoted_part(inner, draft)
+            case "ExtGlob":
+                draft.unknown(is_quoted=False)
+            case "ProcSubst":
+                self._read(part.get("Stmts", ()), f"{part['Op']}…)")
+                draft.pieces.append(Piece("/dev/fd/63"))  # as bash names it; a pipe in any case
+            case _:
+                self._expansion(part, draft, is_quoted=False)
+
+    def _quoted_part(self, part: Node, draft: _Draft) -> None:
+        if part["Type"] == "Lit":
+            draft.pieces.append(Piece(in_double_quotes(part["Value"])))
+        else:
+            self._expansion(part, draft, is_quoted=True)
+
+    def _literal(self, text: str, *, is_first: bool) -> list[Piece]:
+        pieces = list(unquoted(text))
+        if is_first and text.startswith("~"):
+            user, slash, rest = pieces[0].text.partition("/")
+            # Of another user, or of the directory stack: not known here.
+            home = self._home if user == "~" else UNKNOWN
+            pieces[0:1] = [Piece(home), Piece(slash + rest, is_active=True)]
+        return pieces
+
+    def _expansion(self, part: Node, draft: _Draft, *, is_quoted: bool) -> None:
+        match part["Type"]:
+            case "ParamExp":
+                self._parameter(part, draft, is_quoted=is_quoted)
+            case "CmdSubst":
+                self._read(part.get("Stmts", ()), "$(…)")
+                draft.unknown(is_quoted=is_quoted)
+            case "ArithmExp":
+                self.arithmetic(part.get("X"))
+                draft.pieces.append(Piece(UNKNOWN))
+            case other:
+                raise NotUnderstood(f"it holds {other}, which is not known here")
+
+    def _parameter(self, part: Node, draft: _Draft, *, is_quoted: bool) -> None:
+        name = part["Param"]["Value"] if "Param" in part else ""
+        is_plain = part.keys() <= {"Type", "Pos", "End", "Dollar", "Rbrace", "Short", "Param"}
+        if is_plain and name == "HOME" and self._names.counts.get("HOME", 0) == 0:
+            draft.pieces.append(Piece(self._home))
+        elif is_plain and name == "PWD" and self.directory and not self._names.counts.get("PWD"):
+            draft.pieces.append(Piece(self.directory))
+        elif is_plain and name in self.values:
+            draft.known(self.values[name], is_quoted=is_quoted)
+        else:
+            self._odd_parameter(part)
+            draft.unknown(is_quoted=is_quoted)
+
+    def _odd_parameter(self, part: Node) -> None:
+        """Its value is not known; what is in its braces is read all the same."""
+        if part.get("Exp", {}).get("Op") == "@":
+            operator = plain_text(part["Exp"]["Word"])
+            if operator not in {"Q", "E", "A", "a", "K", "k", "U", "u", "L"}:
+                raise NotUnderstood("${…@P} runs what stands in a variable")
+        if part.get("Excl") and "Names" not in part:
+            raise NotUnderstood("${!…} takes its variable, with whatever index, from a value")
+        if "Index" in part:
+            self.index(part["Index"])
+        for bound in part.get("Slice", {}).values():
+            self.arithmetic(bound)
+        for words in (part.get("Exp", {}), part.get("Repl", {})):
+            for each in words.values():
+                if isinstance(each, dict) and "Parts" in each:
+                    self.word(each)
+        if "NestedParam" in part or "Modifiers" in part or "Flags" in part:
+            raise NotUnderstood("it is not bash")
+
+    # --- arithmetic
+
+    def index(self, node: Node) -> None:
+        """Of an array: arithmetic, unless it is all of it or plain text."""
+        text = plain_text(node) if node.get("Type") == "Word" else None
+        if text is None or not (text in {"@", "*"} or is_name(text) or text.isdigit()):
+            self.arithmetic(node)
+        elif is_name(text):
+            self._number(text)
+
+    def arithmetic(self, node: Node | None) -> None:
+        """Bash evaluates the values of the variables in it, and the indices in those values."""
+        if node is None:
+            return
+        match node.get("Type"):
+            case "BinaryArithm":
+                self.arithmetic(node["X"])
+                self.arithmetic(node["Y"])
+            case "UnaryArithm" | "ParenArithm":
+                self.arithmetic(node["X"])
+            case "Word":
+                for part in node["Parts"]:
+                    self._number_part(part)
+            case other:
+                raise NotUnderstood(f"it holds {other}, which is not known here")
+
+    def _number_part(self, part: Node) -> None:
+        match part["Type"]:
+            case "Lit":
+                text = part["Value"]
+                if is_name(text):
+                    self._number(text)
+                elif not text.replace("#", "").isalnum():
+                    raise NotUnderstood("its arithmetic is not plain")
+            case "DblQuoted":
+                for inner in part.get("Parts", ()):
+                    self._number_part(inner)
+            case "ParamExp":
+                is_length = part.get("Length", False)
+                self._odd_parameter(part)
+                if not is_length:
+                    self._number(part.get("Param", {}).get("Value", "1"))
+            case "ArithmExp":
+                self.arithmetic(part.get("X"))
+            case "CmdSubst":
+                self._read(part.get("Stmts", ()), "$(…)")
+                raise NotUnderstood("arithmetic would evaluate what a command prints")
+            case _:
+                raise NotUnderstood("its arithmetic is not plain")
+
+    def _number(self, name: str) -> None:
+        if name in _NUMBERS:
+            return
+        if name in self._names.vague or self._names.is_open or not is_name(name):
+            raise NotUnderstood(f"arithmetic would evaluate what stands in {name}")
+
+
+def _finished(pieces: Sequence[Piece], *, is_split: bool) -> Word:
+    text = "".join(piece.text for piece in pieces)
+    active = "".join(piece.text for piece in pieces if piece.is_active)
+    has_glob = "*" in active or "?" in active or ("[" in active and "]" in text)
+    return Word(text, is_split=is_split, has_glob=has_glob)

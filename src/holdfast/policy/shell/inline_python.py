@@ -1,0 +1,238 @@
+"""Python code by its syntax tree: what it may import, name and ask for is listed. Pure.
+
+1. Modules are those of the list, with the attributes of the list. Any other module may be
+   imported and asked for its version, no more.
+2. A module's name stands only before a dot, so that it cannot be handed on under another name.
+3. No name and no attribute that makes code of text, or reaches the interpreter's insides.
+4. Files are opened for reading, and their names are written out.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+_READ_MODES: Final = frozenset(("r", "rb", "rt", "br", "tr"))
+_PATH_READS: Final = frozenset(("read_text", "read_bytes"))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The lists for Python, as they stand in `languages.toml`."""
+
+    names: frozenset[str]
+    attributes: frozenset[str]
+    prefixes: tuple[str, ...]
+    tells: frozenset[str]
+    modules: Mapping[str, frozenset[str]]
+
+    @staticmethod
+    def of(table: Mapping[str, Any]) -> Rules:
+        return Rules(
+            names=frozenset(table["names"].split()),
+            attributes=frozenset(table["attributes"].split()),
+            prefixes=tuple(table["prefixes"].split()),
+            tells=frozenset(table["tells"].split()),
+            modules={key: frozenset(text.split()) for key, text in table["modules"].items()},
+        )
+
+
+class _Refused(Exception):
+    """The code is not harmless; the text says why."""
+
+
+def look_at_python(text: str, rules: Rules) -> tuple[str | None, tuple[str, ...]]:
+    """Why the code is not harmless, if so; and the files that it reads."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "the Python code cannot be parsed", ()
+    visit = _Visit(rules)
+    try:
+        visit.run(tree)
+    except _Refused as refused:
+        return str(refused), ()
+    return None, tuple(visit.reads)
+
+
+class _Visit:
+    """One walk over all nodes, none of them twice, without recursion."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._modules: dict[str, str] = {}
+        """What a name stands for, if it was imported: `np` -> `numpy`."""
+        self._called: set[int] = set()
+        self._dotted: set[int] = set()
+        self.reads: list[str] = []
+
+    def run(self, tree: ast.AST) -> None:
+        nodes = list(ast.walk(tree))
+        for node in nodes:
+            self._bind(node)
+        for node in nodes:
+            if isinstance(node, ast.Call):
+                self._call(node)
+            elif isinstance(node, ast.Attribute):
+                self._attribute(node)
+        for node in nodes:
+            self._words(node)
+
+    def _bind(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                self._bound(alias.asname or top, alias.name if alias.asname else top)
+                if "." in alias.name:
+                    self._ask(alias.name.rpartition(".")[0], alias.name.rpartition(".")[2])
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                module = node.module or ""
+                if node.level or alias.name == "*":
+                    raise _Refused("the Python code imports what it does not name")
+                self._ask(module, alias.name)
+                whole = f"{module}.{alias.name}"
+                if whole in self._rules.modules:
+                    self._bound(alias.asname or alias.name, whole)
+                elif alias.asname and alias.asname in self._rules.names | {"open", "Path"}:
+                    raise _Refused("the Python code hides a name behind another one")
+
+    def _bound(self, name: str, module: str) -> None:
+        top = module.partition(".")[0]
+        if top in sys.stdlib_module_names and top not in self._rules.modules:
+            raise _Refused(f"the Python code imports {module}")
+        # One name for two modules would be judged by the wrong one.
+        if self._modules.setdefault(name, module) != module:
+            raise _Refused("the Python code gives one name to two modules")
+
+    def _ask(self, module: str, attribute: str) -> None:
+        """Whether this attribute of this module may be used."""
+        listed = self._rules.modules.get(module)
+        if attribute in self._rules.tells or f"{module}.{attribute}" in self._rules.modules:
+            return
+        if listed is None:
+            raise _Refused(f"the Python code uses {module}.{attribute}")
+        if "*" not in listed and attribute not in listed:
+            raise _Refused(f"the Python code uses {module}.{attribute}")
+        if "*" in listed:
+            self._refuse_attribute(attribute)
+
+    def _refuse_attribute(self, name: str) -> None:
+        if name in self._rules.tells:
+            return
+        if name in self._rules.attributes or name.startswith(self._rules.prefixes):
+            raise _Refused(f"the Python code uses .{name}")
+
+    def _module_of(self, node: ast.expr) -> str | None:
+        if isinstance(node, ast.Name):
+            return self._modules.get(node.id)
+        if isinstance(node, ast.Attribute) and (module := self._module_of_name(node)):
+            return module
+        return None
+
+    def _module_of_name(self, node: ast.Attribute) -> str | None:
+        if not isinstance(node.value, ast.Name) or node.value.id not in self._modules:
+            return None
+        whole = f"{self._modules[node.value.id]}.{node.attr}"
+        return whole if whole in self._rules.modules else None
+
+    def _attribute(self, node: ast.Attribute) -> None:
+        module = self._module_of(node.value)
+        if isinstance(node.value, ast.Name):
+            self._dotted.add(id(node.value))
+        if module is None:
+            if not (node.attr in _PATH_READS and id(node) in self._called):
+                self._refuse_attribute(node.attr)
+            return
+        self._ask(module, node.attr)
+        if not isinstance(node.ctx, ast.Load):
+            raise _Refused(f"the Python code changes {module}.{node.attr}")
+
+    def _call(self, node: ast.Call) -> None:
+        function = node.func
+        self._called.add(id(function))
+        if isinstance(function, ast.Name) and function.id == "open":
+            self._open(node)
+        elif isinstance(function, ast.Attribute) and function.attr in _PATH_READS:
+            self._read_path(function.value)
+        elif isinstance(function, ast.Attribute) and function.attr == "replace":
+            # Of text it takes two values; of a path one, and then it moves a file.
+            if len(node.args) < 2:
+                raise _Refused("the Python code uses .replace, which can move a file")
+        elif isinstance(function, ast.Attribute) and self._is_search_path(function.value):
+            raise _Refused("the Python code changes where modules come from")
+
+    def _is_search_path(self, node: ast.expr) -> bool:
+        return (
+            isinstance(node, ast.Attribute)
+            and node.attr == "path"
+            and self._module_of(node.value) == "sys"
+        )
+
+    def _open(self, node: ast.Call) -> None:
+        mode: ast.expr | None = node.args[1] if len(node.args) > 1 else None
+        for keyword in node.keywords:
+            if keyword.arg == "mode":
+                mode = keyword.value
+            elif keyword.arg not in ("encoding", "errors", "newline", "buffering"):
+                raise _Refused("the Python code opens a file in a way that is not plain")
+        if mode is not None and not (isinstance(mode, ast.Constant) and mode.value in _READ_MODES):
+            raise _Refused("the Python code opens a file for more than reading")
+        self._read(node.args[:1])
+
+    def _read_path(self, node: ast.expr) -> None:
+        is_path = isinstance(node, ast.Call) and (
+            (isinstance(node.func, ast.Name) and node.func.id == "Path")
+            or (isinstance(node.func, ast.Attribute) and node.func.attr == "Path")
+        )
+        if not (is_path and isinstance(node, ast.Call)):
+            raise _Refused("the Python code reads a file whose name is not written out")
+        self._read(node.args)
+
+    def _read(self, names: Sequence[ast.expr]) -> None:
+        if len(names) != 1 or not isinstance(names[0], ast.Constant):
+            raise _Refused("the Python code reads a file whose name is not written out")
+        name = names[0].value
+        if isinstance(name, str) and "\0" not in name:
+            self.reads.append(name)
+        elif name != 0:
+            raise _Refused("the Python code reads a descriptor")
+
+    def _words(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Name):
+            self._name(node)
+        for name in _plain_names(node):
+            self._refuse_name(name)
+        if isinstance(node, ast.MatchClass):
+            for name in node.kwd_attrs:
+                self._refuse_attribute(name)
+
+    def _name(self, node: ast.Name) -> None:
+        self._refuse_name(node.id)
+        if node.id == "open" and id(node) not in self._called:
+            raise _Refused("the Python code hands on `open`")
+        if node.id in self._modules and id(node) not in self._dotted:
+            raise _Refused(f"the Python code hands on the module {node.id}")
+
+    def _refuse_name(self, name: str) -> None:
+        is_inside = name.startswith("__") and name not in ("__name__", "__file__", "__doc__")
+        if name in self._rules.names or is_inside:
+            raise _Refused(f"the Python code uses {name}")
+
+
+def _plain_names(node: ast.AST) -> Iterator[str]:
+    """Names that stand in a node as text."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.Global | ast.Nonlocal):
+        yield from node.names
+    elif isinstance(node, ast.alias):
+        yield node.asname or "name"

@@ -1,0 +1,128 @@
+"""Which variables a text gives values to, and where those values are known. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.policy.shell.parser import Node
+
+is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
+_is_number = re.compile(r"[0-9]{1,18}").fullmatch
+_SETTERS = frozenset(
+    (
+        *("read", "mapfile", "readarray", "printf", "getopts", "unset", "let"),
+        *("declare", "typeset", "local", "export", "readonly"),
+    )
+)
+"""Builtins whose arguments name variables."""
+_RUNNERS = frozenset(("eval", "source", ".", "trap", "alias"))
+"""After these anything may have any value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Of one text, wherever in it."""
+
+    counts: Mapping[str, int]
+    """How often a name gets a value."""
+    vague: frozenset[str]
+    """Names whose value may be something else than a number."""
+    functions: frozenset[str]
+    is_open: bool
+    """The text runs text: no value is known for sure."""
+
+    def is_single(self, name: str) -> bool:
+        """It gets one value, in one place."""
+        return not self.is_open and self.counts.get(name, 0) == 1
+
+
+def names_of(tree: Node) -> Names:
+    """Look through the whole tree."""
+    found = _Found()
+    for node in _nodes(tree):
+        found.see(node)
+    return Names(
+        found.counts, frozenset(found.vague), frozenset(found.functions), is_open=found.is_open
+    )
+
+
+@dataclass(slots=True)
+class _Found:
+    counts: dict[str, int] = field(default_factory=dict)
+    vague: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
+    is_open: bool = False
+
+    def see(self, node: Node) -> None:
+        match node.get("Type"):
+            case "FuncDecl":
+                self.functions.add(node["Name"]["Value"])
+            case "ForClause" if "Name" in node["Loop"]:
+                self._given(node["Loop"]["Name"]["Value"])
+            case "CoprocClause":
+                self._given("COPROC")
+            case "ParamExp" if node.get("Exp", {}).get("Op") in {"=", ":="}:
+                self._given(node["Param"]["Value"])
+            case "CallExpr" if node.get("Args"):
+                self._called([plain_text(word) for word in node["Args"]])
+            case "BinaryArithm" | "UnaryArithm" if node["X"].get("Type") == "Word":
+                self._given(plain_text(node["X"]) or "", number=True)
+            case None if "Name" in node and ("Value" in node or "Array" in node):
+                self._given(node["Name"]["Value"], number=_gives_number(node))
+            case _:
+                pass
+
+    def _given(self, name: str, *, number: bool = False) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if not number:
+            self.vague.add(name)
+
+    def _called(self, words: list[str | None]) -> None:
+        self.is_open = self.is_open or words[0] in _RUNNERS or words[0] is None
+        # Of the many uses of printf only `-v` names a variable.
+        is_printing = words[0] == "printf" and not ([*words, ""][1] or "-v").startswith("-v")
+        if words[0] in _SETTERS and not is_printing:
+            self.is_open = self.is_open or None in words
+            for word in words[1:]:
+                self._given((word or "").partition("=")[0].partition("[")[0])
+
+
+def _gives_number(assignment: Node) -> bool:
+    parts = assignment.get("Value", {}).get("Parts", [])
+    if "Array" in assignment or len(parts) > 1:
+        return False
+    if not parts:
+        return True
+    only = parts[0]
+    is_sum = only["Type"] == "ArithmExp"
+    return is_sum or (only["Type"] == "Lit" and _is_number(only["Value"]) is not None)
+
+
+def plain_text(word: Node) -> str | None:
+    """The text of a word that holds no escapes or expansions; None for all others."""
+    texts: list[str] = []
+    for part in word.get("Parts", ()):
+        match part["Type"]:
+            case "Lit" if "\\" not in part["Value"]:
+                texts.append(part["Value"])
+            case "SglQuoted" if not part.get("Dollar"):
+                texts.append(part.get("Value", ""))
+            case "DblQuoted" if (inner := plain_text(part)) is not None:
+                texts.append(inner)
+            case _:
+                return None
+    return "".join(texts)
+
+
+def _nodes(tree: Node) -> Iterator[Node]:
+    waiting: list[Any] = [tree]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            yield each
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)

@@ -1,0 +1,94 @@
+"""Shell text to syntax tree, by shfmt: a complete parser of bash that is kept by others.
+
+A process for each text that was not seen lately; it holds nothing, reads no file and gets no
+environment. Whatever it does not parse, or not in time, is refused: `NotUnderstood`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from importlib import metadata
+from typing import Any, TypeAlias
+
+MAX_TEXT_BYTES = 64 * 1024
+_MAX_TREE_BYTES = 64 * 1024 * 1024
+_PATIENCE_S = 5.0
+# Control characters but for tab and newline, marks that turn or break lines, surrogates.
+_find_hidden = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+).search
+
+Node: TypeAlias = Mapping[str, Any]
+"""As shfmt writes it: a mapping with a `Type`, or without one where only one type can stand."""
+
+
+class NotUnderstood(Exception):
+    """The text, or a part of it, cannot be judged; the words say why."""
+
+
+def parse(text: str) -> Node:
+    """The tree of a whole text. The same text again costs next to nothing."""
+    _check(text)
+    return _parsed(text)
+
+
+def _check(text: str) -> None:
+    """What a terminal, a person and bash would each read differently is refused first."""
+    found = _find_hidden(text)
+    if found is not None:
+        raise NotUnderstood(f"it holds the character \\u{ord(found[0]):04x}, which hides text")
+    if len(text) > MAX_TEXT_BYTES or len(text.encode()) > MAX_TEXT_BYTES:
+        raise NotUnderstood(f"it is longer than {MAX_TEXT_BYTES} bytes")
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Node:
+    # The dialect is named: else a first line `#!/bin/mksh` would choose another one.
+    command = [_program(), "-ln=bash", "--to-json"]
+    try:
+        done = subprocess.run(
+            command,
+            input=text.encode(),
+            capture_output=True,
+            timeout=_PATIENCE_S,
+            check=False,
+            cwd="/",
+            env={},
+        )
+    except subprocess.TimeoutExpired:
+        raise NotUnderstood("its parser did not answer in time") from None
+    except OSError:
+        raise NotUnderstood("its parser could not be started") from None
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise NotUnderstood(f"it is no shell text that bash would take: {said[:200]}")
+    if len(done.stdout) > _MAX_TREE_BYTES:
+        raise NotUnderstood("its tree is too large")
+    try:
+        tree = json.loads(done.stdout)
+    except (ValueError, RecursionError):
+        raise NotUnderstood("it is nested too deeply") from None
+    if not isinstance(tree, dict):
+        raise NotUnderstood("its parser said nothing")
+    return tree
+
+
+@cache
+def _program() -> str:
+    """The one that was installed with us; never one that a search path leads to."""
+    path = os.path.join(sysconfig.get_path("scripts"), "shfmt")
+    if os.path.isfile(path):
+        return path
+    try:
+        for each in metadata.files("shfmt-py") or ():
+            if each.name == "shfmt":
+                return str(each.locate())
+    except metadata.PackageNotFoundError:
+        pass
+    raise NotUnderstood("its parser, shfmt, is not installed")

@@ -1,0 +1,411 @@
+"""Reads a shell text: every command in it, wherever it stands, with what it gets and touches.
+
+All branches are taken: what could run is read. What cannot be read is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal
+
+from holdfast.policy.shell.expand import Expander
+from holdfast.policy.shell.names import Names, is_name, names_of, plain_text
+from holdfast.policy.shell.opened import Assignment, File
+from holdfast.policy.shell.parser import Node, NotUnderstood, parse
+from holdfast.policy.shell.words import UNKNOWN, Word
+
+MAX_COMMANDS = 1000
+_MAX_DEPTH = 40
+_MAX_ITEMS = 16
+_MAX_DIRECTORIES = 8
+_NOWHERE = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/zero"))
+is_descriptor = re.compile(r"/dev/fd/[0-9]{1,4}").fullmatch
+_ARITHMETIC_TESTS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
+
+Stdin = Literal["given", "pipe", "file", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One simple command. Without words it only sets variables or opens files."""
+
+    words: tuple[Word, ...]
+    assignments: tuple[Assignment, ...] = ()
+    files: tuple[File, ...] = ()
+    stdin: Stdin = "given"
+    stdin_text: Word | None = None
+    directories: tuple[str, ...] = ()
+    """Where it may run; with `UNKNOWN` in it where nobody knows."""
+    place: tuple[str, ...] = ()
+    """In what it stands, from the outside in: for people."""
+    is_feeding: bool = False
+    """What it prints becomes words or the input of another one."""
+    is_function: bool = False
+    """It calls a function of the text, whose body is read where it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """What holds at one place of the text."""
+
+    place: tuple[str, ...] = ()
+    stdin: Stdin = "given"
+    stdin_text: Word | None = None
+    is_feeding: bool = False
+
+
+def read_shell(text: str, *, directories: Sequence[str], home: str) -> tuple[Command, ...]:
+    """All commands in a text; raises `NotUnderstood`."""
+    return _read(text, tuple(directories), home)
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str, directories: tuple[str, ...], home: str) -> tuple[Command, ...]:
+    tree = parse(text)
+    return _Reader(names_of(tree), directories, home).read(tree)
+
+
+@dataclass(slots=True)
+class _Reader:
+    names: Names
+    directories: tuple[str, ...]
+    home: str
+    here: _Here = _Here()
+    commands: list[Command] = field(default_factory=list)
+    calls: dict[str, set[str]] = field(default_factory=dict)
+    """Which functions a function calls; '' is the text itself."""
+    function: str = ""
+    depth: int = 0
+    expander: Expander = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.expander = Expander(self.names, self.home, self._substituted)
+        self._moved()
+
+    def read(self, tree: Node) -> tuple[Command, ...]:
+        try:
+            self._statements(tree.get("Stmts", ()))
+        except KeyError:
+            raise NotUnderstood("its parser speaks in another way than expected") from None
+        self._check_recursion()
+        return tuple(self.commands)
+
+    def _check_recursion(self) -> None:
+        """A function that reaches itself is a fork bomb, or cannot be told from one."""
+        for name in self.calls:
+            seen, waiting = set[str](), [*self.calls[name]]
+            while waiting:
+                each = waiting.pop()
+                if each == name:
+                    raise NotUnderstood(f"the function {name!r} calls itself")
+                if each not in seen:
+                    seen.add(each)
+                    waiting.extend(self.calls.get(each, ()))
+
+    # --- places
+
+    @contextmanager
+    def _in(
+        self,
+        label: str = "",
+        stdin: Stdin | None = None,
+        text: Word | None = None,
+        *,
+        is_feeding: bool = False,
+    ) -> Iterator[None]:
+        """Inside of something; where its input comes from, if it has one of its own."""
+        before, values, self.depth = self.here, self.expander.values, self.depth + 1
+        if self.depth > _MAX_DEPTH:
+            raise NotUnderstood("it is nested too deeply")
+        place = (*before.place, label) if label else before.place
+        source = (before.stdin, before.stdin_text) if stdin is None else (stdin, text)
+        self.here = _Here(place, *source, is_feeding=is_feeding or before.is_feeding)
+        try:
+            yield
+        finally:
+            self.here, self.depth = before, self.depth - 1
+            if label:  # what is set where it may not run is not known behind it
+                self.expander.values = values
+
+    def _substituted(self, statements: Sequence[Node], label: str) -> None:
+        before = self.directories
+        with self._in(label, "given", is_feeding=True):
+            self._statements(statements)
+        self.directories = before  # a subshell's own
+        self._moved()
+
+    def _moved(self) -> None:
+        """Where `$PWD` leads."""
+        is_one = len(self.directories) == 1 and UNKNOWN not in self.directories[0]
+        self.expander.directory = self.directories[0] if is_one else None
+
+    # --- statements
+
+    def _statements(self, statements: Sequence[Node]) -> None:
+        for each in statements:
+            self._statement(each)
+
+    def _statement(self, statement: Node) -> None:
+        files, stdin, text = self._redirections(statement.get("Redirs", ()))
+        command = statement.get("Cmd")
+        with self._in("", stdin, text):
+            if command is None or command["Type"] == "CallExpr":
+                self._call(command or {}, files)
+                return
+            if files:
+                self._add(Command((), files=files))
+            self._compound(command)
+
+    def _compound(self, command: Node) -> None:
+        match command["Type"]:
+            case "BinaryCmd":
+                self._binary(command)
+            case "Block":
+                self._statements(command.get("Stmts", ()))
+            case "Subshell":
+                self._substituted_here(command.get("Stmts", ()), "( )")
+            case "IfClause":
+                self._if(command)
+            case "WhileClause":
+                self._statements(command["Cond"])
+                with self._in("while"):
+                    self._statements(command["Do"])
+            case "ForClause":
+                self._for(command)
+            case "CaseClause":
+                self._case(command)
+            case "FuncDecl":
+                self._function(command)
+            case "TimeClause" | "CoprocClause":
+                if "Stmt" in command:
+                    with self._in("", "pipe" if command["Type"] == "CoprocClause" else None):
+                        self._statement(command["Stmt"])
+            case _:
+                self._evaluated(command)
+
+    def _evaluated(self, command: Node) -> None:
+        """What runs no program by itself."""
+        match command["Type"]:
+            case "DeclClause":
+                self._declaration(command)
+            case "ArithmCmd":
+                self.expander.arithmetic(command["X"])
+            case "LetClause":
+                for each in command["Exprs"]:
+                    self.expander.arithmetic(each)
+            case "TestClause":
+                self._test(command["X"])
+            case other:
+                raise NotUnderstood(f"it holds {other}, which is not known here")
+
+    def _substituted_here(self, statements: Sequence[Node], label: str) -> None:
+        before = self.directories
+        with self._in(label):
+            self._statements(statements)
+        self.directories = before
+        self._moved()
+
+    def _binary(self, command: Node, *, is_inner: bool = False) -> None:
+        operator, values = command["Op"], self.expander.values
+        if operator in {"|", "|&"}:
+            before = self.directories
+            with self._in("|", is_feeding=True):
+                self._statement(command["X"])
+            with self._in("|", "pipe"):
+                self._statement(command["Y"])
+            self.directories = before
+            self._moved()
+            return
+        first = command["X"].get("Cmd", {})
+        if operator == "&&" and first.get("Op") == "&&" and "Redirs" not in command["X"]:
+            self._binary(first, is_inner=True)  # what it has set is set for what follows
+        else:
+            self._statement(command["X"])
+            values = self.expander.values
+        self._statement(command["Y"])
+        if not is_inner:
+            self.expander.values = values
+
+    def _if(self, clause: Node) -> None:
+        self._statements(clause.get("Cond", ()))
+        with self._in("if"):
+            self._statements(clause.get("Then", ()))
+        if "Else" in clause:
+            self._if(clause["Else"])
+
+    def _case(self, clause: Node) -> None:
+        self.expander.word(clause["Word"])
+        with self._in("case"):
+            for item in clause.get("Items", ()):
+                for pattern in item["Patterns"]:
+                    self.expander.word(pattern)
+                self._statements(item.get("Stmts", ()))
+
+    def _function(self, command: Node) -> None:
+        name = command["Name"]["Value"]
+        before, self.function = self.function, name
+        self.calls.setdefault(name, set())
+        with self._in(f"{name}()", "pipe"):  # whatever it is called with
+            self._statement(command["Body"])
+        self.function = before
+
+    def _for(self, clause: Node) -> None:
+        loop, body = clause["Loop"], clause["Do"]
+        if "Name" not in loop:
+            for part in ("Init", "Cond", "Post"):
+                self.expander.arithmetic(loop.get(part))
+            items: list[Word] = []
+        else:
+            items = [word for node in loop.get("Items", ()) for word in self.expander.words(node)]
+        name = loop.get("Name", {}).get("Value", "")
+        is_known = bool(items) and len(items) <= _MAX_ITEMS and self.names.is_single(name)
+        is_known = is_known and not any(item.is_split for item in items)
+        for item in items if is_known else (None,):
+            with self._in("for"), self._value(name, item):
+                self._statements(body)
+
+    @contextmanager
+    def _value(self, name: str, word: Word | None) -> Iterator[None]:
+        before = self.expander.values
+        if word is not None:
+            self.expander.values = {**before, name: word}
+        try:
+            yield
+        finally:
+            self.expander.values = before
+
+    # --- commands
+
+    def _add(self, command: Command) -> None:
+        if len(self.commands) >= MAX_COMMANDS:
+            raise NotUnderstood(f"it holds more than {MAX_COMMANDS} commands")
+        here = self.here
+        self.commands.append(
+            replace(
+                command,
+                place=here.place,
+                directories=self.directories,
+                stdin=here.stdin,
+                stdin_text=here.stdin_text,
+                is_feeding=here.is_feeding,
+            )
+        )
+
+    def _call(self, call: Node, files: tuple[File, ...]) -> None:
+        nodes = call.get("Args", ())
+        words = tuple(word for node in nodes for word in self.expander.words(node))
+        if nodes and not words:
+            raise NotUnderstood("its program is an empty list of words")
+        assignments = self._assignments(call.get("Assigns", ()), is_lasting=not words)
+        is_function = bool(words) and words[0].is_literal and words[0].text in self.names.functions
+        if is_function:
+            self.calls.setdefault(self.function, set()).add(words[0].text)
+        self._add(Command(words, assignments, files, is_function=is_function))
+        if words and words[0].text in {"cd", "pushd", "popd"}:
+            self._change_directory(words)
+
+    def _assignments(self, nodes: Sequence[Node], *, is_lasting: bool) -> tuple[Assignment, ...]:
+        found = []
+        for node in nodes:
+            if "Index" in node:
+                self.expander.index(node["Index"])
+            for element in node.get("Array", {}).get("Elems", ()):
+                if "Index" in element:
+                    self.expander.index(element["Index"])
+                if "Value" in element:
+                    self.expander.words(element["Value"])
+            value = self.expander.word(node["Value"]) if "Value" in node else Word("")
+            is_whole = not ("Array" in node or "Index" in node or node.get("Append"))
+            name = node["Name"]["Value"]
+            found.append(Assignment(name, value if is_whole else Word(UNKNOWN)))
+            if is_lasting and is_whole and self.names.is_single(name) and not value.has_glob:
+                self.expander.values = {**self.expander.values, name: value}
+        return tuple(found)
+
+    def _declaration(self, clause: Node) -> None:
+        """`declare`, `export` and their kin: words, and assignments among them."""
+        words = [Word(clause["Variant"]["Value"])]
+        assignments: list[Assignment] = []
+        for node in clause.get("Args", ()):
+            if "Name" in node:
+                assignments.extend(self._assignments([node], is_lasting=True))
+            elif "Value" in node:
+                words.extend(self.expander.words(node["Value"]))
+        for word in words[1:]:
+            if word.text.startswith(("-", "+", UNKNOWN)) and set(word.text) & set(f"nif{UNKNOWN}"):
+                raise NotUnderstood(f"{words[0].text} {word.text} makes a variable stand for more")
+        self._add(Command(tuple(words), tuple(assignments)))
+
+    def _change_directory(self, words: Sequence[Word]) -> None:
+        targets = [word for word in words[1:] if word.text == "-" or not word.text.startswith("-")]
+        if words[0].text == "popd" or (targets and targets[0].text == "-"):
+            return  # one of those where it was before
+        target = targets[0] if targets else Word(self.home)
+        text = target.text if target.is_literal else UNKNOWN
+        found = dict.fromkeys(self.directories)
+        for each in self.directories:
+            found[posixpath.normpath(posixpath.join(each, text))] = None
+        self.directories = tuple(found)
+        if len(found) > _MAX_DIRECTORIES:
+            self.directories = (UNKNOWN,)
+        self._moved()
+
+    def _test(self, node: Node) -> None:
+        match node["Type"]:
+            case "BinaryTest" if node["Op"] in _ARITHMETIC_TESTS:
+                self.expander.arithmetic(node["X"])
+                self.expander.arithmetic(node["Y"])
+            case "BinaryTest":
+                self._test(node["X"])
+                self._test(node["Y"])
+            case "UnaryTest" if node["Op"] == "-v":
+                text = plain_text(node["X"])
+                if text is None or not is_name(text):
+                    raise NotUnderstood("[[ -v ]] evaluates the index of what it asks for")
+            case "UnaryTest" | "ParenTest":
+                self._test(node["X"])
+            case "Word":
+                self.expander.word(node)
+            case other:
+                raise NotUnderstood(f"it holds {other}, which is not known here")
+
+    # --- redirections
+
+    def _redirections(
+        self, nodes: Sequence[Node]
+    ) -> tuple[tuple[File, ...], Stdin | None, Word | None]:
+        files: list[File] = []
+        stdin: Stdin | None = None
+        text: Word | None = None
+        for node in nodes:
+            number, operator = node.get("N", {}).get("Value", ""), node["Op"]
+            is_input = operator.startswith("<") and number in ("", "0")
+            if operator in {"<<", "<<-"}:
+                is_quoted = any(part["Type"] != "Lit" for part in node["Word"]["Parts"])
+                is_quoted = is_quoted or "\\" in node["Word"]["Parts"][0].get("Value", "")
+                word = self.expander.here_document(node.get("Hdoc", {}), is_quoted=is_quoted)
+            else:
+                word = self.expander.word(node["Word"])
+                files.extend(() if operator == "<<<" else _opened_files(operator, word))
+            if is_input:
+                stdin, text = ("text", word) if operator.startswith("<<") else ("file", None)
+        return tuple(files), stdin, text
+
+
+def _opened_files(operator: str, word: Word) -> tuple[File, ...]:
+    is_number = word.text.rstrip("-").isdigit() or word.text == "-"
+    if operator in {">&", "<&"} and is_number:
+        return ()
+    if word.text in _NOWHERE or is_descriptor(word.text):
+        return ()
+    if posixpath.normpath(word.text).lstrip("/").startswith(("dev/tcp/", "dev/udp/")):
+        raise NotUnderstood(f"bash would open a connection to {word.text[:60]}")
+    why = f"redirection {operator}"
+    is_read, is_write = operator in {"<", "<&", "<>"}, operator not in {"<", "<&"}
+    reads = (File("read", word, why),) if is_read else ()
+    return (*reads, File("write", word, why)) if is_write else reads

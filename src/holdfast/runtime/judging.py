@@ -1,0 +1,101 @@
+"""Step 4 of the path: an action becomes a call in the words of rules, and is judged by them.
+
+What agents ask for, through a hook or a protocol, is always judged by rules. A person who types a
+command or embeds Holdfast has allowed what they ask for by asking, unless they name a policy or the
+administrator has one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from holdfast.core.types import (
+    Action,
+    CallTool,
+    FileOperation,
+    Finding,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    ToolResult,
+    UseTool,
+)
+from holdfast.core.verdict import Decision, Verdict, strictest
+from holdfast.policy.calls import ToolCall
+from holdfast.policy.engine import Policy
+from holdfast.policy.subjects import only_itself
+from holdfast.runtime.policies import effective_policy, is_given
+
+_BY_A_PERSON = frozenset({"cli", "sdk"})
+_INSIDE = "/workspace"
+_WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
+
+
+@dataclass(frozen=True, slots=True)
+class RuledPolicy:
+    """Keeps `PolicyPort`; the files behind it are read again when they change."""
+
+    named: tuple[str, ...]
+    """Policy files that the configuration names."""
+    is_observing: bool
+    environ: Mapping[str, str]
+
+    def judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
+        """No match is DENY; findings of the guard can only make it stricter."""
+        if any(finding.severity == "high" for finding in findings):
+            return _ours(Verdict.DENY, "guard", "the guard found something severe")
+        if action.allow_domains:
+            reason = "this version has no way out of the sandbox, not even to allowed domains"
+            return _ours(Verdict.DENY, "no-egress", reason)
+        named = action.policy or self.named
+        if action.principal.interface in _BY_A_PERSON and not is_given(named):
+            reason = f"asked for explicitly by {action.principal.name}"
+            return _ours(Verdict.ALLOW, "explicit", reason)
+        cwd = action.want.cwd if isinstance(action.want, UseTool) else os.getcwd()
+        policy = effective_policy(named=named, cwd=cwd, environ=self.environ)
+        decision = _judged(policy, action)
+        if self.is_observing and decision.verdict is not Verdict.ALLOW:
+            return _observed(decision)
+        return decision
+
+
+def _judged(policy: Policy, action: Action) -> Decision:
+    match action.want:
+        case UseTool(tool, given, cwd):
+            return policy.check(ToolCall(tool, given, cwd, os.path.expanduser("~")))
+        case RunCommand(argv, cwd):
+            return policy.check_argv(argv, cwd=cwd, home=_INSIDE, links=only_itself)
+        case RunCode(language):
+            return policy.check(_inside("Code", language=language), links=only_itself)
+        case FileOperation() as operation:
+            tool = "Write" if operation.name in _WRITING else "Read"
+            paths = [operation.path, *([operation.target] if operation.target else [])]
+            found = [
+                policy.check(_inside(tool, file_path=path or "."), links=only_itself)
+                for path in paths
+            ]
+            return strictest(*found)
+        case CallTool(name, _, given):
+            return policy.check(ToolCall(name, given, _INSIDE, _INSIDE), links=only_itself)
+        case ProcessOperation():
+            return _ours(Verdict.ALLOW, "session", "it is about what was allowed to run")
+        case ToolResult():
+            return _ours(Verdict.DENY, "default", "a result is not asked for")
+
+
+def _inside(tool: str, **given: str) -> ToolCall:
+    return ToolCall(tool, given, _INSIDE, _INSIDE)
+
+
+def _observed(decision: Decision) -> Decision:
+    """Only looked at: it goes on, and the record says what would have become of it."""
+    would = "asked about" if decision.verdict is Verdict.ASK else "denied"
+    told = f" by {decision.rule} ({decision.source})" if decision.rule else ""
+    reason = f"would be {would}: {decision.reason}{told}"
+    return replace(decision, verdict=Verdict.ALLOW, rule="observe", reason=reason)
+
+
+def _ours(verdict: Verdict, rule: str, reason: str) -> Decision:
+    return Decision(verdict, rule, reason, "built-in")

@@ -1,0 +1,156 @@
+"""Which policy files count here, and the policy they make together (POL-7).
+
+   administrator   /etc/holdfast/policy.toml
+   user            policy.toml in the folder of the user's configuration
+   project         .holdfast/policy.toml, .claude/settings.json and .claude/settings.local.json, in
+                   the working directory or the nearest folder above it that has one
+   session         what was named for this call; the user's and the project's are then left aside
+
+A project's files come from whoever wrote the project. They can forbid; what they allow counts only
+where the administrator's, the user's or the session's rules allow it as well, or where a person has
+trusted that very content (`holdfast policy trust`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from holdfast.config.load import candidates
+from holdfast.core.verdict import Verdict
+from holdfast.policy.calls import ToolCall as Call
+from holdfast.policy.calls import from_json as read_call
+from holdfast.policy.calls import parse_call
+from holdfast.policy.engine import Policy
+from holdfast.policy.files import load_policy_file
+from holdfast.policy.rules import Layer, Rule
+from holdfast.runtime import policy_trusted
+
+__all__ = [
+    "Call",
+    "Policy",
+    "effective_policy",
+    "is_given",
+    "parse_call",
+    "places",
+    "project_files",
+    "read_call",
+    "set_aside",
+    "user_policy",
+]
+
+ADMINISTRATOR = "/etc/holdfast/policy.toml"
+_NAME = "policy.toml"
+PROJECT_FILES = (".holdfast/policy.toml", ".claude/settings.json", ".claude/settings.local.json")
+
+Stamp = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPlace:
+    """A file that counts."""
+
+    path: str
+    layer: Layer
+
+
+def places(
+    *, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]
+) -> tuple[PolicyPlace, ...]:
+    """Those that are there; what was named must be."""
+    found = [PolicyPlace(ADMINISTRATOR, Layer.ADMINISTRATOR)]
+    if named:
+        found += [PolicyPlace(os.path.join(cwd, each), Layer.SESSION) for each in named]
+    else:
+        found.append(PolicyPlace(user_policy(environ), Layer.USER))
+        found += [PolicyPlace(path, Layer.PROJECT) for path in project_files(cwd)]
+    return tuple(
+        each for each in found if each.layer is Layer.SESSION or os.path.lexists(each.path)
+    )
+
+
+def user_policy(environ: Mapping[str, str]) -> str:
+    """Where the user's own would lie."""
+    return os.path.join(os.path.dirname(candidates(None, environ)[0]), _NAME)
+
+
+def project_files(cwd: str) -> Iterator[str]:
+    """Those of the project that a folder belongs to."""
+    folder = os.path.abspath(cwd)
+    home = os.path.expanduser("~")
+    while folder not in {"/", home}:
+        there = [os.path.join(folder, name) for name in PROJECT_FILES]
+        there = [path for path in there if os.path.lexists(path)]
+        if there:
+            yield from there
+            return
+        folder = os.path.dirname(folder)
+
+
+def effective_policy(*, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]) -> Policy:
+    """Of all files that count; read again only when one of them has changed."""
+    return _effective(named, cwd, environ).policy
+
+
+def set_aside(
+    *, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The project's files whose allowing rules do not count, since nobody has trusted them."""
+    return _effective(named, cwd, environ).aside
+
+
+def _effective(named: Sequence[str], cwd: str, environ: Mapping[str, str]) -> _Loaded:
+    found = places(named=named, cwd=cwd, environ=environ)
+    is_project = any(each.layer is Layer.PROJECT for each in found)
+    trust = policy_trusted.stamp(environ) if is_project else None
+    return _loaded(found, _stamp(found), os.path.expanduser("~"), trust)
+
+
+def is_given(named: Sequence[str]) -> bool:
+    """Whether rules judge what a person asks for as well: they said so, or the administrator."""
+    return bool(named) or os.path.lexists(ADMINISTRATOR)
+
+
+def _stamp(found: Sequence[PolicyPlace]) -> Stamp:
+    stamps = []
+    for each in found:
+        try:
+            status = os.stat(each.path)
+        except OSError:  # told when it is read
+            stamps.append((each.path, 0, 0, 0))
+        else:
+            stamps.append((each.path, status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(stamps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    policy: Policy
+    aside: tuple[str, ...]
+
+
+@lru_cache(maxsize=32)
+def _loaded(
+    found: tuple[PolicyPlace, ...], _: Stamp, home: str, trust: policy_trusted.Stamp | None
+) -> _Loaded:
+    files = [(each.path, load_policy_file(each.path, each.layer, home=home)) for each in found]
+    is_allowed_above = any(
+        rule.verdict is Verdict.ALLOW and rule.layer is not Layer.PROJECT
+        for _, file in files
+        for rule in file.rules
+    )
+    trusted = frozenset() if trust is None else policy_trusted.read_trusted(trust)
+    rules: list[Rule] = []
+    aside = []
+    for path, file in files:
+        # The digest is of the text that was parsed: nothing can be put in between.
+        is_trusted = (os.path.realpath(path), file.sha256) in trusted
+        if file.layer is not Layer.PROJECT or is_trusted or is_allowed_above:
+            rules += file.rules
+            continue
+        kept = [rule for rule in file.rules if rule.verdict is not Verdict.ALLOW]
+        aside += [file.file] if len(kept) < len(file.rules) else []
+        rules += kept
+    return _Loaded(Policy.of(rules), tuple(aside))

@@ -1,0 +1,84 @@
+"""Parts of Holdfast with a policy of the tests' own, which says what a command asks it to say.
+
+`python hook_double.py supervisor` serves; `python hook_double.py hook …` answers without one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.core.types import Action, Finding, RunResult, UseTool
+from holdfast.core.verdict import Decision, Verdict
+from holdfast.interfaces.hooks import alone, quick
+from holdfast.interfaces.supervisor import __main__ as supervisor
+from holdfast.interfaces.supervisor import houses
+from holdfast.runtime import wiring
+
+_VERDICTS = {"deny": Verdict.DENY, "ask": Verdict.ASK, "allow": Verdict.ALLOW}
+
+
+class Scripted:
+    """`#deny`, `#ask` and `#allow` in a command are obeyed; without one of them it is denied."""
+
+    def judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
+        if not isinstance(action.want, UseTool):
+            return Decision(Verdict.ALLOW, "double", "not an agent's tool", "test")
+        text = str(action.want.input)
+        if "#slow" in text:
+            time.sleep(30)
+        if "#bug" in text:
+            raise RuntimeError("a bug")
+        found = [verdict for word, verdict in _VERDICTS.items() if f"#{word}" in text]
+        return Decision(max(found, default=Verdict.DENY), "double", "the test says so", "test")
+
+
+class Redacting:
+    """Takes `SECRET` out of what comes back, and finds `VIRUS` severe."""
+
+    def screen(self, action: Action) -> Sequence[Finding]:
+        return ()
+
+    def clean(self, action: Action, result: RunResult) -> RunResult:
+        findings = [Finding("virus", "high", "a virus")] if "VIRUS" in str(result.value) else []
+        return replace(result, value=_redacted(result.value), findings=tuple(findings))
+
+
+def _redacted(value: Any) -> Any:
+    match value:
+        case str():
+            return value.replace("SECRET", "[redacted]")
+        case dict():
+            return {key: _redacted(item) for key, item in value.items()}
+        case list():
+            return [_redacted(item) for item in value]
+        case _:
+            return value
+
+
+def doubled(house: wiring.House) -> wiring.House:
+    """The same house with another judge and another guard in it."""
+    runtime = replace(house.runtime, policy=Scripted(), guard=Redacting())
+    return replace(house, runtime=runtime)
+
+
+def open_doubled(*words: Any, **options: Any) -> wiring.House:
+    return doubled(_open_house(*words, **options))
+
+
+_open_house = wiring.open_house
+
+
+def main() -> int:
+    if sys.argv[1] == "supervisor":
+        houses.open_house = open_doubled
+        return supervisor.main()
+    alone.open_house = open_doubled
+    return quick.answer(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""A question goes through all steps of the runtime; what becomes of it is what the agent is told."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from conftest import audit_records
+from holdfast.core.errors import AuditFailed, LayerMissing
+from holdfast.interfaces.hooks import answer
+from holdfast.interfaces.hooks.alone import answer_alone
+from holdfast.interfaces.hooks.answer import HookOptions, reply_to
+from holdfast.interfaces.hooks.protocol import Reply
+from holdfast.runtime.wiring import House, open_house
+from interfaces.hook_double import doubled
+
+
+@pytest.fixture
+def house(state_home: str) -> Iterator[House]:
+    found = doubled(open_house())
+    yield found
+    found.close()
+
+
+def said(house: House, question: dict[str, Any] | bytes, **options: Any) -> Reply:
+    @asynccontextmanager
+    async def houses(_: HookOptions) -> AsyncIterator[House]:
+        yield house
+
+    data = question if isinstance(question, bytes) else json.dumps(question).encode()
+    return anyio.run(reply_to, data, HookOptions(**options), houses)
+
+
+def asking(command: str = "ls #allow", **changes: Any) -> dict[str, Any]:
+    return {
+        "session_id": "abc",
+        "transcript_path": "/t",
+        "cwd": "/tmp",
+        "permission_mode": "default",
+        "hook_event_name": "PreToolUse",
+        "tool_name": "Bash",
+        "tool_input": {"command": command},
+        "tool_use_id": "toolu_1",
+        **changes,
+    }
+
+
+def telling(response: Any, **changes: Any) -> dict[str, Any]:
+    event = {"hook_event_name": "PostToolUse", "tool_response": response}
+    return {**asking(), **event, **changes}
+
+
+def permission(reply: Reply) -> dict[str, Any]:
+    assert (reply.exit_code, reply.stderr) == (0, b"")
+    return json.loads(reply.stdout)["hookSpecificOutput"]
+
+
+def with_hook(house: House, **changes: str) -> House:
+    hook = house.settings.hook.model_copy(update=changes)
+    return replace(house, settings=house.settings.model_copy(update={"hook": hook}))
+
+
+@pytest.mark.parametrize("verdict", ["allow", "deny", "ask"])
+def test_the_verdict_and_its_reason_are_told(house, verdict):
+    told = permission(said(house, asking(f"ls #{verdict}")))
+    assert told["permissionDecision"] == verdict
+    assert "the test says so" in told["permissionDecisionReason"]
+    assert "updatedInput" not in told
+
+
+@pytest.mark.requirement("POL-1")
+def test_what_no_rule_allows_is_denied(house):
+    assert permission(said(house, asking("ls")))["permissionDecision"] == "deny"
+
+
+@pytest.mark.requirement("AUD-1")
+def test_each_answer_is_on_record_with_what_was_asked(house):
+    for verdict in ("allow", "deny", "ask"):
+        said(house, asking(f"ls #{verdict}"))
+    records = [r for r in audit_records() if r["interface"] == "hook"]
+    assert [(r["kind"], r["body"]["tool"], r["body"]["call"]) for r in records] == [
+        ("intent", "Bash", "toolu_1"),
+        ("denial", "Bash", "toolu_1"),
+        ("intent", "Bash", "toolu_1"),
+    ]
+    assert json.loads(records[1]["body"]["arguments"]) == {"command": "ls #deny"}
+    assert records[2]["body"]["decision"]["verdict"] == "ask"
+    assert all(r["body"]["agent_session"] == "abc" for r in records)
+
+
+@pytest.mark.requirement("AUD-1")
+def test_what_cannot_be_recorded_is_denied(house, monkeypatch):
+    def fails(*_: object) -> str:
+        raise AuditFailed("the disk is full")
+
+    monkeypatch.setattr(type(house.audit), "write", fails)
+    for verdict in ("allow", "ask"):
+        told = permission(said(house, asking(f"ls #{verdict}")))
+        assert told["permissionDecision"] == "deny"
+        assert "the disk is full" in told["permissionDecisionReason"]
+    assert said(house, telling("x")).exit_code == 2
+
+
+@pytest.mark.requirement("POL-8")
+@pytest.mark.parametrize("mode", ["bypassPermissions", "dontAsk", "auto", "", "made-up"])
+def test_where_the_host_would_ask_nobody_a_question_is_a_denial(house, mode):
+    told = permission(said(house, asking("ls #ask", permission_mode=mode)))
+    assert told["permissionDecision"] == "deny"
+    assert "nobody can be asked" in told["permissionDecisionReason"]
+
+
+def test_questions_can_be_switched_off(house):
+    told = permission(said(with_hook(house, questions="nobody"), asking("ls #ask")))
+    assert told["permissionDecision"] == "deny"
+
+
+BOUNDS = {
+    "surrogate": asking(tool_input={"command": "ls \ud800 #allow"}),
+    "surrogate key": asking(tool_input={"\udcff": "#allow"}),
+    "deep": asking(tool_input={"a": json.loads("[" * 200 + '"#allow"' + "]" * 200)}),
+    "wide": asking(tool_input={"a": [0] * 250_000, "b": "#allow"}),
+    "relative": asking(cwd="tmp"),
+    "long directory": asking(cwd="/" + "a" * 5000),
+    "NUL directory": asking(cwd="/tmp\0"),
+    "empty tool": asking(tool_name=""),
+    "control in tool": asking(tool_name="Ba\x1bsh"),
+    "long tool": asking(tool_name="B" * 300),
+}
+
+
+@pytest.mark.requirement("POL-1")
+@pytest.mark.parametrize("name", BOUNDS)
+def test_what_is_out_of_bounds_is_denied_before_it_is_judged(house, name):
+    told = permission(said(house, BOUNDS[name]))
+    assert told["permissionDecision"] == "deny"
+    assert "[HF-" in told["permissionDecisionReason"]
+
+
+def test_other_events_are_not_judged(house):
+    assert said(house, {"hook_event_name": "Stop"}) == Reply(0, b"{}\n")
+    assert not [r for r in audit_records() if r["interface"] == "hook"]
+
+
+@pytest.mark.parametrize("way", ["option", "configuration"])
+def test_an_allowed_command_is_rewritten_to_run_inside(house, tmp_path, way):
+    options = {"run_inside": True} if way == "option" else {}
+    chosen = house if way == "option" else with_hook(house, commands="inside")
+    given = {"command": "ls 'a b' #allow", "description": "Look", "timeout": 9000}
+    question = asking(cwd=str(tmp_path), tool_input=given)
+    updated = permission(said(chosen, question, config="/etc/h.toml", **options))["updatedInput"]
+    words = shlex.split(updated["command"])
+    assert Path(words[0]).is_absolute()
+    assert words[1:] == [
+        "run", "--config", "/etc/h.toml", "--workspace", f"{tmp_path}:rw", "--cwd", "/workspace",
+        "--timeout", "9", "--", "bash", "-c", "ls 'a b' #allow",
+    ]  # fmt: skip
+    assert {k: v for k, v in updated.items() if k != "command"} == {
+        "description": "Look",
+        "timeout": 9000,
+    }
+
+
+def test_only_what_is_allowed_is_rewritten(house):
+    for verdict in ("deny", "ask"):
+        told = permission(said(house, asking(f"ls #{verdict}"), run_inside=True))
+        assert told["permissionDecision"] == verdict
+        assert "updatedInput" not in told
+    read = asking(tool_name="Read", tool_input={"file_path": "/a #allow"})
+    assert "updatedInput" not in permission(said(house, read, run_inside=True))
+
+
+@pytest.mark.requirement("ISO-4")
+def test_where_no_sandbox_can_be_had_nothing_is_allowed_to_run_outside_instead(house, monkeypatch):
+    def missing(_: House) -> None:
+        raise LayerMissing("bubblewrap is not installed", mend="Install it.")
+
+    monkeypatch.setattr(answer, "check_walls", missing)
+    told = permission(said(house, asking(), run_inside=True))
+    assert told["permissionDecision"] == "deny"
+    assert "Install it." in told["permissionDecisionReason"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cwd": "/nowhere/at/all"},
+        {"tool_input": {"command": "", "x": "#allow"}},
+        {"tool_input": {"command": "#allow" + "x" * 200_000}},
+        {"tool_name": "PowerShell"},
+        {"tool_name": "Monitor"},
+    ],
+)
+def test_what_cannot_be_rewritten_is_denied(house, changes):
+    told = permission(said(house, asking(**changes), run_inside=True))
+    assert told["permissionDecision"] == "deny"
+
+
+def test_allowing_a_command_does_not_switch_the_hosts_own_sandbox_off(house):
+    given = {"command": "ls #allow", "dangerouslyDisableSandbox": True}
+    told = permission(said(house, asking(tool_input=given)))
+    assert told["updatedInput"] == {"command": "ls #allow"}
+
+
+def test_a_result_without_findings_passes_and_is_on_record(house):
+    assert said(house, telling({"stdout": "hello"})) == Reply(0, b"{}\n")
+    (record,) = [r for r in audit_records() if r["interface"] == "hook"]
+    assert record["kind"] == "outcome"
+    assert record["body"]["call"] == "toolu_1"
+    assert "hello" not in json.dumps(record)
+
+
+def test_a_secret_in_a_result_is_redacted_in_the_shape_it_had(house):
+    reply = said(house, telling({"stdout": "a SECRET", "interrupted": False, "n": [1, "SECRET"]}))
+    assert permission(reply)["updatedToolOutput"] == {
+        "stdout": "a [redacted]",
+        "interrupted": False,
+        "n": [1, "[redacted]"],
+    }
+    (record,) = [r for r in audit_records() if r["interface"] == "hook"]
+    assert record["body"]["cleaned"] is True
+
+
+def test_something_severe_in_a_result_blocks(house):
+    told = json.loads(said(house, telling("VIRUS")).stdout)
+    assert told["decision"] == "block"
+    assert "a virus" in told["reason"]
+
+
+@pytest.mark.parametrize("response", [None, 1.5, True, [], {}, "\ud800 text", "x" * 1_000_000])
+def test_any_json_can_be_a_result(house, response):
+    assert said(house, telling(response)) == Reply(0, b"{}\n")
+
+
+def test_a_result_that_is_too_deep_is_refused_not_passed(house):
+    deep = json.loads("[" * 90 + "]" * 90)
+    assert said(house, telling(deep)).exit_code == 2
+
+
+def test_rules_that_cannot_be_enforced_are_not_ignored(house):
+    """Through the real way to a house: a policy file that is not there denies."""
+    told = {
+        "config": None,
+        "profile": None,
+        "policy": "/nowhere.toml",
+        "run_inside": False,
+        "project": None,
+    }
+    code, out, _err = answer_alone(told, json.dumps(asking()).encode(), starts_supervisor=False)
+    assert code == 0
+    assert json.loads(out)["hookSpecificOutput"]["permissionDecision"] == "deny"

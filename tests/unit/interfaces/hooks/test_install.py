@@ -1,0 +1,172 @@
+"""The settings file itself: backups, links, other writers, byte-exact return."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import HoldfastError
+from holdfast.interfaces.hooks import install as work
+from holdfast.interfaces.hooks.install import install, state_of, uninstall
+
+COMMAND = "/bin/true/holdfast hook"
+ORIGINAL = b'{\n\t"model":   "opus",\n\t"n": 1e5 , "hooks": { "Stop": [] }\n}'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / ".claude").mkdir()
+    return tmp_path / ".claude" / "settings.json"
+
+
+def put_in(file: Path, **options: bool):
+    return install(str(file), COMMAND, is_dry=False, **options)
+
+
+def test_an_untouched_file_comes_back_byte_for_byte(file):
+    file.write_bytes(ORIGINAL)
+    file.chmod(0o640)
+    change = put_in(file)
+    assert change.backup == f"{file}.holdfast-backup"
+    assert Path(change.backup).read_bytes() == ORIGINAL
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert uninstall(str(file), is_dry=False).is_changed
+    assert file.read_bytes() == ORIGINAL
+    assert os.listdir(file.parent) == ["settings.json"]
+
+
+def test_a_file_that_we_made_goes_again(tmp_path):
+    file = tmp_path / ".claude" / "settings.json"
+    put_in(file)
+    assert json.loads(file.read_bytes())["hooks"]
+    uninstall(str(file), is_dry=False)
+    assert not file.exists()
+
+
+def test_installing_twice_changes_nothing(file):
+    file.write_bytes(ORIGINAL)
+    put_in(file)
+    first = (file.read_bytes(), file.stat().st_ino)
+    assert not put_in(file).is_changed
+    assert (file.read_bytes(), file.stat().st_ino) == first
+
+
+def test_what_others_added_meanwhile_stays(file):
+    file.write_bytes(ORIGINAL)
+    put_in(file)
+    settings = json.loads(file.read_bytes())
+    settings["hooks"]["PreToolUse"].append({"hooks": [{"type": "command", "command": "lint"}]})
+    file.write_text(json.dumps(settings))
+    uninstall(str(file), is_dry=False)
+    told = json.loads(file.read_bytes())
+    assert told["hooks"] == {
+        "Stop": [],
+        "PreToolUse": [{"hooks": [{"type": "command", "command": "lint"}]}],
+    }
+    assert Path(f"{file}.holdfast-backup").read_bytes() == ORIGINAL
+
+
+def test_a_backup_that_holds_something_else_is_never_written_over(file):
+    file.write_bytes(ORIGINAL)
+    Path(f"{file}.holdfast-backup").write_bytes(b"precious")
+    change = put_in(file)
+    assert change.backup == f"{file}.holdfast-backup.1"
+    assert Path(f"{file}.holdfast-backup").read_bytes() == b"precious"
+    uninstall(str(file), is_dry=False)
+    assert file.read_bytes() == ORIGINAL
+    assert Path(f"{file}.holdfast-backup").read_bytes() == b"precious"
+
+
+def test_a_dry_run_touches_nothing(tmp_path, file):
+    file.write_bytes(ORIGINAL)
+    change = install(str(file), COMMAND, is_dry=True)
+    assert change.is_changed
+    assert b"holdfast hook" in (change.text or b"")
+    assert os.listdir(file.parent) == ["settings.json"]
+    assert file.read_bytes() == ORIGINAL
+    install(str(tmp_path / "none" / "settings.json"), COMMAND, is_dry=True)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"hooks": 5}', b"\xff"])
+def test_a_file_that_is_not_understood_is_left_alone(file, data):
+    file.write_bytes(data)
+    for attempt in (lambda: put_in(file), lambda: uninstall(str(file), is_dry=False)):
+        with pytest.raises(HoldfastError, match="nothing was changed"):
+            attempt()
+    assert file.read_bytes() == data
+    assert os.listdir(file.parent) == ["settings.json"]
+
+
+@pytest.mark.requirement("FS-1")
+def test_a_link_that_a_repository_brought_is_not_followed(tmp_path, file):
+    precious = tmp_path / "precious.json"
+    precious.write_text("{}")
+    file.symlink_to(precious)
+    with pytest.raises(HoldfastError, match="link"):
+        put_in(file)
+    assert (file.is_symlink(), precious.read_text()) == (True, "{}")
+
+
+@pytest.mark.requirement("FS-1")
+def test_a_folder_that_is_a_link_is_not_followed(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / ".claude").symlink_to(elsewhere)
+    with pytest.raises(HoldfastError, match="link"):
+        put_in(tmp_path / ".claude" / "settings.json")
+    assert not os.listdir(elsewhere)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory"])
+def test_what_is_no_file_is_refused_at_once(file, kind):
+    os.mkfifo(file) if kind == "fifo" else file.mkdir()
+    with pytest.raises(HoldfastError):
+        put_in(file)
+
+
+def test_a_file_that_changes_meanwhile_is_not_written_over(file, monkeypatch):
+    file.write_bytes(ORIGINAL)
+    write = work._write_new
+
+    def slow(name: str, data: bytes, folder: int, *, mode: int) -> None:
+        write(name, data, folder, mode=mode)
+        file.write_bytes(b'{"newer": 1}')
+
+    monkeypatch.setattr(work, "_write_new", slow)
+    with pytest.raises(HoldfastError, match="somebody else"):
+        put_in(file)
+    assert file.read_bytes() == b'{"newer": 1}'
+    assert not [name for name in os.listdir(file.parent) if name.startswith(".settings")]
+
+
+def test_uninstalling_what_is_not_there_changes_nothing(file):
+    assert not uninstall(str(file), is_dry=False).is_changed
+    file.write_bytes(ORIGINAL)
+    assert not uninstall(str(file), is_dry=False).is_changed
+    assert file.read_bytes() == ORIGINAL
+
+
+def test_the_state_names_what_would_let_a_tool_through(file, tmp_path):
+    assert state_of(str(file)) is None
+    program = tmp_path / "holdfast"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    install(str(file), f"{program} hook --run-inside", is_dry=False)
+    good = state_of(str(file))
+    assert good is not None
+    assert (good.is_installed, good.is_inside, good.problems) == (True, True, ())
+    settings = json.loads(file.read_bytes())
+    hook = settings["hooks"]["PreToolUse"][0]
+    hook["matcher"] = "Bash"
+    del hook["hooks"][0]["onFailure"]
+    del settings["hooks"]["PostToolUse"]
+    settings["disableAllHooks"] = True
+    file.write_text(json.dumps(settings))
+    program.unlink()
+    bad = state_of(str(file))
+    assert bad is not None
+    assert len(bad.problems) == 5

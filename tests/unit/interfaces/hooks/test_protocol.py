@@ -1,0 +1,185 @@
+"""What is read as a question, and what is refused (POL-1: what is not understood is denied)."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.types import Finding
+from holdfast.interfaces.hooks import protocol
+from holdfast.interfaces.hooks.protocol import Asking, Malformed, Passing, Reply, Reporting
+
+ASKED = {
+    "session_id": "abc",
+    "transcript_path": "/home/me/.claude/x.jsonl",
+    "cwd": "/work",
+    "permission_mode": "default",
+    "hook_event_name": "PreToolUse",
+    "tool_name": "Bash",
+    "tool_input": {"command": "ls", "description": "Look"},
+    "tool_use_id": "toolu_1",
+}
+TOLD = {**ASKED, "hook_event_name": "PostToolUse", "tool_response": {"stdout": "a"}}
+
+
+def raw(**changes: object) -> bytes:
+    return json.dumps({**ASKED, **changes}).encode()
+
+
+def test_a_question_before_a_tool_is_read_whole():
+    assert protocol.parse(raw()) == Asking(
+        "Bash", {"command": "ls", "description": "Look"}, "/work", "abc", "toolu_1", "default"
+    )
+
+
+def test_a_report_after_a_tool_is_read_whole():
+    told = protocol.parse(json.dumps(TOLD).encode())
+    assert told == Reporting("Bash", {"stdout": "a"}, "abc", "toolu_1")
+
+
+@pytest.mark.parametrize("event", sorted(protocol.OTHER_EVENTS))
+def test_events_that_need_no_judgement_pass(event):
+    question = json.dumps({"hook_event_name": event}).encode()
+    assert protocol.parse(question) == Passing(event)
+    assert protocol.passed() == Reply(0, b"{}\n")
+
+
+BAD = {
+    "empty": b"",
+    "blank": b" \n",
+    "no JSON": b"{",
+    "two": raw() + raw(),
+    "not UTF-8": b'{"a": "\xff"}',
+    "UTF-16": raw().decode().encode("utf-16"),
+    "binary": bytes(range(256)),
+    "a list": b"[]",
+    "a number": b"1",
+    "null": b"null",
+    "NaN": raw().replace(b'"ls"', b"NaN"),
+    "Infinity": raw().replace(b'"ls"', b"-Infinity"),
+    "deep": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+    "deep list": b"[" * 100_000,
+    "twice": raw().replace(b'"cwd"', b'"tool_name": "Read", "cwd"'),
+    "twice inside": raw().replace(b'"command": "ls"', b'"command": "ls", "command": "rm"'),
+    "huge number": raw().replace(b'"ls"', b"9" * 10_000),
+    "no event": json.dumps({k: v for k, v in ASKED.items() if k != "hook_event_name"}).encode(),
+    "unknown event": raw(hook_event_name="PreToolUSE"),
+    "an event for which {} is an answer": raw(hook_event_name="WorktreeCreate"),
+    "event of another type": raw(hook_event_name=["PreToolUse"]),
+    "too large": raw(tool_input={"command": "x" * protocol.MOST_BYTES}),
+}
+
+
+@pytest.mark.requirement("POL-1")
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_read_is_malformed(name):
+    with pytest.raises(Malformed) as caught:
+        protocol.parse(BAD[name])
+    assert caught.value.event == ""
+    reply = protocol.refusal(caught.value.event, str(caught.value))
+    assert (reply.exit_code, reply.stdout) == (2, b"")
+    assert reply.stderr.startswith(b"holdfast: ")
+
+
+WRONG = {
+    "tool_name": [None, 1, ["Bash"], {}],
+    "tool_input": [None, "ls", ["ls"], 5, True],
+    "cwd": [None, 5],
+    "session_id": [None, 5],
+    "tool_use_id": [5, None],
+    "permission_mode": [5, None, []],
+}
+
+
+@pytest.mark.requirement("POL-1")
+@pytest.mark.parametrize(("key", "value"), [(k, v) for k, values in WRONG.items() for v in values])
+def test_a_field_of_another_type_is_denied_in_both_ways(key, value):
+    with pytest.raises(Malformed) as caught:
+        protocol.parse(raw(**{key: value}))
+    reply = protocol.refusal(caught.value.event, str(caught.value))
+    answer = json.loads(reply.stdout)["hookSpecificOutput"]
+    assert (reply.exit_code, answer["permissionDecision"]) == (2, "deny")
+
+
+@pytest.mark.parametrize("key", ["tool_name", "tool_input", "cwd", "session_id"])
+def test_a_missing_field_is_denied(key):
+    question = json.dumps({k: v for k, v in ASKED.items() if k != key}).encode()
+    with pytest.raises(Malformed, match=key):
+        protocol.parse(question)
+
+
+def test_a_report_without_a_response_is_refused():
+    question = json.dumps({**ASKED, "hook_event_name": "PostToolUse"}).encode()
+    with pytest.raises(Malformed, match="tool_response"):
+        protocol.parse(question)
+
+
+def test_fields_that_older_hosts_do_not_send_may_be_missing():
+    question = {k: v for k, v in ASKED.items() if k not in {"tool_use_id", "permission_mode"}}
+    told = protocol.parse(json.dumps(question).encode())
+    assert isinstance(told, Asking)
+    assert (told.call, told.mode) == ("", "")
+
+
+def test_the_answer_has_exactly_the_form_of_the_protocol():
+    reply = protocol.permission("allow", "because", {"command": "ls"})
+    assert reply.exit_code == 0
+    assert json.loads(reply.stdout) == {
+        "hookSpecificOutput": {
+            "hookEventName": "PreToolUse",
+            "permissionDecision": "allow",
+            "permissionDecisionReason": "because",
+            "updatedInput": {"command": "ls"},
+        }
+    }
+    assert (
+        "updatedInput"
+        not in json.loads(protocol.permission("deny", "x").stdout)["hookSpecificOutput"]
+    )
+
+
+@pytest.mark.requirement("POL-8")
+def test_a_reason_cannot_steer_the_terminal_that_shows_it_nor_fill_it():
+    evil = "ok\x1b[2K\rallowed\u202e\n" + "x" * 100_000
+    told = json.loads(protocol.permission("ask", evil).stdout)["hookSpecificOutput"]
+    reason = told["permissionDecisionReason"]
+    assert not set(reason) & set("\x1b\r\n\u202e")
+    assert len(reason) < 2100
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_do_anything_but_parse_or_be_malformed(data):
+    with suppress(Malformed):
+        protocol.parse(data)
+
+
+@given(st.text(max_size=200))
+def test_an_answer_is_always_one_line_of_ascii_json(reason):
+    reply = protocol.permission("deny", reason)
+    assert reply.stdout.isascii()
+    assert reply.stdout.count(b"\n") == 1
+    json.loads(reply.stdout)
+
+
+def test_a_clean_result_needs_no_word():
+    assert protocol.received((), response={"a": 1}, is_changed=False) == protocol.passed()
+
+
+def test_a_redacted_result_takes_the_place_of_the_one_given():
+    reply = protocol.received((), response={"stdout": "[redacted]"}, is_changed=True)
+    told = json.loads(reply.stdout)
+    assert told["hookSpecificOutput"]["updatedToolOutput"] == {"stdout": "[redacted]"}
+    assert "decision" not in told
+
+
+def test_a_severe_finding_blocks_a_slight_one_is_told():
+    slight = protocol.received((Finding("pii", "low", "a name"),), response=1, is_changed=False)
+    severe = protocol.received((Finding("key", "high", "a key"),), response=1, is_changed=False)
+    assert "decision" not in json.loads(slight.stdout)
+    assert "a name" in json.loads(slight.stdout)["hookSpecificOutput"]["additionalContext"]
+    assert json.loads(severe.stdout)["decision"] == "block"
+    assert "a key" in json.loads(severe.stdout)["reason"]

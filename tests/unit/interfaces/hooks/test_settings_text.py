@@ -1,0 +1,169 @@
+"""settings.json with our hooks and without them; everything else stays."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.errors import BadInput
+from holdfast.interfaces.hooks.settings_text import (
+    EVENTS,
+    hook_entry,
+    is_ours,
+    merged,
+    ours,
+    without,
+)
+
+ENTRY = hook_entry("/opt/bin/holdfast hook", timeout_s=15)
+OTHER = {"type": "command", "command": "/usr/bin/lint --holdfast hook"}
+
+
+def text(value: object, **style: object) -> bytes:
+    return json.dumps(value, **style).encode()
+
+
+def test_into_nothing_both_hooks_are_written_and_block_on_failure():
+    told = json.loads(merged(b"", ENTRY))
+    assert told == {"hooks": {event: [{"matcher": "*", "hooks": [ENTRY]}] for event in EVENTS}}
+    assert ENTRY["onFailure"] == "block"
+
+
+FILES = {
+    "empty object": b"{}",
+    "two spaces": b'{\n  "a": 1,\n  "b": [1, 2]\n}\n',
+    "tabs": b'{\n\t"z": 1,\n\t"a": {\n\t\t"x": null\n\t}\n}\n',
+    "four": b'{\n    "a": 1\n}',
+    "CRLF": b'{\r\n  "a": 1\r\n}\r\n',
+    "one line": b'{"a": 1, "hooks": {}}',
+    "BOM": b'\xef\xbb\xbf{\n  "a": 1\n}\n',
+    "umlaut": '{\n  "a": "ü 漢"\n}\n'.encode(),
+    "escaped": b'{\n  "a": "\\u00fc"\n}\n',
+    "surrogate": b'{\n  "a": "\\ud800"\n}\n',
+    "others": json.dumps(
+        {
+            "permissions": {"allow": ["Bash(ls)"]},
+            "hooks": {
+                "PreToolUse": [{"matcher": "Bash", "hooks": [OTHER]}],
+                "Stop": [{"hooks": [OTHER]}],
+            },
+            "env": {"A": "1"},
+        },
+        indent=2,
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_written_in_the_style_of_the_file_and_comes_out_again(name):
+    before = FILES[name]
+    after = merged(before, ENTRY)
+    assert merged(after, ENTRY) == after
+    assert json.loads(without(after).decode("utf-8-sig")) == {
+        key: value
+        for key, value in json.loads(before.decode("utf-8-sig")).items()
+        if value or key != "hooks"
+    }
+    assert (b"\r\n" in after) == (b"\r\n" in before)
+    assert (b"\n\t" in after) == (b"\n\t" in before)
+    assert after.startswith(b"\xef\xbb\xbf") == before.startswith(b"\xef\xbb\xbf")
+    lines_before = {line for line in before.replace(b",", b"").splitlines() if b'"a"' in line}
+    if b"\n" in before:
+        assert lines_before <= set(after.replace(b",", b"").splitlines())
+
+
+def test_order_and_other_hooks_stay():
+    told = json.loads(merged(FILES["others"], ENTRY))
+    assert list(told) == ["permissions", "hooks", "env"]
+    assert told["hooks"]["PreToolUse"][0] == {"matcher": "Bash", "hooks": [OTHER]}
+    assert told["hooks"]["Stop"] == [{"hooks": [OTHER]}]
+
+
+def test_an_older_entry_of_ours_is_replaced_where_it_stands():
+    old = {"type": "command", "command": "/old/holdfast hook"}
+    group = {"matcher": "Bash", "hooks": [OTHER, old]}
+    before = text({"hooks": {"PreToolUse": [group, {"hooks": [OTHER]}]}})
+    told = json.loads(merged(before, ENTRY))["hooks"]["PreToolUse"]
+    assert told == [
+        {"matcher": "*", "hooks": [ENTRY]},
+        {"matcher": "Bash", "hooks": [OTHER]},
+        {"hooks": [OTHER]},
+    ]
+
+
+def test_only_our_own_is_taken_out_of_a_group_with_others():
+    before = text({"hooks": {"PreToolUse": [{"matcher": "*", "hooks": [ENTRY, OTHER]}]}})
+    assert json.loads(without(before)) == {
+        "hooks": {"PreToolUse": [{"matcher": "*", "hooks": [OTHER]}]}
+    }
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "holdfast",
+        "/bin/holdfast run",
+        "/bin/sh -c 'holdfast hook'",
+        "echo holdfast hook",
+        "'unclosed",
+        "",
+    ],
+)
+def test_a_hook_that_starts_something_else_is_not_ours(command):
+    assert not is_ours({"type": "command", "command": command})
+
+
+def test_ours_is_known_with_any_path_and_options():
+    assert is_ours({"type": "command", "command": "'/a b/holdfast' hook --run-inside"})
+    assert not is_ours({"type": "prompt", "command": "/bin/holdfast hook"})
+
+
+BAD = {
+    "no JSON": b"{",
+    "comments": b'{ // hi\n "a": 1}',
+    "trailing comma": b'{"a": 1,}',
+    "list": b"[]",
+    "not UTF-8": b'{"a": "\xff"}',
+    "twice": b'{"hooks": {}, "hooks": {}}',
+    "NaN": b'{"a": NaN}',
+    "deep": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+    "hooks list": b'{"hooks": []}',
+    "event object": b'{"hooks": {"PreToolUse": {}}}',
+    "group text": b'{"hooks": {"PreToolUse": ["x"]}}',
+    "group without": b'{"hooks": {"PostToolUse": [{"matcher": "x"}]}}',
+    "hook text": b'{"hooks": {"PostToolUse": [{"hooks": ["x"]}]}}',
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_settings_that_are_not_understood_are_not_written_over(name):
+    for work in (lambda data: merged(data, ENTRY), without, ours):
+        with pytest.raises(BadInput, match="nothing was changed"):
+            work(BAD[name])
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(
+    st.dictionaries(st.text(max_size=6).filter(lambda key: key != "hooks"), _json, max_size=5),
+    st.sampled_from([None, 1, 2, 4, "\t"]),
+)
+def test_whatever_else_is_in_the_file_survives_both_ways(value, indent):
+    before = json.dumps(value, indent=indent, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    try:
+        before.decode()
+    except UnicodeDecodeError:
+        return
+    after = merged(before, ENTRY)
+    assert {k: v for k, v in json.loads(after).items() if k != "hooks"} == value
+    assert json.loads(without(after)) == value

@@ -1,0 +1,42 @@
+"""How tests make a policy out of a few rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.verdict import Decision, Verdict
+from holdfast.policy.engine import Policy
+from holdfast.policy.parse import parse_rule
+from holdfast.policy.rules import Layer, Rule, Source
+
+CWD, HOME = "/w", "/home/ann"
+
+
+def rule(text: str, verdict: Verdict, layer: Layer = Layer.SESSION) -> Rule:
+    return parse_rule(text, verdict=verdict, source=Source("p.toml", 1, 1, CWD), layer=layer)
+
+
+def rules(
+    allow: Sequence[str] = (),
+    ask: Sequence[str] = (),
+    deny: Sequence[str] = (),
+    layer: Layer = Layer.SESSION,
+) -> list[Rule]:
+    return [
+        *(rule(text, Verdict.ALLOW, layer) for text in allow),
+        *(rule(text, Verdict.ASK, layer) for text in ask),
+        *(rule(text, Verdict.DENY, layer) for text in deny),
+    ]
+
+
+def policy(allow: Sequence[str] = (), ask: Sequence[str] = (), deny: Sequence[str] = ()) -> Policy:
+    return Policy(rules(allow, ask, deny))
+
+
+def bash(made: Policy, command: str) -> Decision:
+    call = {"tool": "Bash", "input": {"command": command}}
+    return made.check(call, cwd=CWD, home=HOME)
+
+
+def verdict(made: Policy, command: str) -> str:
+    return bash(made, command).verdict.word

@@ -1,0 +1,143 @@
+"""Calls from the command line and from other programs: understood, or refused with a mend."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.errors import BadInput
+from holdfast.policy.calls import CALL_MOST_CHARACTERS, ToolCall, from_json, parse_call
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "given"),
+    [
+        ("Bash(git push)", "Bash", {"command": "git push"}),
+        ("Bash(echo $(date))", "Bash", {"command": "echo $(date)"}),
+        ("Bash()", "Bash", {"command": ""}),
+        ("Bash(echo \n hi)", "Bash", {"command": "echo \n hi"}),
+        ("Read(a b)", "Read", {"file_path": "a b"}),
+        ("Write({x})", "Write", {"file_path": "{x}"}),
+        ("NotebookEdit(n.ipynb)", "NotebookEdit", {"notebook_path": "n.ipynb"}),
+        ("Glob(*.py)", "Glob", {"pattern": "*.py"}),
+        ("Grep(src)", "Grep", {"path": "src"}),
+        ("WebFetch(https://x.org/(a))", "WebFetch", {"url": "https://x.org/(a)"}),
+        ("WebSearch(cats)", "WebSearch", {"query": "cats"}),
+        ("Code(python)", "Code", {"language": "python"}),
+        ("mcp__git__push", "mcp__git__push", {}),
+        ("mcp__git__push()", "mcp__git__push", {}),
+        ('mcp__git__push({"force": true})', "mcp__git__push", {"force": True}),
+        ("Task", "Task", {}),
+    ],
+)
+def test_a_call_is_read_as_people_write_it(text: str, tool: str, given: object) -> None:
+    assert parse_call(text, cwd="/x", home="/h") == ToolCall(tool, given, "/x", "/h")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Bash",
+        "Bash(ls",
+        "Bash(ls) x",
+        "(ls)",
+        "Ba sh(ls)",
+        "Read",
+        "Read(a\0b)",
+        "Bash(a\0b)",
+        "Task(explore)",
+        "Task([1])",
+        'Task({"a": 1, "a": 2})',
+        'Task({"a": NaN})',
+        "Task(" + "[" * 100_000 + "])",
+        'Task({"a": ' + "[" * 50 + "]" * 50 + "})",
+        "Read(\ud800)",
+        "Bash(" + "x" * CALL_MOST_CHARACTERS + ")",
+        "x" * 300,
+    ],
+)
+def test_a_call_that_cannot_be_understood_is_refused(text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_call(text)
+    assert caught.value.mend
+    assert caught.value.message.isprintable()
+
+
+def test_both_spellings_of_programs_are_read() -> None:
+    ours = from_json({"tool": "Bash", "input": {"command": "ls"}})
+    theirs = from_json(
+        {"tool_name": "Bash", "tool_input": {"command": "ls"}, "session_id": "x", "cwd": "/evil"}
+    )
+    assert ours == theirs == ToolCall("Bash", {"command": "ls"})
+    assert from_json({"tool": "Task"}) == ToolCall("Task", {})
+
+
+def loop() -> dict[str, object]:
+    found: dict[str, object] = {}
+    found["x"] = found
+    return found
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        [],
+        "Bash(ls)",
+        {},
+        {"input": {}},
+        {"tool": ""},
+        {"tool": 5},
+        {"tool": ["Bash"]},
+        {"tool": "Bash\n"},
+        {"tool": "Bash", "input": []},
+        {"tool": "Bash", "input": "ls"},
+        {"tool": "Bash", "input": {"command": 5}},
+        {"tool": "Bash", "input": {"command": None}},
+        {"tool": "Bash", "input": {"command": ["ls"]}},
+        {"tool": "Bash", "tool_name": "Read", "input": {}},
+        {"tool": "Bash", "input": {"command": "ls"}, "tool_input": {"command": "rm"}},
+        {"tool": "Read", "input": {"file_path": "a\0"}},
+        {"tool": "Task", "input": {1: 2}},
+        {"tool": "Task", "input": {"a": float("inf")}},
+        {"tool": "Task", "input": {"a": object()}},
+        {"tool": "Task", "input": {"a": {"b": "\udfff"}}},
+        {"tool": "Task", "input": loop()},
+        {"tool": "Task", "input": {"a": [0] * 200_000}},
+    ],
+)
+def test_what_is_no_call_is_refused(found: object) -> None:
+    with pytest.raises(BadInput):
+        from_json(found)
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=10)),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(max_size=5), inner)),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["tool", "input", "tool_name", "tool_input", "x"]), JSON))
+def test_whatever_a_program_sends_it_is_a_call_or_refused(found: dict[str, object]) -> None:
+    try:
+        call = from_json(found)
+    except BadInput:
+        return
+    json.dumps(dict(call.input), allow_nan=False).encode()
+
+
+@given(st.text(max_size=60))
+def test_whatever_a_person_types_it_is_a_call_or_refused(text: str) -> None:
+    for each in (text, f"Bash({text})", f"Task({text})"):
+        try:
+            parse_call(each)
+        except BadInput as error:
+            message = error.message
+        else:
+            message = ""
+        assert message.isprintable()

@@ -1,0 +1,189 @@
+"""Each part of a command is judged by itself, and the strictest verdict is the whole's."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.verdict import Verdict
+from holdfast.policy.shell import parser
+from holdfast.policy.shell.reader import read_shell
+from unit.policy.policies import CWD, HOME, bash, policy, verdict
+
+ORDINARY = policy(
+    allow=[
+        *("Bash(git *)", "Bash(ls *)", "Bash(cat *)", "Bash(find *)", "Bash(grep *)", "Bash(wc *)"),
+        *("Bash(bash *)", "Bash(python *)", "Bash(echo *)", "Read(./**)", "Write(./**)"),
+    ],
+    ask=["Bash(git push *)"],
+    deny=["Read(.env)", "Bash(rm -rf *)"],
+)
+
+
+@pytest.mark.requirement("POL-1", "POL-2")
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("git status", "allow"),
+        ("git push", "ask"),
+        ("ls && git push", "ask"),
+        ("git push; curl x", "deny"),
+        ("ls; curl x", "deny"),
+        ("ls\ncurl x", "deny"),
+        ("ls $(curl x)", "deny"),
+        ("ls <(curl x)", "deny"),
+        ('echo "`curl x`"', "deny"),
+        ("cat a > b", "allow"),
+        ("cat a > /tmp/b", "deny"),
+        ("cat a > $X", "deny"),
+        ("cat a 2>/dev/null", "allow"),
+        ("cat < a", "allow"),
+        ("cat < .env", "deny"),
+        ("cat .env", "deny"),
+        ("cat ./x/../.env", "deny"),
+        ("cat .e*", "deny"),
+        ("cat *", "allow"),
+        ("cd src && ls", "allow"),
+        ("cd src", "deny"),
+        ("FOO=1 ls", "allow"),
+        ("FOO=1", "deny"),
+        ("PATH=x ls", "deny"),
+        ("export PATH=x; ls", "deny"),
+        ("$X", "deny"),
+        ("timeout 5 ls", "allow"),
+        ("timeout 5 curl x", "deny"),
+        ("env -u A ls", "allow"),
+        ("bash -c 'ls; cat x'", "allow"),
+        ("bash -c 'ls; curl x'", "deny"),
+        ('bash -c "ls $X"', "deny"),
+        ("bash <<'E'\nls\nE", "allow"),
+        ("bash <<'E'\ncurl x\nE", "deny"),
+        ("bash <<< 'curl x'", "deny"),
+        ("echo ls | bash", "deny"),
+        ("bash <(echo ls)", "deny"),
+        ("bash", "deny"),
+        ("find . -name x", "allow"),
+        ("find . -exec cat {} +", "allow"),
+        ("find . -exec rm {} +", "deny"),
+        ("find . -delete", "deny"),
+        ("git -c alias.x='!curl x' x", "deny"),
+        ("find . -name '*.py' | xargs grep foo", "allow"),
+        ("echo .env | xargs cat", "deny"),
+        ("find . -name .env | xargs cat", "deny"),
+        ("cat $(echo .env)", "deny"),
+        ('for f in $(git ls-files); do wc -l "$f"; done', "allow"),
+        ("f() { ls; }; f", "allow"),
+        ("f() { curl x; }; f", "deny"),
+        ("git() { curl x; }; git status", "deny"),
+        ("python -c 'print(1)'", "allow"),
+        ("python -c 'import os; os.system(\"curl x\")'", "deny"),
+        ("", "deny"),
+        ("ls 'unfinished", "deny"),
+    ],
+)
+def test_verdicts(command, expected):
+    assert (command, verdict(ORDINARY, command)) == (command, expected)
+
+
+@pytest.mark.requirement("POL-3")
+def test_arguments_that_run_code_need_a_rule_that_spells_them_out():
+    wide, meant = policy(["Bash(python *)"]), policy(["Bash(python -c *)"])
+    evil = "python -c 'import os; os.system(\"id\")'"
+    assert verdict(wide, evil) == "deny"
+    assert verdict(meant, evil) == "allow"
+    assert "spells out '-c'" in bash(wide, evil).reason
+
+
+@pytest.mark.requirement("POL-5")
+def test_a_decision_names_rule_place_and_reason_for_the_whole_and_each_part():
+    decision = bash(ORDINARY, "ls && cat .env > x")
+    assert (decision.verdict, decision.rule, decision.source) == (
+        Verdict.DENY,
+        "Read(.env)",
+        "p.toml:1",
+    )
+    assert [(part.subject, part.verdict.word, part.rule) for part in decision.parts] == [
+        ("ls", "allow", "Bash(ls *)"),
+        ("redirection > x", "allow", "Write(./**)"),
+        ("cat .env", "allow", "Bash(cat *)"),
+        ("cat .env", "deny", "Read(.env)"),
+    ]
+    assert all(part.reason for part in decision.parts)
+
+
+@pytest.mark.requirement("POL-4")
+def test_built_in_denials_hold_whatever_is_allowed():
+    everything = policy(["Bash", "Read", "Write"])
+    assert verdict(everything, "ls -la") == "allow"
+    for command in ("sudo ls", "rm -rf /", "rm -fr ~", "cat ~/.ssh/id_rsa", "echo x > ~/.bashrc"):
+        assert (command, verdict(everything, command)) == (command, "deny")
+
+
+def test_the_work_is_bounded():
+    assert verdict(ORDINARY, "ls;" * 200) == "allow"
+    assert verdict(ORDINARY, "ls;" * 5000) == "deny"
+    assert verdict(ORDINARY, "ls " + "x" * 10_000) == "allow"
+    nested = "ls"
+    for _ in range(12):
+        nested = f"bash -c {nested!r}" if "'" not in nested else f'bash -c "{nested}"'
+        nested = nested.replace('""', "")
+    assert verdict(ORDINARY, "timeout 1 " * 12 + "ls") == "deny"
+    assert verdict(ORDINARY, "timeout 1 " * 3 + "ls") == "allow"
+
+
+_PIECES = st.sampled_from(
+    ["ls", "git status", "cat a", "cat .env", "rm -rf x", "curl x", "git push", "echo hi > b"]
+)
+_JOINS = st.sampled_from([" && ", "; ", " | ", " || ", "\n", " & "])
+
+
+@st.composite
+def _texts(draw) -> str:
+    text = draw(_PIECES)
+    for _ in range(draw(st.integers(0, 3))):
+        text += draw(_JOINS) + draw(_PIECES)
+    return draw(st.sampled_from(["{}", "( {} )", "if true; then {}; fi", "{{ {}; }}"])).format(text)
+
+
+@pytest.mark.requirement("POL-1")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(_texts(), st.sampled_from(["Bash(git *)", "Bash(ls)", "Read(a)", "Write(**)", "Bash"]))
+def test_a_denial_that_is_added_never_loosens(text, added):
+    before = bash(policy(["Bash", "Write(./**)"], deny=["Read(.env)"]), text)
+    after = bash(policy(["Bash", "Write(./**)"], deny=["Read(.env)", added]), text)
+    assert after.verdict >= before.verdict
+
+
+@st.composite
+def _quoted(draw, text: str) -> str:
+    """The same words in another spelling."""
+    said = ""
+    for letter in text:
+        form = draw(st.sampled_from(["{}", "'{}'", '"{}"', "\\{}", "$'\\x{:02x}'", "{}''"]))
+        is_plain = letter in " \n"
+        said += letter if is_plain else form.format(ord(letter) if "02x" in form else letter)
+    return said
+
+
+@pytest.mark.requirement("POL-2")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(_quoted("rm -rf x"))
+def test_no_quoting_of_a_denied_command_is_allowed(text):
+    assert verdict(policy(["Bash"], deny=["Bash(rm -rf *)"]), text) == "deny"
+
+
+@pytest.mark.requirement("POL-2")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(_texts())
+def test_a_text_that_is_printed_anew_reads_the_same(text):
+    printed = subprocess.run(
+        [parser._program(), "-ln=bash"], input=text, capture_output=True, text=True, check=True
+    ).stdout
+
+    def read(each: str):
+        return [(c.words, c.files) for c in read_shell(each, directories=(CWD,), home=HOME)]
+
+    assert read(printed) == read(text)

@@ -1,0 +1,73 @@
+"""Variables that change what a command is cannot be set; everyday ones can."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+
+import pytest
+
+from holdfast.policy.shell.opened import Assignment
+from holdfast.policy.shell.words import UNKNOWN, Word
+from holdfast.policy.variables import trouble
+
+pytestmark = pytest.mark.requirement("POL-2")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LD_PRELOAD", "x.so"),
+        ("PATH", "/tmp"),
+        ("BASH_ENV", "x"),
+        ("IFS", ","),
+        ("PS4", "$(id)"),
+        ("PROMPT_COMMAND", "id"),
+        ("GIT_SSH_COMMAND", "id"),
+        ("GIT_PAGER", "id"),
+        ("PAGER", "sh -c id"),
+        ("EDITOR", "id"),
+        ("PYTHONSTARTUP", "x.py"),
+        ("PYTHONPATH", "/tmp/evil"),
+        ("PYTHONPATH", "src:/tmp"),
+        ("PYTHONPATH", "../evil"),
+        ("PYTHONPATH", UNKNOWN),
+        ("NODE_OPTIONS", "--require ./x"),
+        ("NODE_OPTIONS", "--max-old-space-size=1 --require ./x"),
+        ("PERL5OPT", "-Mx"),
+        ("LESSOPEN", "|id"),
+        ("TAR_OPTIONS", "--to-command=id"),
+        ("MAKEFLAGS", "--eval=x"),
+        ("npm_config_script_shell", "x"),
+        ("https_proxy", "http://evil"),
+        ("HOME", "/tmp"),
+        ("HOLDFAST_HOME", "/tmp"),
+    ],
+)
+def test_dangerous_variables_are_refused(name, value):
+    assert name in (trouble(Assignment(name, Word(value))) or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NODE_ENV", "test"),
+        ("CI", "1"),
+        ("PORT", "3000"),
+        ("DEBUG", "*"),
+        ("PYTHONPATH", "src"),
+        ("PYTHONPATH", ".:src/lib"),
+        ("PYTHONUNBUFFERED", "1"),
+        ("GIT_PAGER", "cat"),
+        ("GIT_AUTHOR_NAME", "Ann"),
+        ("NODE_OPTIONS", "--max-old-space-size=4096"),
+        ("FOO", UNKNOWN),
+    ],
+)
+def test_everyday_variables_are_not(name, value):
+    assert trouble(Assignment(name, Word(value))) is None
+
+
+def test_each_entry_that_refuses_has_a_reason():
+    text = resources.files("holdfast.policy").joinpath("variables.toml").read_text("utf-8")
+    assert all(each["reason"] or each.get("harmless") for each in tomllib.loads(text)["variable"])

@@ -1,0 +1,89 @@
+"""Which permissions an action needs (RBAC-1), for every kind of action there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args, get_type_hints
+
+import pytest
+
+from holdfast.accounts.roles import shipped_roles
+from holdfast.core.roles import Permission
+from holdfast.core.types import (
+    Action,
+    CallTool,
+    FileOperation,
+    Principal,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    ToolResult,
+    UseTool,
+    WorkspaceMode,
+    WorkspaceRequest,
+)
+from holdfast.core.verdict import Verdict
+from holdfast.runtime.needs import beyond, needed
+
+RUN = Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)))
+P = Permission
+
+
+def given(mode: WorkspaceMode) -> WorkspaceRequest:
+    return WorkspaceRequest(mode, "/somewhere")
+
+
+CASES = [
+    ({}, {P.SANDBOX_EXECUTE}),
+    ({"want": RunCode("python", b"1")}, {P.SANDBOX_EXECUTE}),
+    ({"workspace": given(WorkspaceMode.READ_ONLY)}, {P.SANDBOX_EXECUTE, P.FILES_READ}),
+    ({"workspace": given(WorkspaceMode.COPY_ON_WRITE)}, {P.SANDBOX_EXECUTE, P.FILES_READ}),
+    ({"workspace": given(WorkspaceMode.READ_WRITE)}, {P.SANDBOX_EXECUTE, P.FILES_READ, P.FILES_WRITE}),
+    ({"allow_domains": ("a.example",)}, {P.SANDBOX_EXECUTE, P.NETWORK_USE}),
+    ({"tools": ("add",)}, {P.SANDBOX_EXECUTE, P.TOOLS_CALL}),
+    ({"skills": ("one",)}, {P.SANDBOX_EXECUTE, P.SKILLS_USE}),
+    ({"want": ProcessOperation("list")}, {P.SANDBOX_EXECUTE}),
+    ({"want": CallTool("add")}, {P.TOOLS_CALL}),
+    *(
+        ({"want": FileOperation(name, "a")}, {P.FILES_READ})
+        for name in ("read", "list", "stat", "exists", "download", "watch")
+    ),
+    *(
+        ({"want": FileOperation(name, "a")}, {P.FILES_WRITE})
+        for name in ("write", "make_dir", "move", "remove", "upload")
+    ),
+    ({"want": UseTool("Bash", {}, "/")}, {P.SANDBOX_EXECUTE}),
+    ({"want": UseTool("Read", {}, "/")}, {P.FILES_READ}),
+    ({"want": UseTool("Edit", {}, "/")}, {P.FILES_WRITE}),
+    ({"want": UseTool("WebFetch", {}, "/")}, {P.NETWORK_USE}),
+    ({"want": UseTool("mcp__a__b", {}, "/")}, {P.TOOLS_CALL}),
+    ({"want": ToolResult("Bash", None)}, set()),
+]  # fmt: skip
+
+
+@pytest.mark.requirement("RBAC-1")
+@pytest.mark.parametrize(("changes", "expected"), CASES)
+def test_what_an_action_needs(changes: dict[str, object], expected: set[Permission]) -> None:
+    assert needed(replace(RUN, **changes)) == expected
+
+
+def test_every_kind_of_action_is_in_the_table() -> None:
+    kinds = set(get_args(get_type_hints(Action)["want"]))
+    assert {type(changes.get("want", RUN.want)) for changes, _ in CASES} == kinds
+    names = set(get_args(get_type_hints(FileOperation)["name"]))
+    operations = [
+        want for changes, _ in CASES if isinstance(want := changes.get("want"), FileOperation)
+    ]
+    assert {operation.name for operation in operations} == names
+
+
+@pytest.mark.requirement("RBAC-1")
+def test_what_a_role_lacks_is_a_denial_that_names_both() -> None:
+    role = shipped_roles()["guest"]
+    decision = beyond(role, replace(RUN, allow_domains=("a.example",)))
+    assert decision is not None
+    assert (decision.verdict, decision.rule) == (Verdict.DENY, "role:guest")
+    assert decision.reason == (
+        "me has the role guest, which lacks network:use and sandbox:execute"
+    )  # fmt: skip
+    assert beyond(shipped_roles()["user"], RUN) is None

@@ -1,0 +1,161 @@
+"""What a person is asked: all that matters, in a form that the call cannot forge (POL-8)."""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.types import (
+    CallTool,
+    FileOperation,
+    Principal,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    UseTool,
+    WorkspaceMode,
+    WorkspaceRequest,
+)
+from holdfast.core.verdict import Decision, Verdict
+from holdfast.runtime.questions import asked_for, call_sha256, question_of
+from unit.runtime.questions_for_tests import ASK, SESSION, action_for, question_for
+
+OURS = (
+    "agent (through sdk) wants to use ", "Circumstances:", "The policy asks about:", "Because:",
+    "By the rule:", "It would also allow:", "Mind: ", "Rule 1 ", "Rule 2 ",
+)  # fmt: skip
+
+
+def test_a_person_sees_who_wants_what_why_and_which_rules_could_be_written() -> None:
+    question = question_for("git", "push", session_id=SESSION)
+    assert question.shown == (
+        "agent (through sdk) wants to use Bash:\n"
+        "| git push\n"
+        "Circumstances:\n"
+        "| in /workspace\n"
+        "Because:\n"
+        "| pushes are seen by others\n"
+        "By the rule:\n"
+        "| Bash(git push *) (policy.toml:3)\n"
+        "Rule 1 that could be written:\n"
+        "| Bash(git push)\n"
+        "It would also allow:\n"
+        "| this same command again, in every session and folder\n"
+        "Rule 2 that could be written:\n"
+        "| Bash(git push *)\n"
+        "It would also allow:\n"
+        "| every command that begins with `git push`, whatever follows\n"
+    )
+    assert question.session_id == SESSION
+    assert question.deadline_s - question.asked_s == pytest.approx(30.0)
+
+
+def test_what_changes_the_meaning_of_a_call_is_shown_but_no_values() -> None:
+    wanted = action_for(
+        "make",
+        env={"LD_PRELOAD": "hunter2"},
+        brief={"B": "hunter2"},
+        stdin=b"hunter2",
+        workspace=WorkspaceRequest(WorkspaceMode.READ_WRITE, "/home/me"),
+        allow_domains=("evil.example",),
+        tools=("add",),
+        skills=("one",),
+    )
+    shown = question_of(wanted, ASK, timeout_s=1).shown
+    for told in (
+        "with /home/me (rw)", "with the variables B, LD_PRELOAD", "7 bytes of standard input",
+        "may reach evil.example", "may call add", "sees the skills one",
+    ):  # fmt: skip
+        assert f"| {told}" in shown or f"| with {told}" in shown
+    assert "hunter2" not in shown
+
+
+def test_the_parts_that_ask_are_named() -> None:
+    parts = (Decision(Verdict.ALLOW, subject="cd x"), Decision(Verdict.ASK, subject="git push"))
+    decision = Decision(Verdict.ASK, reason="r", parts=parts)
+    question = question_of(action_for("sh", "-c", "cd x && git push"), decision, timeout_s=1)
+    assert question.parts == ("git push",)
+    assert "The policy asks about:\n| git push\n" in question.shown
+
+
+@pytest.mark.requirement("POL-8")
+@given(st.text(max_size=500), st.text(max_size=200), st.text(max_size=80))
+def test_no_text_of_others_stands_where_ours_does(script: str, reason: str, name: str) -> None:
+    wanted = action_for("sh", "-c", script)
+    wanted = replace(wanted, principal=Principal("agent", "sdk"), env={"X": name})
+    decision = Decision(
+        Verdict.ASK, name, reason, name, parts=(Decision(Verdict.ASK, subject=name),)
+    )
+    shown = question_of(wanted, decision, timeout_s=1).shown
+    assert shown.endswith("\n")
+    for line in shown[:-1].split("\n"):
+        assert line.startswith("|") or line.startswith(OURS)
+    assert all(char == "\n" or char.isprintable() for char in shown)
+    assert not any(unicodedata.bidirectional(char) in {"R", "AL", "AN"} for char in shown)
+
+
+def test_names_are_escaped_and_bounded_too() -> None:
+    wanted = replace(action_for(), principal=Principal("a\x1b[2J\n" * 50, "b\u202e"))
+    first = question_of(wanted, ASK, timeout_s=1).shown.splitlines()[0]
+    assert first.isprintable()
+    assert len(first) < 150
+
+
+def test_a_huge_call_makes_a_small_question() -> None:
+    question = question_of(
+        action_for(want=RunCode("python", b"x = 1\n" * 1_000_000)), ASK, timeout_s=1
+    )
+    assert len(question.shown) < 10_000
+    assert len(question.text) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("want", "expected"),
+    [
+        (RunCommand(("git", "commit", "-m", "a b")), ("Bash", "git commit -m 'a b'")),
+        (RunCommand(("/bin/sh", "-c", "a | b")), ("Bash", "a | b")),
+        (RunCommand(("./sh", "-c", "a | b")), ("Bash", "./sh -c 'a | b'")),
+        (RunCommand(("sh", "-c", "a", "b")), ("Bash", "sh -c a b")),
+        (RunCode("python", b"1\xff"), ("Code", "# python\n1\\xff")),
+        (FileOperation("read", "a"), ("Read", "read a")),
+        (FileOperation("move", "a", target="b"), ("Write", "move a -> b")),
+        (ProcessOperation("signal", 3, number=9), ("Process", "signal of process 3, 9")),
+        (CallTool("add", (1,)), ("add", '{\n "args": [\n  1\n ],\n "kwargs": {}\n}')),
+        (UseTool("Bash", {"command": "ls", "description": "x"}, "/"), ("Bash", "ls")),
+        (UseTool("Read", {"file_path": "/a"}, "/"), ("Read", "/a")),
+        (UseTool("Edit", {"file_path": "/a", "new": "b"}, "/"), ("Edit", '{\n "file_path": "/a",\n "new": "b"\n}')),
+    ],
+)  # fmt: skip
+def test_each_kind_of_call_in_the_words_of_rules(want: object, expected: tuple[str, str]) -> None:
+    assert asked_for(action_for(want=want)) == expected
+
+
+@pytest.mark.requirement("POL-8")
+def test_the_same_call_is_the_same_and_nothing_else_is() -> None:
+    base = action_for("ls", session_id=SESSION)
+    assert call_sha256(base) == call_sha256(action_for("ls", session_id=SESSION))
+    others = [
+        action_for("ls", "-a", session_id=SESSION),
+        action_for("ls -a", session_id=SESSION),
+        replace(base, env={"A": "1"}),
+        replace(base, stdin=b"x"),
+        replace(base, want=RunCommand(("ls",), cwd="/")),
+        replace(base, workspace=WorkspaceRequest(WorkspaceMode.READ_WRITE, "/x")),
+        replace(base, allow_domains=("a.b",)),
+        replace(base, principal=Principal("other", "sdk")),
+        replace(base, template="data"),
+    ]
+    digests = {call_sha256(each) for each in (base, *others)}
+    assert len(digests) == len(others) + 1
+
+
+def test_tool_calls_of_other_code_are_the_same_and_streams_never_are() -> None:
+    first, second = (action_for(want=CallTool("add", (1,), parent=each)) for each in "ab")
+    assert call_sha256(first) == call_sha256(second)
+    upload = FileOperation("upload", "a", source=io.BytesIO(b""))
+    assert call_sha256(action_for(want=upload)) == ""
