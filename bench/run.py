@@ -10,8 +10,9 @@ import tempfile
 
 import audit
 import cells
+import policy
 
-BENCHES = {"audit": audit.measure, "cells": cells.measure}
+BENCHES = {"audit": audit.measure, "cells": cells.measure, "policy": policy.measure}
 
 
 def main() -> None:

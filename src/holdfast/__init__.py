@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.interfaces.sdk.blocking import Sandbox, run_code, run_command
     from holdfast.interfaces.sdk.commands import AsyncProcess, Process
     from holdfast.interfaces.sdk.execution import Execution
+    from holdfast.policy.engine import Policy
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ _HOMES = {
     "LayerMissing": "holdfast.core.errors",
     "LimitReached": "holdfast.core.errors",
     "Outcome": "holdfast.core.types",
+    "Policy": "holdfast.policy.engine",
     "Process": "holdfast.interfaces.sdk.commands",
     "RunFailed": "holdfast.core.errors",
     "Sandbox": "holdfast.interfaces.sdk.blocking",
@@ -83,6 +85,7 @@ __all__ = [
     "LayerMissing",
     "LimitReached",
     "Outcome",
+    "Policy",
     "Process",
     "RunFailed",
     "Sandbox",

@@ -15,7 +15,8 @@ from interfaces.test_cli_process import PROGRAM, holdfast
 
 COMMANDS = [
     *("run", "code", "diff", "apply", "ps", "logs", "kill", "supervisor"),
-    *("approvals", "doctor", "audit", "template", "skills", "config", "completion"),
+    *("approvals", "doctor", "policy", "audit", "template", "skills", "hook", "config"),
+    "completion",
 ]
 INNER = [
     *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
@@ -25,6 +26,9 @@ INNER = [
     *(["skills", name] for name in ("sign", "verify", "list", "add", "remove")),
     *(["skills", name] for name in ("propose", "review", "approve")),
     *(["approvals", name] for name in ("list", "show", "allow", "deny")),
+    *(["policy", name] for name in ("check", "explain", "init", "test", "trust", "untrust")),
+    ["policy", "learn"],
+    *(["hook", name] for name in ("install", "uninstall", "status")),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 

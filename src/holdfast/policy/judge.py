@@ -13,11 +13,14 @@ but for the links on the way to a file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.policy import variables
+from holdfast.policy.hints import tokens_of
 from holdfast.policy.paths import normalise
 from holdfast.policy.rulebook import RuleBook
 from holdfast.policy.shell.grammar import grammar
@@ -27,12 +30,18 @@ from holdfast.policy.shell.opened import Access, Code, File, Inner, Opened, Scri
 from holdfast.policy.shell.parser import NotUnderstood
 from holdfast.policy.shell.reader import MAX_COMMANDS, Command, is_descriptor, read_shell
 from holdfast.policy.shell.words import UNKNOWN, Word, shown
-from holdfast.policy.subjects import Subject, Targets
+from holdfast.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
 
 _MAX_DEPTH = 8
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _BUILT_IN = "built-in"
+_ACCESSES: tuple[Access, ...] = ("read", "write")
+_SOME_NAME = "\ufffd"
+_find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
 _NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
+
+
+_opened = lru_cache(maxsize=4096)(open_command)
 
 
 def denied(why: str, what: str, rule: str = "not-understood") -> Decision:
@@ -52,6 +61,8 @@ class Judgement:
     is_trusting: bool = True
     """Names that commands print were found by them, not made up."""
     count: int = 0
+    covering: Decision | None = None
+    """An allow whose rule spells out the command that is judged now, together with its wrapper."""
     place: tuple[str, ...] = ()
     cwd: str = "/"
     """Where the text begins: what relative rules are relative to, wherever it moves."""
@@ -94,18 +105,17 @@ class Judgement:
 
     def _look_around(self, commands: Sequence[Command]) -> None:
         feeding = [each.words for each in commands if each.is_feeding and each.words]
-        self.is_trusting = all(grammar().is_lister(words) for words in feeding)
+        is_found = all(grammar().is_lister(words) for words in feeding)
+        self.is_trusting = is_found and not any(each.is_made_up for each in commands)
         self.commands = commands
 
     def _has_hints(self) -> bool:
         """Whether a word of the text could name a file that may not be read."""
-        seen = {word.text for each in self.commands for word in each.words[1:]}
-        seen |= {each.stdin_text.text for each in self.commands if each.stdin_text is not None}
-        names = {
-            name for text in seen for name in text.replace("=", " ").split() if UNKNOWN not in name
-        }
-        subjects = [self._subject("read", Word(name), "/") for name in names]
-        return any(self.book.forbids([each], "") for each in subjects)
+        return any(
+            self.book.is_like_secret(token)
+            or self.book.forbids([self._subject("read", token, "/")], "") is not None
+            for token in tokens_of(self.commands)
+        )
 
     # --- one command
 
@@ -114,7 +124,10 @@ class Judgement:
         self.place = command.place
         if depth > _MAX_DEPTH or self.count > MAX_COMMANDS:
             raise NotUnderstood("commands stand in commands too deeply, or there are too many")
+        is_reading = bool(command.words) and command.words[0].text in {"read", "mapfile"}
         for assignment in command.assignments:  # (2)
+            if is_reading and assignment.name == "IFS":
+                continue  # how this one line is cut
             trouble = variables.trouble(assignment)
             if trouble is not None:
                 self._note(denied(trouble, f"{assignment.name}=…", "variables"))
@@ -131,14 +144,27 @@ class Judgement:
         if command.words[0].text in grammar().refused:
             self._note(denied(grammar().refused[command.words[0].text], what))
             return
-        opened = open_command(command.words)  # (5)
+        opened = _opened(command.words)  # (5)
         self._judge_opened(command, opened, what)
         for part in _inside(opened, command):  # (8)
             match part:
                 case Script():
                     self._script(part, command, depth)
                 case Inner():
-                    self._command(_started(part, command), depth + 1)
+                    self._inner(part, command, depth)
+
+    def _inner(self, inner: Inner, command: Command, depth: int) -> None:
+        """Judged by itself; a rule that spells out both, as `npx tsc *`, allows both."""
+        name = inner.words[0].text if inner.words else ""
+        needs = frozenset((name,))
+        found = self.book.judge_command(
+            command.words, plain=None, needs=needs, home=self.home, what=""
+        )
+        before = self.covering
+        is_any = found.rule in {"Bash", "Bash(*)"}
+        self.covering = found if found.verdict is Verdict.ALLOW and name and not is_any else None
+        self._command(_started(inner, command), depth + 1)
+        self.covering = before
 
     def _judge_opened(self, command: Command, opened: Opened, what: str) -> None:
         for assignment in opened.assignments:
@@ -152,7 +178,8 @@ class Judgement:
                 return
             needs.setdefault(option, why)
         self._by_rules(command, opened, needs, what)  # (6)
-        self._named_files(command, opened, what)  # (7)
+        if command.words[0].text not in grammar().neutral:
+            self._named_files(command, opened, what)  # (7)
 
     def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
         """What a rule must spell out to mean it; '' is what no rule can mean."""
@@ -162,6 +189,7 @@ class Judgement:
             trouble = _screened(code)
             if trouble is not None:
                 yield code.option, trouble
+            yield from self._named_in(code)
         language = opened.reads_stdin_as
         if language is None or command.stdin == "file":
             return
@@ -172,6 +200,15 @@ class Judgement:
             trouble = _screened(code)
             if trouble is not None:
                 yield "", trouble
+            yield from self._named_in(code)
+
+    def _named_in(self, code: Code) -> Iterator[tuple[str, str]]:
+        """Files that code names, by its texts: what may not be read cannot be read by it either."""
+        texts = _texts_in(code.text.text) if code.text is not None else ()
+        for text in texts:
+            subjects = [self._subject(access, Word(text), self.cwd) for access in _ACCESSES]
+            if any(self.book.forbids([each], "") for each in subjects):
+                yield "", f"{code.why}, and names {text[:60]!r}, which rules forbid"
 
     def _by_rules(self, command: Command, opened: Opened, needs: dict[str, str], what: str) -> None:
         words, plain = command.words, opened.plain
@@ -187,6 +224,8 @@ class Judgement:
         decision = self.book.judge_command(
             words, plain=plain, needs=demanded, home=self.home, what=what
         )
+        if decision.rule == "default" and self.covering is not None and not needs:
+            decision = replace(self.covering, subject=what)
         if needs and decision.rule == "default":
             option, why = next(iter(needs.items()))
             reason = f"{why}; only a rule that spells out {option!r} allows it"
@@ -210,6 +249,9 @@ class Judgement:
         if UNKNOWN in file.path.text and file.access == "write":
             self._note(denied("which file it writes is known only when it runs", what))
             return
+        if _is_unknown(file.path):
+            self._unknown_file(file, what)
+            return
         subjects = self._subjects(file, command)
         found = self.book.forbids(subjects, what) if subjects else None
         if found is None and UNKNOWN in file.path.text:
@@ -222,15 +264,26 @@ class Judgement:
         for file in opened.files or _guessed_files(command, opened):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
-            if UNKNOWN in file.path.text and self.is_trusting and not self._has_hints():
-                continue  # a name that was found, or a variable of the person's own
-            found = self.book.forbids(self._subjects(file, command), what)
+            if _is_unknown(file.path):
+                self._unknown_file(file, what)
+                continue
+            if len(file.path.text) > PATH_MOST_CHARACTERS:
+                continue  # the kernel opens none that is longer
+            # What is unknown in a path is taken for some name; the rest of it tells enough.
+            path = replace(file.path, text=file.path.text.replace(UNKNOWN, _SOME_NAME))
+            found = self.book.forbids(self._subjects(replace(file, path=path), command), what)
             if found is not None:
                 self._note(found)
 
+    def _unknown_file(self, file: File, what: str) -> None:
+        """A name that was found, or a variable of the person's own, is taken as it is."""
+        if not self.is_trusting or self._has_hints():
+            why = f"which file it {file.access}s could be made up while it runs"
+            self._note(denied(why, what))
+
     def _subjects(self, file: File, command: Command) -> list[Subject]:
         name = command.words[0].text.rpartition("/")[2] if command.words else ""
-        is_whole = name in grammar().whole
+        is_whole = name in grammar().whole[file.access]
         return [
             replace(self._subject(file.access, file.path, each), is_whole=is_whole)
             for each in command.directories
@@ -246,9 +299,19 @@ class Judgement:
         return Subject(tool, access, self.cwd, self.home, tuple(found))
 
 
+def _is_unknown(path: Word) -> bool:
+    """Nothing in it tells what it is."""
+    return UNKNOWN in path.text and not path.text.replace(UNKNOWN, "").strip("./")
+
+
 def _samples(path: str) -> tuple[str, ...]:
     """Names that a word with wildcards could become: an allow must hold for each."""
     return tuple(normalise(path.replace("*", each)) for each in ("*", "x", "a-rather-long-name.x"))
+
+
+def _texts_in(code: str) -> set[str]:
+    found = {text for texts in _find_texts(code) for text in texts if text}
+    return {text for text in found if UNKNOWN not in text}
 
 
 def _screened(code: Code) -> str | None:

@@ -20,6 +20,9 @@ _token = re.compile(
     r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)|(\s+)|(\*)|([^\s'"\\*]+|.)""", re.DOTALL
 )
 _is_setting = re.compile(r"[a-z]{1,16}=.*", re.DOTALL).fullmatch
+_is_open_host = re.compile(r"[a-z]+://[^/?#]*").fullmatch
+_scheme_before = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}\Z").search
+_is_behind_host = re.compile(r"(?::[0-9]{0,5})?(?:[/?#].*)?", re.DOTALL).fullmatch
 _is_cluster = re.compile(r"-[A-Za-z0-9]{2,}").fullmatch
 
 
@@ -65,9 +68,19 @@ class CommandPattern:
             return True
         text = _BETWEEN.join(word.text for word in words)
         pieces = _pieces(self.tokens)
-        if _fits(pieces, text):
+        is_fit = _fits(pieces, text) or (
+            self.is_open and _fits((*pieces[:-1], pieces[-1] + _BETWEEN, ""), text)
+        )
+        return is_fit and self._hosts_hold(words)
+
+    def _hosts_hold(self, words: Sequence[Word]) -> bool:
+        """`http://localhost*` is that host, with any port and path; not `localhost.evil.com`, nor
+        another address behind it."""
+        hosts = [token[0] for token in self.tokens if len(token) > 1 and _is_open_host(token[0])]
+        if not hosts:
             return True
-        return self.is_open and _fits((*pieces[:-1], pieces[-1] + _BETWEEN, ""), text)
+        found = [address for word in words for address in _addresses(word.text)]
+        return all(any(_leads_to(each, host) for host in hosts) for each in found)
 
     def forbids(self, words: Sequence[Word]) -> bool:
         """Whether the command is, means or could become what the pattern says."""
@@ -95,6 +108,21 @@ class CommandPattern:
         if not (flags or trailing or self.is_open or is_vague) and len(operands) != len(leading):
             return False
         return _in_order(trailing, operands[len(leading) :]) or any(w.is_split for w in operands)
+
+
+def _addresses(text: str) -> list[str]:
+    """All that look like one, each to the end of the word."""
+    found, at = [], text.find("://")
+    while at >= 0:
+        scheme = _scheme_before(text, max(0, at - 32), at)
+        found.append(text[scheme.start() if scheme else at :])
+        at = text.find("://", at + 3)
+    return found
+
+
+def _leads_to(address: str, host: str) -> bool:
+    rest = address[len(host) :]
+    return address.startswith(host) and _is_behind_host(rest) is not None
 
 
 def _tokens(text: str) -> tuple[tuple[str, ...], ...]:
@@ -172,7 +200,8 @@ def _is_flag(word: Word) -> bool:
 
 
 def _is_vague(word: Word) -> bool:
-    return word.is_split or word.text.startswith((UNKNOWN, "*", "?", "["))
+    is_name = word.has_glob and word.text.startswith(("*", "?", "["))
+    return word.is_split or is_name or word.text.startswith(UNKNOWN)
 
 
 def _flags(text: str) -> list[str]:

@@ -15,8 +15,10 @@ from holdfast.policy.patterns import CommandPattern
 from holdfast.policy.rules import Rule
 from holdfast.policy.shell.words import Word
 from holdfast.policy.subjects import Subject, matches
+from holdfast.policy.tools import group_of
 
 _MOST_PROGRAMS = 1024
+_MOST_KNOWN = 8192
 
 pattern_of = lru_cache(maxsize=8192)(CommandPattern.parse)
 
@@ -28,6 +30,8 @@ class RuleBook:
         self.rules = tuple(rules)
         self._layered = Layered.of(self.rules)
         self._by_program: dict[str, tuple[LayerRules, ...]] = {}
+        self._known: dict[tuple[Subject, ...], Rule | None] = {}
+        self._secrets = _floating_names(self.rules)
         self._paths = {
             (group, verdict): PathIndex.of(self.rules, group, verdict)
             for group in ("read", "write")
@@ -43,11 +47,25 @@ class RuleBook:
 
     def forbids(self, subjects: Sequence[Subject], what: str) -> Decision | None:
         """Only what denies or asks: for what a command that is allowed touches."""
+        key = tuple(subjects)
+        if key not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = self._forbidding(subjects)
+        rule = self._known[key]
+        return None if rule is None else decided(rule, what)
+
+    def _forbidding(self, subjects: Sequence[Subject]) -> Rule | None:
         for verdict in (Verdict.DENY, Verdict.ASK):
             for rule in self._paths[subjects[0].group, verdict].about(subjects):
                 if any(matches(rule, each) for each in subjects):
-                    return decided(rule, what)
+                    return rule
         return None
+
+    def is_like_secret(self, token: Word) -> bool:
+        """Whether it is a good part of a name that may not be read, wherever it lies."""
+        text = token.text.strip("^$.*\\/")
+        return len(text) > 2 and any(text in name for name in self._secrets)
 
     # --- commands
 
@@ -81,6 +99,16 @@ class RuleBook:
             layers = self._layered.for_group("bash")
             found = self._by_program[name] = tuple(_only(each, name) for each in layers)
         return found
+
+
+def _floating_names(rules: Iterable[Rule]) -> frozenset[str]:
+    """Names of files that may not be read in any folder."""
+    specifiers = (
+        rule.specifier or ""
+        for rule in rules
+        if group_of(rule.tool) == "read" and rule.verdict is Verdict.DENY
+    )
+    return frozenset(text for text in specifiers if "/" not in text and "*" not in text)
 
 
 def _only(layer: LayerRules, name: str) -> LayerRules:

@@ -123,3 +123,28 @@ def test_many_wildcards_cost_no_more_than_the_text_is_long():
         not pattern(f"x{'*' * count}y").matches(words("x"))
         for count, _ in itertools.product(range(1, 4), range(2))
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "is_meant"),
+    [
+        ("curl http://localhost", True),
+        ("curl http://localhost:8000/x?y", True),
+        ("curl http://localhost/x -o y", True),
+        ("curl http://localhost.evil.example/", False),
+        ("curl http://localhost@evil.example/", False),
+        ("curl http://localhost:8000@evil.example/", False),
+        ("curl http://localhost-evil.example/", False),
+        ("curl http://localhost/ http://evil.example/", False),
+        ("curl http://localhost/ --url=http://evil.example/", False),
+        (r"curl http://localhost\@evil.example/", False),
+        ("curl http://localhost{.evil.example,}/", False),
+    ],
+)
+def test_a_wildcard_behind_a_host_does_not_make_another_host(command, is_meant):
+    assert pattern("curl http://localhost*").matches(words(command)) is is_meant
+
+
+def test_an_address_is_looked_for_in_linear_time():
+    rule = pattern("curl http://localhost*")
+    assert rule.matches(literals(["curl", "http://localhost/", "x" * 100_000]))

@@ -134,7 +134,13 @@ def install(
     return _told(change, "installed", is_dry=dry_run, as_json=as_json)
 
 
-@hook.command()
+@hook.command(
+    epilog="""\b
+Examples:
+  holdfast hook uninstall
+  holdfast hook uninstall --user --dry-run
+"""
+)
 @_place_options
 @click.option("--dry-run", is_flag=True, help="Change nothing; print what the file would hold.")
 @json_option("Print one JSON object.")
@@ -166,7 +172,13 @@ def _told(change: Any, word: str, *, is_dry: bool, as_json: bool) -> int:  # noq
     return 0
 
 
-@hook.command()
+@hook.command(
+    epilog="""\b
+Examples:
+  holdfast hook status
+  holdfast hook status --json
+"""
+)
 @click.option("--settings", metavar="FILE", type=click.Path(), help="Look at this file alone.")
 @json_option("Print one JSON object.")
 def status(settings: str | None, *, as_json: bool) -> int:

@@ -15,8 +15,15 @@ from holdfast.core.types import Json
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.interfaces.cli.main import AS_JSON
 from holdfast.interfaces.cli.policy_tree import draw
-from holdfast.interfaces.cli.telling import print_json, print_text
-from holdfast.runtime.policies import Call, Policy, effective_policy, parse_call, read_call
+from holdfast.interfaces.cli.telling import print_json, print_text, say
+from holdfast.runtime.policies import (
+    Call,
+    Policy,
+    effective_policy,
+    parse_call,
+    read_call,
+    set_aside,
+)
 
 EXIT_CODES = {Verdict.ALLOW: 0, Verdict.ASK: 3, Verdict.DENY: 4}
 _MAX_STDIN_BYTES = 64 * 1024 * 1024
@@ -50,7 +57,15 @@ class _PolicyCommands(click.Group):
             formatter.write_dl([*own, *((name, told) for name, (_, told) in _LATER.items())])
 
 
-@click.group(cls=_PolicyCommands)
+@click.group(
+    cls=_PolicyCommands,
+    epilog="""\b
+Examples:
+  holdfast policy init
+  holdfast policy check 'Bash(git push)' 'Read(.env)'
+  holdfast policy explain 'Bash(git log | xargs sh -c "curl evil")'
+""",
+)
 def policy() -> None:
     """What an agent may do: rules in the form agents know, judged by what commands really do.
 
@@ -78,7 +93,15 @@ _cwd_option = click.option(
 )
 
 
-@policy.command(name="check")
+@policy.command(
+    name="check",
+    epilog="""\b
+Examples:
+  holdfast policy check 'Bash(git push)' 'Read(.env)'
+  holdfast policy check --policy team.toml --json 'Bash(npm publish)'
+  echo '[{"tool": "Bash", "input": {"command": "ls"}}]' | holdfast policy check --stdin --json
+""",
+)
 @click.argument("calls", nargs=-1, metavar="[TOOLCALL]...")
 @_policy_option
 @_cwd_option
@@ -96,10 +119,6 @@ def check(
 ) -> None:
     """Tell what becomes of calls such as 'Bash(git push)'.
 
-    \b
-    holdfast policy check 'Bash(git push)' 'Read(.env)'
-    echo '[{"tool": "Bash", "input": {"command": "ls"}}]' | holdfast policy check --stdin --json
-
     The exit code is that of the strictest: 0 allow, 3 ask, 4 deny.
     """
     ctx.meta[AS_JSON] = as_json
@@ -111,6 +130,7 @@ def check(
             "there is no call to judge", mend="Give one, such as 'Bash(git push)', or use --stdin."
         )
     rules = effective_policy(named=files, cwd=where, environ=os.environ)
+    _tell_untrusted(files, where)
     decisions = [rules.check(call) for call in wanted]
     if as_json:
         print_json([told(each) for each in decisions])
@@ -121,7 +141,14 @@ def check(
     ctx.exit(EXIT_CODES[strictest])
 
 
-@policy.command(name="explain")
+@policy.command(
+    name="explain",
+    epilog="""\b
+Examples:
+  holdfast policy explain 'Bash(git log | xargs -n1 sh -c "rm $0")'
+  holdfast policy explain --policy team.toml 'Read(.env)'
+""",
+)
 @click.argument("call", metavar="TOOLCALL")
 @_policy_option
 @_cwd_option
@@ -130,20 +157,24 @@ def check(
 def explain(
     ctx: click.Context, *, call: str, files: tuple[str, ...], cwd: str | None, as_json: bool
 ) -> None:
-    """Draw what a call is made of, with the verdict and the rule for each part.
-
-    \b
-    holdfast policy explain 'Bash(git log | xargs -n1 sh -c "rm $0")'
-    """
+    """Draw what a call is made of, with the verdict and the rule for each part."""
     ctx.meta[AS_JSON] = as_json
     where = os.path.abspath(cwd or os.getcwd())
     rules: Policy = effective_policy(named=files, cwd=where, environ=os.environ)
+    _tell_untrusted(files, where)
     decision = rules.check(parse_call(call, cwd=where, home=_home()))
     if as_json:
         print_json(told(decision))
     else:
         print_text(draw(decision))
     ctx.exit(EXIT_CODES[decision.verdict])
+
+
+def _tell_untrusted(files: Sequence[str], cwd: str) -> None:
+    """A person would else wonder why what the project allows is denied."""
+    for path in set_aside(named=files, cwd=cwd, environ=os.environ):
+        shown = os.path.relpath(path, cwd)
+        say(f"what {shown} allows does not count yet; see: holdfast policy trust")
 
 
 def told(decision: Decision) -> dict[str, Json]:

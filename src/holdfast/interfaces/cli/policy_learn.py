@@ -9,7 +9,7 @@ import click
 
 from holdfast.core.types import Json
 from holdfast.interfaces.cli.options import json_option
-from holdfast.interfaces.cli.record_filters import _moment as moment
+from holdfast.interfaces.cli.record_filters import moment
 from holdfast.interfaces.cli.telling import print_json, print_text
 
 

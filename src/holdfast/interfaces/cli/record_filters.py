@@ -22,7 +22,7 @@ _NAMES = ("session_id", "action_id", "principal", "kind", "verdict", "since", "u
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def _moment(_ctx: click.Context, _param: click.Parameter, text: str | None) -> datetime | None:
+def moment(_ctx: click.Context, _param: click.Parameter, text: str | None) -> datetime | None:
     """`2026-01-31`, `2026-01-31T12:00:00Z`, or `90m` for ninety minutes ago."""
     if text is None:
         return None
@@ -47,10 +47,10 @@ _OPTIONS = (
         "--verdict", type=click.Choice([verdict.word for verdict in Verdict]), help="One verdict."
     ),
     click.option(
-        "--since", metavar="TIME", callback=_moment, help="Not before: a time, or 90m, 2h, 3d ago."
+        "--since", metavar="TIME", callback=moment, help="Not before: a time, or 90m, 2h, 3d ago."
     ),
     click.option(
-        "--until", metavar="TIME", callback=_moment, help="Before: a time, or 90m, 2h, 3d ago."
+        "--until", metavar="TIME", callback=moment, help="Before: a time, or 90m, 2h, 3d ago."
     ),
     click.option("--text", metavar="TEXT", help="With this text anywhere in the record."),
 )

@@ -10,8 +10,10 @@ from holdfast.policy.shell.interpret import Finds, note_options
 from holdfast.policy.shell.opened import Opened
 from holdfast.policy.shell.words import Word
 
-_MAKES = ("-c", "--create", "-r", "--append", "-u", "--update")
-_MAKES += ("-A", "--catenate", "--concatenate", "--delete")
+_MAKES = (
+    *("-c", "--create", "-r", "--append", "-u", "--update"),
+    *("-A", "--catenate", "--concatenate", "--delete"),
+)
 _TAKES = ("-x", "--extract", "--get")
 
 

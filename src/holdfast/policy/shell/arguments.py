@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from holdfast.policy.shell.catalog import NOTHING, TAKES_REST, Effect, Model, Option, Takes
 from holdfast.policy.shell.words import UNKNOWN, Word
 
+MOST_LETTERS = 64
+"""How much of a cluster of short options is told; a longer one is nobody's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -118,8 +121,8 @@ class _Scanner:
             self._scan.is_unsure = True
         key = name[1:] if self._model.is_single and name.startswith("--") else name
         option = self._model.options.get(name) or self._model.options.get(key)
-        if option is None and not (self._model.is_single or self._model.is_exact):
-            option = self._abbreviated(name, has_value=bool(equals))
+        if option is None and not self._model.is_exact:
+            option = self._abbreviated(key, has_value=bool(equals))
         if option is None:
             self._scan.strange.append(word)
             self._may_want_value = not equals
@@ -145,22 +148,23 @@ class _Scanner:
         while at < len(text):
             option = self._model.options.get(text[0] + text[at])
             at += 1
+            spelled = text[is_old : min(at, MOST_LETTERS)]
             if option is None:
                 self._unlisted(word, text[at - 1])
             elif option.takes is Takes.NEXT or (is_old and option.takes is Takes.VALUE):
-                waiting.append((option, text[:at]))
+                waiting.append((option, spelled))
             elif option.takes is Takes.DIGITS:
                 while at < len(text) and text[at].isdigit():
                     at += 1
-            elif option.takes is Takes.NOTHING or (at == len(text)):
-                self._take(option, text[:at], None)
+            elif option.takes is Takes.NOTHING or at == len(text):
+                self._take(option, spelled, None)
             else:
-                self._take(option, text[:at], word.after(text[:at]))
+                self._take(option, spelled, word.after(text[:at]))
                 break
         if word.is_split:
             self._scan.is_unsure = True
         for option, spelled in waiting:
-            self._take(option, spelled[1:] if is_old else spelled, None)
+            self._take(option, spelled, None)
 
     def _unlisted(self, word: Word, letter: str) -> None:
         if letter == UNKNOWN:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.policy.shell.arguments import scan
+from holdfast.policy.shell.brackets import is_closed
 from holdfast.policy.shell.catalog import Model
 from holdfast.policy.shell.interpret import Finds, note_options
 from holdfast.policy.shell.opened import Code, Opened
@@ -19,14 +20,14 @@ _TOKEN = re.compile(
       | (?P<string>"(?:[^"\\\n]|\\.|\\\n)*")
       | (?P<number>\.?[0-9](?:[0-9a-fA-FxX.]|[eE][+-]?[0-9])*)
       | (?P<name>[A-Za-z_][A-Za-z0-9_]*(?:::[A-Za-z_][A-Za-z0-9_]*)?)
-      | (?P<sign>\|\||&&|\|&|>>|>=|<=|==|!=|!~|\+\+|--|\*\*=?|\+=|-=|\*=|%=|\^=|[{}()\[\];\n,+\-*%^!<>|?:~$=@&])""",
+      | (?P<sign>\|\||&&|\|&|>>|>=|<=|==|!=|!~|\+\+|--|\*\*=?|\+=|-=|\*=|%=|\^=
+          |[{}()\[\];\n,+\-*/%^!<>|?:~$=@&])""",
     re.VERBOSE,
 )
-_REGEX = re.compile(r"/(?:[^/\\\n\[]|\\.|\[\^?\]?(?:[^\]\\\n]|\\.)*\])*/")
-_PLAIN_REGEX = re.compile(r"/(?:[^/\\\n]|\\.)*/")
+_REGEX = re.compile(r"/(?:[^/\\\n]|\\.)*/")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
-_WORDS = frozenset(
-    "print printf return in case if while do else for getline exit next nextfile delete".split()
+_VALUELESS = frozenset(
+    ("print", "printf", "return", "in", "case", "if", "while", "do", "else", "for", "getline")
 )
 _ENDS = frozenset(("", "\n", ";", "}"))
 _CONTINUE = frozenset((",", "&&", "||"))
@@ -49,41 +50,24 @@ class Program:
     reads: list[str] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
 
-    def merge(self, other: Program) -> None:
-        self.runs += other.runs
-        self.unclear += other.unclear
-        self.reads += other.reads
-        self.writes += other.writes
-
 
 def judge(text: str) -> Program:
-    """Awks differ in where a regular expression with brackets ends: both readings count."""
-    whole = Program()
+    """What cannot be told for sure is unclear."""
     if len(text) > MOST_CHARACTERS or UNKNOWN in text:
-        whole.unclear.append("the awk program is not known, or too long")
-        return whole
-    readings = [_tokens(text, regex) for regex in (_REGEX, _PLAIN_REGEX)]
-    known = [reading for reading in readings if reading is not None]
-    if not known:
-        whole.unclear.append("the awk program cannot be understood")
-    for tokens in known[:1] if known[0:1] == known[1:2] else known:
-        whole.merge(_Reader(tokens).run())
-    return whole
+        return Program(unclear=["the awk program is not known, or too long"])
+    tokens = _tokens(text)
+    if tokens is None:
+        return Program(unclear=["the awk program cannot be understood"])
+    return _Reader(tokens).run()
 
 
-def _tokens(text: str, regex: re.Pattern[str]) -> list[str] | None:
+def _tokens(text: str) -> list[str] | None:
     tokens: list[str] = []
     at = 0
     while at < len(text):
-        if text[at] == "/" and not _is_behind_operand(tokens):
-            found = regex.match(text, at)
-        elif text[at] == "/":
-            tokens.append("/")
-            at += 1
-            continue
-        else:
-            found = _TOKEN.match(text, at)
-        if found is None:
+        is_regex = text[at] == "/" and not _is_behind_operand(tokens)
+        found = (_REGEX if is_regex else _TOKEN).match(text, at)
+        if found is None or (is_regex and not is_closed(found[0])):
             return None
         at = found.end()
         if found.lastgroup != "blank":
@@ -96,7 +80,7 @@ def _is_behind_operand(tokens: Sequence[str]) -> bool:
     if not tokens:
         return False
     last = tokens[-1]
-    if last in _WORDS:
+    if last in _VALUELESS:
         return False
     return last in (")", "]", "$", "++", "--") or last[0] in '"._' or last[0].isalnum()
 
@@ -114,40 +98,40 @@ class _Reader:
         """Behind `getline`, where a `<` names a file."""
 
     def run(self) -> Program:
-        for at, token in enumerate(self._tokens):
-            self._step(at, token)
+        for at, sign in enumerate(self._tokens):
+            self._step(at, sign)
         return self._program
 
-    def _step(self, at: int, token: str) -> None:
-        if token in ("(", "["):
+    def _step(self, at: int, sign: str) -> None:
+        if sign in ("(", "["):
             self._depth += 1
-        elif token in (")", "]"):
+        elif sign in (")", "]"):
             self._depth -= 1
-        elif token in ("print", "printf"):
+        elif sign in ("print", "printf"):
             self._printing = self._depth
-        elif token == "getline":
+        elif sign == "getline":
             self._is_getting = True
-        elif token in (";", "{", "}") or (token == "\n" and self._before(at) not in _CONTINUE):
+        elif sign in (";", "{", "}") or (sign == "\n" and self._before(at) not in _CONTINUE):
             self._printing = None
             self._is_getting = False
-        elif token in (">", ">>") and self._printing == self._depth:
+        elif sign in (">", ">>") and self._printing == self._depth:
             self._redirect(at, self._program.writes)
-        elif token == "<" and self._is_getting:
+        elif sign == "<" and self._is_getting:
             self._is_getting = False
             self._redirect(at, self._program.reads)
         else:
-            self._name(token)
+            self._name(sign)
 
     def _before(self, at: int) -> str:
         return self._tokens[at - 1] if at else ""
 
-    def _name(self, token: str) -> None:
-        bare = token.rpartition("::")[2] if token[:1] != '"' else token
+    def _name(self, sign: str) -> None:
+        bare = sign.rpartition("::")[2] if sign[:1] != '"' else sign
         if bare == "system":
             self._program.runs.append("the awk program starts commands with system()")
-        elif token in ("|", "|&"):
+        elif sign in ("|", "|&"):
             self._program.runs.append("the awk program starts commands with a pipe")
-        elif token == "@":
+        elif sign == "@":
             self._program.unclear.append("the awk program loads code, or calls by name")
         elif bare in _CHANGES:
             self._program.unclear.append(f"the awk program uses {bare}: {_CHANGES[bare]}")

@@ -11,8 +11,8 @@ One table per program; `also` lists its other names. In a model:
     always                                   what the command does with any arguments
     sub, harmless, other                     sub-commands; those without a model; all others
 
-What a value does is written as `KIND [DETAIL] [flag|optional|next|pair][: REASON]`. An option that is
-in no list is taken for a flag, so that the word after it is looked at as well. A `values` entry
+What a value does is written as `KIND [DETAIL] [flag|optional|next|pair][: REASON]`. An option that
+is in no list is taken for a flag, so that the word after it is looked at as well. A `values` entry
 that is wrong would hide a word: when in doubt, leave it out.
 """
 
@@ -29,11 +29,8 @@ from typing import Any, Final
 
 FOLDER: Final = os.path.join(os.path.dirname(__file__), "commands")
 
-KINDS: Final = frozenset(
-    "value read write script inner words package program code danger assign query inplace stdin"
-    " none".split()
-)
 RISKY: Final = frozenset(("script", "inner", "words", "package", "program", "code", "danger"))
+KINDS: Final = RISKY | {"value", "read", "write", "assign", "query", "inplace", "stdin", "none"}
 TAKES_REST: Final = frozenset(("inner", "words", "package"))
 _ALWAYS_FLAGS: Final = frozenset(("query", "stdin"))
 
@@ -124,6 +121,8 @@ class Model:
     is_wrapper: bool = False
     assigns: bool = False
     """`NAME=VALUE` words stand before the inner command."""
+    is_anywhere: bool = False
+    """Its global options may stand behind the sub-command as well."""
     is_abbreviated: bool = False
     """Its sub-commands may be written by their first letters: `ip net e`."""
     stdin: str = ""
@@ -194,10 +193,20 @@ def _parsed(name: str) -> Model:
     return build_model(name, tomllib.loads(_chunks()[name])[name])
 
 
-_KEYS: Final = frozenset(
-    "also flags values optional digits next reads writes does looks cases operands last sub harmless"
-    " other ends supplies stops strict single bundled wrapper assigns abbreviated stdin why"
-    " inherit always exact stdin_until".split()
+_SWITCHES: Final = {
+    "stops": "stops",
+    "single": "is_single",
+    "bundled": "is_bundled",
+    "wrapper": "is_wrapper",
+    "assigns": "assigns",
+    "abbreviated": "is_abbreviated",
+    "anywhere": "is_anywhere",
+}
+_KEYS: Final = (
+    {"also", "does", "looks", "cases", "operands", "last", "always", "sub", "harmless", "other"}
+    | {"ends", "supplies", "stdin", "stdin_until", "strict", "exact", "inherit", "why"}
+    | {"flags", "values", "optional", "digits", "next", "reads", "writes"}
+    | _SWITCHES.keys()
 )
 
 
@@ -209,13 +218,16 @@ def build_model(name: str, table: Table, outer: Model | None = None) -> Model:
     cases = dict(outer.cases) if outer else {}
     for key, patterns in table.get("cases", {}).items():
         cases[key] = _cases(patterns, cases)
-    inherited = outer.options if outer and table.get("inherit", False) else {}
+    inherits = table.get("inherit", outer.is_anywhere) if outer else False
+    inherited = outer.options if outer and inherits else {}
     options = {**inherited, **_options(table, cases)}
     named = table.get("operands", ())
     operands = (named,) if isinstance(named, str) else tuple(named)
     effects = tuple(_effect(text, cases, why)[0] for text in operands)
     last = _effect(table["last"], cases, why)[0] if "last" in table else None
     looks = _cases(table.get("looks", {}), cases)
+    if outer and inherits and looks is NOTHING:
+        looks = outer.looks
     model = Model(
         name=name,
         options=options,
@@ -228,14 +240,9 @@ def build_model(name: str, table: Table, outer: Model | None = None) -> Model:
         cases=cases,
         ends=frozenset(table.get("ends", "").split()),
         supplies=frozenset(table.get("supplies", "").split()),
-        stops=table.get("stops", False),
         is_strict=table.get("strict", "sub" in table or "harmless" in table or _has_rest(operands)),
-        is_single=table.get("single", False),
         is_exact=table.get("exact", outer.is_exact if outer else False),
-        is_bundled=table.get("bundled", False),
-        is_wrapper=table.get("wrapper", False),
-        assigns=table.get("assigns", False),
-        is_abbreviated=table.get("abbreviated", False),
+        **{field: table.get(key, False) for key, field in _SWITCHES.items()},
         stdin=table.get("stdin", ""),
         stdin_until=table.get("stdin_until", 1),
         why=why,

@@ -53,6 +53,8 @@ class Expander:
         self.values: Mapping[str, Word] = {}
         self.directory: str | None = None
         """What `$PWD` is, if it is one."""
+        self.is_made_up = False
+        """Some word was cut or put together out of what the text itself has set."""
 
     def words(self, node: Node) -> list[Word]:
         """All words that one makes: braces make several."""
@@ -144,6 +146,9 @@ class Expander:
 
     def _odd_parameter(self, part: Node) -> None:
         """Its value is not known; what is in its braces is read all the same."""
+        is_set_here = self._names.counts.get(part.get("Param", {}).get("Value", ""), 0) > 0
+        if is_set_here and part.keys() & {"Exp", "Repl", "Slice"}:
+            self.is_made_up = True
         if part.get("Exp", {}).get("Op") == "@":
             operator = plain_text(part["Exp"]["Word"])
             if operator not in {"Q", "E", "A", "a", "K", "k", "U", "u", "L"}:

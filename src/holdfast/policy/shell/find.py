@@ -14,8 +14,10 @@ from holdfast.policy.shell.words import UNKNOWN, Word
 
 MOST_STARTS = 8
 _STARTS = {"-exec": False, "-ok": False, "-execdir": True, "-okdir": True}
-_NARROWS = ("-name", "-iname", "-path", "-ipath", "-regex", "-iregex", "-wholename")
-_NARROWS += ("-newer", "-mtime", "-mmin", "-ctime", "-atime", "-size", "-samefile", "-inum")
+_NARROWS = (
+    *("-name", "-iname", "-path", "-ipath", "-regex", "-iregex", "-wholename"),
+    *("-newer", "-mtime", "-mmin", "-ctime", "-atime", "-size", "-samefile", "-inum"),
+)
 _SIGNS = frozenset(("(", ")", "!", ","))
 _NAMED = re.compile(r"[\w]")
 _FD_PATHS = re.compile(r"\{\.?\}")
@@ -119,7 +121,7 @@ def open_fd(model: Model, words: Sequence[Word]) -> Opened:
     """`-x` and `-X` take the words up to `;`, and then options may follow."""
     finds = Finds()
     left = words[1:]
-    while True:
+    for _ in range(MOST_STARTS):
         found = scan(model, left)
         note_options(finds, model, found)
         note_operands(finds, model, replace(found, rest=None))
@@ -131,6 +133,8 @@ def open_fd(model: Model, words: Sequence[Word]) -> Opened:
             inner = _fd_filled(rest[:end], found)
             finds.inner.append(Inner(inner, found.rest_by.why))
         left = rest[end + 1 :]
+    finds.danger("", "it starts more commands than can be looked at")
+    return finds.opened()
 
 
 def _fd_filled(inner: Sequence[Word], found: Scan) -> tuple[Word, ...]:

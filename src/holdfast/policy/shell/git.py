@@ -10,11 +10,9 @@ from holdfast.policy.shell.interpret import Finds, interpret
 from holdfast.policy.shell.opened import Opened
 from holdfast.policy.shell.words import UNKNOWN, Word
 
-_READS = frozenset(
-    "--get --get-all --get-regexp --get-urlmatch --get-color --get-colorbool -l --list".split()
-)
-_REMOVES = frozenset("--unset --unset-all --remove-section --rename-section".split())
-_COMMANDS = frozenset("list get set unset rename-section remove-section edit".split())
+_READS = {"--get", "--get-all", "--get-regexp", "--get-urlmatch", "--get-color", "-l", "--list"}
+_REMOVES = {"--unset", "--unset-all", "--remove-section", "--rename-section"}
+_COMMANDS = {"list", "get", "set", "unset", "rename-section", "remove-section", "edit"}
 
 
 def open_git(model: Model, words: Sequence[Word]) -> Opened:

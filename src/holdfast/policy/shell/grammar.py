@@ -18,7 +18,8 @@ class Grammar:
     neutral: Mapping[str, str]
     listers: frozenset[str]
     filters: frozenset[str]
-    whole: frozenset[str]
+    whole: Mapping[str, frozenset[str]]
+    """By whether they read or write."""
     refused: Mapping[str, str]
 
     def is_lister(self, words: Sequence[Word]) -> bool:
@@ -37,6 +38,6 @@ def grammar() -> Grammar:
         data["neutral"],
         frozenset(data["listers"]["names"]),
         frozenset(data["filters"]["names"]),
-        frozenset(data["whole"]["names"]),
+        {access: frozenset(names) for access, names in data["whole"].items()},
         data["refused"],
     )

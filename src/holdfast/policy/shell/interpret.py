@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.policy.shell.arguments import Given, Scan, scan
 from holdfast.policy.shell.catalog import NOTHING, RISKY, Effect, Model, canonical
@@ -28,6 +28,8 @@ NOT_LISTED = "this option is not known here, so nobody can tell what it does"
 
 _STANDARD_INPUT = frozenset(("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"))
 _BEFORE = {"python": (Word("python"),), "module": (Word("python"), Word("-m"))}
+_SUFFIX = re.compile(r"[\w.~-]*\Z")
+_FROM_ELSEWHERE = re.compile(r"[./~]|\w+[+:]|[\w-]+/|.*(://|@(git|https?|ssh|file)\b)")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
 
 
@@ -112,6 +114,8 @@ class Finds:
             self.danger("", "the package that it starts is not known")
         elif canonical(words[0].text) is not None:
             self.inner.append(Inner(words, why))
+        elif _FROM_ELSEWHERE.match(words[0].text):
+            self.danger(words[0].text, "the package that it starts comes from this address")
 
     def program(self, word: Word, why: str, language: str) -> None:
         """A file of code that an interpreter runs, or without a language a program to start."""
@@ -168,9 +172,12 @@ def interpret(model: Model, words: Sequence[Word]) -> Opened:
 def _walk(finds: Finds, model: Model, head: Sequence[Word], words: Sequence[Word]) -> bool:
     """Opens the options of a model and then its sub-command, if it has those."""
     found = scan(model, words)
+    name = head[-1].text.rpartition("/")[2]
+    if model.always.kind == "danger":
+        finds.danger(name, model.always.why)
     note_options(finds, model, found)
     if not model.has_subs:
-        note_operands(finds, model, found)
+        note_operands(finds, model, found, name if len(head) > 1 else "")
         return model.is_wrapper
     if not found.operands:
         note_missing(finds, model, found)
@@ -196,6 +203,10 @@ def _open_sub(finds: Finds, model: Model, head: Sequence[Word], rest: Sequence[W
         sub = max(fitting, key=lambda found: found.is_risky, default=None)
     if sub is not None:
         return _walk(finds, sub, head, rest)
+    if model.is_anywhere:
+        behind = replace(model, subs={}, harmless=frozenset(), is_strict=False, operands=())
+        note_options(finds, behind, found := scan(behind, rest))
+        note_operands(finds, replace(behind, stdin=""), found)
     if name.text in model.harmless:
         return False
     if model.other.kind == "package":
@@ -207,8 +218,6 @@ def _open_sub(finds: Finds, model: Model, head: Sequence[Word], rest: Sequence[W
 
 def note_options(finds: Finds, model: Model, found: Scan) -> None:
     """What the options do, the strange ones and the unknown ones included."""
-    if model.always.kind == "danger":
-        finds.danger(model.name.split()[-1], model.always.why)
     if found.is_unsure and model.is_risky:
         finds.danger("", COULD_BE_OPTION)
     for given in found.given:
@@ -227,12 +236,16 @@ def note_option(finds: Finds, given: Given) -> None:
         finds.reads_stdin_as = effect.detail
     elif effect.kind == "danger" and not effect.cases:
         finds.danger(given.spelled, effect.why)
+    elif effect.kind == "inplace":
+        # `-i'/etc/*'` keeps a copy of the file there, under its own name.
+        if given.value is not None and not _SUFFIX.match(given.value.text):
+            finds.danger(given.spelled, "it keeps a copy of the file somewhere else")
     elif given.value is not None:
         finds.apply(effect, given.value, given.spelled)
 
 
-def note_operands(finds: Finds, model: Model, found: Scan) -> None:
-    """What the words do that belong to no option."""
+def note_operands(finds: Finds, model: Model, found: Scan, sub: str = "") -> None:
+    """What the words do that belong to no option. `sub` is the sub-command they belong to."""
     if any(given.option.effect.kind == "query" for given in found.given):
         return
     if found.rest is not None:
@@ -240,7 +253,6 @@ def note_operands(finds: Finds, model: Model, found: Scan) -> None:
     supplied = any(not model.supplies.isdisjoint(given.option.names) for given in found.given)
     effects = model.operands[1:] if supplied and len(model.operands) > 1 else model.operands
     inplace = any(given.option.effect.kind == "inplace" for given in found.given)
-    sub = model.name.partition(" ")[2].split(" ")[-1]
     count = len(found.operands)
     for place, word in enumerate(found.operands):
         if fits(model.looks, word):
@@ -259,7 +271,10 @@ def note_operands(finds: Finds, model: Model, found: Scan) -> None:
 def note_missing(finds: Finds, model: Model, found: Scan) -> None:
     """A command without an operand may read what it runs from standard input."""
     brings = ("code", "script", "query", "program", "none")
-    if model.stdin and not any(given.option.effect.kind in brings for given in found.given):
+    if model.stdin and not any(
+        given.option.effect.kind in brings or not model.supplies.isdisjoint(given.option.names)
+        for given in found.given
+    ):
         finds.reads_stdin_as = model.stdin
 
 
@@ -274,6 +289,8 @@ def note_rest(finds: Finds, model: Model, found: Scan) -> None:
         before = _BEFORE.get(effect.detail, ())
         if effect.detail == "python" and not words[0].text.endswith(".py"):
             before = ()
+        if "://" in words[0].text:
+            finds.danger(words[0].text, "the code that it starts is fetched from this address")
         words = (*before, *words)
         finds.inner.append(Inner(words, effect.why, is_open_ended=effect.detail == "open"))
     elif effect.kind == "words":

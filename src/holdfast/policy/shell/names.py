@@ -11,6 +11,7 @@ from holdfast.policy.shell.parser import Node
 
 is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
 _is_number = re.compile(r"[0-9]{1,18}").fullmatch
+_is_counting = re.compile(r"[0-9]{1,18}|\{[0-9]{1,6}\.\.[0-9]{1,6}\}").fullmatch
 _SETTERS = frozenset(
     (
         *("read", "mapfile", "readarray", "printf", "getopts", "unset", "let"),
@@ -61,7 +62,9 @@ class _Found:
             case "FuncDecl":
                 self.functions.add(node["Name"]["Value"])
             case "ForClause" if "Name" in node["Loop"]:
-                self._given(node["Loop"]["Name"]["Value"])
+                items = [plain_text(item) or "" for item in node["Loop"].get("Items", ())]
+                is_counting = bool(items) and all(_is_counting(item) for item in items)
+                self._given(node["Loop"]["Name"]["Value"], number=is_counting)
             case "CoprocClause":
                 self._given("COPROC")
             case "ParamExp" if node.get("Exp", {}).get("Op") in {"=", ":="}:

@@ -24,6 +24,13 @@ _find_hidden = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 ).search
 
+# bash takes a backslash and the newline behind it away before it looks at anything: `$\\n(id)` runs
+# id, and in a comment it means nothing. The parser sees some of these differently, so only the plain
+# continuation of a line is taken: behind a blank, and with no comment before it.
+_find_odd_continuation = re.compile(
+    r"(?<![ \t])\\\n|(?:^|[ \t;&|()])#[^\n]*\\\n", re.MULTILINE
+).search
+
 Node: TypeAlias = Mapping[str, Any]
 """As shfmt writes it: a mapping with a `Type`, or without one where only one type can stand."""
 
@@ -43,6 +50,10 @@ def _check(text: str) -> None:
     found = _find_hidden(text)
     if found is not None:
         raise NotUnderstood(f"it holds the character \\u{ord(found[0]):04x}, which hides text")
+    if text.endswith("\\"):
+        raise NotUnderstood("it ends in the middle of a line")
+    if "\\\n" in text and _find_odd_continuation(text) is not None:
+        raise NotUnderstood("a line is continued where bash and people read different things")
     if len(text) > MAX_TEXT_BYTES or len(text.encode()) > MAX_TEXT_BYTES:
         raise NotUnderstood(f"it is longer than {MAX_TEXT_BYTES} bytes")
 

@@ -45,6 +45,8 @@ class Command:
     """In what it stands, from the outside in: for people."""
     is_feeding: bool = False
     """What it prints becomes words or the input of another one."""
+    is_made_up: bool = False
+    """Its text cuts words, or puts them together, out of what it has set itself."""
     is_function: bool = False
     """It calls a function of the text, whose body is read where it stands."""
 
@@ -67,11 +69,15 @@ def read_shell(text: str, *, directories: Sequence[str], home: str) -> tuple[Com
 @lru_cache(maxsize=1024)
 def _read(text: str, directories: tuple[str, ...], home: str) -> tuple[Command, ...]:
     tree = parse(text)
-    return _Reader(names_of(tree), directories, home).read(tree)
+    try:
+        return _Reader(text.encode(), names_of(tree), directories, home).read(tree)
+    except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
+        raise NotUnderstood("its parser speaks in another way than expected") from None
 
 
 @dataclass(slots=True)
 class _Reader:
+    text: bytes
     names: Names
     directories: tuple[str, ...]
     home: str
@@ -88,12 +94,10 @@ class _Reader:
         self._moved()
 
     def read(self, tree: Node) -> tuple[Command, ...]:
-        try:
-            self._statements(tree.get("Stmts", ()))
-        except KeyError:
-            raise NotUnderstood("its parser speaks in another way than expected") from None
+        self._statements(tree.get("Stmts", ()))
         self._check_recursion()
-        return tuple(self.commands)
+        is_made_up = self.expander.is_made_up
+        return tuple(replace(each, is_made_up=is_made_up) for each in self.commands)
 
     def _check_recursion(self) -> None:
         """A function that reaches itself is a fork bomb, or cannot be told from one."""
@@ -181,10 +185,11 @@ class _Reader:
                 self._case(command)
             case "FuncDecl":
                 self._function(command)
-            case "TimeClause" | "CoprocClause":
+            case "TimeClause":
                 if "Stmt" in command:
-                    with self._in("", "pipe" if command["Type"] == "CoprocClause" else None):
-                        self._statement(command["Stmt"])
+                    self._statement(command["Stmt"])
+            case "CoprocClause":  # the parser takes some programs for the name of the coprocess
+                raise NotUnderstood("a coprocess is not understood well enough to be judged")
             case _:
                 self._evaluated(command)
 
@@ -310,7 +315,7 @@ class _Reader:
             self._change_directory(words)
 
     def _assignments(self, nodes: Sequence[Node], *, is_lasting: bool) -> tuple[Assignment, ...]:
-        found = []
+        found: list[Assignment] = []
         for node in nodes:
             if "Index" in node:
                 self.expander.index(node["Index"])
@@ -318,7 +323,8 @@ class _Reader:
                 if "Index" in element:
                     self.expander.index(element["Index"])
                 if "Value" in element:
-                    self.expander.words(element["Value"])
+                    elements = self.expander.words(element["Value"])
+                    found += [Assignment(node["Name"]["Value"], each) for each in elements]
             value = self.expander.word(node["Value"]) if "Value" in node else Word("")
             is_whole = not ("Array" in node or "Index" in node or node.get("Append"))
             name = node["Name"]["Value"]
@@ -374,6 +380,9 @@ class _Reader:
             case other:
                 raise NotUnderstood(f"it holds {other}, which is not known here")
 
+    def _source(self, node: Node) -> bytes:
+        return self.text[node["Pos"]["Offset"] : node["End"]["Offset"]] if node else b""
+
     # --- redirections
 
     def _redirections(
@@ -388,7 +397,11 @@ class _Reader:
             if operator in {"<<", "<<-"}:
                 is_quoted = any(part["Type"] != "Lit" for part in node["Word"]["Parts"])
                 is_quoted = is_quoted or "\\" in node["Word"]["Parts"][0].get("Value", "")
-                word = self.expander.here_document(node.get("Hdoc", {}), is_quoted=is_quoted)
+                document = node.get("Hdoc", {})
+                if not is_quoted and b"\\\n" in self._source(document):
+                    # bash takes it away even between quotes, if they stand in such a document.
+                    raise NotUnderstood("a line of a here-document is continued")
+                word = self.expander.here_document(document, is_quoted=is_quoted)
             else:
                 word = self.expander.word(node["Word"])
                 files.extend(() if operator == "<<<" else _opened_files(operator, word))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.policy.shell.arguments import scan
+from holdfast.policy.shell.brackets import is_closed
 from holdfast.policy.shell.catalog import Model
 from holdfast.policy.shell.interpret import Finds, note_options
 from holdfast.policy.shell.opened import Opened, Script
@@ -19,7 +20,7 @@ _UNCLEAR = "the sed script cannot be understood"
 _OUTPUTS = frozenset(("/dev/stdout", "/dev/stderr", "/dev/stdin", "-"))
 _BLANKS = " \t\r\n;"
 _NUMBER = re.compile(r"[0-9]+(?:~[0-9]+)?|\$|[+~][0-9]+")
-_FLAGS = re.compile(r"[gpiImM0-9]*")
+_FLAGS = re.compile(r"[gpiImM0-9 \t]*")
 _LABEL = re.compile(r"[ \t]*[^\s;}]*")
 _AMOUNT = re.compile(r"[ \t]*[0-9.]*")
 _LINE = re.compile(r"[^\n]*")
@@ -42,29 +43,21 @@ class Commands:
 
 
 def judge(text: str) -> Commands:
-    """Seds differ in whether brackets hide the delimiter: both readings count."""
+    """What cannot be told for sure is unclear."""
     if len(text) > MOST_CHARACTERS or UNKNOWN in text:
         return Commands(unclear=True)
-    whole = Commands(unclear=True)
-    for minds_brackets in (False, True):
-        try:
-            found = _Reader(text, minds_brackets=minds_brackets).run()
-        except _NotSed:
-            continue
-        whole.unclear = False
-        whole.runs += [run for run in found.runs if run not in whole.runs]
-        whole.reads += [path for path in found.reads if path not in whole.reads]
-        whole.writes += [path for path in found.writes if path not in whole.writes]
-    return whole
+    try:
+        return _Reader(text).run()
+    except _NotSed:
+        return Commands(unclear=True)
 
 
 class _Reader:
     """Reads command after command."""
 
-    def __init__(self, text: str, *, minds_brackets: bool) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._minds_brackets = minds_brackets
         self._found = Commands()
 
     def run(self) -> Commands:
@@ -109,25 +102,25 @@ class _Reader:
         character = self._text[self._at]
         if character in "/\\":
             self._at += 1
-            self._until(self._next() if character == "\\" else "/")
+            self._pattern(self._next() if character == "\\" else "/")
             self._skip("IM")
         elif _NUMBER.match(self._text, self._at):
             self._take(_NUMBER)
+
+    def _pattern(self, delimiter: str) -> None:
+        """Past a regular expression; seds differ on whether its brackets hide the delimiter."""
+        start = self._at
+        self._until(delimiter)
+        if not is_closed(self._text[start : self._at - 1]):
+            raise _NotSed
 
     def _until(self, delimiter: str) -> None:
         """Past the next delimiter that is not escaped."""
         if delimiter in "\n\\":
             raise _NotSed
-        in_brackets = False
-        while (character := self._next()) != delimiter or in_brackets:
+        while (character := self._next()) != delimiter:
             if character == "\\":
                 self._next()
-            elif self._minds_brackets and character == "[" and not in_brackets:
-                in_brackets = True
-                self._skip("^")
-                self._skip("]")
-            elif character == "]":
-                in_brackets = False
 
     def _command(self) -> None:
         name = self._next()
@@ -159,10 +152,10 @@ class _Reader:
 
     def _substitute(self) -> None:
         delimiter = self._next()
+        self._pattern(delimiter)
         self._until(delimiter)
-        self._replacement(delimiter)
-        while True:
-            self._take(_FLAGS)
+        # GNU sed takes flags behind blanks as well: `s/a/b/ e`.
+        while self._take(_FLAGS) or self._at < len(self._text):
             if self._text.startswith("e", self._at):
                 self._at += 1
                 self._found.runs.append("")
@@ -171,14 +164,8 @@ class _Reader:
                 self._file(self._found.writes)
             else:
                 break
-        self._skip(" \t")
         if self._at < len(self._text) and self._text[self._at] not in "\n;}#\r":
             raise _NotSed
-
-    def _replacement(self, delimiter: str) -> None:
-        minds, self._minds_brackets = self._minds_brackets, False
-        self._until(delimiter)
-        self._minds_brackets = minds
 
 
 def open_sed(model: Model, words: Sequence[Word]) -> Opened:
@@ -197,7 +184,7 @@ def open_sed(model: Model, words: Sequence[Word]) -> Opened:
         text = "\n".join(word.text for word in scripts)
         _note_script(finds, text if is_literal else UNKNOWN, is_boxed=found.has("--sandbox"))
     for word in operands:
-        finds.file("write" if found.has("-i", "--in-place") else "read", word, "sed edits it")
+        finds.file("write" if found.has("-i") else "read", word, "sed edits it")
     return finds.opened()
 
 

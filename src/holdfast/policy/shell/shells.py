@@ -15,8 +15,10 @@ from holdfast.policy.shell.words import UNKNOWN, Word
 
 SUBSCRIPT = "the shell evaluates what stands in the brackets of a variable's name"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[A-Za-z0-9_@*]*\]\Z")
-_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[A-Za-z0-9_]*\])?\+?=")
+# A name in the brackets is evaluated in its turn, and its value can hold a command.
+_ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[0-9@*]*\]\Z")
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[0-9]*\])?\+?=")
+_PLAIN_LIST = re.compile(r"\([^$`\[]*\Z")
 _HARMLESS_SUM = re.compile(r"[\w\s+\-*/%=<>!&|^~?:(),]*\Z")
 _STANDARD_INPUT = frozenset(("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"))
 
@@ -87,7 +89,7 @@ def open_alias(_model: Model, words: Sequence[Word]) -> Opened:
 def open_declare(_model: Model, words: Sequence[Word]) -> Opened:
     """`export`, `declare`, `local`, `readonly`: assignments; names with brackets are evaluated."""
     finds = Finds()
-    counts = any(_is_flags(word) and "i" in word.text for word in words[1:])
+    flags = "".join(word.text for word in words[1:] if _is_flags(word))
     for word in words[1:]:
         if _is_flags(word):
             continue
@@ -96,8 +98,13 @@ def open_declare(_model: Model, words: Sequence[Word]) -> Opened:
             finds.danger("", SUBSCRIPT if word.is_literal else "which variable is set is not known")
         elif assigned:
             finds.assign(word)
-            if counts and not _HARMLESS_SUM.match(word.text[assigned.end() :]):
+            value = word.text[assigned.end() :]
+            if "i" in flags and not _HARMLESS_SUM.match(value):
                 finds.danger("", "the value is evaluated as a sum, which can run commands")
+            if ("n" in flags and "[" in value) or (
+                value.startswith("(") and not _PLAIN_LIST.match(value)
+            ):
+                finds.danger("", "the value is evaluated as a name or a list")
     return finds.opened()
 
 

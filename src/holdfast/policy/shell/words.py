@@ -30,7 +30,7 @@ class Word:
         return (
             self.text.startswith(("-", UNKNOWN))
             or self.is_split
-            or self.text.startswith(("*", "?", "["))
+            or (self.has_glob and self.text.startswith(("*", "?", "[")))
         )
 
     def after(self, prefix: str) -> Word:

@@ -1,0 +1,72 @@
+"""`holdfast policy trust`: a person sees the rules before they count."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, error_code, holdfast
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "project"
+    (place / ".holdfast").mkdir(parents=True)
+    (place / ".holdfast" / "policy.toml").write_text('[permissions]\nallow = ["Bash(ls)"]\n')
+    monkeypatch.chdir(place)
+    return place
+
+
+def verdict() -> str:
+    return json.loads(holdfast("policy", "check", "Bash(ls)", "--json").stdout)[0]["verdict"]
+
+
+@pytest.mark.requirement("POL-7")
+@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 1), (b"\n", 1)])
+def test_a_person_at_a_terminal_sees_the_rules_and_is_asked(answer, code):
+    ours, theirs = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [PROGRAM, "policy", "trust"],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        os.write(ours, answer)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert process.returncode == code
+    assert b"It allows, without a question:\n| Bash(ls)\n" in errors
+    assert verdict() == ("deny" if code else "allow")
+
+
+@pytest.mark.requirement("POL-7")
+def test_without_a_terminal_it_needs_yes_and_untrust_takes_it_back(project):
+    done = holdfast("policy", "trust")
+    assert (done.returncode, error_code(done)) == (125, "HF-POLICY-NOT-CONFIRMED")
+    told = json.loads(holdfast("policy", "trust", "--yes", "--json").stdout)["trusted"]
+    assert [(each["new"], each["rules"]) for each in told] == [
+        (True, [{"verdict": "allow", "rule": "Bash(ls)"}])
+    ]
+    assert verdict() == "allow"
+    listed = json.loads(holdfast("policy", "trust", "--list", "--json").stdout)["trusted"]
+    assert [each["path"] for each in listed] == [str(project / ".holdfast" / "policy.toml")]
+    assert b"already trusted: " in holdfast("policy", "trust").stdout
+    assert holdfast("policy", "untrust").returncode == 0
+    assert verdict() == "deny"
+    assert holdfast("policy", "trust", "--list").stdout == b"nothing is trusted\n"
+
+
+def test_a_broken_list_is_told(state_home):
+    holdfast("policy", "trust", "--yes")
+    Path(state_home, "policy", "trusted.json").write_text("{")
+    done = holdfast("policy", "trust", "--list")
+    assert (done.returncode, error_code(done)) == (125, "HF-POLICY-TRUST")
+    assert verdict() == "deny"
