@@ -15,9 +15,9 @@ from holdfast.core.verdict import Decision
 from holdfast.policy.calls import ToolCall, from_json, parse_call
 from holdfast.policy.examples import check_examples
 from holdfast.policy.files import builtin_rules, load_policy_file
-from holdfast.policy.judge import Judgement, denied
+from holdfast.policy.judge import Judgement
 from holdfast.policy.links import targets
-from holdfast.policy.rulebook import RuleBook
+from holdfast.policy.rulebook import RuleBook, denied
 from holdfast.policy.rules import Layer, Rule
 from holdfast.policy.shell.words import literals
 from holdfast.policy.subjects import Targets, look

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from holdfast.policy.shell.reader import Command
+from holdfast.policy.shell.command import Command
 from holdfast.policy.shell.words import UNKNOWN, Word
 
 _LEAVING_OUT = frozenset(("-not", "!", "-v", "--exclude", "--exclude-dir", "--glob=!", "--ignore"))

@@ -136,3 +136,8 @@ def _hits(
         return is_meant and pattern.matches(words)
 
     return hits
+
+
+def denied(why: str, what: str, rule: str = "not-understood") -> Decision:
+    """By us, whatever the rules say."""
+    return Decision(Verdict.DENY, rule, why, "built-in", what)

@@ -11,7 +11,7 @@ from holdfast.core.roles import Permission
 from holdfast.core.types import Principal
 from holdfast.runtime.approval_queue import ApprovalQueue
 from holdfast.runtime.home import state_home
-from holdfast.runtime.wiring import roles_of
+from holdfast.runtime.permissions import roles_of
 
 __all__ = ["Answer", "AnswerKind", "Answering", "Question"]
 

@@ -126,7 +126,15 @@ def unasked(decision: Decision) -> Decision:
 
 def denial(action: Action, decision: Decision) -> dict[str, Json]:
     """What was refused, and why."""
-    asked = _tool_use(action.want) if isinstance(action.want, UseTool) else {}
+    match action.want:
+        case UseTool() as want:
+            asked = _tool_use(want)
+        case RunCommand(argv):
+            asked = {"command": list(argv)}
+        case CallTool(name):
+            asked = {"tool": name}
+        case _:
+            asked = {}
     return {**decided(decision), **asked}
 
 

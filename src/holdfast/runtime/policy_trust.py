@@ -20,10 +20,12 @@ from holdfast.audit.files import locked, make_folder, open_folder, replace_file
 from holdfast.config.load import load_settings
 from holdfast.core.errors import BadInput
 from holdfast.core.events import EventKind
+from holdfast.core.roles import Permission
 from holdfast.core.types import Json, Principal
 from holdfast.policy.files import load_policy_file
 from holdfast.policy.rules import Layer, Rule
 from holdfast.runtime.home import state_home
+from holdfast.runtime.permissions import require
 from holdfast.runtime.policies import PROJECT_FILES, project_files
 from holdfast.runtime.policy_trusted import FOLDER, NAME, Entry, broken, encoded, read_entries
 from holdfast.runtime.record import Change, open_record
@@ -76,6 +78,7 @@ class PolicyTrust:
 
     def trust(self, offered: Offered, *, who: Principal) -> None:
         """What was read counts from now on."""
+        require(self._settings, who, Permission.POLICY_WRITE)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         with self._changed("trust", offered.path, who, {"sha256": offered.sha256}) as entries:
             entries[offered.path] = Entry(offered.path, offered.sha256, when)

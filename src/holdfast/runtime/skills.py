@@ -18,9 +18,11 @@ from holdfast.config.load import load_settings
 from holdfast.core.errors import BadInput, HoldfastError
 from holdfast.core.events import EventKind
 from holdfast.core.notes import PublicKey
+from holdfast.core.roles import Permission
 from holdfast.core.skills import Skill
 from holdfast.core.types import Json, Principal, check_id
 from holdfast.runtime.home import state_home
+from holdfast.runtime.permissions import require
 from holdfast.runtime.record import Change, open_record
 from holdfast.skills.folders import held, open_directory, replace_file
 from holdfast.skills.loader import Draft, Loaded, collect, signed, verify
@@ -105,6 +107,7 @@ class Skills:
         self, folder: str, *, name: str | None, choice: KeyChoice, principal: Principal
     ) -> Signed:
         """Sign all that lies in a folder; the manifest is written into it."""
+        require(self._settings, principal, Permission.SKILLS_APPROVE)
         with _opened(folder) as descriptor:
             chosen = check_name(name or os.path.basename(os.path.abspath(folder)))
             draft = collect(descriptor, chosen)  # (1)
@@ -121,6 +124,7 @@ class Skills:
 
     def add(self, folder: str, *, principal: Principal) -> tuple[Skill, bool]:
         """Approve a signed skill; tells whether it replaced another one of its name."""
+        require(self._settings, principal, Permission.SKILLS_APPROVE)
         loaded = self._verified(folder)  # (1)
         with self._recorded("add", loaded.skill.name, principal, loaded.skill.digest) as outcome:
             outcome["replaced"] = is_replaced = self._store.add(loaded)
@@ -128,6 +132,7 @@ class Skills:
 
     def remove(self, name: str, *, principal: Principal) -> None:
         """Take out an approved skill by its name, or a proposal by its id."""
+        require(self._settings, principal, Permission.SKILLS_APPROVE)
         is_proposal = name.startswith(f"{PREFIX}_")
         check_id(name, what="proposal id") if is_proposal else check_name(name)
         with self._recorded("remove", name, principal, None):
@@ -168,6 +173,7 @@ class Skills:
 
     def approve(self, review: Review, *, choice: KeyChoice, principal: Principal) -> Skill:
         """Sign what was shown, put it among the approved ones, end the proposal."""
+        require(self._settings, principal, Permission.SKILLS_APPROVE)
         draft, proposal = review.draft, review.proposal  # (1) was `review`
         digest = draft.manifest.digest
         with self._recorded("approve", proposal.name, principal, digest) as outcome:

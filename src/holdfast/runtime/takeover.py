@@ -15,7 +15,9 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from holdfast.core.errors import AuditFailed, SandboxFailed, WorkspaceError
 from holdfast.core.events import Event, EventKind
+from holdfast.core.roles import Permission
 from holdfast.core.types import Json, Principal, WorkspaceMode
+from holdfast.runtime.permissions import require
 from holdfast.runtime.wiring import House
 from holdfast.sandbox import apply, changes, diff
 from holdfast.sandbox.apply import ApplyReport
@@ -64,6 +66,7 @@ def foresee(house: House, workspace_id: str, *, force: bool) -> ApplyReport:
 
 def take_over(house: House, workspace_id: str, *, force: bool, principal: Principal) -> ApplyReport:
     """Write the changes to the host's directory. What is refused is told, the rest goes on."""
+    require(house.settings, principal, Permission.FILES_WRITE)
     # (1) Find.
     session = _copy_on_write(house, workspace_id)
 

@@ -17,8 +17,10 @@ from contextlib import contextmanager
 from holdfast.config.load import load_settings
 from holdfast.core.errors import BadInput
 from holdfast.core.events import EventKind
+from holdfast.core.roles import Permission
 from holdfast.core.types import Json, Principal
 from holdfast.runtime.home import state_home
+from holdfast.runtime.permissions import require
 from holdfast.runtime.record import Change, open_record
 from holdfast.sandbox import environments
 from holdfast.sandbox.environments import TEMPLATES, Environment
@@ -44,6 +46,7 @@ class Templates:
         there = self.find(name)
         if there is not None:
             return there
+        require(self._settings, principal, Permission.PACKAGES_INSTALL)
         pins = hashlib.sha256(environments.requirements(name)).hexdigest()
         intent: dict[str, Json] = {
             "requirements_sha256": pins,

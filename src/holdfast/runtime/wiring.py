@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from holdfast.accounts.roles import Roles
 from holdfast.audit.log import AuditLog
 from holdfast.config.load import candidates, load_settings
 from holdfast.config.models import Settings
@@ -24,6 +23,7 @@ from holdfast.runtime.approvals import Broker
 from holdfast.runtime.bounds import Bounds
 from holdfast.runtime.home import no_state, state_home
 from holdfast.runtime.judging import RuledPolicy
+from holdfast.runtime.permissions import roles_of
 from holdfast.runtime.pipeline import Runtime
 from holdfast.runtime.policy_file import user_policy_path
 from holdfast.runtime.record import note_configuration, open_record
@@ -209,12 +209,6 @@ def open_house(
         pool,
         native,
     )
-
-
-def roles_of(settings: Settings) -> Roles:
-    """Who may do what, as configured."""
-    roles = settings.roles
-    return Roles(roles.default, roles.users, roles.interfaces)
 
 
 def _governor(settings: Settings, home: str) -> Governor:

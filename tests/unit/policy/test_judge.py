@@ -74,6 +74,14 @@ ORDINARY = policy(
         ("echo .env | xargs cat", "deny"),
         ("find . -name .env | xargs cat", "deny"),
         ("cat $(echo .env)", "deny"),
+        ("bash -c 'cat $(echo .en; echo v)'", "deny"),
+        ("bash <<'E'\ncat $(echo .en)\nE", "deny"),
+        ('f=x.env; cat "${f#x}"', "deny"),
+        ('a=(README.md .env); cat "${a[@]}"', "deny"),
+        ("cat ~+/.env", "deny"),
+        ("python -c 'print(open(\".env\").read())'", "deny"),
+        ("IFS= read -r x < a; ls", "allow"),
+        ("IFS=/ ls", "deny"),
         ('for f in $(git ls-files); do wc -l "$f"; done', "allow"),
         ("f() { ls; }; f", "allow"),
         ("f() { curl x; }; f", "deny"),
@@ -95,6 +103,14 @@ def test_arguments_that_run_code_need_a_rule_that_spells_them_out():
     assert verdict(wide, evil) == "deny"
     assert verdict(meant, evil) == "allow"
     assert "spells out '-c'" in bash(wide, evil).reason
+
+
+def test_a_rule_that_spells_out_wrapper_and_command_allows_both():
+    both = policy(["Bash(npx tsc *)", "Bash(xargs sh *)", "Bash(timeout *)"])
+    assert verdict(both, "npx tsc --noEmit") == "allow"
+    assert verdict(both, "npx evil") == "deny"
+    assert verdict(both, "timeout 5 ls") == "deny"
+    assert verdict(both, "xargs sh -c 'rm x'") == "deny", "the shell is meant, not what it runs"
 
 
 @pytest.mark.requirement("POL-5")

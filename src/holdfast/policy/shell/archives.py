@@ -26,9 +26,8 @@ def open_tar(model: Model, words: Sequence[Word]) -> Opened:
         return finds.opened()
     makes = found.has(*_MAKES)
     if found.has("--force-local"):
-        finds.dangers = [
-            danger for danger in finds.dangers if danger.option not in ("-f", "--file")
-        ]
+        remote = model.cases["archive"].cases[0][1].why
+        finds.dangers = [danger for danger in finds.dangers if danger.why != remote]
     for archive in found.values("-f", "--file"):
         finds.file("write" if makes else "read", archive, "the archive")
     if makes:

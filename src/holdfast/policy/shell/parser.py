@@ -24,8 +24,8 @@ _find_hidden = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 ).search
 
-# bash takes a backslash and the newline behind it away before it looks at anything: `$\\n(id)` runs
-# id, and in a comment it means nothing. The parser sees some of these differently, so only the plain
+# bash takes a backslash and the newline behind it away before all else: `$\\n(id)` runs id, and
+# in a comment it means nothing. The parser sees some of these differently, so only the plain
 # continuation of a line is taken: behind a blank, and with no comment before it.
 _find_odd_continuation = re.compile(
     r"(?<![ \t])\\\n|(?:^|[ \t;&|()])#[^\n]*\\\n", re.MULTILINE

@@ -6,49 +6,24 @@ All branches are taken: what could run is read. What cannot be read is refused a
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
 
+from holdfast.policy.shell.command import Command, Stdin
 from holdfast.policy.shell.expand import Expander
 from holdfast.policy.shell.names import Names, is_name, names_of, plain_text
 from holdfast.policy.shell.opened import Assignment, File
 from holdfast.policy.shell.parser import Node, NotUnderstood, parse
+from holdfast.policy.shell.redirections import read_redirections
 from holdfast.policy.shell.words import UNKNOWN, Word
 
 MAX_COMMANDS = 1000
 _MAX_DEPTH = 40
 _MAX_ITEMS = 16
 _MAX_DIRECTORIES = 8
-_NOWHERE = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/zero"))
-is_descriptor = re.compile(r"/dev/fd/[0-9]{1,4}").fullmatch
 _ARITHMETIC_TESTS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
-
-Stdin = Literal["given", "pipe", "file", "text"]
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One simple command. Without words it only sets variables or opens files."""
-
-    words: tuple[Word, ...]
-    assignments: tuple[Assignment, ...] = ()
-    files: tuple[File, ...] = ()
-    stdin: Stdin = "given"
-    stdin_text: Word | None = None
-    directories: tuple[str, ...] = ()
-    """Where it may run; with `UNKNOWN` in it where nobody knows."""
-    place: tuple[str, ...] = ()
-    """In what it stands, from the outside in: for people."""
-    is_feeding: bool = False
-    """What it prints becomes words or the input of another one."""
-    is_made_up: bool = False
-    """Its text cuts words, or puts them together, out of what it has set itself."""
-    is_function: bool = False
-    """It calls a function of the text, whose body is read where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +130,14 @@ class _Reader:
             self._statement(each)
 
     def _statement(self, statement: Node) -> None:
-        files, stdin, text = self._redirections(statement.get("Redirs", ()))
+        opened = read_redirections(statement.get("Redirs", ()), self.expander, self.text)
         command = statement.get("Cmd")
-        with self._in("", stdin, text):
+        with self._in("", opened.stdin, opened.text):
             if command is None or command["Type"] == "CallExpr":
-                self._call(command or {}, files)
+                self._call(command or {}, opened.files)
                 return
-            if files:
-                self._add(Command((), files=files))
+            if opened.files:
+                self._add(Command((), files=opened.files))
             self._compound(command)
 
     def _compound(self, command: Node) -> None:
@@ -379,46 +354,3 @@ class _Reader:
                 self.expander.word(node)
             case other:
                 raise NotUnderstood(f"it holds {other}, which is not known here")
-
-    def _source(self, node: Node) -> bytes:
-        return self.text[node["Pos"]["Offset"] : node["End"]["Offset"]] if node else b""
-
-    # --- redirections
-
-    def _redirections(
-        self, nodes: Sequence[Node]
-    ) -> tuple[tuple[File, ...], Stdin | None, Word | None]:
-        files: list[File] = []
-        stdin: Stdin | None = None
-        text: Word | None = None
-        for node in nodes:
-            number, operator = node.get("N", {}).get("Value", ""), node["Op"]
-            is_input = operator.startswith("<") and number in ("", "0")
-            if operator in {"<<", "<<-"}:
-                is_quoted = any(part["Type"] != "Lit" for part in node["Word"]["Parts"])
-                is_quoted = is_quoted or "\\" in node["Word"]["Parts"][0].get("Value", "")
-                document = node.get("Hdoc", {})
-                if not is_quoted and b"\\\n" in self._source(document):
-                    # bash takes it away even between quotes, if they stand in such a document.
-                    raise NotUnderstood("a line of a here-document is continued")
-                word = self.expander.here_document(document, is_quoted=is_quoted)
-            else:
-                word = self.expander.word(node["Word"])
-                files.extend(() if operator == "<<<" else _opened_files(operator, word))
-            if is_input:
-                stdin, text = ("text", word) if operator.startswith("<<") else ("file", None)
-        return tuple(files), stdin, text
-
-
-def _opened_files(operator: str, word: Word) -> tuple[File, ...]:
-    is_number = word.text.rstrip("-").isdigit() or word.text == "-"
-    if operator in {">&", "<&"} and is_number:
-        return ()
-    if word.text in _NOWHERE or is_descriptor(word.text):
-        return ()
-    if posixpath.normpath(word.text).lstrip("/").startswith(("dev/tcp/", "dev/udp/")):
-        raise NotUnderstood(f"bash would open a connection to {word.text[:60]}")
-    why = f"redirection {operator}"
-    is_read, is_write = operator in {"<", "<&", "<>"}, operator not in {"<", "<&"}
-    reads = (File("read", word, why),) if is_read else ()
-    return (*reads, File("write", word, why)) if is_write else reads

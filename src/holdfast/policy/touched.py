@@ -1,0 +1,140 @@
+"""The files that commands touch: by redirections, by their arguments, by names in code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.core.verdict import Decision
+from holdfast.policy.hints import tokens_of
+from holdfast.policy.paths import normalise
+from holdfast.policy.rulebook import RuleBook, denied
+from holdfast.policy.shell.command import Command
+from holdfast.policy.shell.grammar import grammar
+from holdfast.policy.shell.opened import Access, Code, File, Opened
+from holdfast.policy.shell.redirections import is_descriptor
+from holdfast.policy.shell.words import UNKNOWN, Word, shown
+from holdfast.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
+
+_ACCESSES: tuple[Access, ...] = ("read", "write")
+_SOME_NAME = "\ufffd"
+_find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
+_NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
+
+
+@dataclass(slots=True)
+class Files:
+    """Of one text."""
+
+    book: RuleBook
+    cwd: str
+    """Where the text begins: what relative rules are relative to, wherever it moves."""
+    home: str
+    targets: Targets
+    commands: list[Command] = field(default_factory=list)
+    is_trusting: bool = True
+    """Names that commands print were found by them, not made up."""
+
+    def look_around(self, commands: Sequence[Command]) -> None:
+        """What names could come from: all commands of the text, and of the scripts in it."""
+        feeding = [each.words for each in commands if each.is_feeding and each.words]
+        is_found = all(grammar().is_lister(words) for words in feeding)
+        is_made_up = any(each.is_made_up for each in commands)
+        self.is_trusting = self.is_trusting and is_found and not is_made_up
+        self.commands.extend(commands)
+
+    def redirected(self, file: File, command: Command) -> Iterator[Decision]:
+        """A redirection is reading or writing like any other: no match is DENY."""
+        what = f"{file.why} {shown([file.path])}"
+        if UNKNOWN in file.path.text and file.access == "write":
+            yield denied("which file it writes is known only when it runs", what)
+            return
+        if _is_unknown(file.path):
+            yield from self._unknown(file, what)
+            return
+        subjects = self._subjects(file, command)
+        found = self.book.forbids(subjects, what)
+        if found is None and UNKNOWN in file.path.text:
+            found = denied("which file it reads is known only when it runs", what)
+        decisions = [found] if found else [self.book.judge(each, what) for each in subjects]
+        yield max(decisions, key=lambda each: each.verdict)
+
+    def named(self, command: Command, opened: Opened, what: str) -> Iterator[Decision]:
+        """What the arguments name; a command that is allowed needs no further allow for it."""
+        for file in opened.files or _guessed_files(command, opened):
+            if file.path.text in _NOWHERE or is_descriptor(file.path.text):
+                continue
+            if _is_unknown(file.path):
+                yield from self._unknown(file, what)
+                continue
+            if len(file.path.text) > PATH_MOST_CHARACTERS:
+                continue  # the kernel opens none that is longer
+            # What is unknown in a path is taken for some name; the rest of it tells enough.
+            path = replace(file.path, text=file.path.text.replace(UNKNOWN, _SOME_NAME))
+            found = self.book.forbids(self._subjects(replace(file, path=path), command), what)
+            if found is not None:
+                yield found
+
+    def named_in(self, code: Code) -> Iterator[tuple[str, str]]:
+        """Files that code names, by its texts: what may not be read cannot be read by it either."""
+        for text in _texts_in(code.text.text) if code.text is not None else ():
+            subjects = [self._subject(access, Word(text), self.cwd) for access in _ACCESSES]
+            if any(self.book.forbids([each], "") for each in subjects):
+                yield "", f"{code.why}, and names {text[:60]!r}, which rules forbid"
+
+    def _unknown(self, file: File, what: str) -> Iterator[Decision]:
+        """A name that was found, or a variable of the person's own, is taken as it is."""
+        if not self.is_trusting or self._has_hints():
+            why = f"which file it {file.access}s could be made up while it runs"
+            yield denied(why, what)
+
+    def _has_hints(self) -> bool:
+        """Whether a word of the text could name a file that may not be read."""
+        return any(
+            self.book.is_like_secret(token)
+            or self.book.forbids([self._subject("read", token, "/")], "") is not None
+            for token in tokens_of(self.commands)
+        )
+
+    def _subjects(self, file: File, command: Command) -> list[Subject]:
+        name = command.words[0].text.rpartition("/")[2] if command.words else ""
+        is_whole = name in grammar().whole[file.access]
+        return [
+            replace(self._subject(file.access, file.path, each), is_whole=is_whole)
+            for each in command.directories
+        ]
+
+    def _subject(self, access: Access, word: Word, directory: str) -> Subject:
+        tool, text = "Read" if access == "read" else "Write", word.text
+        path = text if text.startswith(("/", UNKNOWN)) else f"{directory}/{text}"
+        if UNKNOWN in path or word.has_glob:
+            paths = () if UNKNOWN in path else _samples(path)
+            return Subject(tool, access, self.cwd, self.home, paths, globs=(path,))
+        found = dict.fromkeys([normalise(path), *self.targets(path)])
+        return Subject(tool, access, self.cwd, self.home, tuple(found))
+
+
+def _is_unknown(path: Word) -> bool:
+    """Nothing in it tells what it is."""
+    return UNKNOWN in path.text and not path.text.replace(UNKNOWN, "").strip("./")
+
+
+def _samples(path: str) -> tuple[str, ...]:
+    """Names that a word with wildcards could become: an allow must hold for each."""
+    return tuple(normalise(path.replace("*", each)) for each in ("*", "x", "a-rather-long-name.x"))
+
+
+def _texts_in(code: str) -> set[str]:
+    found = {text for texts in _find_texts(code) for text in texts if text}
+    return {text for text in found if UNKNOWN not in text}
+
+
+def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
+    """Of a program that nobody has a model for: each word could be a file that it reads."""
+    if opened != Opened():
+        return
+    for word in command.words[1:]:
+        for text in (word.text, word.text.rpartition("=")[2], word.text.lstrip("@")):
+            if text and UNKNOWN not in text and not text.startswith("-"):
+                yield File("read", Word(text, has_glob=word.has_glob), "an argument")

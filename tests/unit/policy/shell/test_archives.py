@@ -1,0 +1,76 @@
+"""Archives: what is unpacked where, and what an archiver starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.policy.shell.opening import lines, table, told, troubles
+
+pytestmark = pytest.mark.requirement("POL-2", "POL-3")
+
+EVERYDAY = r"""
+tar czf x.tgz src
+tar xzf x.tgz
+tar -xvf x.tar -C out
+tar tf x.tar
+tar -czvf x.tar.gz --exclude=node_modules .
+zip -r x.zip src
+unzip x.zip -d out
+gzip f
+gunzip f.gz
+"""
+
+FOUND = r"""
+zip -T -TT 'rm x' a b -> read b | script rm x | write a
+zip a b --unzip-command='rm x' -> read b | script rm x | write a
+tar -I 'rm x' -cf a b -> read b | script rm x | write a
+tar --use-compress-program='rm x' -xf a -> read a | script rm x | write .
+tar --use-comp='rm x' -xf a -> read a | script rm x | write .
+tar --to-command='rm' -xf a -> read a | script rm | write .
+tar cf x --checkpoint=1 --checkpoint-action=exec='rm x' y -> read y | script rm x | write x
+tar cf x --checkpoint=1 --checkpoint-ac exec='rm x' y -> read y | script rm x | write x
+tar -F 'rm x' -cf a b -> read b | script rm x | write a
+tar --info-script=x -cf a b -> read b | script x | write a
+tar --rsh-command=x -cf h:a b -> danger -cf | read b | script x | write h:a
+tar xPf a -> danger xP | read a | write .
+tar cf a @s -> danger | read … | write a
+tar cf a -T f --rmt-command=x -> danger -T | script x | write a
+cpio --rsh-command=x -F h:a -> open x | write h:a
+tar cf x -T list -> danger -T | write x
+tar xf x --one-top-level=/etc/x -> read x | write . | write /etc/x
+"""
+
+
+@pytest.mark.parametrize("command", lines(EVERYDAY))
+def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(command: str):
+    assert troubles(command) == []
+
+
+@pytest.mark.parametrize(("command", "found"), table(FOUND))
+def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
+    assert sorted(told(command)) == found
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("tar xzf a.tgz", ["read a.tgz", "write ."]),
+        ("tar -xzf a.tgz -C out", ["read a.tgz", "write out"]),
+        ("tar xOf a.tar f", ["read a.tar"]),
+        ("tar tf a.tar", ["read a.tar"]),
+        ("tar cf a.tar x y", ["write a.tar", "read x", "read y"]),
+        ("tar cfz a.tar x", ["write a.tar", "read x"]),
+        ("tar --force-local -tf c:a.tar", ["read c:a.tar"]),
+        ("unzip a.zip -d out", ["read a.zip", "write out"]),
+        ("tar xfI a.tar 'rm x'", ["read a.tar", "script rm x", "write ."]),
+    ],
+)
+def test_the_mode_says_what_is_read_and_written(command: str, found: list[str]):
+    assert sorted(told(command)) == sorted(found)
+
+
+@pytest.mark.parametrize("word", ["@g*", "@g*.txt", "@s", "@u", "@g[ab]*"])
+def test_a_name_that_could_be_an_option_is_a_danger(word: str):
+    assert "danger" in told(f"tar czf x.tgz {word}")
+    assert "danger" not in told(f"tar czf x.tgz -- {word}")
+    assert "danger" not in told(f"tar czf x.tgz ./{word}") or word == "@s"

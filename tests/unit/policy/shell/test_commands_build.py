@@ -1,0 +1,132 @@
+"""Programs that build: what lets them run more than the project says."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.policy.shell.opening import lines, table, told, troubles
+
+pytestmark = pytest.mark.requirement("POL-2", "POL-3")
+
+EVERYDAY = r"""
+pytest -q -k foo tests/x.py
+pytest -x --lf
+pytest --cov=src --cov-report=term-missing
+cargo build --release
+cargo test -- --nocapture
+cargo clippy -- -D warnings
+cargo fmt
+cargo run --bin x
+cargo add serde
+cargo check
+cargo +nightly fmt
+go build ./...
+go test ./... -run TestX -v
+go test -race -cover ./...
+go run main.go
+go mod tidy
+go vet ./...
+go fmt ./...
+go build -o bin/x ./cmd/x
+go env GOPATH
+go version
+make
+make test
+make -j4
+make -C sub all
+make build VERSION=1.2
+make -n
+cmake -S . -B build
+cmake --build build -j 4
+cmake -DCMAKE_BUILD_TYPE=Release ..
+ctest --test-dir build
+ninja -C build
+gcc -O2 -Wall -o x x.c
+gcc -c x.c -Iinclude -DX=1
+g++ -std=c++17 x.cpp -lm
+rustc x.rs
+mvn clean install
+mvn test -Dtest=X
+gradle build
+./gradlew test
+ruff check src
+ruff format --check .
+mypy src
+black .
+eslint src --fix
+prettier --write .
+tsc --noEmit
+jest --watch
+vitest run
+pre-commit run --all-files
+tox -e py311
+rake test
+coverage run -m pytest
+coverage report
+flask run
+flask run --debug
+rails s
+dotnet build
+go install ./...
+cargo build --features x
+rails db:migrate
+make CFLAGS='-O2 -g' all
+"""
+
+FOUND = r"""
+make -f - -> stdin make
+make --eval='x:;rm' -> make --eval refused
+make SHELL=/tmp/x -> script /tmp/x
+make -E 'x:;rm' -> make -E refused
+make CC='rm x' -> script rm x
+make 'X:=$(shell rm)' -> danger X:=$(shell rm)
+m4 -> stdin m4
+go run -exec rm x.go -> script rm
+go test -exec=rm ./... -> script rm
+go build -toolexec='rm x' . -> script rm x
+go generate ./... -> danger generate
+go vet -vettool=x -> script x
+cargo --config 'build.rustc="x"' build -> danger --config
+cargo build --config x -> danger --config
+cargo xyz -> danger xyz
+rustc -C linker=/x y -> danger -C | read y
+rustc -Clinker=/x y -> danger -C | read y
+gcc -wrapper rm x.c -> danger -wrapper | read x.c
+gcc -fplugin=./x.so y.c -> danger -fplugin | read y.c
+gcc @f -> danger @f
+gcc -B/tmp/x y.c -> danger -B/tmp/x | read y.c
+gcc -specs=x y.c -> danger -specs | read y.c
+gcc -Wl,-plugin,x y.c -> danger -Wl,-plugin,x | read y.c
+ld -plugin x -> danger -plugin
+cmake -P x -> read x
+cmake -E rm x -> danger -E
+cmake -DCMAKE_C_COMPILER=/x . -> danger -D
+cargo install --git x -> danger --git
+mvn exec:exec -> danger exec:exec
+mvn -Dexec.executable=rm exec:exec -> danger -D | danger exec:exec
+gradle -I x build -> danger -I
+jest --config x -> danger --config
+eslint --rulesdir x . -> danger --rulesdir
+pytest -p evil -> danger -p
+pytest -c x -> read x
+tox -c x -> danger -c
+rake -e 'x' -> ruby -e harmless
+latex -shell-escape x -> danger -shell-escape
+pandoc --filter x y -> danger --filter | read y
+bazel test --run_under=rm //x -> script rm
+cargo fmt --config x -> danger --config
+./manage.py dbshell -> danger dbshell
+coverage run -m timeit x -> danger -m
+go run github.com/x/y@latest -> danger github.com/x/y@latest
+go install x.com/y@v1 -> danger x.com/y@v1
+"""
+
+
+@pytest.mark.parametrize("command", lines(EVERYDAY))
+def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(command: str):
+    assert troubles(command) == []
+
+
+@pytest.mark.parametrize(("command", "found"), table(FOUND))
+def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
+    assert sorted(told(command)) == found

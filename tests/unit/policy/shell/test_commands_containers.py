@@ -1,0 +1,77 @@
+"""Containers and machines elsewhere: what runs there, and what ties it to this machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.policy.shell.opening import lines, table, told, troubles
+
+pytestmark = pytest.mark.requirement("POL-2", "POL-3")
+
+EVERYDAY = r"""
+docker ps
+docker ps -a
+docker images
+docker build -t x .
+docker logs -f web
+docker compose up -d
+docker compose logs web
+docker compose down
+docker pull alpine
+docker inspect x
+kubectl get pods
+kubectl -n x get pods
+kubectl logs -f p
+terraform plan
+terraform init
+helm list
+gh pr list
+gh pr create --title x --body y
+gh issue view 1
+gh api repos/a/b
+docker run --rm -v ./src:/app node npm test
+docker exec -it web ls
+kubectl exec pod -- ls
+docker run --rm -v /home/u/proj:/app node:20 npm test
+docker run --rm -v /work/main:/app alpine ls
+kubectl get pods -A -o wide
+"""
+
+FOUND = r"""
+docker run -v /:/host alpine sh -> danger -v | inner sh
+docker run --privileged alpine -> danger --privileged
+docker run --pid=host alpine -> danger --pid
+docker run --net=host a -> danger --net
+docker run --network host a -> danger --network
+docker run -v /var/run/docker.sock:/var/run/docker.sock a -> danger -v
+docker run --mount type=bind,source=/,target=/h a -> danger --mount
+docker run -v @u:/x a -> danger -v
+docker exec c rm x -> inner rm x
+docker -H tcp://x ps -> danger -H
+docker compose exec web rm x -> inner rm x
+kubectl exec p -- rm x -> inner rm x
+hg --config alias.x='!rm' x -> danger --config | danger x
+svn --config-option x y -> danger --config-option
+svn diff --diff-cmd=rm -> open rm
+gh alias set x y -> danger set
+gh extension install x -> danger extension
+ansible all -m shell -a 'rm' -> danger -a | danger -m
+ansible all -a 'rm' -> danger -a
+vagrant ssh -c 'rm' -> script rm
+terraform apply -> danger apply
+helm install --post-renderer x y -> open x
+hg status --config x=y -> danger --config
+kubectl get pods --kubeconfig=/x -> danger --kubeconfig
+docker run -v /home/u:/x a -> danger -v
+docker run -v /etc/passwd:/x a -> danger -v
+"""
+
+
+@pytest.mark.parametrize("command", lines(EVERYDAY))
+def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(command: str):
+    assert troubles(command) == []
+
+
+@pytest.mark.parametrize(("command", "found"), table(FOUND))
+def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
+    assert sorted(told(command)) == found

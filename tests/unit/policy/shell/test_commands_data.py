@@ -1,0 +1,41 @@
+"""Databases and calculators: what makes them start commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.policy.shell.opening import lines, table, told, troubles
+
+pytestmark = pytest.mark.requirement("POL-2", "POL-3")
+
+EVERYDAY = r"""
+psql -c 'select 1'
+psql -U x -d y -c 'select * from t'
+sqlite3 x.db 'select 1'
+sqlite3 x.db .tables
+redis-cli get x
+"""
+
+FOUND = r"""
+psql -c '\! rm x' -> danger -c
+psql -c "copy x to program 'rm'" -> danger -c
+mysql -e '\! rm' -> danger -e
+mysql -e 'system rm' -> danger -e
+sqlite3 x.db '.shell rm' -> danger .shell rm | write x.db
+sqlite3 x.db '.system rm' -> danger .system rm | write x.db
+sqlite3 -cmd '.shell rm' x.db -> danger -cmd | stdin sqlite | write x.db
+sqlite3 x '.import "|rm" y' -> danger .import "|rm" y | write x
+dc -e '!rm' -> script rm
+gnuplot -e 'system("x")' -> gnuplot -e refused
+gpg --photo-viewer x -> danger --photo-viewer
+"""
+
+
+@pytest.mark.parametrize("command", lines(EVERYDAY))
+def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(command: str):
+    assert troubles(command) == []
+
+
+@pytest.mark.parametrize(("command", "found"), table(FOUND))
+def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
+    assert sorted(told(command)) == found

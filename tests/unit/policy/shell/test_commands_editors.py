@@ -1,0 +1,69 @@
+"""Editors, pagers and debuggers: what makes them start commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.policy.shell.opening import lines, table, told, troubles
+
+pytestmark = pytest.mark.requirement("POL-2", "POL-3")
+
+EVERYDAY = r"""
+vim f
+vim +10 f
+less f
+man ls
+gdb -batch -ex bt ./x core
+tmux ls
+screen -ls
+tmux attach -t x
+gdb -batch -ex run -ex bt --args ./x a
+"""
+
+FOUND = r"""
+gdb --args rm x -> inner rm x
+gdb -ex 'shell rm x' -> danger -ex
+gdb -batch -ex '!rm' -> danger -ex
+tmux new -d 'rm x' -> script rm x
+tmux new-session -d -s x rm y -> script rm y
+tmux run-shell 'rm' -> script rm
+tmux send-keys 'rm x' Enter -> danger Enter | danger rm x
+screen -dmS x rm y -> inner rm y
+ed x -> stdin ed | write x
+ex -sc '!rm' x -> danger -s | stdin ex | write !rm | write x
+vi -c ':!rm x' f -> script rm x | write f
+vim -c '!rm x' -> script rm x
+vim +':!rm x' f -> script rm x | write f
+vim +'py import os' f -> danger +py import os | write f
+vim --cmd ':!x' -> script x
+vim -S x -> danger -S
+vim -es f -> danger -es | write f
+nvim -u x f -> danger -u | write f
+emacs --eval '(shell-command "x")' -> elisp --eval refused
+emacs -batch -l x -> danger -l
+man -P 'sh -c x' ls -> script sh -c x
+man --pager='sh -c x' ls -> script sh -c x
+less +'!rm' f -> danger +!rm | read f
+xdg-open x -> danger xdg-open
+fzf --preview 'rm' -> script rm
+fzf --bind 'enter:execute(rm)' -> danger --bind
+bat --pager rm x -> read x | script rm
+tmux display-message -p '#(rm x)' -> danger #(rm x)
+tmux list-sessions -F '#(rm x)' -> danger #(rm x)
+gdb --ex 'shell rm' -> danger --ex
+gdb -eval 'shell rm' ./x -> danger -eval | read ./x
+gdb --eval-command='shell rm' x -> danger --eval-command | read x
+lldb -o 'platform shell rm' -> danger -o
+nvim -l x.lua -> danger -l
+ex f -> stdin ex | write f
+"""
+
+
+@pytest.mark.parametrize("command", lines(EVERYDAY))
+def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(command: str):
+    assert troubles(command) == []
+
+
+@pytest.mark.parametrize(("command", "found"), table(FOUND))
+def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
+    assert sorted(told(command)) == found

@@ -1,0 +1,151 @@
+"""Package managers: plain names are everyday, other sources and settings are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.policy.shell.opening import lines, table, told, troubles
+
+pytestmark = pytest.mark.requirement("POL-2", "POL-3")
+
+EVERYDAY = r"""
+pip install requests
+pip install -r requirements.txt
+pip install -e .
+pip install -e '.[dev]'
+pip install -U pip
+pip install 'requests>=2'
+pip list
+pip freeze
+pip show x
+pip uninstall -y x
+uv sync
+uv run pytest -q
+uv run python x.py
+uv add requests
+uv pip install -r r.txt
+uv pip install -e .
+uv lock
+uvx ruff check
+uv run --frozen ruff check .
+poetry run pytest
+poetry install
+pipx run black .
+npm install
+npm i
+npm ci
+npm install lodash
+npm install --save-dev jest @types/node
+npm i -g typescript
+npm run build
+npm run build -- --watch
+npm test
+npm test -- --coverage
+npm start
+npm ls
+npm outdated
+npm audit
+npm view react version
+npm --prefix web run build
+npm version patch
+npx tsc --noEmit
+npx eslint .
+npx -y prettier --check .
+npx --no-install jest
+yarn
+yarn install --frozen-lockfile
+yarn add react
+yarn build
+yarn test
+pnpm install
+pnpm -r build
+pnpm add -D vitest
+pnpm dlx create-x
+bundle exec rspec
+bundle install
+gem install rails
+composer install
+apt-get install -y jq
+brew install jq
+conda run -n x python y.py
+uv run x.py
+conda install -c conda-forge numpy
+npm test -- --watch
+npm run dev
+uv sync --all-extras
+uv run --with requests python x.py
+uv lock --upgrade
+bundle exec rake test
+npx create-react-app x
+"""
+
+FOUND = r"""
+uv run rm x -> inner rm x
+uv run bash -c 'rm x' -> inner bash -c rm x
+uvx --from git+https://x y -> danger --from
+npx -c 'rm x' -> script rm x
+npx bash -c 'rm x' -> inner bash -c rm x
+npx --package=https://evil x -> danger --package
+npm exec -c 'rm' -> script rm
+npm exec -- bash -c x -> inner bash -c x
+pnpm bash -c x -> inner bash -c x
+pnpm exec rm -> inner rm
+poetry run rm x -> inner rm x
+conda run -n x rm -> inner rm
+nix-shell --run 'rm x' -> script rm x
+pip install git+https://x -> danger git+https://x
+pip install --index-url http://x y -> danger --index-url
+pip install -i http://x y -> danger -i
+pip install --extra-index-url=http://x y -> danger --extra-index-url
+pip install --find-links x y -> danger --find-links
+pip install --trusted-host x y -> danger --trusted-host
+pip install https://x/y.whl -> danger https://x/y.whl
+pip install /tmp/x -> danger /tmp/x
+pip install --global-option=x y -> danger --global-option
+pip install --config-settings x=y z -> danger --config-settings
+pip install --target / x -> danger --target
+pip install 'x @ git+https://y' -> danger x @ git+https://y
+pip install --index http://x y -> danger --index
+pip config set x y -> danger set
+npm install https://x -> danger https://x
+npm install git+ssh://x -> danger git+ssh://x
+npm install --registry=http://x y -> danger --registry
+npm install --script-shell=/x -> danger --script-shell
+npm config set script-shell /x -> danger set
+npm set x y -> danger x
+npm init evil -> danger evil
+npm run x --script-shell /y -> danger --script-shell
+npm i user/repo -> danger user/repo
+npm pkg set scripts.x=y -> danger pkg
+yarn config set x y -> danger set
+yarn create x -> danger x
+gem install -s http://x y -> danger -s
+dpkg -i x.deb -> danger -i
+apt-get install -o Dpkg::Pre-Invoke::=rm x -> danger -o
+apt -o APT::Update::Pre-Invoke::=rm update -> danger -o
+bundle exec rm x -> inner rm x
+uv pip install --index-url x y -> danger --index-url
+poetry config x y -> danger config
+composer exec x -> danger exec
+npm test --script-shell=/x -> danger --script-shell
+npm start --node-options=--require=/x -> danger --node-options
+npm ls --registry http://x -> danger --registry
+uv sync --index-url http://x -> danger --index-url
+uv lock --default-index=http://x -> danger --default-index
+pip list --python /x -> danger --python
+npm run env -- rm x -> danger env
+pipx run https://x/y.py -> danger https://x/y.py
+npx user/repo -> danger user/repo
+brew install https://x/y.rb -> danger https://x/y.rb
+apt install ./x.deb -> danger ./x.deb
+"""
+
+
+@pytest.mark.parametrize("command", lines(EVERYDAY))
+def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(command: str):
+    assert troubles(command) == []
+
+
+@pytest.mark.parametrize(("command", "found"), table(FOUND))
+def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
+    assert sorted(told(command)) == found

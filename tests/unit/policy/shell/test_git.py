@@ -1,0 +1,258 @@
+"""git: settings, aliases, hooks, transports and sub-commands that run code."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.policy.shell.words import shown
+from unit.policy.shell.opening import lines, opened, table, told, troubles
+
+pytestmark = pytest.mark.requirement("POL-2", "POL-3")
+
+EVERYDAY = r"""
+git status
+git status -sb
+git diff
+git diff HEAD~1 -- src
+git diff --stat
+git diff --cached --name-only
+git log --oneline -10
+git log --graph --all --decorate
+git log -p -S foo
+git log --since='2 weeks ago' --author=me --format='%h %s'
+git show HEAD:src/x.py
+git add -A
+git add .
+git commit -m 'msg'
+git commit -am 'msg'
+git commit --amend --no-edit
+git push
+git push -u origin main
+git push origin HEAD
+git push --force-with-lease
+git pull --rebase
+git fetch --all --prune
+git fetch origin
+git checkout -b feat
+git checkout main -- f
+git switch -c x
+git restore --staged f
+git branch -a
+git branch -D x
+git merge main
+git merge --no-ff x -m y
+git rebase main
+git rebase --continue
+git rebase -i HEAD~3
+git cherry-pick abc
+git stash
+git stash pop
+git tag v1
+git remote -v
+git remote add origin https://github.com/a/b.git
+git clone https://github.com/a/b.git
+git clone git@github.com:a/b.git dir
+git clone --depth 1 https://x/y
+git init
+git init -b main
+git rev-parse HEAD
+git ls-files
+git blame -L 1,10 f
+git reset --hard HEAD
+git clean -fd
+git grep foo
+git config user.name 'X'
+git config --global init.defaultBranch main
+git config --get remote.origin.url
+git config --list
+git -C sub status
+git -c user.name=x -c user.email=y commit -m z
+git -c color.ui=always log
+git --no-pager log
+git worktree add ../x
+git worktree list
+git submodule update --init --recursive
+git bisect start
+git bisect good
+git apply a.patch
+git describe --tags
+git archive -o x.tar HEAD
+git format-patch -1
+git cat-file -p HEAD
+git ls-remote origin
+git reflog
+git shortlog -sn
+git rm f
+git mv a b
+git lfs pull
+git commit -m @u
+git log --author=@u
+git checkout @u
+git fetch origin main
+git pull origin main
+git worktree add ../wt -b x
+"""
+
+FOUND = r"""
+git -c core.pager='rm x' log -> script rm x
+git -c core.sshCommand='rm x' fetch -> script rm x
+git -ccore.editor='rm x' commit -> script rm x
+git -c alias.x='!rm y' x -> danger x | script rm y
+git -c alias.x=push x -> danger -c | danger x
+git --exec-path=/x status -> danger --exec-path
+git -c core.hooksPath=/x commit -> danger -c
+git -c core.fsmonitor='rm x' status -> script rm x
+git -c include.path=/x status -> danger -c
+git -c credential.helper='!rm' fetch -> script rm
+git -c diff.external='rm' diff -> script rm
+git -c filter.x.clean=rm add . -> script rm
+git -c protocol.ext.allow=always clone 'ext::sh -c rm' -> danger -c | script sh -c rm
+git -c url.ext::.insteadOf=x fetch -> danger -c
+git -c gpg.program=x commit -> danger -c
+git --config-env=core.pager=X log -> danger --config-env
+git config core.pager 'rm x' -> script rm x
+git config --global alias.x '!rm' -> script rm
+git config set core.editor 'rm' -> script rm
+git config --add core.hooksPath x -> danger core.hooksPath
+git config -e -> danger -e
+git config @u x -> danger | danger | danger
+git rebase -x 'rm x' main -> script rm x
+git rebase --exec='rm x' main -> script rm x
+git rebase --ex 'rm x' main -> script rm x
+git bisect run rm x -> inner rm x
+git submodule foreach 'rm x' -> script rm x
+git submodule --quiet foreach --recursive rm x -> script rm x
+git filter-branch --tree-filter 'rm x' -> script rm x
+git difftool -x 'rm' HEAD -> script rm
+git difftool --extcmd=rm -> script rm
+git grep -O'rm x' y -> script rm x
+git grep --open-files-in-pager=rm y -> script rm
+git grep --open='rm' y -> script rm
+git clone -u 'rm x' a b -> script rm x | write b
+git clone --upload-pack='rm x' a -> script rm x
+git clone --template=/x a -> danger --template
+git clone -c core.sshCommand=x a -> script x
+git clone --config core.pager='rm x' a -> script rm x
+git clone 'ext::sh -c rm' -> script sh -c rm
+git clone ssh://-oProxyCommand=x/y -> danger ssh://-oProxyCommand=x/y
+git fetch --upload-pack='rm x' o -> script rm x
+git pull --upload-pack 'rm x' -> script rm x
+git push --receive-pack='rm' o -> script rm
+git push --exec=rm o -> script rm
+git ls-remote --upload-pack=rm o -> script rm
+git ls-remote ext::sh -> script sh
+git archive --exec=rm --remote=x HEAD -> script rm
+git archive -o /etc/x HEAD -> write /etc/x
+git init --template=/x -> danger --template
+git daemon -> danger daemon
+git send-email --smtp-server=/x y -> danger send-email
+git instaweb -> danger instaweb
+git log --output=/etc/x -> write /etc/x
+git log --ext-diff -> danger --ext-diff
+git diff --outpu=/etc/x -> write /etc/x
+git hook run x -> danger hook
+git xyz -> danger xyz
+git -C x xyz -> danger xyz
+git @u -> danger | danger
+git fetch @u -> danger | danger
+git credential fill -> danger credential
+git apply --unsafe-paths x -> danger --unsafe-paths | read x
+git upload-pack x -> danger upload-pack
+git remote add x 'ext::sh -c y' -> script sh -c y
+git for-each-repo --config=x rm -> danger for-each-repo
+git merge-index rm -a -> danger merge-index
+git maintenance start -> danger start
+git fetch --multiple a ext::sh -> script sh
+"""
+
+
+@pytest.mark.parametrize("command", lines(EVERYDAY))
+def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(command: str):
+    assert troubles(command) == []
+
+
+@pytest.mark.parametrize(("command", "found"), table(FOUND))
+def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
+    assert sorted(told(command)) == found
+
+
+@pytest.mark.parametrize(
+    ("command", "plain"),
+    [
+        ("git push", None),
+        ("git -C x push origin main", "git push origin main"),
+        ("git --no-pager -c color.ui=never log -1", "git log -1"),
+        ("git --git-dir=.git remote -v add x y", "git remote add x y"),
+    ],
+)
+def test_a_denial_sees_the_command_without_its_global_options(command: str, plain: str | None):
+    found = opened(command).plain
+    assert (found and shown(found)) == plain
+
+
+@pytest.mark.parametrize("value", ["less", "cat", "less -R", "false", "true"])
+def test_a_plain_pager_or_editor_is_harmless(value: str):
+    assert told(f"git -c core.pager='{value}' log") == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("alias.x", "core.gitProxy", "core.hooksPath", "core.attributesFile", "core.worktree"),
+        *("include.path", "includeIf.gitdir:/.path", "protocol.ext.allow", "url.x.insteadOf"),
+        *("gpg.program", "gpg.ssh.program", "init.templateDir", "remote.x.vcs", "remote.x.proxy"),
+        *(
+            "http.proxy",
+            "http.sslVerify",
+            "web.browser",
+            "instaweb.browser",
+            "extensions.worktreeConfig",
+        ),
+        *("submodule.x.url", "core.askPass", "credential.helper", "remote.x.url", "safe.directory"),
+    ],
+)
+@pytest.mark.parametrize("form", ["git -c {}=/x log", "git config {} /x", "git clone -c {}=/x y"])
+def test_a_setting_that_is_not_known_to_be_harmless_is_a_danger(form: str, key: str):
+    assert [line for line in told(form.format(key)) if line.startswith("danger")]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("core.editor", "core.sshCommand", "core.fsmonitor", "sequence.editor", "diff.external"),
+        *(
+            "diff.x.command",
+            "diff.x.textconv",
+            "merge.x.driver",
+            "filter.x.clean",
+            "filter.x.smudge",
+        ),
+        *(
+            "filter.x.process",
+            "pager.log",
+            "interactive.diffFilter",
+            "mergetool.x.cmd",
+            "difftool.x.cmd",
+        ),
+        *("trailer.x.command", "uploadpack.packObjectsHook", "CORE.PAGER", "sendemail.toCmd"),
+    ],
+)
+def test_a_setting_that_is_a_command_is_opened(key: str):
+    assert "script rm x" in told(f"git -c {key}='rm x' log")
+    assert "script rm x" in told(f"git config --global {key} 'rm x'")
+
+
+def test_reading_settings_is_harmless():
+    for command in ("git config --get core.pager", "git config -l", "git config get alias.x"):
+        assert told(command) == []
+
+
+def test_differences_of_files_outside_are_read():
+    assert told("git diff --no-index a /etc/passwd") == ["read a", "read /etc/passwd"]
+
+
+def test_an_unknown_word_matters_only_where_an_option_could_run_code():
+    assert told("git add @s") == []
+    assert told("git checkout @u") == []
+    assert "danger" in told("git clone @u")
+    assert "danger" in told("git log @s")
