@@ -31,6 +31,10 @@ class RuleBook:
         self._layered = Layered.of(self.rules)
         self._by_program: dict[str, tuple[LayerRules, ...]] = {}
         self._known: dict[tuple[Subject, ...], Rule | None] = {}
+        self.bounds_writing = any(
+            group_of(rule.tool) == "write" and rule.verdict is Verdict.ALLOW for rule in self.rules
+        )
+        """Some rule says what may be written."""
         self._secrets = _floating_names(self.rules)
         self._paths = {
             (group, verdict): PathIndex.of(self.rules, group, verdict)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.core.verdict import Decision
+from holdfast.core.verdict import Decision, Verdict
 from holdfast.policy.hints import tokens_of
 from holdfast.policy.paths import normalise
 from holdfast.policy.rulebook import RuleBook, denied
@@ -61,7 +61,8 @@ class Files:
         yield max(decisions, key=lambda each: each.verdict)
 
     def named(self, command: Command, opened: Opened, what: str) -> Iterator[Decision]:
-        """What the arguments name; a command that is allowed needs no further allow for it."""
+        """What the arguments name. A command that is allowed may read what is not forbidden; where
+        rules say what may be written, it may write no more than that."""
         for file in opened.files or _guessed_files(command, opened):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
@@ -72,7 +73,17 @@ class Files:
                 continue  # the kernel opens none that is longer
             # What is unknown in a path is taken for some name; the rest of it tells enough.
             path = replace(file.path, text=file.path.text.replace(UNKNOWN, _SOME_NAME))
-            found = self.book.forbids(self._subjects(replace(file, path=path), command), what)
+            places = tuple(each.replace(UNKNOWN, _SOME_NAME) for each in command.directories)
+            subjects = self._subjects(
+                replace(file, path=path), replace(command, directories=places)
+            )
+            found = self.book.forbids(subjects, what)
+            if found is None and file.access == "write" and self.book.bounds_writing:
+                judged = [
+                    self.book.judge(each, f"{what} writes {shown([path])}") for each in subjects
+                ]
+                found = max(judged, key=lambda each: each.verdict)
+                found = None if found.verdict is Verdict.ALLOW else found
             if found is not None:
                 yield found
 

@@ -13,7 +13,7 @@ import click
 from holdfast.core.errors import BadInput
 from holdfast.core.types import Json
 from holdfast.core.verdict import Decision, Verdict
-from holdfast.interfaces.cli.main import AS_JSON
+from holdfast.interfaces.cli.options import json_option
 from holdfast.interfaces.cli.policy_tree import draw
 from holdfast.interfaces.cli.telling import print_json, print_text, say
 from holdfast.runtime.policies import (
@@ -106,22 +106,19 @@ Examples:
 @_policy_option
 @_cwd_option
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read a JSON list of calls from stdin.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of decisions.")
-@click.pass_context
+@json_option("Print a JSON list of decisions.")
 def check(
-    ctx: click.Context,
     *,
     calls: tuple[str, ...],
     files: tuple[str, ...],
     cwd: str | None,
     from_stdin: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Tell what becomes of calls such as 'Bash(git push)'.
 
     The exit code is that of the strictest: 0 allow, 3 ask, 4 deny.
     """
-    ctx.meta[AS_JSON] = as_json
     where = os.path.abspath(cwd or os.getcwd())
     wanted = [*_from_stdin(where)] if from_stdin else []
     wanted += [parse_call(text, cwd=where, home=_home()) for text in calls]
@@ -138,7 +135,7 @@ def check(
         for decision in decisions:
             print_text(_line(decision))
     strictest = max((each.verdict for each in decisions), default=Verdict.ALLOW)
-    ctx.exit(EXIT_CODES[strictest])
+    return EXIT_CODES[strictest]
 
 
 @policy.command(
@@ -152,13 +149,9 @@ Examples:
 @click.argument("call", metavar="TOOLCALL")
 @_policy_option
 @_cwd_option
-@click.option("--json", "as_json", is_flag=True, help="Print one decision as JSON.")
-@click.pass_context
-def explain(
-    ctx: click.Context, *, call: str, files: tuple[str, ...], cwd: str | None, as_json: bool
-) -> None:
+@json_option("Print one decision as JSON.")
+def explain(*, call: str, files: tuple[str, ...], cwd: str | None, as_json: bool) -> int:
     """Draw what a call is made of, with the verdict and the rule for each part."""
-    ctx.meta[AS_JSON] = as_json
     where = os.path.abspath(cwd or os.getcwd())
     rules: Policy = effective_policy(named=files, cwd=where, environ=os.environ)
     _tell_untrusted(files, where)
@@ -167,7 +160,7 @@ def explain(
         print_json(told(decision))
     else:
         print_text(draw(decision))
-    ctx.exit(EXIT_CODES[decision.verdict])
+    return EXIT_CODES[decision.verdict]
 
 
 def _tell_untrusted(files: Sequence[str], cwd: str) -> None:
