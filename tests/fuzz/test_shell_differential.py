@@ -135,6 +135,6 @@ def test_what_bash_runs_was_read(text):
     except NotUnderstood:
         return
     words = [each.words[0] for each in found if each.words]
-    if any(not word.is_literal for word in words) or any(w.text in {"eval"} for w in words):
+    if any(not word.is_literal for word in words) or any(w.text == "eval" for w in words):
         return  # denied as such, or opened by the models
     assert really_run(text) <= {word.text for word in words}, text

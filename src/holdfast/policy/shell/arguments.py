@@ -71,7 +71,7 @@ class _Scanner:
             self._at += 1
             may_want, self._may_want_value = self._may_want_value, False
             if not self._is_open:
-                self._operand(word)
+                self._operand(word, ends_options=False)
             elif word.text == "--" and word.is_literal:
                 self._is_open = may_want
             elif self._at == 1 and self._model.is_bundled and _is_bundle(word):
@@ -79,10 +79,11 @@ class _Scanner:
             elif _is_option(word, self._model):
                 self._option(word)
             else:
-                self._operand(word)
+                # Behind an option that is not listed it may be a value: `node --title x -e TEXT`.
+                self._operand(word, ends_options=self._model.stops and not may_want)
         return self._scan
 
-    def _operand(self, word: Word) -> None:
+    def _operand(self, word: Word, *, ends_options: bool) -> None:
         place = len(self._scan.operands)
         if self._is_open and not word.is_literal and word.may_be_option:
             self._scan.is_unsure = True
@@ -100,7 +101,7 @@ class _Scanner:
         self._scan.operands.append(word)
         if self._model.has_subs:
             self._scan.rest = tuple(self._words[self._at :])
-        elif self._model.stops:
+        elif ends_options:
             self._is_open = False
 
     def _supplied(self) -> bool:
@@ -154,7 +155,7 @@ class _Scanner:
             elif option.takes is Takes.NEXT or (is_old and option.takes is Takes.VALUE):
                 waiting.append((option, spelled))
             elif option.takes is Takes.DIGITS:
-                while at < len(text) and text[at].isdigit():
+                while at < len(text) and text[at] in option.letters:
                     at += 1
             elif option.takes is Takes.NOTHING or at == len(text):
                 self._take(option, spelled, None)

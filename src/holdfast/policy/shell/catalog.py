@@ -2,7 +2,7 @@
 
 One table per program; `also` lists its other names. In a model:
 
-    flags, values, optional, digits, next    options that are harmless, by what they take
+    flags, values, optional, next, digits    options that are harmless, by what they take
     reads, writes                            options whose value is a path
     does                                     options that do more, with what they do
     looks                                    patterns for words that are no listed option
@@ -79,6 +79,7 @@ class Effect:
 
 
 NOTHING: Final = Effect()
+DIGITS: Final = "0123456789"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Option:
     names: tuple[str, ...]
     takes: Takes = Takes.NOTHING
     effect: Effect = NOTHING
+    letters: str = DIGITS
+    """What its value is made of, where the cluster goes on behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,11 @@ class Model:
     @property
     def has_subs(self) -> bool:
         return bool(self.subs or self.harmless)
+
+    def behind(self) -> Model:
+        """Its global options alone, for the words behind a sub-command without a model."""
+        options = _doing(self.options)
+        return Model(self.name, options, looks=self.looks, is_risky=self.is_risky)
 
     is_risky: bool = False
     """Some option of it can run code, or write where its operands do not say."""
@@ -205,7 +213,7 @@ _SWITCHES: Final = {
 _KEYS: Final = (
     {"also", "does", "looks", "cases", "operands", "last", "always", "sub", "harmless", "other"}
     | {"ends", "supplies", "stdin", "stdin_until", "strict", "exact", "inherit", "why"}
-    | {"flags", "values", "optional", "digits", "next", "reads", "writes"}
+    | {"flags", "values", "optional", "digits", "letters", "next", "reads", "writes"}
     | _SWITCHES.keys()
 )
 
@@ -219,7 +227,8 @@ def build_model(name: str, table: Table, outer: Model | None = None) -> Model:
     for key, patterns in table.get("cases", {}).items():
         cases[key] = _cases(patterns, cases)
     inherits = table.get("inherit", outer.is_anywhere) if outer else False
-    inherited = outer.options if outer and inherits else {}
+    # What is harmless stays behind: `-e` may take a value there and none here.
+    inherited = _doing(outer.options) if outer and inherits else {}
     options = {**inherited, **_options(table, cases)}
     named = table.get("operands", ())
     operands = (named,) if isinstance(named, str) else tuple(named)
@@ -265,6 +274,10 @@ def _is_risky(options: Iterable[Option], looks: Effect, operands: Iterable[Effec
     return not risky.isdisjoint(kinds) or not TAKES_REST.isdisjoint(placed)
 
 
+def _doing(options: Mapping[str, Option]) -> dict[str, Option]:
+    return {name: option for name, option in options.items() if option.effect != NOTHING}
+
+
 def _has_rest(operands: Iterable[str]) -> bool:
     return any(text.split(":")[0].split()[0] in TAKES_REST for text in operands)
 
@@ -291,6 +304,8 @@ def _options(table: Table, cases: Mapping[str, Effect]) -> dict[str, Option]:
     for key, takes, effect in _LISTS:
         for name in table.get(key, "").split():
             add(Option((name,), takes, effect))
+    for name, letters in table.get("letters", {}).items():
+        add(Option((name,), Takes.DIGITS, letters=letters))
     for names, text in table.get("does", {}).items():
         effect, takes = _effect(text, cases, "")
         add(Option(tuple(names.split()), takes, effect))

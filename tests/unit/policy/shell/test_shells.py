@@ -66,7 +66,7 @@ let 'a[$(rm x)]=1' -> danger
 export @u -> danger
 [ @s = x ] -> danger
 zsh --emulate sh -c 'rm x' -> script rm x
-mksh -T x -c rm -> danger -T | read x
+mksh -T x -c rm -> danger -T | script x
 declare -a 'x=($(id))' -> danger | set x=($(id))
 declare -n 'x=a[$(id)]' -> danger | set x=a[$(id)]
 wait -p 'a[$(id)]' -> danger -p
