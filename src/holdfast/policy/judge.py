@@ -32,6 +32,7 @@ from holdfast.policy.subjects import Targets
 from holdfast.policy.touched import Files
 
 _MAX_DEPTH = 8
+_EVERYTHING = frozenset(("Bash", "Bash(*)"))
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 
 
@@ -136,7 +137,7 @@ class Judgement:
             command.words, plain=None, needs=needs, home=self.home, what=""
         )
         before = self.covering
-        is_any = found.rule in {"Bash", "Bash(*)"}
+        is_any = found.rule in _EVERYTHING
         self.covering = found if found.verdict is Verdict.ALLOW and name and not is_any else None
         self._command(_started(inner, command), depth + 1)
         self.covering = before
@@ -153,9 +154,10 @@ class Judgement:
                 self._note_forbidden(command, opened, what)
                 return
             needs.setdefault(option, why)
-        self._by_rules(command, opened, needs, what)  # (6)
+        rule = self._by_rules(command, opened, needs, what)  # (6)
         if command.words[0].text not in grammar().neutral:
-            for decision in self.files.named(command, opened, what):  # (7)
+            is_free = rule in _EVERYTHING
+            for decision in self.files.named(command, opened, what, is_free=is_free):  # (7)
                 self._note(decision)
 
     def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
@@ -179,14 +181,15 @@ class Judgement:
                 yield "", trouble
             yield from self.files.named_in(code)
 
-    def _by_rules(self, command: Command, opened: Opened, needs: dict[str, str], what: str) -> None:
+    def _by_rules(self, command: Command, opened: Opened, needs: dict[str, str], what: str) -> str:
+        """The rule that decides."""
         words, plain = command.words, opened.plain
         is_neutral = words[0].text in grammar().neutral or (
             opened.is_wrapper and bool(opened.inner or opened.scripts)
         )
         if is_neutral and not needs:
             self._note_forbidden(command, opened, what)
-            return
+            return ""
         demanded = frozenset(needs)
         decision = self.book.judge_command(
             words, plain=plain, needs=demanded, home=self.home, what=what
@@ -198,6 +201,7 @@ class Judgement:
             reason = f"{why}; only a rule that spells out {option!r} allows it"
             decision = denied(reason, what, "arguments")
         self._note(decision)
+        return decision.rule
 
     def _note_forbidden(self, command: Command, opened: Opened, what: str) -> None:
         found = self.book.forbids_command(

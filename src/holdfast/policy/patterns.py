@@ -60,7 +60,12 @@ class CommandPattern:
 
     def spells(self, option: str) -> bool:
         """Whether it names this very word: then whoever wrote it means it."""
-        return (option,) in self.tokens
+        return self.is_exact or (option,) in self.tokens[1:]
+
+    @property
+    def is_exact(self) -> bool:
+        """It is about one command and no other, so that whoever wrote it means all of it."""
+        return not self.is_open and all(len(token) == 1 for token in self.tokens)
 
     def matches(self, words: Sequence[Word]) -> bool:
         """As it stands; what nobody knows yet is matched by a wildcard alone."""

@@ -60,9 +60,12 @@ class Files:
         decisions = [found] if found else [self.book.judge(each, what) for each in subjects]
         yield max(decisions, key=lambda each: each.verdict)
 
-    def named(self, command: Command, opened: Opened, what: str) -> Iterator[Decision]:
-        """What the arguments name. A command that is allowed may read what is not forbidden; where
-        rules say what may be written, it may write no more than that."""
+    def named(
+        self, command: Command, opened: Opened, what: str, *, is_free: bool
+    ) -> Iterator[Decision]:
+        """What the arguments name. A command that is allowed may read what is not forbidden. It may
+        write what rules for writing allow; without such rules, below the working directory and in
+        /tmp, unless it is allowed to do anything (`is_free`)."""
         for file in opened.files or _guessed_files(command, opened):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
@@ -78,14 +81,26 @@ class Files:
                 replace(file, path=path), replace(command, directories=places)
             )
             found = self.book.forbids(subjects, what)
-            if found is None and file.access == "write" and self.book.bounds_writing:
-                judged = [
-                    self.book.judge(each, f"{what} writes {shown([path])}") for each in subjects
-                ]
-                found = max(judged, key=lambda each: each.verdict)
-                found = None if found.verdict is Verdict.ALLOW else found
+            if found is None and file.access == "write":
+                found = self._unwritable(
+                    subjects, f"{what} writes {shown([path])}", is_free=is_free
+                )
             if found is not None:
                 yield found
+
+    def _unwritable(
+        self, subjects: Sequence[Subject], what: str, *, is_free: bool
+    ) -> Decision | None:
+        if self.book.bounds_writing:
+            judged = [self.book.judge(each, what) for each in subjects]
+            worst = max(judged, key=lambda each: each.verdict)
+            return None if worst.verdict is Verdict.ALLOW else worst
+        near = (f"{self.cwd.rstrip('/')}/", "/tmp/")
+        paths = [path for each in subjects for path in each.paths]
+        is_near = all(f"{path}/".startswith(near) for path in paths)
+        if is_free or (is_near and all(each.paths for each in subjects)):
+            return None
+        return denied("no rule says that it may write outside of the working directory", what)
 
     def named_in(self, code: Code) -> Iterator[tuple[str, str]]:
         """Files that code names, by its texts: what may not be read cannot be read by it either."""
@@ -110,7 +125,10 @@ class Files:
 
     def _subjects(self, file: File, command: Command) -> list[Subject]:
         name = command.words[0].text.rpartition("/")[2] if command.words else ""
-        is_whole = name in grammar().whole[file.access]
+        is_unpacked = file.access == "write" and file.path.text not in {"", "."}
+        is_whole = name in grammar().whole[file.access] or (
+            name in grammar().unpacking and is_unpacked
+        )
         return [
             replace(self._subject(file.access, file.path, each), is_whole=is_whole)
             for each in command.directories

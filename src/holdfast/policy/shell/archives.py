@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.policy.shell.arguments import scan
 from holdfast.policy.shell.catalog import Model
@@ -31,8 +32,12 @@ def open_tar(model: Model, words: Sequence[Word]) -> Opened:
     for archive in found.values("-f", "--file"):
         finds.file("write" if makes else "read", archive, "the archive")
     if makes:
+        folders = found.values("-C", "--directory")
         for word in found.operands:
             finds.file("read", word, "it is put into the archive")
+            for folder in folders:  # each holds for the words behind it; all for all is stricter
+                path = replace(word, text=f"{folder.text}/{word.text}")
+                finds.file("read", path, "it is put into the archive")
     if found.has(*_TAKES) and not found.has("-O", "--to-stdout"):
         for folder in found.values("-C", "--directory") or (Word("."),):
             finds.file("write", folder, "the archive is unpacked there")

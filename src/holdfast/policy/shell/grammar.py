@@ -20,6 +20,7 @@ class Grammar:
     filters: frozenset[str]
     whole: Mapping[str, frozenset[str]]
     """By whether they read or write."""
+    unpacking: frozenset[str]
     refused: Mapping[str, str]
 
     def is_lister(self, words: Sequence[Word]) -> bool:
@@ -38,6 +39,7 @@ def grammar() -> Grammar:
         data["neutral"],
         frozenset(data["listers"]["names"]),
         frozenset(data["filters"]["names"]),
-        {access: frozenset(names) for access, names in data["whole"].items()},
+        {access: frozenset(data["whole"][access]) for access in ("read", "write")},
+        frozenset(data["whole"]["unpacking"]),
         data["refused"],
     )

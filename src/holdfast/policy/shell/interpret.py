@@ -85,9 +85,12 @@ class Finds:
         """What a value or an operand does."""
         found, word = resolve(effect, word)
         kind, why = found.kind, found.why
-        if kind in ("read", "write"):
-            access: Access = "write" if inplace or kind == "write" else "read"
-            self.file(access, word, why or f"it is {'written' if access == 'write' else 'read'}")
+        if kind in ("read", "write", "inplace"):
+            is_changed = inplace or kind == "inplace"
+            if is_changed or kind == "read":
+                self.file("read", word, why or "it is read")
+            if is_changed or kind == "write":
+                self.file("write", word, why or "it is written")
         elif kind == "script":
             self.scripts.append(Script(word, why))
         elif kind == "program":

@@ -10,7 +10,7 @@ from itertools import pairwise
 from holdfast.policy.shell.arguments import scan
 from holdfast.policy.shell.catalog import Model
 from holdfast.policy.shell.interpret import Finds, note_options
-from holdfast.policy.shell.opened import Opened, Script
+from holdfast.policy.shell.opened import Assignment, Opened, Script
 from holdfast.policy.shell.words import UNKNOWN, Word
 
 SUBSCRIPT = "the shell evaluates what stands in the brackets of a variable's name"
@@ -127,32 +127,38 @@ def open_names(model: Model, words: Sequence[Word]) -> Opened:
     found = scan(model, words[1:])
     note_options(finds, model, found)
     for word in (*found.operands, *found.values("-a")):
-        if not is_name(word):
-            finds.danger("", SUBSCRIPT)
+        _set(finds, word)
     return finds.opened()
+
+
+def _set(finds: Finds, name: Word) -> None:
+    """A variable gets a value that nobody knows."""
+    if is_name(name):
+        finds.assignments.append(Assignment(name.text, Word(UNKNOWN)))
+    else:
+        finds.danger("", SUBSCRIPT)
 
 
 def open_getopts(_model: Model, words: Sequence[Word]) -> Opened:
     """`getopts LETTERS NAME`."""
     finds = Finds()
-    if not all(is_name(word) for word in words[2:3]):
-        finds.danger("", SUBSCRIPT)
+    for word in words[2:3]:
+        _set(finds, word)
     return finds.opened()
 
 
 def open_printf(_model: Model, words: Sequence[Word]) -> Opened:
     """Only `-v NAME` does more than to print, and only as the first word."""
     finds = Finds()
-    if len(words) < 4 and not any(word.is_split for word in words):
-        names: tuple[Word, ...] = ()
-    elif words[1].text.startswith("-v") and len(words[1].text) > 2:
+    names: tuple[Word, ...] = ()
+    if len(words) < 2:
+        return finds.opened()
+    if words[1].text.startswith("-v") and len(words[1].text) > 2:
         names = (words[1].after("-v"),)
     elif words[1] == Word("-v") or (words[1].may_be_option and not words[1].is_literal):
         names = tuple(words[2:3])
-    else:
-        names = ()
-    if not all(is_name(word) for word in names):
-        finds.danger("", SUBSCRIPT)
+    for word in names:
+        _set(finds, word)
     return finds.opened()
 
 
