@@ -8,12 +8,12 @@ from typing import Any, get_origin
 
 from pydantic.fields import FieldInfo
 
+from holdfast.config.fields import Section
 from holdfast.config.load import profile_data
 from holdfast.config.models import (
     DEFAULT_PROFILE,
     PROFILE_NAMES,
     SECTIONS,
-    Section,
     Settings,
     bounds,
     is_size,

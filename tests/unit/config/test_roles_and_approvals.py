@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.load import load_settings
-from holdfast.config.models import ApprovalsSection, RolesSection
+from holdfast.config.people import ApprovalsSection, RolesSection
 from holdfast.core.errors import ConfigError
 
 
