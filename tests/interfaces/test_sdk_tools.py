@@ -313,3 +313,17 @@ def test_each_call_has_an_intent_and_an_outcome_that_name_the_code(sbx):
         ("outcome", "error"),
     ]
     assert check().ok
+
+
+@pytest.mark.requirement("POL-1", "LANG-3")
+def test_a_policy_named_for_the_sandbox_judges_the_tools_that_code_calls(tmp_path):
+    rules = tmp_path / "policy.toml"
+    rules.write_text('[permissions]\nallow = ["Code(python)", "good"]\n')
+    called = []
+    tools = {"good": lambda: called.append("good"), "evil": lambda: called.append("evil")}
+    code = "tools.good()\ntry:\n    tools.evil()\nexcept tools.ToolError as error:\n    print(error)"
+    with Sandbox.create(tools=tools, policy=str(rules)) as sandbox:
+        done = sandbox.run_code(code)
+        assert sandbox.commands.run("ls").status == "denied"
+    assert called == ["good"]
+    assert "HF-DENIED" in done.stdout

@@ -276,9 +276,8 @@ class Runtime:
     ) -> Decision:
         """What a person made of it; whoever stops waiting has it denied, on the record."""
         if isinstance(action.want, UseTool):
-            return unasked(
-                decision
-            )  # its host waits for us some seconds, which no person answers in
+            # Its host waits for us for some seconds, in which no person answers.
+            return unasked(decision)
         question = question_of(action, decision, timeout_s=self.approvals.timeout_s)
         try:
             answer = await self.approvals.ask(question, near=ask)
@@ -314,7 +313,12 @@ class Runtime:
             if name not in action.tools:
                 return {"error": "the host offers no such tool"}
             want = CallTool(name, args, kwargs, parent=action.id)
-            asked = Action(principal=action.principal, want=want, session_id=action.session_id)
+            asked = Action(
+                principal=action.principal,
+                want=want,
+                session_id=action.session_id,
+                policy=action.policy,
+            )
             outcome = await self.perform(asked, tools=tools, ask=ask)
             if outcome.error is not None:
                 return {"error": f"{outcome.error.code}: {outcome.error.message}"}
