@@ -321,7 +321,9 @@ def test_a_policy_named_for_the_sandbox_judges_the_tools_that_code_calls(tmp_pat
     rules.write_text('[permissions]\nallow = ["Code(python)", "good"]\n')
     called = []
     tools = {"good": lambda: called.append("good"), "evil": lambda: called.append("evil")}
-    code = "tools.good()\ntry:\n    tools.evil()\nexcept tools.ToolError as error:\n    print(error)"
+    code = (
+        "tools.good()\ntry:\n    tools.evil()\nexcept tools.ToolError as error:\n    print(error)"
+    )
     with Sandbox.create(tools=tools, policy=str(rules)) as sandbox:
         done = sandbox.run_code(code)
         assert sandbox.commands.run("ls").status == "denied"

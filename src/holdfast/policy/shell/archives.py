@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,11 +33,13 @@ def open_tar(model: Model, words: Sequence[Word]) -> Opened:
     for archive in found.values("-f", "--file"):
         finds.file("write" if makes else "read", archive, "the archive")
     if makes:
-        folders = found.values("-C", "--directory")
+        # Each folder holds for the words behind it, and begins where the one before it led.
+        named = [each.text for each in found.values("-C", "--directory")]
+        folders = dict.fromkeys((*named, posixpath.join("", *named)) if named else ())
         for word in found.operands:
             finds.file("read", word, "it is put into the archive")
-            for folder in folders:  # each holds for the words behind it; all for all is stricter
-                path = replace(word, text=f"{folder.text}/{word.text}")
+            for place in folders:
+                path = replace(word, text=posixpath.join(place, word.text))
                 finds.file("read", path, "it is put into the archive")
     if found.has(*_TAKES) and not found.has("-O", "--to-stdout"):
         for folder in found.values("-C", "--directory") or (Word("."),):

@@ -166,7 +166,9 @@ def open_awk(model: Model, words: Sequence[Word]) -> Opened:
     inplace = any(value.text.startswith("inplace") for value in found.values("-i"))
     for word in operands:
         if not _ASSIGNED.match(word.text):
-            finds.file("write" if inplace else "read", word, "awk works on it")
+            finds.file("read", word, "awk reads it")
+            if inplace:
+                finds.file("write", word, "awk edits it")
     return finds.opened()
 
 

@@ -270,7 +270,7 @@ def _is_risky(options: Iterable[Option], looks: Effect, operands: Iterable[Effec
     placed = {kind for effect in operands for kind in effect.kinds}
     kinds = looks.kinds | {kind for option in options for kind in option.effect.kinds}
     # Where the operands are written, an unknown one is judged as a path that is written.
-    risky = RISKY | {"assign"} | (frozenset() if "write" in placed else {"write"})
+    risky = RISKY | {"assign"} | (frozenset() if placed & {"write", "inplace"} else {"write"})
     return not risky.isdisjoint(kinds) or not TAKES_REST.isdisjoint(placed)
 
 

@@ -144,6 +144,9 @@ def resolve(effect: Effect, word: Word) -> tuple[Effect, Word]:
         # `host:` is harmless; an unknown host could as well be a path.
         if not is_known and case.kind == "value" and UNKNOWN in (found[0] or UNKNOWN):
             continue
+        # What is left for all others is not for what could still be one of those before it.
+        if not is_known and not found[0] and not RISKY.isdisjoint(effect.kinds):
+            return _worst(effect), word
         return resolve(case, word.after(found[0]))
     if is_known:
         return NOTHING, word
@@ -255,12 +258,13 @@ def note_operands(finds: Finds, model: Model, found: Scan, sub: str = "") -> Non
         note_rest(finds, model, found)
     supplied = any(not model.supplies.isdisjoint(given.option.names) for given in found.given)
     effects = model.operands[1:] if supplied and len(model.operands) > 1 else model.operands
+    has_target = found.has("-t", "--target-directory")
     inplace = any(given.option.effect.kind == "inplace" for given in found.given)
     count = len(found.operands)
     for place, word in enumerate(found.operands):
         if fits(model.looks, word):
             finds.apply(model.looks, word, word.text if word.is_literal else "")
-        elif model.last and place == count - 1 and count > 1:
+        elif model.last and place == count - 1 and count > 1 and not has_target:
             finds.apply(model.last, word, "")
         elif effects:
             effect = effects[min(place, len(effects) - 1)]

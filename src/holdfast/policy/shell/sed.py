@@ -184,7 +184,9 @@ def open_sed(model: Model, words: Sequence[Word]) -> Opened:
         text = "\n".join(word.text for word in scripts)
         _note_script(finds, text if is_literal else UNKNOWN, is_boxed=found.has("--sandbox"))
     for word in operands:
-        finds.file("write" if found.has("-i") else "read", word, "sed edits it")
+        finds.file("read", word, "sed reads it")
+        if found.has("-i"):
+            finds.file("write", word, "sed edits it")
     return finds.opened()
 
 

@@ -14,6 +14,7 @@ from holdfast.policy.shell.opened import Assignment, Opened, Script
 from holdfast.policy.shell.words import UNKNOWN, Word
 
 SUBSCRIPT = "the shell evaluates what stands in the brackets of a variable's name"
+_EVERY_PROCESS = re.compile(r"-?0*[01]\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # A name in the brackets is evaluated in its turn, and its value can hold a command.
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[0-9@*]*\]\Z")
@@ -142,8 +143,23 @@ def _set(finds: Finds, name: Word) -> None:
 def open_getopts(_model: Model, words: Sequence[Word]) -> Opened:
     """`getopts LETTERS NAME`."""
     finds = Finds()
-    for word in words[2:3]:
+    operands = words[2:] if words[1:2] == (Word("--"),) else words[1:]
+    for word in operands[1:2]:
         _set(finds, word)
+    return finds.opened()
+
+
+def open_kill(_model: Model, words: Sequence[Word]) -> Opened:
+    """The first process and all of them are nobody's to end; which others, the kernel decides."""
+    finds = Finds()
+    is_signal = len(words) > 2 and words[1].text.startswith("-")
+    for word in words[2:] if is_signal else words[1:]:
+        is_vague = word.text.startswith("-") and UNKNOWN in word.text
+        if _EVERY_PROCESS.match(word.text) or is_vague:
+            finds.danger(
+                "" if is_vague else word.text,
+                "it ends the first process, or every process there is",
+            )
     return finds.opened()
 
 

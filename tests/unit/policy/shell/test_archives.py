@@ -18,6 +18,13 @@ zip -r x.zip src
 unzip x.zip -d out
 gzip f
 gunzip f.gz
+xz -k f
+gzip -- @g*
+gzip ./@g*.log
+7z a x.7z f
+7z x x.7z -oout
+tar czf x.tgz -C src .
+zip -rq x.zip src
 """
 
 FOUND = r"""
@@ -37,6 +44,13 @@ tar cf a @s -> danger | read … | write a
 tar cf a -T f --rmt-command=x -> danger -T | script x | write a
 cpio --rsh-command=x -F h:a -> open x | write h:a
 tar cf x -T list -> danger -T | write x
+tar cf x --remove-files y -> danger --remove-files | read y | write x
+tar cf x --remove y -> danger --remove | read y | write x
+zip -m a b -> danger -m | read b | write a
+zip -rmq a b -> danger -rm | read b | write a
+zip --move a b -> danger --move | read b | write a
+7z x -spf a -> danger -spf | read a | write a
+7z a x.7z @u -> danger | read x.7z | read … | write x.7z
 tar xf x --one-top-level=/etc/x -> read x | write . | write /etc/x
 """
 
@@ -60,6 +74,11 @@ def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
         ("tar tf a.tar", ["read a.tar"]),
         ("tar cf a.tar x y", ["write a.tar", "read x", "read y"]),
         ("tar cfz a.tar x", ["write a.tar", "read x"]),
+        ("gzip f", ["read f", "write f"]),
+        ("xz -d f g", ["read f", "read g", "write f", "write g"]),
+        ("zstd f -o g", ["read f", "write f", "write g"]),
+        ("7z a x f g", ["read x", "write x", "read f", "read g"]),
+        ("7z x x -oout", ["read x", "write x", "write out"]),
         ("tar --force-local -tf c:a.tar", ["read c:a.tar"]),
         ("unzip a.zip -d out", ["read a.zip", "write out"]),
         ("tar xfI a.tar 'rm x'", ["read a.tar", "script rm x", "write ."]),
@@ -67,6 +86,21 @@ def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
 )
 def test_the_mode_says_what_is_read_and_written(command: str, found: list[str]):
     assert sorted(told(command)) == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("command", "packed"),
+    [
+        ("tar -cf x -C d a", ["a", "d/a"]),
+        ("tar -C d -cf x a", ["a", "d/a"]),
+        ("tar --directory=/etc -cf x shadow", ["/etc/shadow", "shadow"]),
+        ("tar cf x -C d a -C e b", ["a", "b", "d/a", "d/b", "d/e/a", "d/e/b", "e/a", "e/b"]),
+        ("tar rf x -C @u a", ["a", "…/a"]),
+        ("tar cf x -C d -- @u", ["d/…", "…"]),
+    ],
+)
+def test_the_folder_is_part_of_what_is_packed(command: str, packed: list[str]):
+    assert sorted(told(command)) == [*(f"read {path}" for path in packed), "write x"]
 
 
 @pytest.mark.parametrize("word", ["@g*", "@g*.txt", "@s", "@u", "@g[ab]*"])

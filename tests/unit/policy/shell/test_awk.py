@@ -36,14 +36,19 @@ awk '@include "x"' -> danger
 awk -i x 1 -> danger -i
 awk -l x 1 -> danger -l
 awk --load=x 1 -> danger --load
-awk -E x -> read x
+awk -E x a -> danger -E | read a
+awk --exec=x -> danger --exec
 awk -e 'BEGIN{system("x")}' -> awk -e refused
 awk --source='BEGIN{system("x")}' -> awk --source refused
 awk 'BEGIN{x="system"; @x("y")}' -> danger
 awk "@u" -> danger | danger
 awk 'BEGIN { print "x" |& "sh" }' -> awk refused
 awk 'BEGIN { printf "%s", "x" | "sh" }' -> awk refused
-awk -f - -> stdin awk
+awk -f prog.awk f -> danger -f | read f
+awk -fprog.awk f -> danger -f | read f
+awk --file=prog.awk f -> danger --file | read f
+awk --fil prog.awk f -> danger --fil | read f
+awk -f - -> danger -f
 gawk 'BEGIN{ARGV[1]="/etc/passwd";ARGC=2}{print}' -> danger | danger
 awk 'BEGIN{print "x" > "/inet/tcp/0/h/1"}' -> danger
 """
@@ -97,7 +102,9 @@ def test_files_and_assignments_behind_the_program_are_told_apart():
 
 
 def test_gawk_edits_in_place():
-    assert told("gawk -i inplace '{print}' a b") == ["write a", "write b"]
+    assert told("gawk -i inplace '{print}' a b") == [
+        *("read a", "write a", "read b", "write b"),
+    ]
 
 
 def test_the_program_of_an_option_leaves_all_operands_to_be_files():

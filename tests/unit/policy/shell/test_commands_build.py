@@ -80,7 +80,8 @@ make SHELL=/tmp/x -> script /tmp/x
 make -E 'x:;rm' -> make -E refused
 make CC='rm x' -> script rm x
 make 'X:=$(shell rm)' -> danger X:=$(shell rm)
-m4 -> stdin m4
+m4 -> danger m4 | stdin m4
+m4 x.m4 -> danger m4 | read x.m4
 go run -exec rm x.go -> script rm
 go test -exec=rm ./... -> script rm
 go build -toolexec='rm x' . -> script rm x
@@ -98,7 +99,9 @@ gcc -B/tmp/x y.c -> danger -B/tmp/x | read y.c
 gcc -specs=x y.c -> danger -specs | read y.c
 gcc -Wl,-plugin,x y.c -> danger -Wl,-plugin,x | read y.c
 ld -plugin x -> danger -plugin
-cmake -P x -> read x
+cmake -P x -> danger -P
+cmake -DX=1 -Px.cmake -> danger -P
+cmake -C x . -> read x
 cmake -E rm x -> danger -E
 cmake -DCMAKE_C_COMPILER=/x . -> danger -D
 cargo install --git x -> danger --git

@@ -35,6 +35,11 @@ kubectl exec pod -- ls
 docker run --rm -v /home/u/proj:/app node:20 npm test
 docker run --rm -v /work/main:/app alpine ls
 kubectl get pods -A -o wide
+docker compose -f docker-compose.yml -f dev.yml up -d
+docker-compose -f dev.yml up
+docker compose exec web npm test
+docker compose exec -T db psql -c 'select 1'
+docker compose cp web:/app/x out
 """
 
 FOUND = r"""
@@ -48,7 +53,21 @@ docker run --mount type=bind,source=/,target=/h a -> danger --mount
 docker run -v @u:/x a -> danger -v
 docker exec c rm x -> inner rm x
 docker -H tcp://x ps -> danger -H
-docker compose exec web rm x -> inner rm x
+docker compose exec --privileged web ls -> danger --privileged
+docker compose run --rm web rm x -> inner rm x
+docker compose -f a.yml -f b.yml up -> read a.yml | read b.yml
+docker compose -f - up -> danger -f
+docker compose --file=- up -> danger --file
+docker compose -f /dev/stdin up -> danger -f
+docker compose -f /proc/self/fd/0 up -> danger -f
+docker compose -f https://x/y.yml up -> danger -f
+docker compose -f git@github.com:x/y.git up -> danger -f
+docker compose -f oci://x/y up -> danger -f
+docker-compose -f - up -> danger -f
+docker-compose -f https://x/y.yml up -> danger -f
+docker compose cp /etc/shadow web:/x -> read /etc/shadow
+docker compose cp web:/x /etc/y -> write /etc/y
+docker compose cp @u web:/x -> read …
 kubectl exec p -- rm x -> inner rm x
 hg --config alias.x='!rm' x -> danger --config | danger x
 svn --config-option x y -> danger --config-option
@@ -75,3 +94,8 @@ def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(command: str
 @pytest.mark.parametrize(("command", "found"), table(FOUND))
 def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
     assert sorted(told(command)) == found
+
+
+def test_what_compose_executes_stays_in_a_container_that_the_project_describes():
+    assert told("docker compose exec web rm -rf /") == []
+    assert told("docker compose exec -it web sh -c 'rm x'") == []

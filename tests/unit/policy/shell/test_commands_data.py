@@ -14,11 +14,18 @@ psql -U x -d y -c 'select * from t'
 sqlite3 x.db 'select 1'
 sqlite3 x.db .tables
 redis-cli get x
+psql -o out -c 'select 1'
+psql -L log -c 'select 1'
 """
 
 FOUND = r"""
 psql -c '\! rm x' -> danger -c
 psql -c "copy x to program 'rm'" -> danger -c
+psql -o out -c 'select 1' -> write out
+psql -o '|rm x' -c 'select 1' -> danger -o
+psql -o ' | rm x' -c 'select 1' -> danger -o
+psql --output='|rm x' -c 'select 1' -> danger --output
+psql -L '|rm x' -c 'select 1' -> danger -L
 mysql -e '\! rm' -> danger -e
 mysql -e 'system rm' -> danger -e
 sqlite3 x.db '.shell rm' -> danger .shell rm | write x.db

@@ -31,14 +31,14 @@ tmux send-keys 'rm x' Enter -> danger Enter | danger rm x
 screen -dmS x rm y -> inner rm y
 ed x -> stdin ed | write x
 ex -sc '!rm' x -> danger -s | stdin ex | write !rm | write x
-vi -c ':!rm x' f -> script rm x | write f
+vi -c ':!rm x' f -> read f | script rm x | write f
 vim -c '!rm x' -> script rm x
-vim +':!rm x' f -> script rm x | write f
-vim +'py import os' f -> danger +py import os | write f
+vim +':!rm x' f -> read f | script rm x | write f
+vim +'py import os' f -> danger +py import os | read f | write f
 vim --cmd ':!x' -> script x
 vim -S x -> danger -S
-vim -es f -> danger -es | write f
-nvim -u x f -> danger -u | write f
+vim -es f -> danger -es | read f | write f
+nvim -u x f -> danger -u | read f | write f
 emacs --eval '(shell-command "x")' -> elisp --eval refused
 emacs -batch -l x -> danger -l
 man -P 'sh -c x' ls -> script sh -c x

@@ -52,6 +52,9 @@ rm @u
 cp @u @u
 ls @s
 jq --arg x y '.a' f
+csplit -f out- f 10
+dos2unix @u
+mv @u b
 """
 
 FOUND = r"""
@@ -65,6 +68,10 @@ chmod 06755 f -> danger 06755 | write f
 chmod g=xs f -> danger g=xs | write f
 dd if=/dev/zero of=/dev/sda -> read /dev/zero | write /dev/sda
 ldd ./x -> danger ./x
+rename 's/a/b/' f -> danger s/a/b/ | read f | write f
+rename -n 's/a/b/' f -> danger s/a/b/ | read f | write f
+prename 'system("x")' f g -> danger system("x") | read f | read g | write f | write g
+rename @u f -> danger | read f | write f
 install -m 4755 a b -> danger -m | read a | write b
 yq 'load("/etc/x")' f -> danger load("/etc/x") | read f
 """
@@ -91,7 +98,10 @@ uniq a b -> read a | write b
 diff a b -> read a | read b
 cp a b c -> read a | read b | write c
 cp -t d a -> read a | write d
-mv a b -> write a | write b
+mv a b -> read a | write a | write b
+mv a b c -> read a | read b | write a | write b | write c
+mv -t d a -> read a | write a | write d
+mv @u b -> read … | write b | write …
 ln -s /etc/x y -> read /etc/x | write y
 rm -rf a b -> write a | write b
 mkdir -p a -> write a
@@ -103,6 +113,10 @@ chown u:g a -> write a
 install -m 755 a b -> read a | write b
 dd if=a of=b bs=1 -> read a | write b
 split -l 5 a p -> read a | write p
+csplit f 10 '/x/' '{@g*}' -> read f
+csplit --prefix=/etc/x -n 3 f 10 -> read f | write /etc/x
+dos2unix a b -> read a | read b | write a | write b
+unix2dos a -> read a | write a
 patch -p1 -i d f -> read d | write f
 jq -r .a f -> read f
 jq -f p f -> read f | read p
@@ -115,7 +129,8 @@ openssl enc -in a -out b -> read a | write b
 scp a h:b -> read a
 scp h:b a -> write a
 rsync -a a/ b/ -> read a/ | write b/
-vim a -> write a
+vim a b -> read a | read b | write a | write b
+vi -R a -> read a | write a
 """
 
 
@@ -138,7 +153,16 @@ def test_a_command_without_risky_options_may_have_unknown_operands(command: str)
 
 @pytest.mark.parametrize(
     "command",
-    ["sort @s", "curl @u", "rsync @u h:", "find @u", "sed p @g*", "zip a.zip @g*", "tree @s"],
+    [
+        "sort @s",
+        "curl @u",
+        "rsync @u h:",
+        "find @u",
+        "sed p @g*",
+        "zip a.zip @g*",
+        "tree @s",
+        "csplit @u 1",
+    ],
 )
 def test_a_command_with_risky_options_may_not(command: str):
     assert "danger" in told(command)

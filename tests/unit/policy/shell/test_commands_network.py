@@ -24,6 +24,7 @@ rsync -av src/ host:dst/
 rsync -avz --delete -e ssh src/ host:dst/
 openssl rand -hex 32
 openssl x509 -in c.pem -noout -text
+curl --retry 3 --noproxy localhost https://x
 """
 
 FOUND = r"""
@@ -64,6 +65,17 @@ curl --data-b @/etc/passwd u -> read /etc/passwd
 curl -F x=@/etc/passwd u -> read /etc/passwd
 curl file:///etc/passwd -> read /etc/passwd
 curl --unix-socket /var/run/docker.sock http://x -> danger --unix-socket
+curl --proxy http://x u -> danger --proxy
+curl --prox=http://x u -> danger --prox
+curl -x http://x u -> danger -x
+curl -sSLxhttp://x u -> danger -sSLx
+curl --preproxy x u -> danger --preproxy
+curl --socks5-hostname x u -> danger --socks5-hostname
+curl --interface eth1 u -> danger --interface
+curl --resolve a:443:1.2.3.4 https://a -> danger --resolve
+curl --connect-to a:443:b:443 https://a -> danger --connect-to
+curl --dns-servers 1.2.3.4 u -> danger --dns-servers
+curl --doh-url https://x u -> danger --doh-url
 curl @u -> danger | read …
 aria2c --on-download-complete=x u -> open x
 openssl req -engine x -> danger -engine

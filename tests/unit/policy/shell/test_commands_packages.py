@@ -60,7 +60,6 @@ yarn test
 pnpm install
 pnpm -r build
 pnpm add -D vitest
-pnpm dlx create-x
 bundle exec rspec
 bundle install
 gem install rails
@@ -77,6 +76,13 @@ uv run --with requests python x.py
 uv lock --upgrade
 bundle exec rake test
 npx create-react-app x
+npm pkg get version
+npm --prefix web pkg get name version
+uv tool list
+uv tool install ruff
+pip install -r requirements.txt -c constraints.txt
+pip install -r ./dev/requirements.txt
+pnpm exec tsc
 """
 
 FOUND = r"""
@@ -86,14 +92,41 @@ uvx --from git+https://x y -> danger --from
 npx -c 'rm x' -> script rm x
 npx bash -c 'rm x' -> inner bash -c rm x
 npx --package=https://evil x -> danger --package
-npm exec -c 'rm' -> script rm
-npm exec -- bash -c x -> inner bash -c x
+npm exec -c 'rm' -> danger exec | script rm
+npm exec -- bash -c x -> danger exec | inner bash -c x
+npm exec -- tsc --noEmit -> danger exec | inner tsc --noEmit
+npm exec create-x -> danger exec
+npm x -y create-x -> danger x
+npm --prefix web exec create-x -> danger exec
+npm exec --package=https://x y -> danger --package | danger exec
+pnpm dlx create-x -> danger dlx
+pnpm dlx sh -c rm -> danger dlx | inner sh -c rm
+yarn dlx create-x -> danger dlx
+yarn dlx -p https://x y -> danger -p | danger dlx
+uv tool run ruff check -> danger run | inner ruff check
+uv tool run x -> danger run
+uv tool run --from git+https://x y -> danger --from | danger run
+uv tool install git+https://x -> danger git+https://x
 pnpm bash -c x -> inner bash -c x
 pnpm exec rm -> inner rm
 poetry run rm x -> inner rm x
 conda run -n x rm -> inner rm
 nix-shell --run 'rm x' -> script rm x
 pip install git+https://x -> danger git+https://x
+pip install -r r.txt -c c.txt -> read c.txt | read r.txt
+pip install -r https://x/r.txt -> danger -r
+pip install -rhttps://x/r.txt -> danger -r
+pip install --requirement=https://x -> danger --requirement
+pip install --req https://x -> danger --req
+pip install -r file:///x -> danger -r
+pip install -r - -> danger -r
+pip install -r /dev/stdin -> danger -r
+pip install -r /dev/fd/63 -> danger -r
+pip install -r /proc/self/fd/0 -> danger -r
+pip install -c https://x y -> danger -c
+pip install --constraint /dev/stdin y -> danger --constraint
+pip download -r https://x -> danger -r
+python -m pip install -r https://x -> danger -r
 pip install --index-url http://x y -> danger --index-url
 pip install -i http://x y -> danger -i
 pip install --extra-index-url=http://x y -> danger --extra-index-url
@@ -116,7 +149,10 @@ npm set x y -> danger x
 npm init evil -> danger evil
 npm run x --script-shell /y -> danger --script-shell
 npm i user/repo -> danger user/repo
-npm pkg set scripts.x=y -> danger pkg
+npm pkg set scripts.x=y -> danger set
+npm pkg delete scripts.x -> danger delete
+npm pkg fix -> danger fix
+npm pkg @u -> danger | danger
 yarn config set x y -> danger set
 yarn create x -> danger x
 gem install -s http://x y -> danger -s

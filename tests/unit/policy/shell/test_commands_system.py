@@ -17,6 +17,9 @@ lsof -i :8080
 systemctl status nginx
 journalctl -u nginx -n 50
 crontab -l
+kill -- @u
+kill -- @s
+kill -TERM %1
 systemctl status nginx --no-pager
 """
 
@@ -28,6 +31,10 @@ crontab x -> danger x
 crontab - -> danger -
 kill -9 -1 -> danger -1
 kill -KILL -- -1 -> danger -1
+kill 1 -> danger 1
+kill -9 0 -> danger 0
+kill -- @u -1 -> danger -1
+kill -9 -@u -> danger
 pkill . -> danger .
 pkill -f '' -> danger
 pkill -u root -> danger -u

@@ -21,6 +21,9 @@ find . -newer x -mtime -1 -size +1M
 find . -regextype posix-extended -regex '.*'
 fd -e py foo src
 grep foo @u
+find . -name x -print0
+find . -printf '%p %s'
+find . -ls
 """
 
 FOUND = r"""
@@ -31,9 +34,11 @@ find . -execdir rm {} ; -> inner rm ./…
 find . -okdir sh -c 'rm {}' ; -> inner sh -c rm ./…
 find . -delete -> inner rm -rf .
 find / -name '*' -delete -> inner rm -rf /
-find . -fprint /etc/x -> write /etc/x
-find . -fprintf /etc/x %p -> write /etc/x
-find . -fls x -> write x
+find . -fprint /etc/x -> danger -fprint
+find . -fprint0 x -> danger -fprint0
+find . -fprintf /etc/x %p -> danger -fprintf
+find . -fprintf x %p -delete -> danger -fprintf | inner rm -rf .
+find . -fls x -> danger -fls
 find . -foo -> danger -foo
 find @u -name x -> danger
 find -- . -exec rm {} ; -> inner rm ./…
@@ -71,7 +76,7 @@ def test_a_deletion_that_something_narrows_is_one_of_files():
 
 def test_several_actions_are_all_seen():
     found = told("find . -exec cp {} /x ; -exec rm {} + -fprint log")
-    assert found == ["inner cp ./… /x", "inner rm ./… ./…", "write log"]
+    assert found == ["danger -fprint", "inner cp ./… /x", "inner rm ./… ./…"]
 
 
 def test_fd_takes_options_behind_the_end_of_a_command():

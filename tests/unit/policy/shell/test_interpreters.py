@@ -97,8 +97,9 @@ java -javaagent:x y -> danger -javaagent:x | read y
 java -XX:OnError=rm x -> danger -XX:OnError=rm | read x
 java @f -> danger @f
 perl -F'/x/);system("id");(' -ane 1 -> danger -F | perl -ane harmless
-perl -i'/etc/*' -pe 1 f -> danger -i | perl -pe harmless | write f
-ruby -i/etc/* -pe 1 f -> danger -i | ruby -pe harmless | write f
+perl -i'/etc/*' -pe 1 f -> danger -i | perl -pe harmless | read f | write f
+ruby -i/etc/* -pe 1 f -> danger -i | read f | ruby -pe harmless | write f
+perl -i -pe 1 'rm x|' -> danger rm x| | perl -pe harmless
 perl -I/tmp -MFoo -e 1 -> danger -I | perl -e harmless
 python manage.py shell -c 'import os' -> danger shell | read manage.py
 python -m cProfile -m timeit 'x' -> danger -m
@@ -156,6 +157,6 @@ def test_perl_opens_its_operands_like_commands():
     assert told("perl -ne print a b") == ["perl -ne harmless", "read a", "read b"]
 
 
-def test_edits_in_place_are_writes():
-    assert told("perl -pi -e 's/a/b/' f") == ["perl -e harmless", "write f"]
-    assert told("ruby -i.bak -pe '1' f") == ["ruby -pe harmless", "write f"]
+def test_edits_in_place_are_reads_and_writes():
+    assert told("perl -pi -e 's/a/b/' f") == ["perl -e harmless", "read f", "write f"]
+    assert told("ruby -i.bak -pe '1' f") == ["ruby -pe harmless", "read f", "write f"]

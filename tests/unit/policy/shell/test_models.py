@@ -143,7 +143,7 @@ git format-patch -n --output=/x -> write /x
 coverage run -p -m timeit x -> danger -m
 pytest --cov -p evil -> danger -p
 nodemon -C -x 'rm' -> script rm
-vim -V9/etc/x f -> write /etc/x | write f
+vim -V9/etc/x f -> read f | write /etc/x | write f
 script -q /dev/null rm x -> inner rm x | write /dev/null
 cat -n /etc/shadow -> read /etc/shadow
 comm -1 a b -> read a | read b

@@ -34,12 +34,17 @@ sed -e p --expr '1e rm' f -> read f | script rm
 sed -e p --expr='1e rm' f -> read f | script rm
 sed --expression='1e rm' f -> read f | script rm
 sed 's/a/@u/' f -> danger | read f
-sed -f - f -> read f | stdin sed
+sed -f s.sed f -> danger -f | read f
+sed -nf s.sed f -> danger -nf | read f
+sed --fil=s.sed f -> danger --fil | read f
+sed -f - f -> danger -f | read f
 sed p f -e '1e rm' -> read f | read p | script rm
 sed 's,x,y,;e rm' f -> read f | script rm
 sed ':a;e rm' f -> read f | script rm
 sed 'y/abc/def/;1e rm' f -> read f | script rm
-sed -i 's/a/b/' /etc/passwd -> write /etc/passwd
+sed -i 's/a/b/' /etc/passwd -> read /etc/passwd | write /etc/passwd
+sed -ni p f -> read f | write f
+sed --in-place=.bak p f g -> read f | read g | write f | write g
 """
 
 
@@ -97,7 +102,7 @@ def test_a_sandboxed_sed_runs_and_writes_nothing():
 
 
 def test_the_name_of_a_copy_stays_in_the_folder():
-    assert told("sed -i.bak p f") == ["write f"]
+    assert told("sed -i.bak p f") == ["read f", "write f"]
     assert "danger -i" in told("sed -i'/etc/@g*' p f")
 
 

@@ -20,6 +20,7 @@ bash script.sh
 bash -x run.sh a b
 sh ./build.sh
 read -r line
+mapfile -t lines
 trap - EXIT
 declare -A map
 declare -i n=5
@@ -53,8 +54,8 @@ hash -p /tmp/x ls -> danger -p
 enable -f ./x.so y -> danger -f
 bind -x '"a":rm x' -> danger -x
 complete -C 'rm x' y -> script rm x
-mapfile -C 'rm x' -c 1 a -> script rm x
-readarray -C 'rm' a -> script rm
+mapfile -C 'rm x' -c 1 a -> script rm x | set a=…
+readarray -C 'rm' a -> script rm | set a=…
 printf -v 'a[$(rm x)]' x -> danger
 read 'a[$(rm x)]' -> danger
 test -v 'a[$(rm x)]' -> danger
@@ -156,3 +157,29 @@ def test_a_plain_name_is_harmless(form: str):
 def test_assignments_are_told():
     assert told("export A=1 B=@u C") == ["set A=1", "set B=…"]
     assert told("local PATH=/x") == ["set PATH=/x"]
+
+
+@pytest.mark.parametrize(
+    ("form", "names"),
+    [
+        ("read -r PATH", ["PATH"]),
+        ("read -p 'which? ' a b", ["a", "b"]),
+        ("read -ra words", ["words"]),
+        ("getopts ab: PATH", ["PATH"]),
+        ("printf -v PATH %s x", ["PATH"]),
+        ("printf -vPATH x", ["PATH"]),
+        ("printf -v PATH", ["PATH"]),
+        ("mapfile -t PATH", ["PATH"]),
+        ("readarray -d '' -n 3 a", ["a"]),
+        ("unset PATH", ["PATH"]),
+    ],
+)
+def test_a_builtin_that_fills_a_variable_tells_it_with_an_unknown_value(
+    form: str, names: list[str]
+):
+    assert told(form) == [f"set {name}=…" for name in names]
+
+
+@pytest.mark.parametrize("form", ["read", "printf %s -v a", "printf -- -v a", "printf '%s' x"])
+def test_a_builtin_that_names_no_variable_sets_none_by_name(form: str):
+    assert told(form) == []

@@ -60,6 +60,9 @@ flock l rm x -> inner rm x | write l
 flock -c 'rm' l -> script rm | write l
 flock l -c 'rm x' -> script rm x | write l
 strace -o /etc/x rm y -> inner rm y | write /etc/x
+strace -o '|rm x' ls -> danger -o | inner ls
+strace -fo '!rm x' ls -> danger -fo | inner ls
+strace --output='|rm x' ls -> danger --output | inner ls
 ltrace -f rm -> inner rm
 script -c 'rm x' /dev/null -> script rm x | write /dev/null
 script -qc 'rm x' out -> script rm x | write out
