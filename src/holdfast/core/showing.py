@@ -30,6 +30,7 @@ _MOST_CHARACTERS = 4000
 _MOST_MARKS = 2
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
 _PLAIN = re.compile(r"[\x20-\x7e]*")
+_FIRST_WIDE = 0x1100  # Hangul; before it there are Latin, Greek, Cyrillic and their like
 _NAMED = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _WORD = re.compile(r"[^\W\d_]+")
 
@@ -52,10 +53,10 @@ def one_line(text: str, *, most: int = 60) -> str:
     return f"{shown[:half]}[...]{shown[-half:]}"
 
 
-def warnings(text: str) -> tuple[str, ...]:
+def warnings(text: str, *, most_characters: int = _MOST_CHARACTERS) -> tuple[str, ...]:
     """What a person should know about what `block` shows of it, in our words."""
-    if len(text) > _MOST_CHARACTERS:
-        text = text[: _MOST_CHARACTERS // 2] + "\n" + text[-_MOST_CHARACTERS // 2 :]
+    if len(text) > most_characters:
+        text = text[: most_characters // 2] + "\n" + text[-most_characters // 2 :]
     told = []
     cells = zip(text, _cells(text), strict=True)
     hidden = sum(shown != char for char, (shown, _) in cells) - text.count("\n")
@@ -76,19 +77,18 @@ def _mixes_scripts(text: str) -> bool:
     return False
 
 
-def block(text: str, *, most_rows: int = _MOST_ROWS) -> str:
+def block(
+    text: str, *, most_rows: int = _MOST_ROWS, most_characters: int = _MOST_CHARACTERS
+) -> str:
     """The text behind bars, ending in a newline; several lines are numbered.
 
     What is too long loses its middle: the end of a command is where the harm hides.
     """
-    last = text.count("\n") + 1
-    digits = len(str(last)) if last > 1 else 0
-    room = WIDTH - digits - 2
-    if len(text) <= _MOST_CHARACTERS:
-        rows = list(_rows(text, room, offset=0, number=1))
-        if len(rows) <= most_rows:
-            return "".join(_line(row, digits) for row in rows)
-    half = _MOST_CHARACTERS // 2
+    digits, room = _measures(text)
+    whole = _whole(text, room, most_rows, most_characters)
+    if whole is not None:
+        return "".join(_line(row, digits) for row in whole)
+    half = most_characters // 2
     head = list(_rows(text[:half], room, offset=0, number=1))[: most_rows // 2]
     # From the end backwards, but never back into what the head has shown.
     begin = max(len(text) - half, head[-1].end)
@@ -105,10 +105,28 @@ def block(text: str, *, most_rows: int = _MOST_ROWS) -> str:
     )
 
 
+def is_shown_whole(text: str, *, most_rows: int, most_characters: int) -> bool:
+    """Whether `block` with the same bounds would leave nothing out."""
+    _, room = _measures(text)
+    return _whole(text, room, most_rows, most_characters) is not None
+
+
+def _measures(text: str) -> tuple[int, int]:
+    """Columns for the numbers of lines, and for the text."""
+    last = text.count("\n") + 1
+    digits = len(str(last)) if last > 1 else 0
+    return digits, WIDTH - digits - 2
+
+
+def _whole(text: str, room: int, most_rows: int, most_characters: int) -> list[_Row] | None:
+    if len(text) > most_characters:
+        return None
+    rows = list(_rows(text, room, offset=0, number=1))
+    return rows if len(rows) <= most_rows else None
+
+
 def fit(shown: str, columns: int) -> str:
-    """What was made for `WIDTH`, for a narrower terminal: its lines are wrapped behind bars."""
-    if columns > WIDTH:
-        return shown
+    """For a terminal of so many columns: lines that it would wrap are wrapped behind bars."""
     room = max(columns, LEAST_WIDTH) - 1
     lines = []
     for line in shown.split("\n"):
@@ -180,12 +198,21 @@ def _cells(text: str) -> Iterator[tuple[str, int]]:
         else:
             visible, may_mark = True, category[0] == "L"
         if visible:
-            wide = unicodedata.east_asian_width(char) in "WFA"
-            yield char, 2 if wide else 1  # a mark has none of its own; one too many does no harm
+            yield char, 2 if _is_wide(char, category) else 1
         else:
             marks, may_mark = (marks, may_mark) if is_mark else (0, False)
             spelled = _spelled(char)
             yield spelled, len(spelled)
+
+
+def _is_wide(char: str, category: str) -> bool:
+    """Whether any terminal may show it in two columns; one counted too many does no harm.
+
+    Python's table is older than those of terminals: hexagrams, trigrams and the letters of flags
+    are narrow in it. So only letters and their marks of the first alphabets are taken for narrow.
+    """
+    is_letter = category[0] in "LM" and ord(char) < _FIRST_WIDE
+    return not is_letter or unicodedata.east_asian_width(char) in "WFA"
 
 
 def _first(shown: str, columns: int) -> tuple[str, int]:

@@ -7,7 +7,8 @@
 (4) Nobody says anything: denied.
 
 A rule can answer one that asks (`answers`): what a person has allowed for good. It lifts that
-question where it matches, never one of the administrator's, and allows nothing else.
+question where it matches, if it is of its own layer or a later one and not the administrator's, and
+allows nothing else.
 
 So no layer can take back what another one says, and a layer that is added to some which already
 speak of a call can only tighten it.
@@ -34,7 +35,7 @@ class LayerRules:
     ask: tuple[Rule, ...] = ()
     allow: tuple[Rule, ...] = ()
     answers: tuple[Rule, ...] = ()
-    """Of all layers: what people have answered to its questions."""
+    """What people have answered to its questions, in this layer or one before it."""
     is_closed: bool = False
     """It allows something, so what it does not allow it denies."""
 
@@ -90,7 +91,7 @@ def _sorted(
             of(layer, Verdict.DENY),
             of(layer, Verdict.ASK),
             of(layer, Verdict.ALLOW),
-            () if layer <= Layer.ADMINISTRATOR else answers,
+            tuple(rule for rule in answers if Layer.ADMINISTRATOR < rule.layer <= layer),
             layer in closed,
         )
         for layer in sorted({rule.layer for rule in everything})

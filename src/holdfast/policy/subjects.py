@@ -75,7 +75,10 @@ def look(call: ToolCall, *, targets: Targets = only_itself) -> Subject:
             language = canonical(_text(call, "language"))
         case _:
             pass
-    return Subject(call.tool, group, call.cwd, call.home, paths, doubtful, globs, host, language)
+    is_whole = call.tool == "Grep" and not globs  # it prints lines of all that lies there
+    return Subject(
+        call.tool, group, call.cwd, call.home, paths, doubtful, globs, host, language, is_whole
+    )
 
 
 def matches(rule: Rule, subject: Subject) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,12 @@ from holdfast.policy.shell.words import UNKNOWN, Word, shown
 from holdfast.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
+_MOST_WILDCARDS = 64
+_INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
+_STEERING = {".claude": "settings.json", ".holdfast": "policy.toml", ".vscode": "tasks.json"}
+"""Folders that programs look for by name, and what in them rules over the agent."""
+_SEARCHING = frozenset(("rg", "ag", "ack"))
+_SEARCHING_WITH = frozenset(("-r", "-R", "--recursive", "--dereference-recursive"))
 _SOME_NAME = "\ufffd"
 _find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
 _NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
@@ -35,6 +42,9 @@ class Files:
     commands: list[Command] = field(default_factory=list)
     is_trusting: bool = True
     """Names that commands print were found by them, not made up."""
+    has_hints: bool | None = None
+    """Whether a word of the text could name a file that may not be read; None: not looked yet."""
+    wildcards: int = 0
 
     def look_around(self, commands: Sequence[Command]) -> None:
         """What names could come from: all commands of the text, and of the scripts in it."""
@@ -43,6 +53,7 @@ class Files:
         is_made_up = any(each.is_made_up for each in commands)
         self.is_trusting = self.is_trusting and is_found and not is_made_up
         self.commands.extend(commands)
+        self.has_hints = None
 
     def redirected(self, file: File, command: Command) -> Iterator[Decision]:
         """A redirection is reading or writing like any other: no match is DENY."""
@@ -66,7 +77,7 @@ class Files:
         """What the arguments name. A command that is allowed may read what is not forbidden. It may
         write what rules for writing allow; without such rules, below the working directory and in
         /tmp, unless it is allowed to do anything (`is_free`)."""
-        for file in opened.files or _guessed_files(command, opened):
+        for file in _all_files(command, opened):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
             if _is_unknown(file.path):
@@ -74,6 +85,10 @@ class Files:
                 continue
             if len(file.path.text) > PATH_MOST_CHARACTERS:
                 continue  # the kernel opens none that is longer
+            self.wildcards += file.path.has_glob
+            if self.wildcards > _MOST_WILDCARDS:
+                yield denied("it names more files by wildcards than can be judged in time", what)
+                return
             # What is unknown in a path is taken for some name; the rest of it tells enough.
             path = replace(file.path, text=file.path.text.replace(UNKNOWN, _SOME_NAME))
             places = tuple(each.replace(UNKNOWN, _SOME_NAME) for each in command.directories)
@@ -111,7 +126,9 @@ class Files:
 
     def _unknown(self, file: File, what: str) -> Iterator[Decision]:
         """A name that was found, or a variable of the person's own, is taken as it is."""
-        if not self.is_trusting or self._has_hints():
+        if self.has_hints is None:
+            self.has_hints = self._has_hints()
+        if not self.is_trusting or self.has_hints:
             why = f"which file it {file.access}s could be made up while it runs"
             yield denied(why, what)
 
@@ -142,6 +159,38 @@ class Files:
             return Subject(tool, access, self.cwd, self.home, paths, globs=(path,))
         found = dict.fromkeys([normalise(path), *self.targets(path)])
         return Subject(tool, access, self.cwd, self.home, tuple(found))
+
+
+def _all_files(command: Command, opened: Opened) -> Iterator[File]:
+    """What the models tell, and what follows from it."""
+    files = tuple(opened.files or _guessed_files(command, opened))
+    yield from files
+    for file in files:  # a folder that is put there, or taken away, is one with all that is in it
+        inside = _STEERING.get(posixpath.basename(file.path.text.rstrip("/")))
+        if file.access == "write" and inside is not None:
+            yield File("write", Word(f"{file.path.text}/{inside}"), file.why)
+    name = command.words[0].text.rpartition("/")[2]
+    sources = [each.path for each in opened.files if each.access == "read"]
+    if name in _INTO_FOLDERS:
+        # A target that is a folder gets each source under its own name.
+        for target in [each.path for each in opened.files if each.access == "write"]:
+            for source in sources:
+                last = posixpath.basename(source.text.rstrip("/"))
+                if last and target.text != source.text:
+                    path = Word(posixpath.join(target.text, last), has_glob=source.has_glob)
+                    yield File("write", path, "it is put there")
+                    if last in _STEERING:
+                        steering = Word(f"{path.text}/{_STEERING[last]}")
+                        yield File("write", steering, "it is put there")
+    flags = {flag for word in command.words for flag in _flags_of(word.text)}
+    is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
+    if is_search and not sources:
+        yield File("read", Word("."), "it searches the folder at hand")
+
+
+def _flags_of(text: str) -> tuple[str, ...]:
+    is_cluster = text.startswith("-") and not text.startswith("--")
+    return tuple(f"-{letter}" for letter in text[1:]) if is_cluster else (text,)
 
 
 def _is_unknown(path: Word) -> bool:

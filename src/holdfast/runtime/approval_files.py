@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import secrets
 import stat
 import time
@@ -17,14 +18,25 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.core.approvals import CHANNELS, ID_PREFIX, Answer, AnswerKind, Proposal, Question
+from holdfast.core.approvals import (
+    CHANNELS,
+    ID_PREFIX,
+    Answer,
+    AnswerKind,
+    Proposal,
+    Question,
+    denial,
+)
 from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.core.showing import one_line
 from holdfast.core.types import Principal, check_id
 
 ANSWER = ".answer"
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MOST_BYTES = 1 << 20
 _MOST_TEXT = 512
+_NOBODY, _QUEUE = "nobody", "queue"
+_FILES_INTERFACE = "cli"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -65,7 +77,10 @@ def claim(folder: int, question: Question, answer: Answer) -> bool:
     file = os.open(draft, _NEW, 0o600, dir_fd=folder)
     try:
         told = {"question": question.id, "shown_sha256": question.shown_sha256}
-        _write(file, {**told, **answer.to_json(), "at_s": time.time()})
+        said = answer.to_json()
+        for name in ("by", "interface", "reason"):  # only plain text can be read again
+            said[name] = one_line(str(said[name]), most=_MOST_TEXT)
+        _write(file, {**told, **said, "at_s": time.time()})
         name = question.id + ANSWER
         try:
             os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -161,24 +176,53 @@ def _question_of(value: Mapping[str, Any]) -> Question:
 def read_answer(folder: int, question: Question) -> Answer:
     """What was answered; `HoldfastError` for what is not an answer to this very question."""
     try:
-        file, value = _read_private(question.id + ANSWER, folder)
-        os.close(file)
-        told = [value[name] for name in ("by", "interface", "via", "rule", "reason")]
-        if not all(isinstance(word, str) and len(word) <= _MOST_TEXT for word in told):
-            raise TypeError("not text")
-        by, interface, via, rule, reason = told
-        kind, at_s = AnswerKind(value["answer"]), float(value["at_s"])
-        seen = (value["question"], value["shown_sha256"])
+        answer, value = _answer_at(question.id, folder)
+        at_s, seen = float(value["at_s"]), (value["question"], value["shown_sha256"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise unusable("an answer that cannot be read") from None
-    is_known = via in CHANNELS or (via == "nobody" and kind is AnswerKind.DENY)
-    if not is_known or seen != (question.id, question.shown_sha256):
+    if seen != (question.id, question.shown_sha256):
         raise unusable("an answer to another question")
-    if not question.takes(kind, rule):
+    if not question.takes(answer.kind, answer.rule):
         raise unusable("an answer that was not offered")
-    if kind is not AnswerKind.DENY and at_s > question.deadline_s:
+    # Written so that a time that is no number is late, too.
+    if answer.allows and not at_s <= question.deadline_s:
         raise late(question.id)
-    return Answer(kind=kind, by=Principal(by, interface), via=via, rule=rule, reason=reason)
+    return answer
+
+
+def _answer_at(question_id: str, folder: int) -> tuple[Answer, dict[str, Any]]:
+    """What a file can say: yes or no. Who made it is the kernel's word, and the way is this file.
+
+    Any process of the same user can write one; it must not pass for another person, or for what
+    was typed at the terminal of the one who asks.
+    """
+    file, value = _read_private(question_id + ANSWER, folder)
+    try:
+        owner = os.fstat(file).st_uid
+    finally:
+        os.close(file)
+    told = [value[name] for name in ("by", "interface", "via", "rule", "reason")]
+    if not all(_is_plain(word) for word in told):
+        raise TypeError("not plain text")
+    via, rule, reason = told[2:]
+    kind = AnswerKind(value["answer"])
+    if via == _NOBODY and kind is AnswerKind.DENY:
+        return denial(reason), value
+    if via not in CHANNELS:
+        raise ValueError("no channel")
+    by = Principal(_name_of(owner), _FILES_INTERFACE)
+    return Answer(kind=kind, by=by, via=_QUEUE, rule=rule, reason=reason), value
+
+
+def _is_plain(word: object) -> bool:
+    return isinstance(word, str) and len(word) <= _MOST_TEXT and word.isprintable()
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid:{uid}"
 
 
 def is_held(file: int) -> bool:
@@ -194,13 +238,10 @@ def is_held(file: int) -> bool:
 def _over(name: str, folder: int) -> BadInput:
     """Why it does not wait any more; its answer is left for a while to tell."""
     try:
-        file, value = _read_private(name + ANSWER, folder)
-        os.close(file)
-        who = Principal(str(value["by"]), str(value["interface"]))
-        answer = Answer(kind=AnswerKind(value["answer"]), by=who, via=str(value["via"]))
+        answer, _ = _answer_at(name, folder)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return gone(name)
-    return late(name) if answer.via == "nobody" else already(answer)
+    return late(name) if answer.via == _NOBODY else already(answer)
 
 
 def gone(question_id: str) -> BadInput:
@@ -226,7 +267,7 @@ def already(answer: Answer) -> BadInput:
     """There was another answer first."""
     word = "allowed" if answer.allows else "denied"
     return BadInput(
-        f"it has been answered: {word} by {answer.by.name[:64]} ({answer.via[:16]})",
+        f"it has been answered: {word} by {answer.by.name}",
         code="HF-APPROVAL-TAKEN",
     )
 

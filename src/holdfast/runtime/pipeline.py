@@ -152,7 +152,7 @@ class Runtime:
                 # (3) A signal for the judge, never the wall.
                 findings = self.guard.screen(action)
                 # (4) Pure; no match is DENY.
-                decision = self.policy.judge(action, findings)
+                decision = await self._judged(action, findings)
             else:
                 decision = lacking
             if decision.verdict is Verdict.ASK and _host_asks(action):
@@ -255,6 +255,12 @@ class Runtime:
             result = self.guard.clean(action, result)
             result = replace(result, findings=(*result.findings, *settled))
             return outcome_of(action, decision, audit_id, result, workspace.id)
+
+    async def _judged(self, action: Action, findings: Sequence[Finding]) -> Decision:
+        """What an agent writes can take its time to be read; others go on meanwhile."""
+        if isinstance(action.want, UseTool):
+            return await anyio.to_thread.run_sync(self.policy.judge, action, findings)
+        return self.policy.judge(action, findings)
 
     def _role(self, action: Action) -> Role:
         """The role that is in force; nobody unnamed has one."""

@@ -3,7 +3,7 @@
    administrator   /etc/holdfast/policy.toml
    user            policy.toml in the folder of the user's configuration
    project         .holdfast/policy.toml, .claude/settings.json and .claude/settings.local.json, in
-                   the working directory or the nearest folder above it that has one
+                   the working directory and in each folder above it
    session         what was named for this call; the user's and the project's are then left aside
 
 A project's files come from whoever wrote the project. They can forbid; what they allow counts only
@@ -14,18 +14,21 @@ trusted that very content (`holdfast policy trust`).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from holdfast.config.load import candidates
+from holdfast.core.home import state_path
 from holdfast.core.verdict import Verdict
 from holdfast.policy.calls import ToolCall as Call
 from holdfast.policy.calls import from_json as read_call
 from holdfast.policy.calls import parse_call
 from holdfast.policy.engine import Policy
 from holdfast.policy.files import load_policy_file
-from holdfast.policy.rules import Layer, Rule
+from holdfast.policy.parse import parse_rule
+from holdfast.policy.rules import Layer, Rule, Source
 from holdfast.runtime import policy_trusted
 
 __all__ = [
@@ -43,6 +46,7 @@ __all__ = [
 
 ADMINISTRATOR = "/etc/holdfast/policy.toml"
 _NAME = "policy.toml"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROJECT_FILES = (".holdfast/policy.toml", ".claude/settings.json", ".claude/settings.local.json")
 
 Stamp = tuple[tuple[str, int, int, int], ...]
@@ -66,9 +70,7 @@ def places(
     else:
         found.append(PolicyPlace(user_policy(environ), Layer.USER))
         found += [PolicyPlace(path, Layer.PROJECT) for path in project_files(cwd)]
-    return tuple(
-        each for each in found if each.layer is Layer.SESSION or os.path.lexists(each.path)
-    )
+    return tuple(each for each in found if each.layer is Layer.SESSION or _is_there(each.path))
 
 
 def user_policy(environ: Mapping[str, str]) -> str:
@@ -77,16 +79,24 @@ def user_policy(environ: Mapping[str, str]) -> str:
 
 
 def project_files(cwd: str) -> Iterator[str]:
-    """Those of the project that a folder belongs to."""
+    """Those of all projects that a folder belongs to: one inside of another hides nothing of it."""
     folder = os.path.abspath(cwd)
     home = os.path.expanduser("~")
     while folder not in {"/", home}:
-        there = [os.path.join(folder, name) for name in PROJECT_FILES]
-        there = [path for path in there if os.path.lexists(path)]
-        if there:
-            yield from there
-            return
+        there = (os.path.join(folder, name) for name in PROJECT_FILES)
+        yield from (path for path in there if _is_there(path))
         folder = os.path.dirname(folder)
+
+
+def _is_there(path: str) -> bool:
+    """A file that may not even be looked at is there: then it is told that it cannot be read."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def effective_policy(*, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]) -> Policy:
@@ -105,12 +115,13 @@ def _effective(named: Sequence[str], cwd: str, environ: Mapping[str, str]) -> _L
     found = places(named=named, cwd=cwd, environ=environ)
     is_project = any(each.layer is Layer.PROJECT for each in found)
     trust = policy_trusted.stamp(environ) if is_project else None
-    return _loaded(found, _stamp(found), os.path.expanduser("~"), trust)
+    own = own_places(environ, found)
+    return _loaded(found, _stamp(found), os.path.expanduser("~"), trust, own)
 
 
 def is_given(named: Sequence[str]) -> bool:
     """Whether rules judge what a person asks for as well: they said so, or the administrator."""
-    return bool(named) or os.path.lexists(ADMINISTRATOR)
+    return bool(named) or _is_there(ADMINISTRATOR)
 
 
 def _stamp(found: Sequence[PolicyPlace]) -> Stamp:
@@ -133,24 +144,50 @@ class _Loaded:
 
 @lru_cache(maxsize=32)
 def _loaded(
-    found: tuple[PolicyPlace, ...], _: Stamp, home: str, trust: policy_trusted.Stamp | None
+    found: tuple[PolicyPlace, ...],
+    _: Stamp,
+    home: str,
+    trust: policy_trusted.Stamp | None,
+    own: tuple[str, ...],
 ) -> _Loaded:
     files = [(each.path, load_policy_file(each.path, each.layer, home=home)) for each in found]
     is_allowed_above = any(
-        rule.verdict is Verdict.ALLOW and rule.layer is not Layer.PROJECT
+        rule.verdict is Verdict.ALLOW and rule.layer is not Layer.PROJECT and not rule.answers
         for _, file in files
         for rule in file.rules
     )
     trusted = frozenset() if trust is None else policy_trusted.read_trusted(trust)
-    rules: list[Rule] = []
+    rules: list[Rule] = [_protecting(path) for path in own]
     aside = []
     for path, file in files:
         # The digest is of the text that was parsed: nothing can be put in between.
         is_trusted = (os.path.realpath(path), file.sha256) in trusted
-        if file.layer is not Layer.PROJECT or is_trusted or is_allowed_above:
+        if file.layer is not Layer.PROJECT or is_trusted:
             rules += file.rules
+            continue
+        if is_allowed_above:  # it can only tighten; but a question is not for it to answer
+            rules += [rule for rule in file.rules if not rule.answers]
             continue
         kept = [rule for rule in file.rules if rule.verdict is not Verdict.ALLOW]
         aside += [file.file] if len(kept) < len(file.rules) else []
         rules += kept
     return _Loaded(Policy.of(rules), tuple(aside))
+
+
+def own_places(environ: Mapping[str, str], found: Sequence[PolicyPlace]) -> tuple[str, ...]:
+    """What an agent must not write, wherever it lies: it judges or records the agent."""
+    places = [state_path(environ), os.path.dirname(user_policy(environ)), _PACKAGE]
+    places += [each.path for each in found if each.layer is not Layer.PROJECT]
+    real = (os.path.realpath(path) for path in places)
+    return tuple(dict.fromkeys((*places, *real)))
+
+
+def _protecting(path: str) -> Rule:
+    spelled = re.sub(r"([\\*?\[\]{}!])", r"\\\1", path)
+    return parse_rule(
+        f"Write(/{spelled})",
+        verdict=Verdict.DENY,
+        source=Source("built-in"),
+        layer=Layer.BUILT_IN,
+        reason="Holdfast's own program, rules, settings and record",
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import pwd
 import secrets
 import stat
 import tomllib
@@ -13,22 +12,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from holdfast.core.errors import HoldfastError
+from holdfast.policy.files import parse_policy
+from holdfast.policy.rules import Layer
+from holdfast.runtime.policies import user_policy
 
 _MOST_BYTES = 1 << 20
-_TAIL = "holdfast/policy.toml"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def user_policy_path(environ: Mapping[str, str]) -> str:
-    """`$XDG_CONFIG_HOME/holdfast/policy.toml`, beside the configuration."""
-    xdg = environ.get("XDG_CONFIG_HOME", "")
-    if os.path.isabs(xdg):
-        return os.path.join(xdg, _TAIL)
-    home = environ.get("HOME", "")
-    if not os.path.isabs(home):
-        home = pwd.getpwuid(os.geteuid()).pw_dir
-    return os.path.join(home, ".config", _TAIL)
+    """Beside the configuration: the very file that the rules of the user are read from."""
+    return user_policy(environ)
 
 
 def add_rule(path: str, rule: str, *, reason: str, answers: str) -> bool:
@@ -64,8 +59,18 @@ def _add(folder: int, name: str, rule: str, reason: str, answers: str) -> bool:
     # Proof instead of trust: it reads back as what was there, and this one rule.
     if _parse(after) != {**data, "rule": [*present, table]}:
         raise _unwritten("a rule cannot be added behind what stands there")
+    _check_readable(after)
     _replace(folder, name, after.encode(), mode)
     return True
+
+
+def _check_readable(text: str) -> None:
+    """What the reader refuses is never written: one such rule would make it refuse all others."""
+    name = "policy.toml"
+    try:
+        parse_policy(text, file=name, name=name, layer=Layer.USER, folder="/")
+    except HoldfastError as error:
+        raise _unwritten("it would not be valid any more", detail=error.message) from None
 
 
 def _read(folder: int, name: str) -> tuple[str, int]:

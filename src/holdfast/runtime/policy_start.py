@@ -15,12 +15,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from holdfast.config.load import load_settings
 from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.core.roles import Permission
 from holdfast.core.types import Principal
 from holdfast.policy.engine import Policy
 from holdfast.policy.files import parse_policy
 from holdfast.policy.rules import Layer
 from holdfast.policy.starting import Found, Start, start
+from holdfast.runtime.permissions import require
 from holdfast.runtime.policies import PROJECT_FILES, project_files, user_policy
 from holdfast.runtime.policy_trust import Offered, PolicyTrust
 from holdfast.runtime.policy_work import read_plain
@@ -104,6 +107,8 @@ def place_of(*, is_user: bool, path: str | None, cwd: str, environ: Mapping[str,
 
 def write(found: Start, path: str, *, is_forced: bool, who: Principal) -> Written:
     """Puts the file there, readable for all and writable for the owner."""
+    # Before anything is touched, wherever it is to be written.
+    require(load_settings(environ=os.environ), who, Permission.POLICY_WRITE)
     data = found.text.encode()
     with _folder_of(path) as folder:
         _place(folder, os.path.basename(path), data, is_forced=is_forced)

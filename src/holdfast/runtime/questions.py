@@ -6,12 +6,13 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 from holdfast.core.approvals import ID_PREFIX, Proposal, Question
-from holdfast.core.showing import block, one_line, warnings
+from holdfast.core.errors import Denied
+from holdfast.core.showing import block, is_shown_whole, one_line, warnings
 from holdfast.core.types import (
     Action,
     CallTool,
@@ -29,8 +30,12 @@ from holdfast.core.verdict import Decision
 from holdfast.runtime.proposals import asking_parts, propose
 
 _MOST_TEXT = 16_384
-_MOST_PARTS = 8
-_MOST_PART_ROWS = 4
+_MOST_PARTS = 32
+_MOST_PART_ROWS = 12
+_MOST_ROWS, _MOST_CHARACTERS = 120, 8000
+"""Of what is asked for; more than a person would read."""
+_VALUE_CHARACTERS = (4000, 1000, 300, 100)
+"""To which the texts in a tool's input are cut, until all of its keys can be shown."""
 _READING = frozenset({"read", "list", "stat", "exists", "download", "watch"})
 # By full name: `./sh` is not a shell but whatever lies in the workspace under that name.
 _SHELLS = frozenset({"sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash"})
@@ -69,7 +74,9 @@ def make_question(
     """A question about any call, whoever judged it."""
     now = time.time()
     parts = tuple(part.subject for part in asking_parts(decision) if part.subject)
-    asked = tuple(part for part in dict.fromkeys(parts) if part != text)[:_MOST_PARTS]
+    asked = tuple(part for part in dict.fromkeys(parts) if part != text)
+    if len(asked) > _MOST_PARTS:
+        raise _too_much(f"{len(asked)} parts of it would have to be judged")
     proposals = propose(tool, text, decision)
     question = Question(
         id=new_id(ID_PREFIX),
@@ -114,7 +121,7 @@ def asked_for(action: Action) -> tuple[str, str]:
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
         case CallTool() as call:
-            return call.name, _as_json({"args": list(call.args), "kwargs": dict(call.kwargs)})
+            return call.name, _input({"args": list(call.args), "kwargs": dict(call.kwargs)})
         case UseTool() as use:
             return use.tool, _subject(use)
         case ToolResult() as result:
@@ -129,11 +136,42 @@ def _subject(use: UseTool) -> str:
     harmless = {"description", "timeout", "run_in_background"}
     if len(named) == 1 and use.input.keys() <= {named[0], *harmless}:
         return str(use.input[named[0]])
-    return _as_json(dict(use.input))
+    return _input(dict(use.input))
 
 
-def _as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=1, default=str)
+def _input(value: object) -> str:
+    """A tool's input with every key of it: between two long texts one more could hide."""
+    for most in (None, *_VALUE_CHARACTERS):
+        shorter = value if most is None else _cut(value, most)
+        text = json.dumps(shorter, ensure_ascii=False, indent=1, default=str)
+        if is_shown_whole(text, most_rows=_MOST_ROWS, most_characters=_MOST_CHARACTERS):
+            return text
+    raise _too_much("its input has more keys and values than can be shown")
+
+
+def _cut(value: object, most: int) -> object:
+    """The same with the middle of every long text left out, and told."""
+    match value:
+        case str() if len(value) > most:
+            head, tail = value[: most // 2], value[-most // 2 :]
+            digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+            left_out = len(value) - len(head) - len(tail)
+            return f"{head}[{left_out} characters left out, SHA-256 of all {digest}]{tail}"
+        case Mapping():
+            return {key: _cut(each, most) for key, each in value.items()}
+        case list() | tuple():
+            return [_cut(each, most) for each in value]
+        case _:
+            return value
+
+
+def _too_much(problem: str) -> Denied:
+    """Nobody can allow what they have not seen."""
+    return Denied(
+        f"a person would have to be asked, and {problem}",
+        mend="Do it in smaller steps.",
+        code="HF-ASK-TOO-MUCH",
+    )
 
 
 def circumstances(action: Action) -> tuple[str, ...]:
@@ -188,10 +226,12 @@ def _bounded(text: str) -> str:
 def _shown(question: Question, text: str, *, source: str) -> str:
     """All that a person sees. Words of ours stand at the left edge, those of others behind bars."""
     who = f"{one_line(question.principal.name)} (through {one_line(question.principal.interface)})"
-    lines = [f"{who} wants to use {one_line(question.tool)}:\n", block(text)]
-    lines += [f"Mind: {warning}.\n" for warning in warnings(text)]
+    lines = [f"{who} wants to use {one_line(question.tool)}:\n"]
+    lines.append(block(text, most_rows=_MOST_ROWS, most_characters=_MOST_CHARACTERS))
+    minded = warnings(text, most_characters=_MOST_CHARACTERS)
+    lines += [f"Mind: {warning}.\n" for warning in minded]
     if question.details:
-        lines += ["Circumstances:\n", *(block(each, most_rows=4) for each in question.details)]
+        lines += ["Circumstances:\n", *(block(each) for each in question.details)]
     if question.parts:
         lines.append("The policy asks about:\n")
         lines += [block(part, most_rows=_MOST_PART_ROWS) for part in question.parts]

@@ -138,6 +138,43 @@ def test_built_in_denials_hold_whatever_is_allowed():
         assert (command, verdict(everything, command)) == (command, "deny")
 
 
+@pytest.mark.requirement("POL-4")
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("cp -r evil/.claude .", "mv evil/.claude sub/", "ln -s a sub/.claude", "rm -rf .claude"),
+        *("git mv .holdfast x", "mv .git/hooks x", "cp -r x/.vscode ."),
+    ],
+)
+def test_what_steers_an_agent_is_not_put_or_taken_away_with_its_folder(command):
+    free = policy(["Bash", "Read", "Write"])
+    assert verdict(free, "cp -r evil/docs .") == "allow"
+    assert verdict(free, command) == "deny"
+
+
+def test_a_search_of_a_folder_reads_all_that_is_in_it():
+    secret = policy(["Bash", "Grep"], deny=["Read(./secret/**)"])
+    assert verdict(secret, "grep KEY a.txt") == verdict(secret, "rg KEY src") == "allow"
+    for command in ("grep -r KEY .", "grep -r KEY", "grep -nR KEY", "rg KEY"):
+        assert (command, verdict(secret, command)) == (command, "deny")
+    assert secret.check("Grep(.)", cwd=CWD, home=HOME).verdict is Verdict.DENY
+    assert secret.check("Grep(src)", cwd=CWD, home=HOME).verdict is Verdict.ALLOW
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat " + " ".join(f"*{number}" for number in range(100)),
+        "ls " + "x " * 5000,
+        "echo " + "$a" * 20_000,
+        "echo $((" + "1+" * 3000 + "1))",
+        "ls " + "> x " * 4000,
+    ],
+)
+def test_what_would_take_long_is_refused(command):
+    assert verdict(ORDINARY, command) == "deny"
+
+
 def test_the_work_is_bounded():
     assert verdict(ORDINARY, "ls;" * 200) == "allow"
     assert verdict(ORDINARY, "ls;" * 5000) == "deny"

@@ -51,7 +51,7 @@ def list_(profile: str | None, config: str | None, *, as_json: bool) -> int:
     elif not waiting:
         print_text("no question waits\n")
     else:
-        print_text("".join(_line(question) for question in waiting))
+        print_text(_fitted("".join(_line(question) for question in waiting)))
     return 0
 
 
@@ -72,7 +72,7 @@ def show(question_id: str, profile: str | None, config: str | None, *, as_json: 
     if as_json:
         print_json(_as_json(question))
     else:
-        print_text(question.shown + _offered(question))
+        print_text(_fitted(question.shown + _offered(question)))
     return 0
 
 
@@ -138,6 +138,13 @@ def _answering(config: str | None, profile: str | None) -> Answering:
     return Answering(principal("cli"), config=config, profile=profile)
 
 
+def _fitted(text: str) -> str:
+    """The command could else write at the left edge, where only our words stand."""
+    from holdfast.interfaces.cli.asking import fitted  # noqa: PLC0415  # heavy
+
+    return fitted(text, stream=1)
+
+
 def _answer(
     answering: Answering,
     question: Question,
@@ -154,7 +161,8 @@ def _answer(
     else:
         # What was answered is what is seen, also by who never called `show`.
         word = "allowed" if answer.allows else "denied"
-        print_text(f"{question.shown}{question.id} was {word} ({answer.kind.value})\n")
+        told = f"{question.shown}{question.id} was {word} ({answer.kind.value})\n"
+        print_text(_fitted(told))
     return 0
 
 

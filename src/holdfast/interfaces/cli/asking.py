@@ -28,6 +28,8 @@ _MOST_LINE_BYTES = 4096
 _USUAL_COLUMNS = 80
 _LOOK_EVERY_S = 0.1
 _OVER = b"\nNo answer is needed any more.\n"
+# What ran before may have left a colour on in which our words are not seen.
+_RESET = b"\x1b[0m"
 
 Hush = Callable[[], AbstractContextManager[None]]
 """Keeps others from writing to the terminal meanwhile."""
@@ -69,6 +71,19 @@ def waiting_line(question: Question) -> str:
     )
 
 
+def fitted(text: str, *, stream: int) -> str:
+    """For what a stream leads to: a terminal must have nothing to wrap, see `core.showing`."""
+    if not os.isatty(stream):
+        return text
+    columns = os.get_terminal_size(stream).columns or _USUAL_COLUMNS
+    if columns < LEAST_WIDTH:
+        raise NoTerminal(
+            "the terminal is too narrow to show it",
+            mend=f"Make it {LEAST_WIDTH} columns wide or more, or use --json.",
+        )
+    return fit(text, columns)
+
+
 class _Prompt:
     """One question on one terminal."""
 
@@ -96,6 +111,7 @@ class _Prompt:
             menu.append("  r  allow it, and write a rule\n")
         menu.append("  n  deny it (Enter alone, too)\n")
         keys = "y" + "s" * has_session + "r" * bool(question.proposals) + "N"
+        await self._send(_RESET)
         await self._put(f"\nholdfast asks you ({question.id}):\n{question.shown}{''.join(menu)}")
         # An answer typed before the question was there is an answer to something else.
         termios.tcflush(self._terminal, termios.TCIFLUSH)
@@ -134,7 +150,10 @@ class _Prompt:
 
     async def _put(self, text: str) -> None:
         # Never by the terminal's own wrapping: see `core.showing`.
-        data = memoryview(fit(text, self._columns).encode())
+        await self._send(fit(text, self._columns).encode())
+
+    async def _send(self, told: bytes) -> None:
+        data = memoryview(told)
         while data:
             await anyio.wait_writable(self._terminal)
             with suppress(BlockingIOError):
@@ -211,7 +230,7 @@ async def answer_from_here(
             async def ask() -> None:
                 with suppress(HoldfastError, OSError):
                     answer = await TerminalApprover(who, hush=hush).ask(question)
-                    answering.answer(question, answer.kind, rule=answer.rule, via="terminal")
+                    answering.answer(question, answer.kind, rule=answer.rule)
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(watch)

@@ -17,6 +17,7 @@ from holdfast.interfaces.cli.terminal import one_line
 
 if TYPE_CHECKING:
     from holdfast.core.types import Json, Principal
+    from holdfast.policy.rules import Rule
     from holdfast.runtime.policy_trust import Offered, PolicyTrust
 
 _EXIT_CODES = """
@@ -26,6 +27,7 @@ Exit codes:
   1    you said no
   125  refused or failed, and nothing was changed; the reason is on standard error
 """
+_MOST_SHOWN_ROWS = 400
 _TITLES = {
     Verdict.ALLOW: "It allows, without a question:",
     Verdict.ASK: "It asks about:",
@@ -136,18 +138,47 @@ def _is_wanted(offered: Offered) -> bool:
             mend="Look at the file, then use --yes.",
             code="HF-POLICY-NOT-CONFIRMED",
         )
-    click.echo(shown(offered), err=True, nl=False)
+    from holdfast.interfaces.cli.asking import fitted  # noqa: PLC0415  # heavy
+
+    click.echo(fitted(shown(offered), stream=2), err=True, nl=False)
     return click.confirm("May agents in this project do what it allows?", err=True)
 
 
 def shown(offered: Offered) -> str:
-    """The rules of a file for the person who judges them; none of them can forge a line of ours."""
+    """The rules of a file, all of them; none can forge a line of ours, or push another one away.
+
+    Raises for more than a person would read: among hundreds of harmless ones one is not seen.
+    """
     parts = [f"{escaped(offered.file)} (SHA-256 {offered.sha256[:16]}...)\n"]
     for verdict, title in _TITLES.items():
-        rules = [rule.text for rule in offered.rules if rule.verdict is verdict]
+        rules = [rule for rule in offered.rules if rule.verdict is verdict]
         if rules:
-            parts.append(f"{title}\n{block(chr(10).join(rules), most_rows=len(rules) * 2 + 2)}")
-    return "".join(parts)
+            parts += [f"{title}\n", *map(_shown_rule, rules)]
+    parts.append(f"All of its rules stand above: {_counts(offered)}.\n")
+    told = "".join(parts)
+    if told.count("\n") > _MOST_SHOWN_ROWS:
+        raise BadInput(
+            f"{offered.file} has more rules than can be shown to be judged: {_counts(offered)}",
+            mend="Read the file itself, then use --yes; or have fewer rules.",
+            code="HF-POLICY-TOO-LONG",
+        )
+    return told
+
+
+def _shown_rule(rule: Rule) -> str:
+    """Whole, whatever its length: what is left out would be trusted all the same."""
+    told = _whole(rule.text)
+    if rule.answers:
+        told += f"  but only where this rule asks:\n{_whole(rule.answers)}"
+    if rule.reason:
+        told += f"  because, as it says:\n{_whole(rule.reason)}"
+    return told
+
+
+def _whole(text: str) -> str:
+    # Escaped before: a rule is one line, and none of its own making can look like a second rule.
+    line = escaped(text)
+    return block(line, most_rows=len(line) + 1, most_characters=len(line))
 
 
 def _counts(offered: Offered) -> str:
@@ -157,7 +188,13 @@ def _counts(offered: Offered) -> str:
 
 def _told(offered: Offered, *, is_new: bool) -> dict[str, Json]:
     rules: list[Json] = [
-        {"verdict": each.verdict.word, "rule": each.text} for each in offered.rules
+        {
+            "verdict": each.verdict.word,
+            "rule": each.text,
+            "reason": each.reason,
+            "answers": each.answers,
+        }
+        for each in offered.rules
     ]
     return {"path": offered.path, "sha256": offered.sha256, "new": is_new, "rules": rules}
 

@@ -1,6 +1,7 @@
 """Claude Code's settings.json with our hooks in it, and without them. Pure: bytes in, bytes out.
 
-Everything else in the file stays: keys, their order, other hooks, indentation, line ends.
+Everything else in the file stays: keys, their order, other hooks, indentation, line ends, and the
+very spelling of numbers and texts.
 """
 
 from __future__ import annotations
@@ -10,51 +11,22 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.errors import BadInput
+from holdfast.interfaces.hooks.respelling import BOM, respelled
 
 EVENTS = ("PreToolUse", "PostToolUse")
-_BOM = "\ufeff"
-_INDENT = re.compile(r"[{\[]\r?\n([ \t]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class _Style:
-    """How the file was written."""
-
-    indent: str | None = "  "
-    line_end: str = "\n"
-    last: str = "\n"
-    first: str = ""
-    is_ascii: bool = False
-
-    @classmethod
-    def of(cls, text: str) -> _Style:
-        found = _INDENT.search(text)
-        has_lines = "\n" in text.strip()
-        body = text.rstrip()
-        return cls(
-            indent=found[1]
-            if found
-            else (None if body not in {"", "{}"} and not has_lines else "  "),
-            line_end="\r\n" if "\r\n" in text else "\n",
-            last=text[len(body) :] if text else "\n",
-            first=_BOM if text.startswith(_BOM) else "",
-            is_ascii=text.isascii() and "\\u" in text,
-        )
-
-    def write(self, value: Mapping[str, Any]) -> bytes:
-        text = json.dumps(value, indent=self.indent, ensure_ascii=self.is_ascii, allow_nan=False)
-        text = text.replace("\n", self.line_end)
-        return (self.first + text + self.last).encode("utf-8", "surrogatepass")
+MODULE = "holdfast.interfaces.entry"
+"""What our hook starts, as `python -m` takes it."""
+_MOST_ENTRIES = 1000
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def parsed(data: bytes) -> dict[str, Any]:
     """The settings; raises `BadInput`, since what cannot be read must not be written over."""
     try:
-        text = data.decode("utf-8").removeprefix(_BOM)
+        text = data.decode("utf-8").removeprefix(BOM)
         value = json.loads(text or "{}", object_pairs_hook=_unique, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
         place = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
@@ -68,6 +40,8 @@ def parsed(data: bytes) -> dict[str, Any]:
         groups = hooks.get(event, [])
         if not isinstance(groups, list) or not all(map(_is_group, groups)):
             raise _unusable(f'have a "hooks.{event}" that is no list of matchers with hooks')
+        if len(groups) + sum(len(group["hooks"]) for group in groups) > _MOST_ENTRIES:
+            raise _unusable(f'have a "hooks.{event}" of more than {_MOST_ENTRIES} entries')
     return value
 
 
@@ -104,7 +78,7 @@ def hook_entry(command: str, *, timeout_s: int) -> dict[str, Any]:
 
 
 def is_ours(hook: Mapping[str, Any]) -> bool:
-    """By what it starts: `…/holdfast hook …`."""
+    """By what it starts: `python -I -m … hook …`, or `…/holdfast hook …`; options are not judged."""
     command = hook.get("command")
     if hook.get("type") != "command" or not isinstance(command, str):
         return False
@@ -112,7 +86,11 @@ def is_ours(hook: Mapping[str, Any]) -> bool:
         words = shlex.split(command)
     except ValueError:
         return False
-    return len(words) > 1 and os.path.basename(words[0]) == "holdfast" and words[1] == "hook"
+    while words and _ASSIGNMENT.match(words[0]):
+        words = words[1:]
+    if len(words) > 1 and os.path.basename(words[0]) == "holdfast":
+        return words[1] == "hook"
+    return words[2:5] == ["-m", MODULE, "hook"]
 
 
 def ours(data: bytes) -> dict[str, list[tuple[str, dict[str, Any]]]]:
@@ -146,7 +124,7 @@ def merged(data: bytes, entry: Mapping[str, Any]) -> bytes:
         hooks[event] = [
             left for group in groups if (left := group if group is wanted else _left(group))
         ]
-    return _Style.of(data.decode("utf-8")).write(settings) if changed else data
+    return _written(data, settings) if changed else data
 
 
 def without(data: bytes) -> bytes:
@@ -164,7 +142,7 @@ def without(data: bytes) -> bytes:
             del hooks[event]
     if changed and not hooks:
         del settings["hooks"]
-    return _Style.of(data.decode("utf-8")).write(settings) if changed else data
+    return _written(data, settings) if changed else data
 
 
 def _left(group: dict[str, Any]) -> dict[str, Any] | None:
@@ -173,3 +151,14 @@ def _left(group: dict[str, Any]) -> dict[str, Any] | None:
     if len(others) == len(group["hooks"]):
         return group
     return {**group, "hooks": others} if others else None
+
+
+def _written(data: bytes, settings: Mapping[str, Any]) -> bytes:
+    try:
+        after = respelled(data.decode("utf-8"), settings).encode("utf-8")
+    except UnicodeEncodeError:
+        raise _unusable("would hold a path that is no text") from None
+    # Proof instead of trust: it reads back as what it should be.
+    if parsed(after) != settings:
+        raise _unusable("cannot be written as they should be")
+    return after

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.policy.shell.parser import Node
+from holdfast.policy.shell.parser import Node, NotUnderstood
 
 is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
 _is_number = re.compile(r"[0-9]{1,18}").fullmatch
 _is_counting = re.compile(r"[0-9]{1,18}|\{[0-9]{1,6}\.\.[0-9]{1,6}\}").fullmatch
+_MAX_NODES = 40_000  # places in the text are nodes, too
 _SETTERS = frozenset(
     (
         *("read", "mapfile", "readarray", "printf", "getopts", "unset", "let"),
@@ -43,7 +44,9 @@ class Names:
 def names_of(tree: Node) -> Names:
     """Look through the whole tree."""
     found = _Found()
-    for node in _nodes(tree):
+    for count, node in enumerate(_nodes(tree)):
+        if count > _MAX_NODES:
+            raise NotUnderstood("it is too long to be judged in time")
         found.see(node)
     return Names(
         found.counts, frozenset(found.vague), frozenset(found.functions), is_open=found.is_open

@@ -17,8 +17,8 @@ from importlib import metadata
 from typing import Any, TypeAlias
 
 MAX_TEXT_BYTES = 64 * 1024
-_MAX_TREE_BYTES = 64 * 1024 * 1024
-_PATIENCE_S = 5.0
+_MAX_TREE_BYTES = 16 * 1024 * 1024
+_PATIENCE_S = 3.0
 # Control characters but for tab and newline, marks that turn or break lines, surrogates.
 _find_hidden = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"

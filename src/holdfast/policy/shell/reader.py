@@ -20,6 +20,7 @@ from holdfast.policy.shell.redirections import read_redirections
 from holdfast.policy.shell.words import UNKNOWN, Word
 
 MAX_COMMANDS = 1000
+MAX_WORDS = 4000
 _MAX_DEPTH = 40
 _MAX_ITEMS = 16
 _MAX_DIRECTORIES = 8
@@ -62,6 +63,7 @@ class _Reader:
     """Which functions a function calls; '' is the text itself."""
     function: str = ""
     depth: int = 0
+    count: int = 0
     expander: Expander = field(init=False)
 
     def __post_init__(self) -> None:
@@ -264,6 +266,9 @@ class _Reader:
     def _add(self, command: Command) -> None:
         if len(self.commands) >= MAX_COMMANDS:
             raise NotUnderstood(f"it holds more than {MAX_COMMANDS} commands")
+        self.count += len(command.words) + len(command.files) + len(command.assignments)
+        if self.count > MAX_WORDS:
+            raise NotUnderstood(f"it holds more than {MAX_WORDS} words")
         here = self.here
         self.commands.append(
             replace(

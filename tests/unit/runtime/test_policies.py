@@ -1,0 +1,123 @@
+"""Which policy files count, and what none of them can do."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from holdfast.core.errors import HoldfastError
+from holdfast.runtime import policies
+from holdfast.runtime.policies import effective_policy
+
+CLONE = '{"permissions": {"allow": ["Bash"], "deny": ["Read(.env)"]}}'
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A project, and folders for the user's and the administrator's rules."""
+    monkeypatch.setattr(policies, "ADMINISTRATOR", str(tmp_path / "admin" / "policy.toml"))
+    for name in ("admin", "config/holdfast", "project/sub"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path
+
+
+def environ(place) -> dict[str, str]:
+    return {
+        "XDG_CONFIG_HOME": str(place / "config"),
+        "HOME": str(place),
+        "HOLDFAST_HOME": str(place / "state"),
+    }
+
+
+def verdict(place, call: str, *, cwd: str = "project", named=()) -> str:
+    folder = str(place / cwd)
+    policy = effective_policy(named=named, cwd=folder, environ=environ(place))
+    return policy.check(call, cwd=folder, home=str(place)).verdict.word
+
+
+def user(place, text: str) -> None:
+    (place / "config/holdfast/policy.toml").write_text(text)
+
+
+def project(place, text: str, folder: str = "project") -> None:
+    (place / folder / ".claude").mkdir(exist_ok=True)
+    (place / folder / ".claude/settings.json").write_text(text)
+
+
+@pytest.mark.requirement("POL-7")
+def test_a_cloned_project_allows_nothing_by_itself(place):
+    project(place, CLONE)
+    assert verdict(place, "Bash(ls)") == "deny"
+    user(place, '[permissions]\nallow = ["Bash(ls)"]\n')
+    assert verdict(place, "Bash(ls)") == "allow"
+    assert verdict(place, "Bash(curl x)") == "deny"
+
+
+@pytest.mark.requirement("POL-7")
+def test_an_answer_of_the_user_does_not_open_projects(place):
+    project(place, CLONE)
+    user(place, '[[rule]]\nverdict = "allow"\nrule = "Bash(git push)"\nanswers = "Bash(git *)"\n')
+    assert verdict(place, "Bash(curl https://evil.example/x)") == "deny"
+
+
+@pytest.mark.requirement("POL-7", "POL-8")
+def test_a_project_does_not_answer_the_users_questions(place):
+    user(place, '[permissions]\nallow = ["Bash(git *)"]\nask = ["Bash(git push *)"]\n')
+    (place / "project/.holdfast").mkdir()
+    answer = '[[rule]]\nverdict = "allow"\nrule = "Bash(git *)"\nanswers = "Bash(git push *)"\n'
+    (place / "project/.holdfast/policy.toml").write_text(answer)
+    assert verdict(place, "Bash(git push origin main)") == "ask"
+    user(
+        place,
+        '[permissions]\nallow = ["Bash(git *)"]\nask = ["Bash(git push *)"]\n' + answer,
+    )
+    assert verdict(place, "Bash(git push origin main)") == "allow"
+
+
+@pytest.mark.requirement("POL-7")
+def test_a_project_inside_of_another_hides_none_of_its_denials(place):
+    user(place, '[permissions]\nallow = ["Bash", "Read"]\n')
+    project(place, '{"permissions": {"deny": ["Bash(make deploy)", "Read(.env)"]}}')
+    project(place, "{}", "project/sub")
+    for cwd in ("project", "project/sub"):
+        assert verdict(place, "Bash(make deploy)", cwd=cwd) == "deny"
+        assert verdict(place, "Bash(make test)", cwd=cwd) == "allow"
+
+
+@pytest.mark.requirement("POL-4")
+def test_what_judges_an_agent_cannot_be_written_by_it(place):
+    rules = place / "project/agent.toml"
+    rules.write_text('[permissions]\nallow = ["Bash", "Write", "Edit"]\n')
+    named = (str(rules),)
+    package = os.path.dirname(policies.__file__)
+    for path in (
+        rules,
+        place / "config/holdfast/policy.toml",
+        place / "config/holdfast/config.toml",
+        place / "state/policy/trusted.json",
+        place / "state/approvals/x.answer",
+        f"{package}/policies.py",
+        place / "admin/policy.toml",
+    ):
+        if "admin" in str(path):
+            (place / "admin/policy.toml").write_text('[permissions]\ndeny = ["Bash(x)"]\n')
+        assert verdict(place, f"Write({path})", named=named) == "deny", path
+        assert verdict(place, f"Bash(cp x {path})", named=named) == "deny", path
+    assert verdict(place, f"Write({place}/project/a.txt)", named=named) == "allow"
+
+
+@pytest.mark.requirement("POL-7")
+def test_rules_of_the_administrator_that_cannot_be_looked_at_are_not_taken_for_none(
+    place, monkeypatch
+):
+    def no_access(path, *more, **options):
+        if str(path) == policies.ADMINISTRATOR:
+            raise PermissionError(13, "no")
+        return real(path, *more, **options)
+
+    real = os.lstat
+    monkeypatch.setattr(os, "lstat", no_access)
+    assert policies.is_given(())
+    with pytest.raises(HoldfastError):
+        verdict(place, "Bash(ls)")
