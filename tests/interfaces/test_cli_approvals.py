@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
+import termios
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -212,3 +216,35 @@ def test_an_id_that_is_none_is_refused(words):
     assert (done.returncode, error_code(done)) == (125, "HF-BAD-ID")
     done = holdfast("approvals", *words, "ask_" + "a" * 26)
     assert (done.returncode, error_code(done)) == (125, "HF-NO-QUESTION")
+
+
+@pytest.mark.requirement("POL-8")
+@pytest.mark.parametrize("columns", [30, 40, 80])
+def test_on_a_narrow_terminal_a_command_cannot_write_at_the_left_edge(policy, settings, columns):
+    forged = "x" * 12 + "Circumstances:  in a test sandbox only"
+    with asking(policy, settings, "echo", forged) as (_, name):
+        for words in (["list"], ["show", name], ["allow", name]):
+            lines = shown_on(columns, "approvals", *words)
+            assert any("xxxx" in line for line in lines), lines
+            assert all(len(line) < columns for line in lines)
+            rows = [line for line in lines if "test sandbox only" in line.replace("|+", "")]
+            assert all(line.startswith(("|", name[:20])) for line in rows)
+        narrow = shown_on(10, "approvals", "show", name)
+        assert not any("xxxx" in line for line in narrow)
+
+
+def shown_on(columns: int, *words: str) -> list[str]:
+    """The lines that a terminal of this width is sent."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    try:
+        with subprocess.Popen([PROGRAM, *words], stdout=theirs, stderr=subprocess.DEVNULL) as done:
+            os.close(theirs)
+            data = b""
+            with suppress(OSError):  # the other side is closed
+                while part := os.read(ours, 65_536):
+                    data += part
+        assert done.returncode == (0 if columns >= 20 else 125)
+    finally:
+        os.close(ours)
+    return data.decode().replace("\r\n", "\n").splitlines()

@@ -53,7 +53,7 @@ def test_without_a_terminal_it_needs_yes_and_untrust_takes_it_back(project):
     assert (done.returncode, error_code(done)) == (125, "HF-POLICY-NOT-CONFIRMED")
     told = json.loads(holdfast("policy", "trust", "--yes", "--json").stdout)["trusted"]
     assert [(each["new"], each["rules"]) for each in told] == [
-        (True, [{"verdict": "allow", "rule": "Bash(ls)"}])
+        (True, [{"verdict": "allow", "rule": "Bash(ls)", "reason": "", "answers": ""}])
     ]
     assert verdict() == "allow"
     listed = json.loads(holdfast("policy", "trust", "--list", "--json").stdout)["trusted"]

@@ -34,3 +34,7 @@ def _hook(words: list[str]) -> int:
 def is_hook(words: list[str]) -> bool:
     """Whether an agent asks. A mistake in the rest is answered as agents understand it: blocked."""
     return words[:1] == ["hook"] and not _ABOUT_HOOKS.intersection(words[1:2])
+
+
+if __name__ == "__main__":  # python -I -m holdfast.interfaces.entry
+    sys.exit(main())

@@ -47,6 +47,7 @@ class Judgement:
     home: str
     targets: Targets
     parts: list[Decision] = field(default_factory=list)
+    neutral: list[Sequence[Word]] = field(default_factory=list)
     count: int = 0
     covering: Decision | None = None
     """An allow whose rule spells out the command that is judged now, together with its wrapper."""
@@ -81,7 +82,14 @@ class Judgement:
         return self._whole(what)
 
     def _whole(self, what: str) -> Decision:
-        if not self.parts:  # nothing in it that a rule could speak of
+        if not self.parts:  # nothing in it that needs a rule; so one for what there is counts
+            for words in self.neutral:
+                self.parts.append(
+                    self.book.judge_command(
+                        words, plain=None, needs=frozenset(), home=self.home, what=shown(words)
+                    )
+                )
+        if not self.parts:
             return Decision(Verdict.DENY, "default", "no rule allows this", "built-in", what)
         worst = max(self.parts, key=lambda part: part.verdict)
         return replace(worst, subject=what, place=(), parts=tuple(self.parts))
@@ -189,6 +197,7 @@ class Judgement:
         )
         if is_neutral and not needs:
             self._note_forbidden(command, opened, what)
+            self.neutral.append(words)
             return ""
         demanded = frozenset(needs)
         decision = self.book.judge_command(

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.showing import BAR, WIDTH, block, escaped, fit, one_line, warnings
+from holdfast.core.showing import (
+    BAR,
+    WIDTH,
+    block,
+    escaped,
+    fit,
+    is_shown_whole,
+    one_line,
+    warnings,
+)
 
 HOSTILE = st.text(
     st.one_of(
@@ -156,3 +165,24 @@ def test_what_hides_is_counted_and_mixed_alphabets_are_told() -> None:
     )
     assert warnings("curl p\u0430ypal.com")[0].startswith("a word mixes letters")
     assert warnings("naïve привет") == ()
+
+
+@pytest.mark.requirement("POL-8")
+@pytest.mark.parametrize("char", ["\u4dc0", "\u2630", "\u268a", "\U0001f1e6", "\U0001d360", "漢"])
+def test_what_some_terminal_shows_in_two_columns_counts_as_two(char: str) -> None:
+    for line in block(char * 200).splitlines():
+        assert 2 * line.count(char) + 2 <= WIDTH
+    # The alphabets that no terminal shows wide fill their lines.
+    assert block("ñ" * 74) == f"| {'ñ' * 74}\n"
+
+
+def test_a_line_of_ours_that_is_too_long_is_wrapped_by_us_at_any_width() -> None:
+    ours = f"agent (through hook) wants to use {'x' * 60}:"
+    assert fit(ours, 80) == f"{ours[:79]}\n|+{ours[79:]}"
+    assert fit(ours, 200) == ours
+
+
+def test_it_is_known_whether_all_of_a_text_is_shown() -> None:
+    for text, whole in (("a\nb", True), ("a\nb\nc", False), ("x" * 100, True), ("x" * 101, False)):
+        assert is_shown_whole(text, most_rows=2, most_characters=100) == whole
+        assert ("left out" in block(text, most_rows=2, most_characters=100)) != whole

@@ -221,6 +221,9 @@ def test_a_hostile_command_cannot_forge_the_prompt(columns: int) -> None:
         shown = screen.until(r"y/N\]: $")
         screen.type("\n")
         assert screen.told() == answer("deny")
+    # A colour that was left on ends before our first word, and there is no other.
+    begin, reset, shown = shown.partition("\x1b[0m")
+    assert (begin, reset) == ("READY\n", "\x1b[0m")
     assert all(char == "\n" or char.isprintable() for char in shown)
     assert "\u202e" not in shown
     lines = shown.split("\n")

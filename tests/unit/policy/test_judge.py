@@ -152,6 +152,13 @@ def test_what_steers_an_agent_is_not_put_or_taken_away_with_its_folder(command):
     assert verdict(free, command) == "deny"
 
 
+def test_words_that_only_steer_the_shell_are_allowed_by_a_rule_of_their_own():
+    assert verdict(policy(["Bash"]), "cd src; true") == "allow"
+    assert verdict(policy(["Bash(cd *)"]), "cd src") == "allow"
+    assert verdict(policy(["Bash(cd *)"]), "cd src; export A=1") == "deny"
+    assert verdict(policy(["Bash(ls *)"]), "cd src") == "deny"
+
+
 def test_a_search_of_a_folder_reads_all_that_is_in_it():
     secret = policy(["Bash", "Grep"], deny=["Read(./secret/**)"])
     assert verdict(secret, "grep KEY a.txt") == verdict(secret, "rg KEY src") == "allow"

@@ -21,6 +21,7 @@ from holdfast.core.verdict import Verdict
 from holdfast.runtime import approvals
 from holdfast.runtime.approval_queue import ApprovalQueue
 from holdfast.runtime.approvals import Asking, Broker, decision_of
+from holdfast.runtime.wiring import principal
 from unit.runtime.questions_for_tests import (
     ASK,
     ME,
@@ -152,7 +153,7 @@ def test_another_process_can_answer_while_the_near_channel_waits(state_home: str
         await anyio.sleep_forever()
         raise AssertionError
 
-    assert ask(broker_for(state_home), question, near) == said(ONCE)
+    assert ask(broker_for(state_home), question, near) == said(ONCE, by=principal("cli"))
 
 
 @pytest.mark.requirement("POL-8")
@@ -182,7 +183,7 @@ def test_who_was_told_that_the_answer_counts_was_told_the_truth(state_home: str)
         queue.answer(question, said(DENY))
         return said(ONCE)
 
-    assert ask(broker_for(state_home), question, near) == said(DENY)
+    assert ask(broker_for(state_home), question, near) == said(DENY, by=principal("cli"))
 
 
 def test_a_forged_answer_in_the_queue_is_a_no(state_home: str) -> None:

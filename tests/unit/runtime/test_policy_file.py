@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import HoldfastError
+from holdfast.runtime.policies import user_policy
 from holdfast.runtime.policy_file import add_rule, user_policy_path
 
 BEFORE = """# mine
@@ -122,3 +123,30 @@ def test_the_users_own_file_lies_beside_the_configuration() -> None:
     for environ in ({"HOME": "/h"}, {"HOME": "/h", "XDG_CONFIG_HOME": "relative"}):
         assert user_policy_path(environ) == "/h/.config/holdfast/policy.toml"
     assert user_policy_path({}).endswith("/.config/holdfast/policy.toml")
+
+
+@pytest.mark.parametrize(
+    "environ", [{"HOLDFAST_CONFIG": "/etc/h/c.toml"}, {"XDG_CONFIG_HOME": "/x"}, {"HOME": "/h"}]
+)
+def test_a_rule_is_written_where_rules_are_read(environ: dict[str, str]) -> None:
+    assert user_policy_path(environ) == user_policy(environ)
+
+
+@pytest.mark.requirement("POL-8")
+@pytest.mark.parametrize(
+    ("rule", "reason", "answers"),
+    [
+        ("Bash(ls)", "by ceo\x1b[31m\nall fine", "Bash(git *)"),
+        ("Bash(ls", "x", "Bash(git *)"),
+        ("Bash(ls)", "x", "Bash(\n)"),
+    ],
+)
+def test_a_rule_that_could_not_be_read_again_is_not_written(
+    rule: str, reason: str, answers: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(BEFORE)
+    with pytest.raises(HoldfastError) as refused:
+        add_rule(str(path), rule, reason=reason, answers=answers)
+    assert (refused.value.code, path.read_text()) == ("HF-RULE-UNWRITTEN", BEFORE)
+    assert add_rule(str(path), "Bash(ls)", reason="x", answers="Bash(git *)")

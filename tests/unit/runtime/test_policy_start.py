@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import Denied, HoldfastError
 from holdfast.core.types import Principal
 from holdfast.core.verdict import Verdict
 from holdfast.runtime import policy_start
@@ -166,3 +166,19 @@ def test_makefiles_are_found_by_the_name_that_make_takes(project):
     (project / "GNUmakefile").write_text("two:\n")
     text = policy_start.begin(str(project)).text
     assert ("make two" in text, "make one" in text) == (True, False)
+
+
+@pytest.mark.requirement("RBAC-1")
+@pytest.mark.parametrize("given", [{}, {"path": "deep/ci.toml"}, {"is_user": True}])
+def test_who_may_not_change_the_policy_touches_nothing(given, project, tmp_path, monkeypatch):
+    config = tmp_path / "config" / "config.toml"
+    config.parent.mkdir()
+    config.write_text('[roles.users]\nann = "guest"\n')
+    config.chmod(0o600)
+    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
+    with pytest.raises(Denied):
+        write(project, is_forced=True, **given)
+    assert os.listdir(project) == []
+    assert os.listdir(config.parent) == ["config.toml"]
+    config.write_text('[roles.users]\nann = "owner"\n')
+    assert Path(write(project, **given).path).exists()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.errors import Denied
 from holdfast.core.types import (
     CallTool,
     FileOperation,
@@ -159,3 +160,43 @@ def test_tool_calls_of_other_code_are_the_same_and_streams_never_are() -> None:
     assert call_sha256(first) == call_sha256(second)
     upload = FileOperation("upload", "a", source=io.BytesIO(b""))
     assert call_sha256(action_for(want=upload)) == ""
+
+
+def asking(*subjects: str) -> Decision:
+    parts = tuple(Decision(Verdict.ASK, subject=each) for each in subjects)
+    return Decision(Verdict.ASK, reason="r", parts=parts)
+
+
+@pytest.mark.requirement("POL-8")
+def test_no_part_that_asks_is_left_out() -> None:
+    subjects = [f"git push origin {number}" for number in range(31)] + ["git push --force"]
+    script = "echo '" + "x" * 20_000 + "'; " + "; ".join(subjects) + "; echo '" + "x" * 20_000 + "'"
+    question = question_of(action_for("sh", "-c", script), asking(*subjects), timeout_s=1)
+    assert question.parts == tuple(subjects)
+    assert all(f"| {subject}\n" in question.shown for subject in subjects)
+
+
+@pytest.mark.requirement("POL-8")
+def test_more_parts_than_anybody_reads_are_denied() -> None:
+    subjects = [f"git push origin {number}" for number in range(33)]
+    with pytest.raises(Denied) as refused:
+        question_of(action_for("sh", "-c", "; ".join(subjects)), asking(*subjects), timeout_s=1)
+    assert (refused.value.code, bool(refused.value.mend)) == ("HF-ASK-TOO-MUCH", True)
+
+
+@pytest.mark.requirement("POL-8")
+def test_no_key_of_an_input_hides_between_long_values() -> None:
+    given = {"a_note": "x " * 2500, "target": "PRODUCTION", "z": [{"deep": "y" * 50_000, "k": 1}]}
+    question = question_of(action_for(want=CallTool("deploy", (), given)), ASK, timeout_s=1)
+    for told in ('"a_note": "x x', '"target": "PRODUCTION"', '"deep": "yyy', '"k": 1'):
+        assert told in question.shown
+    assert "characters left out, SHA-256 of all " in question.shown.replace("\n|+", "")
+    assert "|~" not in "".join(line[:5] for line in question.shown.splitlines())
+
+
+def test_an_input_with_more_keys_than_can_be_shown_is_denied() -> None:
+    few, many = ({f"key{n}": n for n in range(most)} for most in (50, 500))
+    assert "key49" in question_of(action_for(want=CallTool("t", (), few)), ASK, timeout_s=1).shown
+    with pytest.raises(Denied) as refused:
+        question_of(action_for(want=CallTool("t", (), many)), ASK, timeout_s=1)
+    assert refused.value.code == "HF-ASK-TOO-MUCH"

@@ -122,14 +122,18 @@ def install(
 ) -> int:
     """Have Claude Code ask Holdfast before and after every tool.
 
+    The hook starts this very Python, shut off from what the environment says to Python, with the
+    home, state folder and configuration that are in force now. Install it again when they move.
+
     Adds two hooks to its settings, with "onFailure": "block", so that a hook that fails or is late
     stops the tool. All else in the file stays; what was there is kept beside it as
     settings.json.holdfast-backup. A settings file that is a link is refused: a repository could
     bring one that leads to a file of yours.
     """
     from holdfast.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
+    from holdfast.interfaces.hooks.command import hook_command  # noqa: PLC0415
 
-    command = work.hook_command(run_inside=run_inside, config=config, policy=policy)
+    command = hook_command(environ=os.environ, run_inside=run_inside, config=config, policy=policy)
     change = work.install(_file(place, settings), command, is_dry=dry_run)
     return _told(change, "installed", is_dry=dry_run, as_json=as_json)
 
@@ -189,7 +193,7 @@ def status(settings: str | None, *, as_json: bool) -> int:
     from holdfast.interfaces.hooks.install import state_of  # noqa: PLC0415  # keeps --help quick
 
     files = {"settings": os.path.abspath(settings)} if settings else _files()
-    states = {name: state_of(file) for name, file in files.items()}
+    states = {name: state_of(file, environ=os.environ) for name, file in files.items()}
     there = {name: state for name, state in states.items() if state and state.is_installed}
     # A switch that turns all hooks off counts wherever it stands.
     off = [s for s in states.values() if s and any("disableAllHooks" in p for p in s.problems)]
@@ -200,6 +204,7 @@ def status(settings: str | None, *, as_json: bool) -> int:
                 "file": state.file,
                 "installed": state.is_installed,
                 "run_inside": state.is_inside,
+                "options": list(state.options),
                 "problems": list(state.problems) if state.is_installed or state in off else [],
             }
             for name, state in states.items()
@@ -212,6 +217,7 @@ def status(settings: str | None, *, as_json: bool) -> int:
         state = states[name]
         word = "not installed" if name not in there else "installed"
         word += ", runs commands inside" if state and state.is_inside else ""
+        word += "".join(f", {one_line(each)}" for each in state.options) if state else ""
         lines.append(f"{name:9}{word}: {one_line(file)}")
         if state and (name in there or state in off):
             lines += [f"{'':9}  problem: {one_line(problem)}" for problem in state.problems]

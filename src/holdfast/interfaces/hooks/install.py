@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.interfaces.hooks.command import options_of
 from holdfast.interfaces.hooks.settings_text import hook_entry, merged, ours, parsed, without
-from holdfast.interfaces.program import own_program
 
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_BACKUPS = 100
@@ -34,16 +33,6 @@ class Change:
     backup: str | None = None
     text: bytes | None = None
     """What the file holds now, or would hold; None: there is no such file."""
-
-
-def hook_command(
-    *, run_inside: bool = False, config: str | None = None, policy: str | None = None
-) -> str:
-    """As a shell reads it: hosts that know no `args` would start the program without `hook`."""
-    words = [own_program(), "hook", *(["--run-inside"] if run_inside else [])]
-    for name, file in (("--config", config), ("--policy", policy)):
-        words += [name, os.path.abspath(file)] if file else []
-    return shlex.join(words)
 
 
 def install(file: str, command: str, *, is_dry: bool) -> Change:
@@ -72,12 +61,12 @@ def uninstall(file: str, *, is_dry: bool) -> Change:
             return Change(file, False, None, found.data)
         for name in _backups(file, folder):
             kept = _read(name, folder)
-            if kept is not None and _gives(kept.data, entries[0], found.data):
+            if kept is not None and _is_before(kept.data, entries[0], found.data):
                 if not is_dry:
                     _replace(file, kept.data, found, folder)
                     os.unlink(os.path.basename(name), dir_fd=folder)
                 return Change(file, True, None, kept.data)
-        if _gives(b"", entries[0], found.data):  # we made it
+        if _is_before(b"", entries[0], found.data):  # we made it
             if not is_dry:
                 _check_same(file, found, folder)
                 os.unlink(os.path.basename(file), dir_fd=folder)
@@ -88,9 +77,14 @@ def uninstall(file: str, *, is_dry: bool) -> Change:
         return Change(file, True, None, after)
 
 
-def _gives(before: bytes, entry: dict[str, object], now: bytes) -> bool:
+def _is_before(kept: bytes, entry: dict[str, object], now: bytes) -> bool:
+    """Whether this is what we found at `install`: all but our hooks is what is there now.
+
+    A repository can bring a backup of its own. One with a hook of ours in it is none: we keep what
+    was there before the first, and what it starts may be anything that only looks like ours.
+    """
     try:
-        return merged(before, entry) == now
+        return not any(ours(kept).values()) and merged(kept, entry) == now
     except BadInput:
         return False
 
@@ -103,9 +97,11 @@ class State:
     problems: tuple[str, ...]
     is_installed: bool
     is_inside: bool = False
+    options: tuple[str, ...] = ()
+    """What else was asked for at `install`: `--config FILE`, `--policy FILE`."""
 
 
-def state_of(file: str) -> State | None:
+def state_of(file: str, *, environ: Mapping[str, str]) -> State | None:
     """None: there is no such file."""
     with _folder(file, makes=False) as folder:
         found = None if folder is None else _read(file, folder)
@@ -115,9 +111,11 @@ def state_of(file: str) -> State | None:
     problems = [f"no hook for {event}" for event, hooks in told.items() if not hooks]
     hooks = [(matcher, hook) for hooks in told.values() for matcher, hook in hooks]
     for matcher, hook in hooks:
-        program = shlex.split(hook["command"])[0]
-        if not (os.path.isabs(program) and os.access(program, os.X_OK)):
-            problems.append(f"{program} is no program that can be started")
+        options = options_of(hook["command"], environ)
+        if options is None:
+            problems.append(f"it starts something else than we would: {hook['command'][:200]}")
+        elif hook != hook_entry(hook["command"], timeout_s=_TIMEOUT_S):
+            problems.append("it is not as `hook install` writes it, see its keys and its timeout")
         if hook.get("onFailure") != "block":
             problems.append('without "onFailure": "block" a failure lets the tool through')
         if matcher not in {"*", ""}:
@@ -126,8 +124,11 @@ def state_of(file: str) -> State | None:
             problems.append("it does not decide every call before the call")
     if parsed(found.data).get("disableAllHooks"):
         problems.append('"disableAllHooks" is on: the agent runs no hook at all')
-    inside = any("--run-inside" in shlex.split(hook["command"]) for _, hook in hooks)
-    return State(file, tuple(dict.fromkeys(problems)), bool(hooks), inside)
+    chosen = [options_of(hook["command"], environ) or {} for _, hook in hooks]
+    inside = any(each.get("run_inside") for each in chosen)
+    named = [f"--{n} {each[n]}" for each in chosen for n in ("config", "policy") if each.get(n)]
+    told_problems, told_options = tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(named))
+    return State(file, told_problems, bool(hooks), inside, told_options)
 
 
 @dataclass(frozen=True, slots=True)

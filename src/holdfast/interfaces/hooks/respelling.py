@@ -1,6 +1,6 @@
 """A changed JSON text: what has not changed in it keeps its very characters. Pure.
 
-Written anew, `1.10` would become `1.1`, `1e999` nothing that JSON knows, and "\\ud800" invalid UTF-8.
+Written anew, `1.10` would become `1.1`, `1e999` no JSON at all, and "\\ud800" invalid UTF-8.
 """
 
 from __future__ import annotations
@@ -59,11 +59,10 @@ class _Piece:
 def respelled(text: str, new: Mapping[str, Any]) -> str:
     """A valid JSON object as text, changed to `new`."""
     bare = text.removeprefix(BOM)
-    before = _SPACE.match(bare)[0] if bare.strip() else ""  # type: ignore[index]  # always matches
-    body = bare.strip(" \t\r\n") or "{}"
-    after = bare[len(before) + len(body) :] if bare.strip() else "\n"
-    first = text[: len(text) - len(bare)]
-    return first + before + _changed(body, new, _Style.of(bare), depth=0) + after
+    begin = text[: len(text) - len(bare) + _after_space(bare, 0)]
+    body = text[len(begin) :].rstrip(" \t\r\n")
+    end = text[len(begin) + len(body) :] if text else "\n"
+    return begin + _changed(body or "{}", new, _Style.of(bare), depth=0) + end
 
 
 def _changed(raw: str, new: object, style: _Style, *, depth: int) -> str:
@@ -71,7 +70,7 @@ def _changed(raw: str, new: object, style: _Style, *, depth: int) -> str:
     if not opening or raw[0] != opening:
         return style.write(new, depth)
     old = _pieces(raw)
-    wanted = list(new.items()) if isinstance(new, Mapping) else [(None, each) for each in new]  # type: ignore[attr-defined]  # a list
+    wanted = _items(new)
     kept = _matched(old, wanted)
     texts = [
         _item(raw, piece, key, value, style, depth=depth + 1)
@@ -88,6 +87,12 @@ def _changed(raw: str, new: object, style: _Style, *, depth: int) -> str:
     if not texts:
         return opening + closing
     return f"{opening}{style.gap(depth + 1)}{comma.join(texts)}{style.gap(depth)}{closing}"
+
+
+def _items(value: object) -> list[tuple[str | None, Any]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    return [(None, each) for each in value] if isinstance(value, list) else []
 
 
 def _item(
@@ -127,10 +132,11 @@ def _matched(old: list[_Piece], wanted: list[tuple[str | None, Any]]) -> list[_P
 
 
 def _is_near(old: object, new: object) -> bool:
-    """A matcher whose list of hooks alone has changed."""
+    """A matcher out of whose list of hooks some went away."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return False
-    return {**old, "hooks": None} == {**new, "hooks": None}
+    is_same = {**old, "hooks": None} == {**new, "hooks": None}
+    return is_same and all(hook in old.get("hooks", ()) for hook in new.get("hooks", ()))
 
 
 def _pieces(raw: str) -> list[_Piece]:

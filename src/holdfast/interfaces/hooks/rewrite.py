@@ -13,6 +13,8 @@ SHELL_TOOL = "Bash"
 # They start programs in ways of their own; allowed as they are, they would be outside.
 OTHER_SHELLS = frozenset({"Monitor", "PowerShell", "REPL"})
 _WITHOUT_OWN_WALLS = "dangerouslyDisableSandbox"
+# All others, known or not, could change what the host makes of the command.
+_HANDED_ON = ("description", "timeout", "run_in_background")
 _USUAL_TIMEOUT_S = 120.0  # Claude Code's own, where the call names none
 _MOST_TIMEOUT_S = 86_400.0
 _LEAST_TIMEOUT_S = 0.01
@@ -59,7 +61,8 @@ def inside(
     workspace, place = _places(cwd, project)
     words = [program, "run", *extra, "--workspace", f"{workspace}:rw", "--cwd", place]
     words += ["--timeout", f"{_timeout_s(given):g}", "--", "bash", "-c", command]
-    return {**given, "command": shlex.join(words)}
+    handed_on = {name: given[name] for name in _HANDED_ON if name in given}
+    return {"command": shlex.join(words), **handed_on}
 
 
 def _places(cwd: str, project: str | None) -> tuple[str, str]:
@@ -69,7 +72,12 @@ def _places(cwd: str, project: str | None) -> tuple[str, str]:
         raise BadInput("the working directory does not exist", code="HF-BAD-DIRECTORY")
     root = here if project is None else os.path.realpath(project)
     if here != root and not here.startswith(root.rstrip("/") + "/"):
-        root = here
+        # Any folder of the machine would else become the one that code may write to.
+        raise Denied(
+            "the working directory is outside of the project",
+            mend="Go back into the project, or start the agent in that folder.",
+            code="HF-HOOK-OUTSIDE-PROJECT",
+        )
     below = os.path.relpath(here, root)
     return root, "/workspace" if below == "." else f"/workspace/{below}"
 

@@ -172,7 +172,10 @@ def decode_outcome(body: Mapping[str, Any], blob: bytes, want: Want) -> Outcome:
         status=Status(body["status"]),
         action_id=body["action_id"],
         decision=Decision(
-            Verdict[decision["verdict"].upper()], decision["rule"], decision["reason"]
+            Verdict[decision["verdict"].upper()],
+            decision["rule"],
+            decision["reason"],
+            decision["source"],
         ),
         exit_code=body["exit_code"],
         stdout=out.decode("utf-8", "replace"),

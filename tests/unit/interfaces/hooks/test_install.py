@@ -10,7 +10,9 @@ import pytest
 
 from holdfast.core.errors import HoldfastError
 from holdfast.interfaces.hooks import install as work
+from holdfast.interfaces.hooks.command import hook_command
 from holdfast.interfaces.hooks.install import install, state_of, uninstall
+from holdfast.interfaces.hooks.settings_text import hook_entry, merged
 
 COMMAND = "/bin/true/holdfast hook"
 ORIGINAL = b'{\n\t"model":   "opus",\n\t"n": 1e5 , "hooks": { "Stop": [] }\n}'
@@ -151,12 +153,10 @@ def test_uninstalling_what_is_not_there_changes_nothing(file):
 
 
 def test_the_state_names_what_would_let_a_tool_through(file, tmp_path):
-    assert state_of(str(file)) is None
-    program = tmp_path / "holdfast"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    install(str(file), f"{program} hook --run-inside", is_dry=False)
-    good = state_of(str(file))
+    assert state_of(str(file), environ=os.environ) is None
+    command = hook_command(environ=os.environ, run_inside=True)
+    install(str(file), command, is_dry=False)
+    good = state_of(str(file), environ=os.environ)
     assert good is not None
     assert (good.is_installed, good.is_inside, good.problems) == (True, True, ())
     settings = json.loads(file.read_bytes())
@@ -166,7 +166,83 @@ def test_the_state_names_what_would_let_a_tool_through(file, tmp_path):
     del settings["hooks"]["PostToolUse"]
     settings["disableAllHooks"] = True
     file.write_text(json.dumps(settings))
-    program.unlink()
-    bad = state_of(str(file))
+    bad = state_of(str(file), environ=os.environ)
     assert bad is not None
     assert len(bad.problems) == 5
+
+
+MEANT = {"type": "command", "command": "", "timeout": 15, "onFailure": "block"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "ending"),
+    [
+        ({}, " || true"),
+        ({}, " --config /tmp/evil.toml || true"),
+        ({}, " ; touch x"),
+        ({}, " --config evil.toml"),
+        ({}, "\ntrue"),
+        ({}, " --profile open"),
+        ({"timeout": 0.001}, ""),
+        ({"onFailure": "allow"}, ""),
+        ({"async": True}, ""),
+        ({"shell": "powershell"}, ""),
+    ],
+)
+def test_what_is_not_exactly_what_we_would_write_is_not_called_good(file, changes, ending):
+    command = hook_command(environ=os.environ, config="/etc/h.toml")
+    for changed, problems in (({}, 0), ({**changes, "command": command + ending}, 1)):
+        hook = {**MEANT, "command": command, **changed}
+        group = {"matcher": "*", "hooks": [hook]}
+        file.write_text(json.dumps({"hooks": {"PreToolUse": [group], "PostToolUse": [group]}}))
+        state = state_of(str(file), environ=os.environ)
+        assert state is not None
+        assert (state.is_installed, len(state.problems) >= problems) == (True, True)
+        assert bool(state.problems) == bool(problems)
+        if not problems:
+            assert state.options == ("--config /etc/h.toml",)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/usr/bin/holdfast hook",
+        "PYTHONPATH=/tmp/evil {}",
+        "/tmp/evil/python -I -m holdfast.interfaces.entry hook",
+    ],
+)
+def test_a_hook_that_starts_another_program_is_not_called_good(file, command):
+    whole = command.format(hook_command(environ=os.environ))
+    install(str(file), whole, is_dry=False)
+    state = state_of(str(file), environ=os.environ)
+    assert state is not None
+    assert "it starts something else" in state.problems[0]
+
+
+def test_another_home_or_state_folder_is_another_hook(file):
+    install(str(file), hook_command(environ={**os.environ, "HOLDFAST_HOME": "/x"}), is_dry=False)
+    state = state_of(str(file), environ=os.environ)
+    assert state is not None
+    assert state.problems
+
+
+@pytest.mark.parametrize("command", ["./holdfast hook ; touch /tmp/x", COMMAND])
+def test_a_backup_that_a_repository_brought_is_not_restored(file, command):
+    hook = {"type": "command", "command": command}
+    evil = json.dumps({"a": 1, "hooks": {"PreToolUse": [{"matcher": "*", "hooks": [hook]}]}})
+    file.write_bytes(b'{"a": 1}')
+    Path(f"{file}.holdfast-backup.50").write_text(evil)
+    put_in(file)
+    # As if it had been made from the repository's own.
+    file.write_bytes(merged(evil.encode(), hook_entry(COMMAND, timeout_s=15)))
+    uninstall(str(file), is_dry=False)
+    assert json.loads(file.read_bytes()) == {"a": 1}
+    assert Path(f"{file}.holdfast-backup.50").read_text() == evil
+
+
+def test_numbers_that_no_float_holds_stay(file):
+    file.write_bytes(b'{"n": 1e999, "m": 1.10, "s": "\\ud800\xc3\xa9"}')
+    put_in(file)
+    data = file.read_bytes()
+    data.decode("utf-8")
+    assert data.startswith(b'{"n": 1e999, "m": 1.10, "s": "\\ud800\xc3\xa9", "hooks": {')

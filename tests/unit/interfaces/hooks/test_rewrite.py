@@ -29,7 +29,15 @@ def test_the_command_runs_in_bash_with_the_directory_it_had():
     ]  # fmt: skip
 
 
-def test_all_other_fields_stay_as_they_are():
+@pytest.mark.requirement("ISO-4")
+def test_no_field_that_could_change_what_the_host_does_is_handed_on():
+    given = {"command": "ls", "dangerouslyDisableSandbox": True, "new_in_2030": 1, "timeout": 5}
+    found = inside("Bash", given, cwd="/tmp", project=None, program=PROGRAM)
+    assert found is not None
+    assert {name: found[name] for name in found if name != "command"} == {"timeout": 5}
+
+
+def test_the_fields_that_are_known_stay_as_they_are():
     given = {"command": "ls", "description": "Look", "timeout": 5000, "run_in_background": False}
     found = inside("Bash", given, cwd="/tmp", project=None, program=PROGRAM)
     assert found is not None
@@ -105,19 +113,17 @@ def test_below_the_project_the_whole_project_is_given(tmp_path):
 
 
 @pytest.mark.requirement("FS-1")
-def test_outside_of_the_project_only_that_directory_is_given(tmp_path):
+def test_outside_of_the_project_nothing_is_given(tmp_path):
     project, other = tmp_path / "project", tmp_path / "project-other"
     project.mkdir()
     other.mkdir()
     (project / "link").symlink_to(other)
-    for cwd in (other, project / "link"):
-        found = inside(
-            "Bash", {"command": "ls"}, cwd=str(cwd), project=str(project), program=PROGRAM
-        )
-        assert found is not None
-        words = shlex.split(str(found["command"]))
-        assert words[words.index("--workspace") + 1] == f"{other}:rw"
-        assert words[words.index("--cwd") + 1] == "/workspace"
+    wanted = {"project": str(project), "program": PROGRAM}
+    for cwd in (other, project / "link", tmp_path, "/"):
+        with pytest.raises(Denied) as refused:
+            inside("Bash", {"command": "ls"}, cwd=str(cwd), **wanted)
+        assert refused.value.code == "HF-HOOK-OUTSIDE-PROJECT"
+    assert inside("Bash", {"command": "ls"}, cwd=str(project), **wanted) is not None
 
 
 def test_a_directory_that_is_not_there_is_refused():

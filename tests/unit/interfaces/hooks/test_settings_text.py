@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import BadInput
+from holdfast.interfaces.hooks.command import hook_command
 from holdfast.interfaces.hooks.settings_text import (
     EVENTS,
     hook_entry,
@@ -107,6 +108,7 @@ def test_only_our_own_is_taken_out_of_a_group_with_others():
         "holdfast",
         "/bin/holdfast run",
         "/bin/sh -c 'holdfast hook'",
+        "/bin/python -I -c 'print(1)' hook",
         "echo holdfast hook",
         "'unclosed",
         "",
@@ -118,6 +120,8 @@ def test_a_hook_that_starts_something_else_is_not_ours(command):
 
 def test_ours_is_known_with_any_path_and_options():
     assert is_ours({"type": "command", "command": "'/a b/holdfast' hook --run-inside"})
+    assert is_ours({"type": "command", "command": "A=1 B='' ./holdfast hook ; touch x"})
+    assert is_ours({"type": "command", "command": hook_command(environ={}, policy="p.toml")})
     assert not is_ours({"type": "prompt", "command": "/bin/holdfast hook"})
 
 
@@ -134,6 +138,7 @@ BAD = {
     "event object": b'{"hooks": {"PreToolUse": {}}}',
     "group text": b'{"hooks": {"PreToolUse": ["x"]}}',
     "group without": b'{"hooks": {"PostToolUse": [{"matcher": "x"}]}}',
+    "many groups": b'{"hooks": {"PreToolUse": [%s]}}' % b",".join([b'{"hooks": []}'] * 1001),
     "hook text": b'{"hooks": {"PostToolUse": [{"hooks": ["x"]}]}}',
 }
 
@@ -167,3 +172,44 @@ def test_whatever_else_is_in_the_file_survives_both_ways(value, indent):
     after = merged(before, ENTRY)
     assert {k: v for k, v in json.loads(after).items() if k != "hooks"} == value
     assert json.loads(without(after)) == value
+
+
+SPELLED = (
+    b'{"a": 1.10, "b": 1e999, "c": -0, "d": 1E5, "e": "\\ud800\xc3\xa9\\u0041",'
+    b' "hooks" :  {"Stop": [ {"n": 2.50} ], "PreToolUse": [{"matcher": "B",'
+    b' "hooks":[{"type": "x", "timeout": 1.10}]} ]}, "f":[1.0 ,2]}'
+)
+
+
+def test_what_is_not_ours_keeps_its_very_characters():
+    after = merged(SPELLED, ENTRY)
+    after.decode("utf-8")
+    whole = json.dumps({"matcher": "*", "hooks": [ENTRY]}).encode()
+    assert after == SPELLED.replace(
+        b"1.10}]} ]}", b'1.10}]}, %s ], "PostToolUse": [%s]}' % (whole, whole)
+    )
+    assert json.loads(without(after)) == json.loads(SPELLED)
+    for spelled in (
+        b"1.10, ",
+        b"1e999",
+        b"1E5",
+        b'"\\ud800\xc3\xa9',
+        b'"timeout": 1.10',
+        b"[1.0 ,2]",
+    ):
+        assert spelled in without(after)
+
+
+def test_numbers_beside_an_entry_of_ours_keep_their_characters_when_it_goes():
+    ours_old = b'{"type": "command", "command": "/x/holdfast hook"}'
+    group = b'{"matcher": "*", "hooks": [{"type": "x", "n": 1.10}, %s]}' % ours_old
+    before = b'{"hooks": {"PreToolUse": [%s, {"hooks": [], "n": 2.50}]}}' % group
+    for after in (without(before), merged(before, ENTRY)):
+        assert b'{"type": "x", "n": 1.10}' in after
+        assert b'{"hooks": [], "n": 2.50}' in after
+        assert ours_old not in after
+
+
+def test_a_path_that_is_no_text_is_not_written():
+    with pytest.raises(BadInput, match="nothing was changed"):
+        merged(b"{}", hook_entry("/\udcff/holdfast hook", timeout_s=15))
