@@ -34,5 +34,7 @@ def _texts(commands: Sequence[Command]) -> Iterator[str]:
             before = [before[1], word.text]
         for assignment in command.assignments:
             yield assignment.value.text
+        for word in command.mentioned:
+            yield word.text
         if command.stdin_text is not None:
             yield command.stdin_text.text

@@ -136,6 +136,9 @@ class Judgement:
             trouble = variables.trouble(assignment)
             if trouble is not None:
                 self._note(denied(trouble, f"{assignment.name}=…", "variables"))
+            elif _runs_as_a_number(assignment.value.text):
+                why = "arithmetic that meets this value would run a command"
+                self._note(denied(why, f"{assignment.name}=…", "variables"))
 
     def _inner(self, inner: Inner, command: Command, depth: int) -> None:
         """Judged by itself; a rule that spells out both, as `npx tsc *`, allows both."""
@@ -231,6 +234,11 @@ class Judgement:
         for each in found:
             self._command(replace(each, place=(*command.place, script.why, *each.place)), depth + 1)
         self.covering = before
+
+
+def _runs_as_a_number(text: str) -> bool:
+    """`a[$(id)]`: wherever it is evaluated, now or in a program that gets it."""
+    return "[" in text and ("$(" in text or "`" in text)
 
 
 def _screened(code: Code) -> str | None:

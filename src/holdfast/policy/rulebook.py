@@ -6,6 +6,7 @@ How rules and layers come together stands in merge.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from holdfast.core.verdict import Decision, Verdict
@@ -13,12 +14,14 @@ from holdfast.policy.merge import Layered, LayerRules, Matches, decided, judge, 
 from holdfast.policy.path_index import PathIndex
 from holdfast.policy.patterns import CommandPattern
 from holdfast.policy.rules import Rule
+from holdfast.policy.shell.opened import Access
 from holdfast.policy.shell.words import Word
 from holdfast.policy.subjects import Subject, matches
 from holdfast.policy.tools import group_of
 
 _MOST_PROGRAMS = 1024
 _MOST_KNOWN = 8192
+_TELLING_NOTHING = frozenset(("", ".", "..", "~", ".config", ".local", ".cache"))
 
 pattern_of = lru_cache(maxsize=8192)(CommandPattern.parse)
 
@@ -35,7 +38,10 @@ class RuleBook:
             group_of(rule.tool) == "write" and rule.verdict is Verdict.ALLOW for rule in self.rules
         )
         """Some rule says what may be written."""
-        self._secrets = _floating_names(self.rules)
+        self._secrets: dict[Access, frozenset[str]] = {
+            "read": _telling_names(self.rules, "read"),
+            "write": _telling_names(self.rules, "write"),
+        }
         self._paths = {
             (group, verdict): PathIndex.of(self.rules, group, verdict)
             for group in ("read", "write")
@@ -66,10 +72,16 @@ class RuleBook:
                     return rule
         return None
 
-    def is_like_secret(self, token: Word) -> bool:
-        """Whether it is a good part of a name that may not be read, wherever it lies."""
-        text = token.text.strip("^$.*\\/")
-        return len(text) > 2 and any(text in name for name in self._secrets)
+    def is_like_secret(self, token: Word, access: Access) -> bool:
+        """Whether it is a good part of a name that may not be touched so, wherever it lies."""
+        whole = token.text.lower()
+        text = whole.strip("^$.*\\/")
+        names = self._secrets[access]
+        if any(text in name and 2 * len(text) >= len(name) for name in names):
+            return True
+        # What `find -name` takes for a dot, a shell would not.
+        last = whole.rpartition("/")[2]
+        return token.has_glob and last != "*" and any(fnmatchcase(name, last) for name in names)
 
     # --- commands
 
@@ -105,14 +117,17 @@ class RuleBook:
         return found
 
 
-def _floating_names(rules: Iterable[Rule]) -> frozenset[str]:
-    """Names of files that may not be read in any folder."""
-    specifiers = (
-        rule.specifier or ""
-        for rule in rules
-        if group_of(rule.tool) == "read" and rule.verdict is Verdict.DENY
-    )
-    return frozenset(text for text in specifiers if "/" not in text and "*" not in text)
+def _telling_names(rules: Iterable[Rule], access: Access) -> frozenset[str]:
+    """Names in paths that are denied in any folder, and hidden ones in those that are denied."""
+    found: set[str] = set()
+    for rule in rules:
+        if group_of(rule.tool) == access and rule.verdict is Verdict.DENY and rule.specifier:
+            is_floating = "/" not in rule.specifier or rule.specifier.startswith("**/")
+            for name in rule.specifier.lower().split("/"):
+                is_plain = name not in _TELLING_NOTHING and not set(name) & set("*?[\\")
+                if is_plain and (name.startswith(".") or (is_floating and access == "read")):
+                    found.add(name)
+    return frozenset(found)
 
 
 def _only(layer: LayerRules, name: str) -> LayerRules:

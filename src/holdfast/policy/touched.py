@@ -20,6 +20,7 @@ from holdfast.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
 _MOST_WILDCARDS = 64
+_WILD = frozenset("*?[")
 _INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
 _STEERING = {".claude": "settings.json", ".holdfast": "policy.toml", ".vscode": "tasks.json"}
 """Folders that programs look for by name, and what in them rules over the agent."""
@@ -42,18 +43,18 @@ class Files:
     commands: list[Command] = field(default_factory=list)
     is_trusting: bool = True
     """Names that commands print were found by them, not made up."""
-    has_hints: bool | None = None
-    """Whether a word of the text could name a file that may not be read; None: not looked yet."""
+    has_hints: dict[Access, bool] = field(default_factory=dict)
+    """Whether a word of the text could name a file that may not be read, or written."""
     wildcards: int = 0
 
     def look_around(self, commands: Sequence[Command]) -> None:
         """What names could come from: all commands of the text, and of the scripts in it."""
         feeding = [each.words for each in commands if each.is_feeding and each.words]
         is_found = all(grammar().is_lister(words) for words in feeding)
-        is_made_up = any(each.is_made_up for each in commands)
+        is_made_up = any(each.is_made_up or _reads_text(each) for each in commands)
         self.is_trusting = self.is_trusting and is_found and not is_made_up
         self.commands.extend(commands)
-        self.has_hints = None
+        self.has_hints.clear()
 
     def redirected(self, file: File, command: Command) -> Iterator[Decision]:
         """A redirection is reading or writing like any other: no match is DENY."""
@@ -89,19 +90,36 @@ class Files:
             if self.wildcards > _MOST_WILDCARDS:
                 yield denied("it names more files by wildcards than can be judged in time", what)
                 return
-            # What is unknown in a path is taken for some name; the rest of it tells enough.
-            path = replace(file.path, text=file.path.text.replace(UNKNOWN, _SOME_NAME))
-            places = tuple(each.replace(UNKNOWN, _SOME_NAME) for each in command.directories)
-            subjects = self._subjects(
-                replace(file, path=path), replace(command, directories=places)
-            )
+            subjects = self._guessed(file, command)
             found = self.book.forbids(subjects, what)
+            if found is None and _is_code_of_a_device(file, subjects):
+                found = denied("the code that it runs comes from somewhere that is not known", what)
             if found is None and file.access == "write":
                 found = self._unwritable(
-                    subjects, f"{what} writes {shown([path])}", is_free=is_free
+                    subjects, f"{what} writes {shown([file.path])}", is_free=is_free
                 )
             if found is not None:
                 yield found
+
+    def _guessed(self, file: File, command: Command) -> list[Subject]:
+        """What is unknown in a path is taken for some name, for nothing, and for the home folder;
+        the rest of it tells enough."""
+        text = file.path.text
+        texts = {text.replace(UNKNOWN, _SOME_NAME), text.replace(UNKNOWN, "")}
+        if text.startswith(UNKNOWN):
+            texts.add(self.home + text[1:].replace(UNKNOWN, ""))
+        places = tuple(each.replace(UNKNOWN, _SOME_NAME) for each in command.directories)
+        there = replace(command, directories=places)
+        paths = [Word(each, has_glob=file.path.has_glob) for each in sorted(texts) if each]
+        folder, slash, last = text.rpartition("/")
+        if UNKNOWN in last and last.strip(UNKNOWN):  # a part of the name itself is known
+            wild = folder.replace(UNKNOWN, _SOME_NAME) + slash + last.replace(UNKNOWN, "*")
+            paths.append(Word(wild, has_glob=True))
+        elif UNKNOWN in last and _WILD & set(folder):
+            paths.append(Word(f"{folder}/*", has_glob=True))
+        return [
+            subject for path in paths for subject in self._subjects(replace(file, path=path), there)
+        ]
 
     def _unwritable(
         self, subjects: Sequence[Subject], what: str, *, is_free: bool
@@ -126,17 +144,19 @@ class Files:
 
     def _unknown(self, file: File, what: str) -> Iterator[Decision]:
         """A name that was found, or a variable of the person's own, is taken as it is."""
-        if self.has_hints is None:
-            self.has_hints = self._has_hints()
-        if not self.is_trusting or self.has_hints:
+        if file.access not in self.has_hints:
+            self.has_hints[file.access] = self._has_hints(file.access)
+        is_near = file.path.text in {UNKNOWN, f"./{UNKNOWN}", f"./{UNKNOWN}{UNKNOWN}"}
+        is_far = file.access == "write" and not is_near
+        if is_far or not self.is_trusting or self.has_hints[file.access]:
             why = f"which file it {file.access}s could be made up while it runs"
             yield denied(why, what)
 
-    def _has_hints(self) -> bool:
-        """Whether a word of the text could name a file that may not be read."""
+    def _has_hints(self, access: Access) -> bool:
+        """Whether a word of the text could name a file that may not be touched so."""
         return any(
-            self.book.is_like_secret(token)
-            or self.book.forbids([self._subject("read", token, "/")], "") is not None
+            self.book.is_like_secret(token, access)
+            or self.book.forbids([self._subject(access, token, "/")], "") is not None
             for token in tokens_of(self.commands)
         )
 
@@ -193,6 +213,17 @@ def _flags_of(text: str) -> tuple[str, ...]:
     return tuple(f"-{letter}" for letter in text[1:]) if is_cluster else (text,)
 
 
+def _reads_text(command: Command) -> bool:
+    """`read x <<< …`: a name that the text brings along."""
+    name = command.words[0].text if command.words else ""
+    return name in {"read", "mapfile", "readarray"} and command.stdin_text is not None
+
+
+def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:
+    paths = [path for each in subjects for path in each.paths]
+    return file.why.endswith("is run") and any(p.startswith(("/dev/", "/proc/")) for p in paths)
+
+
 def _is_unknown(path: Word) -> bool:
     """Nothing in it tells what it is."""
     return UNKNOWN in path.text and not path.text.replace(UNKNOWN, "").strip("./")
@@ -210,7 +241,7 @@ def _texts_in(code: str) -> set[str]:
 
 def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
     """Of a program that nobody has a model for: each word could be a file that it reads."""
-    if opened != Opened():
+    if opened != Opened() or command.words[0].text in grammar().unread:
         return
     for word in command.words[1:]:
         for text in (word.text, word.text.rpartition("=")[2], word.text.lstrip("@")):

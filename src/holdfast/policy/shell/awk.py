@@ -26,11 +26,15 @@ _TOKEN = re.compile(
 )
 _REGEX = re.compile(r"/(?:[^/\\\n]|\\.)*/")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
-_VALUELESS = frozenset(
-    ("print", "printf", "return", "in", "case", "if", "while", "do", "else", "for", "getline")
-)
+_HEADS = frozenset(("if", "while", "for", "switch"))
+# Behind these, awks differ in whether a slash divides or begins a regular expression.
+_UNSURE = _HEADS | {
+    *("print", "printf", "return", "in", "case", "do", "else", "getline", "exit", "length"),
+    *("next", "nextfile", "delete", "break", "continue", "default", "function", "func"),
+    *("BEGIN", "END", "BEGINFILE", "ENDFILE", "$", "++", "--", "@"),
+}
 _ENDS = frozenset(("", "\n", ";", "}"))
-_CONTINUE = frozenset((",", "&&", "||"))
+_CONTINUE = frozenset((",", "&&", "||", "?", ":"))
 _OUTPUTS = frozenset(('"/dev/stdout"', '"/dev/stderr"', '"-"'))
 _CHANGES = {
     "ARGV": "it changes which files are read",
@@ -63,13 +67,23 @@ def judge(text: str) -> Program:
 
 def _tokens(text: str) -> list[str] | None:
     tokens: list[str] = []
+    before: list[str] = []
+    """What stands before each bracket that is open."""
+    head = ""
+    """What stands before the bracket that was closed last."""
     at = 0
     while at < len(text):
+        if text[at] == "/" and _is_unsure(tokens, head):
+            return None
         is_regex = text[at] == "/" and not _is_behind_operand(tokens)
         found = (_REGEX if is_regex else _TOKEN).match(text, at)
         if found is None or (is_regex and not is_closed(found[0])):
             return None
         at = found.end()
+        if found[0] == "(":
+            before.append(tokens[-1] if tokens else "")
+        elif found[0] == ")":
+            head = before.pop() if before else ""
         if found.lastgroup != "blank":
             tokens.append(found[0])
     return tokens
@@ -77,12 +91,15 @@ def _tokens(text: str) -> list[str] | None:
 
 def _is_behind_operand(tokens: Sequence[str]) -> bool:
     """After a value, a slash divides; elsewhere it begins a regular expression."""
-    if not tokens:
-        return False
-    last = tokens[-1]
-    if last in _VALUELESS:
-        return False
-    return last in (")", "]", "$", "++", "--") or last[0] in '"._' or last[0].isalnum()
+    last = tokens[-1] if tokens else "\n"
+    return last in (")", "]") or last[0] in '"._' or last[0].isalnum()
+
+
+def _is_unsure(tokens: Sequence[str], head: str) -> bool:
+    last = tokens[-1] if tokens else "\n"
+    if last == ")":
+        return head in _HEADS
+    return last in _UNSURE or (last[0] == "/" and len(last) > 1)
 
 
 class _Reader:

@@ -28,5 +28,7 @@ class Command:
     """What it prints becomes words or the input of another one."""
     is_made_up: bool = False
     """Its text cuts words, or puts them together, out of what it has set itself."""
+    mentioned: tuple[Word, ...] = ()
+    """Words that stand in its expansions: what an unknown word of it may be."""
     is_function: bool = False
     """It calls a function of the text, whose body is read where it stands."""

@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.policy.shell.names import Names, is_name, plain_text
+from holdfast.policy.shell.opened import Assignment
 from holdfast.policy.shell.parser import Node, NotUnderstood
 from holdfast.policy.shell.quoting import Piece, ansi, braced, in_double_quotes, unquoted
 from holdfast.policy.shell.words import UNKNOWN, Word
 
 _NUMBERS = frozenset(("#", "?", "$", "!", "RANDOM", "SECONDS", "LINENO", "BASHPID", "PPID", "UID"))
 """Parameters that hold a number, whatever happens."""
+GIVEN = frozenset(("@", "*", "_", "REPLY", "OPTARG", "BASH_REMATCH", "MAPFILE", "COPROC"))
+"""Parameters that hold what the text, or its caller, was given."""
 _SPLITTING = frozenset(" \t\n*?[")
 
 ReadStatements = Callable[[Sequence[Node], str], None]
@@ -55,6 +58,10 @@ class Expander:
         """What `$PWD` is, if it is one."""
         self.is_made_up = False
         """Some word was cut or put together out of what the text itself has set."""
+        self.assigned: list[Assignment] = []
+        """What expansions such as `${x:=y}` have set since somebody looked."""
+        self.mentioned: list[Word] = []
+        """Words that stand in expansions, and may become words of a command."""
 
     def words(self, node: Node) -> list[Word]:
         """All words that one makes: braces make several."""
@@ -140,14 +147,25 @@ class Expander:
             draft.pieces.append(Piece(self.directory))
         elif is_plain and name in self.values:
             draft.known(self.values[name], is_quoted=is_quoted)
+        elif is_plain and name in _NUMBERS:
+            draft.unknown(is_quoted=True)  # one word, whatever the number is
         else:
+            if is_quoted and _holds_quotes(part):
+                # Between double quotes, and in here-documents, bash takes ' for itself here.
+                raise NotUnderstood("quotes stand in an expansion that is quoted itself")
+            is_all = plain_text(part["Index"]) in {"@", "*"} if _has_word_index(part) else False
+            is_spelled = name in self._names.spelled and not is_all  # its elements are looked at
+            is_given = name in GIVEN or name.isdigit() or is_spelled
+            self.is_made_up = self.is_made_up or is_given
             self._odd_parameter(part)
             draft.unknown(is_quoted=is_quoted)
 
     def _odd_parameter(self, part: Node) -> None:
         """Its value is not known; what is in its braces is read all the same."""
         is_set_here = self._names.counts.get(part.get("Param", {}).get("Value", ""), 0) > 0
-        if is_set_here and part.keys() & {"Exp", "Repl", "Slice"}:
+        if part.get("Exp", {}).get("Word") or (
+            is_set_here and part.keys() & {"Exp", "Repl", "Slice"}
+        ):
             self.is_made_up = True
         if part.get("Exp", {}).get("Op") == "@":
             operator = plain_text(part["Exp"]["Word"])
@@ -162,7 +180,10 @@ class Expander:
         for words in (part.get("Exp", {}), part.get("Repl", {})):
             for each in words.values():
                 if isinstance(each, dict) and "Parts" in each:
-                    self.word(each)
+                    self.mentioned.append(self.word(each))
+        if part.get("Exp", {}).get("Op") in {"=", ":="}:
+            value = self.word(part["Exp"]["Word"]) if "Word" in part["Exp"] else Word("")
+            self.assigned.append(Assignment(part["Param"]["Value"], value))
         if "NestedParam" in part or "Modifiers" in part or "Flags" in part:
             raise NotUnderstood("it is not bash")
 
@@ -221,6 +242,23 @@ class Expander:
             return
         if name in self._names.vague or self._names.is_open or not is_name(name):
             raise NotUnderstood(f"arithmetic would evaluate what stands in {name}")
+
+
+def _has_word_index(part: Node) -> bool:
+    return part.get("Index", {}).get("Type") == "Word"
+
+
+def _holds_quotes(part: Node) -> bool:
+    waiting: list[object] = [part]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            if each.get("Type") == "SglQuoted":
+                return True
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)
+    return False
 
 
 def _finished(pieces: Sequence[Piece], *, is_split: bool) -> Word:

@@ -20,6 +20,7 @@ _NARROWS = (
 )
 _SIGNS = frozenset(("(", ")", "!", ","))
 _NAMED = re.compile(r"[\w]")
+_GLUED = re.compile(r"-[^-].{3,}")
 _FD_PATHS = re.compile(r"\{\.?\}")
 _FD_NAMES = re.compile(r"\{//?\.?\}")
 
@@ -32,6 +33,8 @@ def open_find(model: Model, words: Sequence[Word]) -> Opened:
     note_options(finds, model, found)
     starts = _start_paths(found)
     for action, inner, is_many in commands:
+        if _STARTS[action] and any(_is_vague(word.text) for word in inner):
+            finds.danger("", "it starts a command in a folder that is not known")
         for words_inner in _filled(inner, starts, in_folder=_STARTS[action], is_many=is_many):
             finds.inner.append(Inner(words_inner, "find starts it for what it finds"))
     if deletes:
@@ -90,10 +93,11 @@ def _filled(
     """The inner command with what is known of the files: they lie under a start path."""
     if len(starts) > MOST_STARTS:
         starts = [Word(UNKNOWN)]
-    places = [Word(".")] if in_folder else starts
-    for place in places:
+    for place in starts:
         found = UNKNOWN if place.text == UNKNOWN else f"{place.text.rstrip('/')}/{UNKNOWN}"
         filled = [_with_place(word, found, place) for word in inner]
+        if in_folder:
+            filled[1:] = [_in_folder(word, found) for word in filled[1:]]
         if is_many:
             # Further files follow the first one, and lie in the same place.
             filled += filled[-1:]
@@ -104,6 +108,19 @@ def _with_place(word: Word, found: str, place: Word) -> Word:
     if "{}" not in word.text:
         return word
     return Word(word.text.replace("{}", found), word.is_split or place.is_split, word.has_glob)
+
+
+def _is_vague(text: str) -> bool:
+    """In a folder that is not known, the rest of the word does not tell what it leads to."""
+    return ".." in text.split("/") or _GLUED.match(text) is not None
+
+
+def _in_folder(word: Word, folder: str) -> Word:
+    """`-execdir` starts it where the file lies: a relative path leads on from there."""
+    option, equals, path = word.text.partition("=") if word.text[:1] == "-" else ("", "", word.text)
+    if path.startswith(("/", folder)) or not path:
+        return word
+    return Word(f"{option}{equals}{folder}/{path}", word.is_split, word.has_glob)
 
 
 def _deletions(found: Scan, starts: Sequence[Word]) -> Iterator[Inner]:

@@ -10,6 +10,8 @@ from importlib import resources
 
 from holdfast.policy.shell.words import Word
 
+_SHAPING = ("--format", "--pretty", "-printf", "-fprintf", "--printf", "--replace", "--color=")
+
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
@@ -22,9 +24,12 @@ class Grammar:
     """By whether they read or write."""
     unpacking: frozenset[str]
     refused: Mapping[str, str]
+    unread: frozenset[str]
 
     def is_lister(self, words: Sequence[Word]) -> bool:
         """What it prints are names that are there, or some of the lines that it was given."""
+        if any(word.text.startswith(_SHAPING) for word in words):
+            return False  # it prints what it is told to
         first = " ".join(word.text for word in words[:1])
         two = " ".join(word.text for word in words[:2])
         return bool({first, two} & (self.listers | self.filters))
@@ -42,4 +47,5 @@ def grammar() -> Grammar:
         {access: frozenset(data["whole"][access]) for access in ("read", "write")},
         frozenset(data["whole"]["unpacking"]),
         data["refused"],
+        frozenset(data["unread"]["names"]),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,9 @@ _STANDARD_INPUT = frozenset(("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"))
 _BEFORE = {"python": (Word("python"),), "module": (Word("python"), Word("-m"))}
 _SUFFIX = re.compile(r"[\w.~-]*\Z")
 _FROM_ELSEWHERE = re.compile(r"[./~]|\w+[+:]|[\w-]+/|.*(://|@(git|https?|ssh|file)\b)")
-_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
+# `make` knows `:=` and its like, with blanks before it.
+_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*[:?+]*=")
+_DEVICES = re.compile(r"/*(?:\.\./)*(?:dev|proc)/")
 
 
 @dataclass(slots=True)
@@ -126,10 +129,17 @@ class Finds:
             self.inner.append(Inner((word,), why, is_open_ended=True))
         elif word.text in _STANDARD_INPUT:
             self.reads_stdin_as = language
-        elif UNKNOWN in word.text or word.is_split or word.text.startswith(("/dev/", "/proc/")):
+        elif UNKNOWN in word.text or word.is_split or is_device(word.text):
             self.danger("", "the code that it runs comes from somewhere that is not known")
         else:
             self.file("read", word, "the code in it is run")
+
+
+def is_device(path: str) -> bool:
+    """Whether it leads to `/dev` or `/proc`, however it is spelled: `//dev/stdin`, `../../proc/`."""
+    if not path.startswith(("/", "..")) and "/../" not in path:
+        return False
+    return _DEVICES.match(posixpath.normpath(path)) is not None
 
 
 def resolve(effect: Effect, word: Word) -> tuple[Effect, Word]:

@@ -35,6 +35,8 @@ class Names:
     functions: frozenset[str]
     is_open: bool
     """The text runs text: no value is known for sure."""
+    spelled: frozenset[str] = frozenset()
+    """Names that get text which stands here, and not only what a command prints."""
 
     def is_single(self, name: str) -> bool:
         """It gets one value, in one place."""
@@ -49,7 +51,11 @@ def names_of(tree: Node) -> Names:
             raise NotUnderstood("it is too long to be judged in time")
         found.see(node)
     return Names(
-        found.counts, frozenset(found.vague), frozenset(found.functions), is_open=found.is_open
+        found.counts,
+        frozenset(found.vague),
+        frozenset(found.functions),
+        is_open=found.is_open,
+        spelled=frozenset(found.spelled),
     )
 
 
@@ -58,6 +64,7 @@ class _Found:
     counts: dict[str, int] = field(default_factory=dict)
     vague: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
+    spelled: set[str] = field(default_factory=set)
     is_open: bool = False
 
     def see(self, node: Node) -> None:
@@ -76,8 +83,15 @@ class _Found:
                 self._called([plain_text(word) for word in node["Args"]])
             case "BinaryArithm" | "UnaryArithm" if node["X"].get("Type") == "Word":
                 self._given(plain_text(node["X"]) or "", number=True)
-            case None if "Name" in node and ("Value" in node or "Array" in node):
+            case None if "Name" in node and node.keys() & {"Value", "Array", "Naked"}:
                 self._given(node["Name"]["Value"], number=_gives_number(node))
+                if not _only_prints(node.get("Value", {})):
+                    self.spelled.add(node["Name"]["Value"])
+            case "DeclClause":
+                for argument in node.get("Args", ()):
+                    text = plain_text(argument["Value"]) if "Value" in argument else None
+                    is_flag = text is not None and text.startswith(("-", "+"))
+                    self.is_open = self.is_open or ("Name" not in argument and not is_flag)
             case _:
                 pass
 
@@ -87,13 +101,28 @@ class _Found:
             self.vague.add(name)
 
     def _called(self, words: list[str | None]) -> None:
-        self.is_open = self.is_open or words[0] in _RUNNERS or words[0] is None
+        first = words[0]
+        # Names in braces, and builtins behind others, are not looked through.
+        is_hidden = first is None or "{" in first or first in {"command", "builtin"}
+        self.is_open = self.is_open or first in _RUNNERS or is_hidden
+        if first == "read" and any((word or "-a")[:1] == "-" and word != "-r" for word in words):
+            self.is_open = True
+        if first == "printf" and (words[1:2] or [""])[0] != "-v":
+            self.is_open = self.is_open or ((words[1:2] or [""])[0] or "-v").startswith("-v")
         # Of the many uses of printf only `-v` names a variable.
         is_printing = words[0] == "printf" and not ([*words, ""][1] or "-v").startswith("-v")
         if words[0] in _SETTERS and not is_printing:
             self.is_open = self.is_open or None in words
             for word in words[1:]:
                 self._given((word or "").partition("=")[0].partition("[")[0])
+
+
+def _only_prints(value: Node) -> bool:
+    """`$(…)`, quoted or not, and nothing else."""
+    parts = value.get("Parts", ())
+    if len(parts) == 1 and parts[0]["Type"] == "DblQuoted":
+        return _only_prints(parts[0])
+    return bool(parts) and all(part["Type"] == "CmdSubst" for part in parts)
 
 
 def _gives_number(assignment: Node) -> bool:

@@ -11,6 +11,7 @@ from holdfast.policy.shell.parser import NotUnderstood
 from holdfast.policy.shell.words import UNKNOWN
 
 _MAX_BRACED = 256
+_MAX_MARKS = 2000
 _ESCAPES = dict(zip("abeEfnrtv\\'\"?", "\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
 _ansi = re.compile(
     r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.)|(.))",
@@ -72,6 +73,8 @@ def braced(pieces: Sequence[Piece]) -> list[list[Piece]]:
     if not any(piece.is_active and "{" in piece.text for piece in pieces):
         return [list(pieces)]
     marks = [(mark, piece.is_active) for piece in pieces for mark in piece.text]
+    if len(marks) > _MAX_MARKS:
+        raise NotUnderstood("a word with braces is too long")
     return [_joined(each) for each in _expand(marks)]
 
 

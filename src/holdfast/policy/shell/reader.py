@@ -6,13 +6,14 @@ All branches are taken: what could run is read. What cannot be read is refused a
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from holdfast.policy.shell.command import Command, Stdin
-from holdfast.policy.shell.expand import Expander
+from holdfast.policy.shell.expand import GIVEN, Expander
 from holdfast.policy.shell.names import Names, is_name, names_of, plain_text
 from holdfast.policy.shell.opened import Assignment, File
 from holdfast.policy.shell.parser import Node, NotUnderstood, parse
@@ -23,8 +24,14 @@ MAX_COMMANDS = 1000
 MAX_WORDS = 4000
 _MAX_DEPTH = 40
 _MAX_ITEMS = 16
+_MAX_ROUNDS = 500
+_MAX_VALUE = 4096
 _MAX_DIRECTORIES = 8
 _ARITHMETIC_TESTS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
+
+
+_BODIES = frozenset(("Block", "Subshell", "IfClause", "WhileClause", "ForClause", "CaseClause"))
+_is_plain_option = re.compile(r"[-+][eux]{0,3}o?|pipefail|errexit|nounset|xtrace").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,12 @@ class _Reader:
     function: str = ""
     depth: int = 0
     count: int = 0
+    rounds: int = 0
+    branches: int = 0
+    defined: set[str] = field(default_factory=set)
+    """Functions that are there from here on, whatever happened before."""
+    everywhere: dict[str, None] = field(default_factory=dict)
+    """All directories that the text comes to."""
     expander: Expander = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +87,12 @@ class _Reader:
         self._statements(tree.get("Stmts", ()))
         self._check_recursion()
         is_made_up = self.expander.is_made_up
-        return tuple(replace(each, is_made_up=is_made_up) for each in self.commands)
+        commands = [replace(each, is_made_up=is_made_up) for each in self.commands]
+        if self.names.functions or self.names.is_open:
+            # What is called later runs wherever the text has come to by then.
+            places = tuple(dict.fromkeys((*self.directories, *self.everywhere)))[:_MAX_DIRECTORIES]
+            commands = [replace(each, directories=places) for each in commands]
+        return tuple(commands)
 
     def _check_recursion(self) -> None:
         """A function that reaches itself is a fork bomb, or cannot be told from one."""
@@ -134,7 +152,8 @@ class _Reader:
     def _statement(self, statement: Node) -> None:
         opened = read_redirections(statement.get("Redirs", ()), self.expander, self.text)
         command = statement.get("Cmd")
-        with self._in("", opened.stdin, opened.text):
+        is_aside = statement.get("Background", False)
+        with self._in("&" if is_aside else "", opened.stdin, opened.text):
             if command is None or command["Type"] == "CallExpr":
                 self._call(command or {}, opened.files)
                 return
@@ -209,7 +228,9 @@ class _Reader:
         else:
             self._statement(command["X"])
             values = self.expander.values
+        self.branches += 1
         self._statement(command["Y"])
+        self.branches -= 1
         if not is_inner:
             self.expander.values = values
 
@@ -230,11 +251,16 @@ class _Reader:
 
     def _function(self, command: Node) -> None:
         name = command["Name"]["Value"]
+        if command["Body"].get("Cmd", {}).get("Type") not in _BODIES:
+            # For bash the function ends before the pipe; the parser takes all for its body.
+            raise NotUnderstood("where the body of a function ends can be read in two ways")
         before, self.function = self.function, name
         self.calls.setdefault(name, set())
         with self._in(f"{name}()", "pipe"):  # whatever it is called with
             self._statement(command["Body"])
         self.function = before
+        if not self.here.place and not self.branches:  # else it may be defined, or not
+            self.defined.add(name)
 
     def _for(self, clause: Node) -> None:
         loop, body = clause["Loop"], clause["Do"]
@@ -247,7 +273,13 @@ class _Reader:
         name = loop.get("Name", {}).get("Value", "")
         is_known = bool(items) and len(items) <= _MAX_ITEMS and self.names.is_single(name)
         is_known = is_known and not any(item.is_split for item in items)
+        if "Name" in loop:
+            given = tuple(Assignment(name, item) for item in items[:_MAX_ITEMS])
+            self._add(Command((), given or (Assignment(name, Word(UNKNOWN)),)))
         for item in items if is_known else (None,):
+            self.rounds += 1
+            if self.rounds > _MAX_ROUNDS:
+                raise NotUnderstood("its loops stand in each other too often")
             with self._in("for"), self._value(name, item):
                 self._statements(body)
 
@@ -270,9 +302,14 @@ class _Reader:
         if self.count > MAX_WORDS:
             raise NotUnderstood(f"it holds more than {MAX_WORDS} words")
         here = self.here
+        self.everywhere |= dict.fromkeys(self.directories)
+        assigned, self.expander.assigned = self.expander.assigned, []
+        mentioned, self.expander.mentioned = self.expander.mentioned, []
         self.commands.append(
             replace(
                 command,
+                assignments=(*command.assignments, *assigned),
+                mentioned=tuple(mentioned),
                 place=here.place,
                 directories=self.directories,
                 stdin=here.stdin,
@@ -287,12 +324,12 @@ class _Reader:
         if nodes and not words:
             raise NotUnderstood("its program is an empty list of words")
         assignments = self._assignments(call.get("Assigns", ()), is_lasting=not words)
-        is_function = bool(words) and words[0].is_literal and words[0].text in self.names.functions
-        if is_function:
-            self.calls.setdefault(self.function, set()).add(words[0].text)
+        name = words[0].text if words and words[0].is_literal else ""
+        if name in self.names.functions:
+            self.calls.setdefault(self.function, set()).add(name)
+        is_function = name in self.defined and not self.names.is_open
         self._add(Command(words, assignments, files, is_function=is_function))
-        if words and words[0].text in {"cd", "pushd", "popd"}:
-            self._change_directory(words)
+        self._steered(words)
 
     def _assignments(self, nodes: Sequence[Node], *, is_lasting: bool) -> tuple[Assignment, ...]:
         found: list[Assignment] = []
@@ -307,9 +344,11 @@ class _Reader:
                     found += [Assignment(node["Name"]["Value"], each) for each in elements]
             value = self.expander.word(node["Value"]) if "Value" in node else Word("")
             is_whole = not ("Array" in node or "Index" in node or node.get("Append"))
+            self.expander.is_made_up = self.expander.is_made_up or bool(node.get("Append"))
             name = node["Name"]["Value"]
-            found.append(Assignment(name, value if is_whole else Word(UNKNOWN)))
-            if is_lasting and is_whole and self.names.is_single(name) and not value.has_glob:
+            found.append(Assignment(name, value))
+            is_short = len(value.text) <= _MAX_VALUE and not value.has_glob and name not in GIVEN
+            if is_lasting and is_whole and self.names.is_single(name) and is_short:
                 self.expander.values = {**self.expander.values, name: value}
         return tuple(found)
 
@@ -317,15 +356,34 @@ class _Reader:
         """`declare`, `export` and their kin: words, and assignments among them."""
         words = [Word(clause["Variant"]["Value"])]
         assignments: list[Assignment] = []
-        for node in clause.get("Args", ()):
-            if "Name" in node:
-                assignments.extend(self._assignments([node], is_lasting=True))
-            elif "Value" in node:
+        arguments = clause.get("Args", ())
+        for node in arguments:
+            if "Name" not in node and "Value" in node:
                 words.extend(self.expander.words(node["Value"]))
+        # Other flags change the value: `-l` its letters, `-i` into a number.
+        is_plain = all(word.text in {"-x", "-r", "-g"} for word in words[1:])
+        for node in arguments:
+            if "Name" in node:
+                assignments.extend(self._assignments([node], is_lasting=is_plain))
         for word in words[1:]:
             if word.text.startswith(("-", "+", UNKNOWN)) and set(word.text) & set(f"nif{UNKNOWN}"):
                 raise NotUnderstood(f"{words[0].text} {word.text} makes a variable stand for more")
         self._add(Command(tuple(words), tuple(assignments)))
+
+    def _steered(self, words: Sequence[Word]) -> None:
+        """Builtins that change how the rest is read."""
+        while words and words[0].text in {"command", "builtin"}:
+            words = words[1:]
+        name = words[0].text if words else ""
+        if name in {"cd", "pushd", "popd"}:
+            self._change_directory(words)
+        elif name in {"eval", "source", "."} and any("cd" in word.text for word in words):
+            for token in re.split(r"[\s;&|'\"]+", " ".join(word.text for word in words)):
+                self._change_directory((Word("cd"), Word(token or UNKNOWN)))
+        elif name == "set" and not all(_is_plain_option(word.text) for word in words[1:]):
+            raise NotUnderstood("set gives arguments, or options that change how text is read")
+        elif name == "unset" and any("f" in word.text for word in words[1:2]):
+            self.defined.clear()
 
     def _change_directory(self, words: Sequence[Word]) -> None:
         targets = [word for word in words[1:] if word.text == "-" or not word.text.startswith("-")]

@@ -40,7 +40,11 @@ def read_redirections(nodes: Sequence[Node], expander: Expander, text: bytes) ->
             word = expander.word(node["Word"])
             files.extend(() if operator == "<<<" else _opened_files(operator, word))
         if operator.startswith("<") and number in {"", "0"}:
-            stdin, given = ("text", word) if operator.startswith("<<") else ("file", None)
+            is_file = operator == "<" and not posixpath.normpath(word.text).lstrip("/").startswith(
+                ("dev/", "proc/")
+            )
+            source: Stdin = "file" if is_file else "pipe"
+            stdin, given = ("text", word) if operator.startswith("<<") else (source, None)
     return Redirected(tuple(files), stdin, given)
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from holdfast.policy.shell.arguments import scan
 from holdfast.policy.shell.catalog import Model
-from holdfast.policy.shell.interpret import Finds, note_options
+from holdfast.policy.shell.interpret import Finds, is_device, note_options
 from holdfast.policy.shell.opened import Assignment, Opened, Script
 from holdfast.policy.shell.words import UNKNOWN, Word
 
@@ -31,6 +31,11 @@ def open_sh(model: Model, words: Sequence[Word]) -> Opened:
     note_options(finds, model, found)
     if any(given.option.effect.kind == "query" for given in found.given):
         return finds.opened()
+    if found.has("-n"):
+        for given in found.given:
+            # Each of them can take `-n` back, and then what was only to be checked is run.
+            if given.is_any("-o", "-i", "--interactive") or given.spelled.startswith("+"):
+                finds.danger(given.spelled, "the shell may run what it was only to check")
     # A dash alone ends the options, as `--` does.
     operands = found.operands[1:] if found.operands[:1] == [Word("-")] else found.operands
     if found.has("-c"):
@@ -54,7 +59,7 @@ def open_source(_model: Model, words: Sequence[Word]) -> Opened:
         finds.reads_stdin_as = "sh"
         return finds.opened()
     finds.file("read", path, "the shell runs what is in it")
-    if not path.is_literal or path.text.startswith(("/dev/", "/proc/")):
+    if not path.is_literal or is_device(path.text):
         finds.danger("", "which file the shell runs is not known")
     elif not _is_near(path.text):
         finds.danger(words[0].text, "the shell runs a file from elsewhere")
