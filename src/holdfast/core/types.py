@@ -152,6 +152,8 @@ class UseTool:
     agent_session: str = ""
     call: str = ""
     """The host's own name for this call; its result comes with the same one."""
+    is_inside: bool = False
+    """Whether a shell command will run within walls; else it can reach all that its host can."""
     host_asks: bool = False
     """Whether the host can put a question to a person; else what would be asked is denied."""
 

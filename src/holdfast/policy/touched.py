@@ -20,6 +20,7 @@ from holdfast.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
 _MOST_WILDCARDS = 64
+_MOST_FOLDERS = 128
 _WILD = frozenset("*?[")
 _INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
 _STEERING = {".claude": "settings.json", ".holdfast": "policy.toml", ".vscode": "tasks.json"}
@@ -86,6 +87,9 @@ class Files:
                 continue
             if len(file.path.text) > PATH_MOST_CHARACTERS:
                 continue  # the kernel opens none that is longer
+            if file.path.text.count("/") > _MOST_FOLDERS:
+                yield denied("a path goes through more folders than can be judged in time", what)
+                return
             self.wildcards += file.path.has_glob
             if self.wildcards > _MOST_WILDCARDS:
                 yield denied("it names more files by wildcards than can be judged in time", what)
@@ -154,10 +158,13 @@ class Files:
 
     def _has_hints(self, access: Access) -> bool:
         """Whether a word of the text could name a file that may not be touched so."""
+        tokens = list(tokens_of(self.commands))
+        if sum(token.has_glob for token in tokens) > _MOST_WILDCARDS:
+            return True
         return any(
             self.book.is_like_secret(token, access)
             or self.book.forbids([self._subject(access, token, "/")], "") is not None
-            for token in tokens_of(self.commands)
+            for token in tokens
         )
 
     def _subjects(self, file: File, command: Command) -> list[Subject]:

@@ -55,6 +55,8 @@ def needed(action: Action) -> frozenset[Permission]:
             found.add(Permission.TOOLS_CALL)
         case UseTool(tool):
             found.add(_OF_TOOL.get(tool, Permission.TOOLS_CALL))
+            if tool == "Bash":
+                found |= _of_shell(action.want)
         case ToolResult():
             pass  # it has happened
         case _ as unknown:
@@ -66,6 +68,13 @@ def needed(action: Action) -> frozenset[Permission]:
     if action.skills:
         found.add(Permission.SKILLS_USE)
     return frozenset(found)
+
+
+def _of_shell(want: UseTool) -> set[Permission]:
+    """Without walls a shell command can do whatever its host can, whatever its words say."""
+    inside = {Permission.FILES_READ, Permission.FILES_WRITE}
+    outside = {Permission.NETWORK_USE, Permission.PACKAGES_INSTALL}
+    return inside if want.is_inside else inside | outside
 
 
 def _of_workspace(action: Action) -> set[Permission]:

@@ -52,7 +52,14 @@ CASES = [
         ({"want": FileOperation(name, "a")}, {P.FILES_WRITE})
         for name in ("write", "make_dir", "move", "remove", "upload")
     ),
-    ({"want": UseTool("Bash", {}, "/")}, {P.SANDBOX_EXECUTE}),
+    (
+        {"want": UseTool("Bash", {}, "/")},
+        {P.SANDBOX_EXECUTE, P.FILES_READ, P.FILES_WRITE, P.NETWORK_USE, P.PACKAGES_INSTALL},
+    ),
+    (
+        {"want": UseTool("Bash", {}, "/", is_inside=True)},
+        {P.SANDBOX_EXECUTE, P.FILES_READ, P.FILES_WRITE},
+    ),
     ({"want": UseTool("Read", {}, "/")}, {P.FILES_READ}),
     ({"want": UseTool("Edit", {}, "/")}, {P.FILES_WRITE}),
     ({"want": UseTool("WebFetch", {}, "/")}, {P.NETWORK_USE}),

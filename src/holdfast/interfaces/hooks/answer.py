@@ -73,12 +73,14 @@ async def reply_to(question: bytes, options: HookOptions, houses: Houses) -> Rep
 async def judged(house: House, asked: Asking, options: HookOptions) -> Reply:
     """To a tool that an agent wants to use."""
     settings = house.settings.hook
+    is_inside = options.run_inside or settings.commands == "inside"
     want = UseTool(
         asked.tool,
         asked.input,
         asked.cwd,
         agent_session=asked.session,
         call=asked.call,
+        is_inside=is_inside,
         host_asks=settings.questions == "agent" and asked.mode in _ASKING_MODES,
     )
     action = Action(principal=principal("hook"), want=want, policy=named_policy(options.policy))
@@ -86,7 +88,7 @@ async def judged(house: House, asked: Asking, options: HookOptions) -> Reply:
     if outcome.status is not Status.OK:
         return _refused(outcome)
     updated = rewrite.cautious(asked.tool, asked.input)
-    if options.run_inside or settings.commands == "inside":
+    if is_inside:
         rewritten = _inside(house, asked, options)
         updated = rewritten if rewritten is not None else updated
     return protocol.permission("allow", _reason(outcome), updated)

@@ -28,7 +28,11 @@ SUB_UNKNOWN = "the sub-command is not known"
 NOT_LISTED = "this option is not known here, so nobody can tell what it does"
 
 _STANDARD_INPUT = frozenset(("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"))
-_BEFORE = {"python": (Word("python"),), "module": (Word("python"), Word("-m"))}
+_BEFORE = {
+    "python": (Word("python"),),
+    "module": (Word("python"), Word("-m")),
+    "yarn": (Word("yarn"),),
+}
 _SUFFIX = re.compile(r"[\w.~-]*\Z")
 _FROM_ELSEWHERE = re.compile(r"[./~]|\w+[+:]|[\w-]+/|.*(://|@(git|https?|ssh|file)\b)")
 # `make` knows `:=` and its like, with blanks before it.
