@@ -245,7 +245,7 @@ class Expander:
 
 
 def _has_word_index(part: Node) -> bool:
-    return part.get("Index", {}).get("Type") == "Word"
+    return bool(part.get("Index", {}).get("Type") == "Word")
 
 
 def _holds_quotes(part: Node) -> bool:

@@ -18,6 +18,9 @@ from typing import Any, Final
 
 _READ_MODES: Final = frozenset(("r", "rb", "rt", "br", "tr"))
 _PATH_READS: Final = frozenset(("read_text", "read_bytes"))
+_CALLED_ONLY: Final = _PATH_READS | {"replace"}
+_ENVIRONMENT: Final = ("os", "environ")
+_ENVIRONMENT_TELLS: Final = frozenset(("get", "items", "keys", "values", "copy"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class _Visit:
         """What a name stands for, if it was imported: `np` -> `numpy`."""
         self._called: set[int] = set()
         self._dotted: set[int] = set()
+        self._looked_at: set[int] = set()
+        """What is only asked for something, not changed or handed on."""
         self.reads: list[str] = []
 
     def run(self, tree: ast.AST) -> None:
@@ -77,6 +82,7 @@ class _Visit:
         for node in nodes:
             self._bind(node)
         for node in nodes:
+            self._look_at(node)
             if isinstance(node, ast.Call):
                 self._call(node)
             elif isinstance(node, ast.Attribute):
@@ -97,6 +103,8 @@ class _Visit:
                 if node.level or alias.name == "*":
                     raise _Refused("the Python code imports what it does not name")
                 self._ask(module, alias.name)
+                if (module, alias.name) == _ENVIRONMENT:
+                    raise _Refused("the Python code hands on the environment")
                 whole = f"{module}.{alias.name}"
                 if whole in self._rules.modules:
                     self._bound(alias.asname or alias.name, whole)
@@ -118,10 +126,8 @@ class _Visit:
             return
         if listed is None:
             raise _Refused(f"the Python code uses {module}.{attribute}")
-        if "*" not in listed and attribute not in listed:
+        if attribute not in listed:
             raise _Refused(f"the Python code uses {module}.{attribute}")
-        if "*" in listed:
-            self._refuse_attribute(attribute)
 
     def _refuse_attribute(self, name: str) -> None:
         if name in self._rules.tells:
@@ -147,12 +153,30 @@ class _Visit:
         if isinstance(node.value, ast.Name):
             self._dotted.add(id(node.value))
         if module is None:
-            if not (node.attr in _PATH_READS and id(node) in self._called):
+            if node.attr in _CALLED_ONLY and id(node) not in self._called:
+                raise _Refused(f"the Python code hands on .{node.attr}")
+            if node.attr not in _PATH_READS:
                 self._refuse_attribute(node.attr)
             return
         self._ask(module, node.attr)
+        if (module, node.attr) == _ENVIRONMENT and id(node) not in self._looked_at:
+            raise _Refused("the Python code changes the environment, or hands it on")
         if not isinstance(node.ctx, ast.Load):
             raise _Refused(f"the Python code changes {module}.{node.attr}")
+
+    def _look_at(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Subscript):
+            if isinstance(node.ctx, ast.Load):
+                self._looked_at.add(id(node.value))
+            elif isinstance(node.value, ast.Attribute) and self._module_of(node.value.value):
+                raise _Refused("the Python code changes what belongs to a module")
+        elif isinstance(node, ast.Attribute) and node.attr in _ENVIRONMENT_TELLS:
+            self._looked_at.add(id(node.value))
+        elif isinstance(node, ast.Compare):
+            self._looked_at.update(map(id, node.comparators))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in ("dict", "len", "list", "sorted"):
+                self._looked_at.update(map(id, node.args))
 
     def _call(self, node: ast.Call) -> None:
         function = node.func

