@@ -20,6 +20,7 @@ _NARROWS = (
 )
 _SIGNS = frozenset(("(", ")", "!", ","))
 _NAMED = re.compile(r"[\w]")
+_INSIDE = re.compile(r"[^\s=:'\"]\{\}")
 _GLUED = re.compile(r"-[^-].{3,}")
 _FD_PATHS = re.compile(r"\{\.?\}")
 _FD_NAMES = re.compile(r"\{//?\.?\}")
@@ -107,6 +108,8 @@ def _filled(
 def _with_place(word: Word, found: str, place: Word) -> Word:
     if "{}" not in word.text:
         return word
+    if _INSIDE.search(word.text):
+        found = UNKNOWN  # put into the middle of a name, it is no path of its own
     return Word(word.text.replace("{}", found), word.is_split or place.is_split, word.has_glob)
 
 

@@ -20,6 +20,7 @@ _READ_MODES: Final = frozenset(("r", "rb", "rt", "br", "tr"))
 _PATH_READS: Final = frozenset(("read_text", "read_bytes"))
 _CALLED_ONLY: Final = _PATH_READS | {"replace"}
 _ENVIRONMENT: Final = ("os", "environ")
+_TELLERS: Final = frozenset(("dict", "len", "list", "sorted"))
 _ENVIRONMENT_TELLS: Final = frozenset(("get", "items", "keys", "values", "copy"))
 
 
@@ -175,8 +176,7 @@ class _Visit:
         elif isinstance(node, ast.Compare):
             self._looked_at.update(map(id, node.comparators))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id in ("dict", "len", "list", "sorted"):
-                self._looked_at.update(map(id, node.args))
+            self._looked_at.update(map(id, node.args if node.func.id in _TELLERS else ()))
 
     def _call(self, node: ast.Call) -> None:
         function = node.func

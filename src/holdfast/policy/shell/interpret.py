@@ -140,7 +140,7 @@ class Finds:
 
 
 def is_device(path: str) -> bool:
-    """Whether it leads to `/dev` or `/proc`, however it is spelled: `//dev/stdin`, `../../proc/`."""
+    """Whether it leads to `/dev` or `/proc`, by any spelling: `//dev/stdin`, `../../proc/`."""
     if not path.startswith(("/", "..")) and "/../" not in path:
         return False
     return _DEVICES.match(posixpath.normpath(path)) is not None

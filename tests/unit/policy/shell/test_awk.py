@@ -10,6 +10,8 @@ from unit.policy.shell.opening import lines, table, told, troubles
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
 EVERYDAY = r"""
+awk '{print ($1+$2)/2}' f
+awk '{ if ($1 ~ /x/) print a[1]/2 }' f
 awk '{print $1}' f
 awk -F, '{s+=$3} END {print s}' f
 awk 'NR>1 && $3 > 10' f
@@ -64,8 +66,9 @@ def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
     assert sorted(told(command)) == found
 
 
-def test_a_print_goes_on_behind_a_comma_at_the_end_of_a_line():
-    assert told('awk \'{print "a",\n"b" > "/etc/x"}\'') == ["write /etc/x"]
+@pytest.mark.parametrize("program", ['"a",\n"b"', '1 ?\n"a" : "b"', '1 ? "a" :\n"b"'])
+def test_a_print_goes_on_behind_a_sign_at_the_end_of_a_line(program: str):
+    assert told(f"awk '{{print {program} > \"/etc/x\"}}'") == ["write /etc/x"]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,13 @@ def test_a_print_goes_on_behind_a_comma_at_the_end_of_a_line():
         "{ print `id` }",
         '{ print "not closed }',
         "/not closed",
+        'BEGIN{ $/"/; system("id") #"\n}',
+        'BEGIN{ exit /"/ || system("id") #"\n}',
+        'BEGIN{ getline / 1; system("id") / 1 }',
+        'BEGIN{ if (1) /"/; system("id") #"\n}',
+        'BEGIN{ while ((1)) /"/; system("id") #"\n}',
+        'BEGIN{ x++ /"/; system("id") #"\n}',
+        '/a/ /"/; system("id") #"\n',
     ],
 )
 def test_what_awks_could_read_differently_is_refused(program: str):

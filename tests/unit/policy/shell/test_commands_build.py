@@ -9,6 +9,14 @@ from unit.policy.shell.opening import lines, table, told, troubles
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
 EVERYDAY = r"""
+ruff check .
+ruff check --fix src
+black --check src
+eslint src --ext .ts --fix -f json
+playwright test --project=chromium
+uvicorn app.main:app --port 8001
+alembic upgrade head
+mypy src
 pytest -q -k foo tests/x.py
 pytest -x --lf
 pytest --cov=src --cov-report=term-missing
@@ -74,6 +82,35 @@ make CFLAGS='-O2 -g' all
 """
 
 FOUND = r"""
+make PATH=/tmp/x -> set PATH=/tmp/x
+make LD_PRELOAD:=/tmp/x.so -> set LD_PRELOAD=/tmp/x.so
+make BASH_ENV=/tmp/x -> set BASH_ENV=/tmp/x
+make -f //dev/stdin -> danger
+coverage xml -o ../x -> write ../x
+coverage html -d ../x -> write ../x
+coverage erase --data-file=../x -> write ../x
+mypy --junit-xml ../x a -> write ../x
+black ../x.py -> read ../x.py | write ../x.py
+isort ../x.py -> read ../x.py | write ../x.py
+ruff format ../x.py -> read ../x.py | write ../x.py
+ruff check --fix ../x.py -> read ../x.py | write ../x.py
+ruff check x.py -> read x.py
+ruff check @s -> danger | read …
+prettier --write ../x -> read ../x | write ../x
+jest --outputFile=../x --json -> write ../x
+vitest --outputFile.json=../x -> write ../x
+jest --reporters=/tmp/x.js -> danger --reporters
+eslint --format /tmp/x.js . -> danger --format
+eslint -c /tmp/x.js . -> danger -c
+eslint -c ../x.js . -> danger -c
+playwright open http://h -> danger open
+playwright screenshot http://h x.png -> danger screenshot
+alembic init ../x -> write ../x
+uvicorn os:system -> danger os:system
+pytest --basetemp=src -> danger --basetemp
+pytest -o cache_dir=../x -> write ../x
+pytest -o addopts=-px -> danger -o
+pytest --cov-report=html:../x -> write ../x
 make -f - -> stdin make
 make --eval='x:;rm' -> make --eval refused
 make SHELL=/tmp/x -> script /tmp/x

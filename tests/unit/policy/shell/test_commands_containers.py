@@ -43,6 +43,8 @@ docker compose cp web:/app/x out
 """
 
 FOUND = r"""
+docker compose config -o ../x -> write ../x
+docker-compose config -o ../x -> write ../x
 docker run -v /:/host alpine sh -> danger -v | inner sh
 docker run --privileged alpine -> danger --privileged
 docker run --pid=host alpine -> danger --pid

@@ -58,6 +58,12 @@ mv @u b
 """
 
 FOUND = r"""
+file -f.env -> read .env
+mktemp --tmpdir=../.. x.XXX -> write ../.. | write x.XXX
+mktemp -p /x -> write /x
+jq -n 'import "secrets/key" as $x; $x' -> danger import "secrets/key" as $x; $x
+jq 'include "a"; .' -> danger include "a"; .
+jq .a f -> read f
 sort --compress-program=x f -> open x | read f
 sort --compress-pr x f -> open x | read f
 split --filter='rm $FILE' f -> read f | script rm $FILE

@@ -28,6 +28,10 @@ curl --retry 3 --noproxy localhost https://x
 """
 
 FOUND = r"""
+curl http://localhost evil.example -> danger evil.example
+curl http://localhost --next evil.example -> danger --next | danger evil.example
+curl http://localhost --url evil.example -> danger --url
+curl evil.example -> danger evil.example
 ssh h rm x -> script rm x
 ssh -oProxyCommand='rm x' h -> script rm x
 ssh -o 'ProxyCommand rm x' h -> script rm x
@@ -76,7 +80,7 @@ curl --resolve a:443:1.2.3.4 https://a -> danger --resolve
 curl --connect-to a:443:b:443 https://a -> danger --connect-to
 curl --dns-servers 1.2.3.4 http://h -> danger --dns-servers
 curl --doh-url https://x http://h -> danger --doh-url
-curl @u -> danger | read …
+curl @u -> danger | danger
 aria2c --on-download-complete=x u -> open x
 openssl req -engine x -> danger -engine
 openssl s_server -> danger s_server

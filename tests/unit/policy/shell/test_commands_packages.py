@@ -86,6 +86,19 @@ pnpm exec tsc
 """
 
 FOUND = r"""
+pip uninstall -y -r.env -> read .env
+pip cache dir --cache-dir=../x -> write ../x
+pip --keyring-provider=subprocess install x -> danger --keyring-provider
+uv export -o ../x -> write ../x
+uv venv ../x -> write ../x
+uv init ../x -> write ../x
+uv run --python /tmp/x y.py -> danger --python | inner python y.py
+npm pack --pack-destination=../.. -> write ../..
+pnpm recursive exec id -> danger recursive
+pnpm m exec id -> danger m
+yarn workspace a exec id -> inner yarn exec id
+yarn workspaces foreach exec id -> danger foreach
+yarn workspaces run id -> inner id
 uv run rm x -> inner rm x
 uv run bash -c 'rm x' -> inner bash -c rm x
 uvx --from git+https://x y -> danger --from

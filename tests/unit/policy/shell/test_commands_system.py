@@ -24,6 +24,9 @@ systemctl status nginx --no-pager
 """
 
 FOUND = r"""
+ss -F.env -> read .env
+ss -D ../x -> write ../x
+dig -f .env -> read .env
 ip netns exec x rm -> inner rm
 ip net e x rm -> inner rm
 at now -> danger at

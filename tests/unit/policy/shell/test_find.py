@@ -27,11 +27,16 @@ find . -ls
 """
 
 FOUND = r"""
+find . -exec cat .e{}nv ; -> inner cat .e…nv
+find secrets -type f -execdir cat key ; -> inner cat secrets/…/key
+find src -execdir cat --files0-from=key ; -> inner cat --files0-from=src/…/key
+find src -execdir cat ../../.aws/credentials ; -> danger | inner cat src/…/../../.aws/credentials
+find src -execdir grep -f.env x ; -> danger | inner grep -f.env src/…/x
 find . -exec rm {} ; -> inner rm ./…
 find . -exec rm {} + -> inner rm ./… ./…
 find . -ok rm {} ; -> inner rm ./…
 find . -execdir rm {} ; -> inner rm ./…
-find . -okdir sh -c 'rm {}' ; -> inner sh -c rm ./…
+find . -okdir sh -c 'rm {}' ; -> inner sh -c ./…/rm ./…
 find . -delete -> inner rm -rf .
 find / -name '*' -delete -> inner rm -rf /
 find . -fprint /etc/x -> danger -fprint
@@ -65,7 +70,7 @@ def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
 def test_files_of_one_place_are_known_to_lie_in_it():
     assert told("find src -name x -exec rm -f {} ;") == ["inner rm -f src/…"]
     assert told("find src test -exec rm {} ;") == ["inner rm src/…", "inner rm test/…"]
-    assert told("find src -execdir rm {} ;") == ["inner rm ./…"]
+    assert told("find src -execdir rm {} ;") == ["inner rm src/…"]
 
 
 def test_a_deletion_that_something_narrows_is_one_of_files():

@@ -10,6 +10,10 @@ from unit.policy.shell.opening import lines, opened, table, told, troubles
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
 EVERYDAY = r"""
+git -C frontend status
+git add . ':!dist'
+git config core.autocrlf input
+git -c color.ui=never log
 git status
 git status -sb
 git diff
@@ -94,6 +98,45 @@ git worktree add ../wt -b x
 """
 
 FOUND = r"""
+git -C sub diff --no-index /dev/null key -> read /dev/null | read sub/key
+git -C a -C b hash-object -w key -> read a/b/key
+git -C sub archive -o x.tar HEAD -> write sub/x.tar
+git -C sub config -f x -l -> read sub/x
+git -C sub grep --no-index '' -> read sub/.
+git -C /tmp/e ls-remote origin -> danger -C
+git -C a/../../x status -> danger -C
+git -C a -C /etc apply x -> danger -C | read /etc/x
+git -C @u status -> danger
+git --git-dir=../../x/.git status -> danger --git-dir
+git config --rename-section log core -> danger --rename-section
+git config --rename-s log core -> danger --rename-s
+git config rename-section log core -> danger rename-section
+git -c gc.recentObjectsHook=id gc -> danger -c
+git -c log.fsmonitor=id log -> danger -c
+git -c branch.main.remote=ext::sh fetch -> danger -c
+git -c blame.ignorerevsfile=.env blame f -> read .env
+git -c core.excludesfile=.env status -> read .env
+git diff-tree -p --output=/x HEAD -> write /x
+git range-diff --outp=/x a b c -> write /x
+git shortlog HEAD --output=/x -> write /x
+git stash show -p --output=/x -> write /x
+git stash -a -> danger -a
+git stash push --all -> danger --all
+git mailinfo a b -> write a | write b
+git mailsplit -o../x y -> read y | write ../x
+git read-tree --index-output=/x HEAD -> write /x
+git worktree move a ../../x -> write ../../x
+git index-pack -o ../x y -> read y | write ../x
+git interpret-trailers --in-place --trailer 'a: b' f -> read f | write f
+git tag -F.env t -> read .env
+git notes add -F.env -> read .env
+git commit-tree -F.env HEAD -> read .env
+git hash-object -w --stdin-paths -> danger --stdin-paths
+git add -f ':(top).env' -> danger :(top).env
+git add -f '.en*' -> read .en*
+git add --pathspec-from-file=.env -> read .env
+git grep x -- .env -> read .env
+git lfs push origin main -> danger push
 git -c core.pager='rm x' log -> script rm x
 git -c core.sshCommand='rm x' fetch -> script rm x
 git -ccore.editor='rm x' commit -> script rm x
@@ -105,7 +148,7 @@ git -c core.fsmonitor='rm x' status -> script rm x
 git -c include.path=/x status -> danger -c
 git -c credential.helper='!rm' fetch -> script rm
 git -c diff.external='rm' diff -> script rm
-git -c filter.x.clean=rm add . -> script rm
+git -c filter.x.clean=rm add . -> read . | script rm
 git -c protocol.ext.allow=always clone 'ext::sh -c rm' -> danger -c | script sh -c rm
 git -c url.ext::.insteadOf=x fetch -> danger -c
 git -c gpg.program=x commit -> danger -c
@@ -252,7 +295,7 @@ def test_differences_of_files_outside_are_read():
 
 
 def test_an_unknown_word_matters_only_where_an_option_could_run_code():
-    assert told("git add @s") == []
+    assert told("git add @s") == ["read …"]
     assert told("git checkout @u") == []
     assert "danger" in told("git clone @u")
     assert "danger" in told("git log @s")

@@ -12,6 +12,9 @@ from holdfast.policy.shell.words import UNKNOWN
 pytestmark = pytest.mark.requirement("POL-2")
 
 HARMLESS = [
+    ("python", 'import os; print(os.environ.get("A"), "B" in os.environ, os.environ["C"])'),
+    ("python", 'import re; print(re.sub("a", "b", "c"), re.compile("x", re.I))'),
+    ("node", 'const {readFileSync}=require("fs"); readFileSync("x.json","utf8")'),
     ("python", "print(1)"),
     ("python", 'import json,sys; print(json.load(sys.stdin)["a"])'),
     ("python", "import numpy as np; print(np.__version__)"),
@@ -49,6 +52,23 @@ HARMLESS = [
 ]
 
 REFUSED = [
+    ("python", 'import re; re.enum.bltns.eval("x")'),
+    ("python", "import base64; base64.main()"),
+    ("python", 'from pathlib import Path; r=Path("a" + "b").read_text; print(r())'),
+    ("python", 'from pathlib import Path; print(*map(Path.read_text, [Path("a" + "b")]))'),
+    ("python", 'from pathlib import Path; r=Path("a").replace; r("b")'),
+    ("python", 'import os; os.environ["PATH"]="/tmp/x"'),
+    ("python", 'import os; e=os.environ; e["PATH"]="/tmp/x"'),
+    ("python", 'import os; os.environ.update(PATH="/tmp/x")'),
+    ("python", 'from os import environ; environ["PATH"]="/tmp/x"'),
+    ("python", 'import sys; sys.path[:0]=["/tmp/x"]'),
+    ("python", "import platform; platform.processor()"),
+    ("node", 'const {readFileSync:r}=require("fs"); r("a"+"b")'),
+    ("node", 'const r=require("fs").readFileSync; r("a"+"b")'),
+    ("node", 'require("fs")["readFileSync"]("a"+"b")'),
+    ("node", 'const {WriteStream}=require("fs"); new WriteStream("a")'),
+    ("node", 'const {ReadStream}=require("fs"); new ReadStream("a")'),
+    ("node", 'require("crypto").setEngine("/tmp/x.so")'),
     ("python", 'import os; os.system("x")'),
     ("python", '__import__("os").system("x")'),
     ("python", "import subprocess"),

@@ -45,6 +45,18 @@ perl -Ilib t/x.t
 """
 
 FOUND = r"""
+python3 //dev/stdin -> danger
+python3 /./proc/self/fd/0 -> danger
+python3 ../../../proc/self/fd/0 -> danger
+python3 /tmp/../dev/stdin -> danger
+node //dev/stdin -> danger
+python -m json.tool a b -> read a | write b
+python -m http.server --directory /x -> danger --directory | danger -m
+python -m zipfile -e x.zip ../.. -> read ../.. | read x.zip | write ../.. | write x.zip
+python -m cProfile -o ../x y.py -> read y.py | write ../x
+python -m venv --without-pip ../../x -> write ../../x
+python -m poplib h -> danger -m
+python -m wsgiref.simple_server -> danger -m
 python -c 'import os; os.system("x")' -> python -c refused
 python3.11 -c 'exec("x")' -> python -c refused
 python -Ic 'import os; os.system("x")' -> python -Ic refused

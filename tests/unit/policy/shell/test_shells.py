@@ -29,6 +29,13 @@ export PATH
 """
 
 FOUND = r"""
+bash -n +n ./x.sh -> danger +n | read ./x.sh
+bash -n +o noexec ./x.sh -> danger +o | read ./x.sh
+bash -n -i ./x.sh -> danger -i | read ./x.sh
+zsh -no exec ./x.sh -> danger -no | read ./x.sh
+bash -n ./x.sh -> read ./x.sh
+bash //dev/fd/3 -> danger
+source /tmp/../dev/fd/3 -> danger | read /tmp/../dev/fd/3
 eval rm -rf x -> script rm -rf x
 bash -c 'rm x' -> script rm x
 bash -lc 'rm x' -> script rm x
