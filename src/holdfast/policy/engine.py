@@ -66,7 +66,8 @@ class Policy:
             }
             call = parse_call(call, **where) if isinstance(call, str) else from_json(call, **where)
         if links is targets:  # a folder by the name of a link is judged as what it is
-            call = replace(call, cwd=os.path.realpath(call.cwd))
+            real = os.path.realpath(call.cwd)
+            call = call if real == call.cwd else replace(call, cwd=real)
         try:
             return self._check(call, links)
         except BadInput as problem:

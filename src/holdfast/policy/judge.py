@@ -95,7 +95,7 @@ class Judgement:
         return replace(worst, subject=what, place=(), parts=tuple(self.parts))
 
     def _note(self, decision: Decision) -> None:
-        self.parts.append(replace(decision, place=self.place))
+        self.parts.append(replace(decision, place=self.place) if self.place else decision)
 
     # --- one command
 

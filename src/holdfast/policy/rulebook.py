@@ -33,6 +33,7 @@ class RuleBook:
         self.rules = tuple(rules)
         self._layered = Layered.of(self.rules)
         self._by_program: dict[str, tuple[LayerRules, ...]] = {}
+        self._judged: dict[Subject, Decision] = {}
         self._known: dict[tuple[Subject, ...], Rule | None] = {}
         self.bounds_writing = any(
             group_of(rule.tool) == "write" and rule.verdict is Verdict.ALLOW for rule in self.rules
@@ -52,8 +53,14 @@ class RuleBook:
 
     def judge(self, subject: Subject, what: str) -> Decision:
         """A call of a tool: no match is DENY."""
-        layers = self._layered.for_group(subject.group)
-        return judge(layers, lambda rule: matches(rule, subject), subject=what)
+        found = self._judged.get(subject)
+        if found is None:
+            if len(self._judged) >= _MOST_KNOWN:
+                self._judged.clear()
+            layers = self._layered.for_group(subject.group)
+            found = judge(layers, lambda rule: matches(rule, subject))
+            self._judged[subject] = found
+        return Decision(found.verdict, found.rule, found.reason, found.source, what)
 
     def forbids(self, subjects: Sequence[Subject], what: str) -> Decision | None:
         """Only what denies or asks: for what a command that is allowed touches."""

@@ -109,6 +109,8 @@ class Files:
         """What is unknown in a path is taken for some name, for nothing, and for the home folder;
         the rest of it tells enough."""
         text = file.path.text
+        if UNKNOWN not in text and not any(UNKNOWN in each for each in command.directories):
+            return self._subjects(file, command)
         texts = {text.replace(UNKNOWN, _SOME_NAME), text.replace(UNKNOWN, "")}
         if text.startswith(UNKNOWN):
             texts.add(self.home + text[1:].replace(UNKNOWN, ""))
@@ -174,18 +176,22 @@ class Files:
             name in grammar().unpacking and is_unpacked
         )
         return [
-            replace(self._subject(file.access, file.path, each), is_whole=is_whole)
+            self._subject(file.access, file.path, each, is_whole=is_whole)
             for each in command.directories
         ]
 
-    def _subject(self, access: Access, word: Word, directory: str) -> Subject:
+    def _subject(
+        self, access: Access, word: Word, directory: str, *, is_whole: bool = False
+    ) -> Subject:
         tool, text = "Read" if access == "read" else "Write", word.text
         path = text if text.startswith(("/", UNKNOWN)) else f"{directory}/{text}"
         if UNKNOWN in path or word.has_glob:
             paths = () if UNKNOWN in path else _samples(path)
-            return Subject(tool, access, self.cwd, self.home, paths, globs=(path,))
+            return Subject(
+                tool, access, self.cwd, self.home, paths, globs=(path,), is_whole=is_whole
+            )
         found = dict.fromkeys([normalise(path), *self.targets(path)])
-        return Subject(tool, access, self.cwd, self.home, tuple(found))
+        return Subject(tool, access, self.cwd, self.home, tuple(found), is_whole=is_whole)
 
 
 def _all_files(command: Command, opened: Opened) -> Iterator[File]:
