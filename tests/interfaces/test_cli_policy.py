@@ -115,7 +115,9 @@ def test_explain_draws_each_part(rules):
 def test_what_is_shown_of_a_command_cannot_steer_a_terminal(rules):
     done = holdfast("policy", "explain", "--policy", rules, "Bash(ls \x1b[2J\u202e)")
     assert done.returncode == 4
-    assert b"\x1b" not in done.stdout or not done.stdout.isascii()
+    for stream in (done.stdout, done.stderr):
+        assert b"\x1b" not in stream
+        assert "\u202e" not in stream.decode()
 
 
 @pytest.mark.requirement("POL-1")

@@ -186,10 +186,6 @@ def test_the_work_is_bounded():
     assert verdict(ORDINARY, "ls;" * 200) == "allow"
     assert verdict(ORDINARY, "ls;" * 5000) == "deny"
     assert verdict(ORDINARY, "ls " + "x" * 10_000) == "allow"
-    nested = "ls"
-    for _ in range(12):
-        nested = f"bash -c {nested!r}" if "'" not in nested else f'bash -c "{nested}"'
-        nested = nested.replace('""', "")
     assert verdict(ORDINARY, "timeout 1 " * 12 + "ls") == "deny"
     assert verdict(ORDINARY, "timeout 1 " * 3 + "ls") == "allow"
 

@@ -146,6 +146,7 @@ def test_reading_and_writing_are_not_mixed():
     [
         *("Bash(sudo ls)", "Bash($X y)", "Bash(rm -rf /)", "Bash(ls; $(cat x))", "Bash(if)"),
         *("Bash(git status; sudo ls)", "Bash(LD_PRELOAD=x ls)", "Bash(eval $x)", "Read(/)"),
+        *("Bash(cat $x)", "LS(/)", "LS(/home)", "LS(/home/u)", "Bash(echo '~')"),
         *("Bash(echo 'a\nb')", "Bash(python -c 'import os; os.system(\"x\")')", "WebFetch(x)"),
     ],
 )
@@ -155,6 +156,10 @@ def test_what_is_denied_or_not_understood_gets_no_rule_but_a_reason(text):
     assert len(lesson.refused) == 1
     assert lesson.refused[0].reason
     loaded(lesson)
+
+
+def test_a_word_that_only_steers_the_shell_gets_a_rule_of_its_own():
+    assert proposed("Bash(cd x)") == ["Bash(cd x)"]
 
 
 def test_what_a_rule_denies_or_asks_about_gets_no_rule():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,10 +117,6 @@ def test_no_order_of_flags_slips_past_a_denial(arguments):
 def test_many_wildcards_cost_no_more_than_the_text_is_long():
     rule = pattern("a" + "*a" * 200 + "b")
     assert not rule.matches(literals(["a" * 20_000]))
-    assert all(
-        not pattern(f"x{'*' * count}y").matches(words("x"))
-        for count, _ in itertools.product(range(1, 4), range(2))
-    )
 
 
 @pytest.mark.parametrize(

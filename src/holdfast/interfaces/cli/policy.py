@@ -11,6 +11,7 @@ from importlib import import_module
 import click
 
 from holdfast.core.errors import BadInput
+from holdfast.core.showing import escaped
 from holdfast.core.types import Json
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.interfaces.cli.options import json_option
@@ -179,7 +180,7 @@ def told(decision: Decision) -> dict[str, Json]:
 
 def _line(decision: Decision) -> str:
     rule = f" by {decision.rule} ({decision.source})" if decision.rule else ""
-    return f"{decision.verdict.word:5} {decision.subject}\n      {decision.reason}{rule}\n"
+    return f"{decision.verdict.word:5} {escaped(decision.subject)}\n      {decision.reason}{rule}\n"
 
 
 def _home() -> str:

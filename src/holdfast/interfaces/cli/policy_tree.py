@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.showing import escaped
 from holdfast.core.verdict import Decision, Verdict
 
 _SIGNS = {Verdict.ALLOW: "+", Verdict.ASK: "?", Verdict.DENY: "-"}
@@ -31,5 +32,5 @@ def _opened(before: tuple[str, ...], place: tuple[str, ...]) -> list[str]:
 
 
 def _short(text: str) -> str:
-    one_line = " ".join(text.split())
-    return one_line if len(one_line) <= _WIDTH else one_line[: _WIDTH - 1] + "…"
+    shown = escaped(" ".join(text.split()))  # the command's own characters steer nothing
+    return shown if len(shown) <= _WIDTH else shown[: _WIDTH - 1] + "…"

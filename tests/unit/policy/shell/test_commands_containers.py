@@ -33,7 +33,7 @@ docker run --rm -v ./src:/app node npm test
 docker exec -it web ls
 kubectl exec pod -- ls
 docker run --rm -v /home/u/proj:/app node:20 npm test
-docker run --rm -v /work/main:/app alpine ls
+docker run --rm -v /data/project:/app alpine ls
 kubectl get pods -A -o wide
 docker compose -f docker-compose.yml -f dev.yml up -d
 docker-compose -f dev.yml up
@@ -45,6 +45,8 @@ docker compose cp web:/app/x out
 FOUND = r"""
 docker compose config -o ../x -> write ../x
 docker-compose config -o ../x -> write ../x
+docker run -v /home/u/.ssh:/k alpine cat /k/id_rsa -> danger -v | inner cat /k/id_rsa
+docker run --mount type=bind,source=/home/u/.aws,target=/k alpine ls -> danger --mount | inner ls
 docker run -v /:/host alpine sh -> danger -v | inner sh
 docker run --privileged alpine -> danger --privileged
 docker run --pid=host alpine -> danger --pid

@@ -13,7 +13,7 @@ printf '%s\n' a b
 export FOO=bar
 source .venv/bin/activate
 . ./env.sh
-source /work/x/.venv/bin/activate
+source /srv/x/.venv/bin/activate
 test -f x
 [ -d x ]
 bash script.sh
