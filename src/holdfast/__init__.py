@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.interfaces.sdk.blocking import Sandbox, run_code, run_command
     from holdfast.interfaces.sdk.commands import AsyncProcess, Process
     from holdfast.interfaces.sdk.execution import Execution
+    from holdfast.interfaces.sdk.vault import Vault
     from holdfast.policy.engine import Policy
 
 __version__ = "0.1.0"
@@ -62,6 +63,7 @@ _HOMES = {
     "SandboxFailed": "holdfast.core.errors",
     "Status": "holdfast.core.types",
     "Transfer": "holdfast.core.files",
+    "Vault": "holdfast.interfaces.sdk.vault",
     "Verdict": "holdfast.core.verdict",
     "WorkspaceError": "holdfast.core.errors",
     "run_code": "holdfast.interfaces.sdk.blocking",
@@ -92,6 +94,7 @@ __all__ = [
     "SandboxFailed",
     "Status",
     "Transfer",
+    "Vault",
     "Verdict",
     "WorkspaceError",
     "run_code",

@@ -55,7 +55,15 @@ def test_every_help_has_examples_that_name_the_command(words, option):
 def test_the_shared_options_are_those_of_the_contract(name):
     text = holdfast(name, "--help").stdout.decode()
     for option in [
-        *("--profile", "--config", "--policy", "--workspace", "--env", "--allow-domain"),
+        *(
+            "--profile",
+            "--config",
+            "--policy",
+            "--workspace",
+            "--env",
+            "--allow-domain",
+            "--secret",
+        ),
         *("--timeout", "--memory", "--cpus", "--processes", "--disk", "--output", "--stdin"),
         *("--json", "--open-files", "--file-size", "--skill"),
     ]:

@@ -116,13 +116,19 @@ def test_binary_and_missing_output_are_fine():
     assert holdfast.run_command(["true"]).stdout == ""
 
 
-@pytest.mark.requirement("NET-1")
-def test_asking_for_a_domain_is_denied_with_a_reason():
-    done = holdfast.run_code("print(1)", allow_domains=["example.com"])
-    assert done.status is Status.DENIED
-    assert done.outcome.decision.rule == "no-egress"
-    with pytest.raises(holdfast.Denied):
+@pytest.mark.requirement("NET-2")
+@pytest.mark.parametrize("domain", ["*", "*.com", "*.co.uk", "https://example.com", "a b", ""])
+def test_a_domain_that_is_none_is_refused_with_a_mend(domain):
+    done = holdfast.run_code("print(1)", allow_domains=[domain])
+    assert (done.status, done.outcome.error.code) == (Status.ERROR, "HF-BAD-DOMAIN")
+    assert done.outcome.error.mend
+    with pytest.raises(holdfast.HoldfastError):
         done.raise_for_status()
+
+
+def test_one_text_is_not_taken_for_a_list_of_domains():
+    with pytest.raises(holdfast.HoldfastError, match="list of texts"):
+        holdfast.run_code("print(1)", allow_domains="example.com")
 
 
 def test_an_ended_sandbox_says_so():

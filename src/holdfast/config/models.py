@@ -26,6 +26,7 @@ from holdfast.config.fields import (
     number,
     size,
 )
+from holdfast.config.outward import EgressSection, VaultSection
 from holdfast.config.people import ApprovalsSection, HookSection, PolicySection, RolesSection
 from holdfast.core.limits import GIB, KIB, MIB, Limits
 from holdfast.core.notes import BadNote, PublicKey
@@ -288,6 +289,8 @@ class Settings(Section):
     approvals: ApprovalsSection = ApprovalsSection()
     policy: PolicySection = PolicySection()
     hook: HookSection = HookSection()
+    egress: EgressSection = EgressSection()
+    vault: VaultSection = VaultSection()
     audit: AuditSection = AuditSection()
 
 

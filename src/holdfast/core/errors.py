@@ -10,6 +10,8 @@
     ├── WorkspaceError       a path or a file operation was refused
     ├── AuditFailed          the record could not be written, so nothing was done (AUD-1)
     ├── SkillRefused         a skill is not what a person has signed, so it is not used (SKL-1)
+    ├── EgressRefused        a connection or a request out of a cell was refused (NET-2)
+    ├── VaultError           the vault is locked, damaged, or has no such secret (SEC-7)
     ├── RunFailed            raised only by `raise_for_status()`: the program failed
     └── LimitReached         raised only by `raise_for_status()`: a limit ended the run
 
@@ -109,6 +111,18 @@ class SkillRefused(HoldfastError):
     """A skill that is not, or not any more, what a person has signed (SKL-1)."""
 
     default_code = "HF-SKILL"
+
+
+class EgressRefused(HoldfastError):
+    """A way out that nobody allowed, or that leads where nothing may go (NET-2, NET-3)."""
+
+    default_code = "HF-EGRESS"
+
+
+class VaultError(HoldfastError):
+    """The vault cannot be used, or does not give this secret for this (SEC-1 to SEC-7)."""
+
+    default_code = "HF-VAULT"
 
 
 def told_error(kind: str, message: str, *, mend: str, code: str) -> HoldfastError:

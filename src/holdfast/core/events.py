@@ -20,6 +20,8 @@ class EventKind(StrEnum):
     TEMPLATE = "template"
     SKILL = "skill"
     CONFIG = "config"
+    CONNECTION = "connection"
+    VAULT = "vault"
 
     BEGIN = "begin"
     KEY = "key"

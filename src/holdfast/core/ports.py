@@ -10,6 +10,7 @@ from typing import Protocol
 from holdfast.core.approvals import Answer, Question
 from holdfast.core.events import Event
 from holdfast.core.limits import Limits
+from holdfast.core.network import CellNetwork, Page, SecretUse
 from holdfast.core.roles import Role
 from holdfast.core.skills import Skill
 from holdfast.core.types import (
@@ -107,6 +108,34 @@ class SkillsPort(Protocol):
     def load(self, names: Sequence[str]) -> tuple[Skill, ...]: ...
 
 
+class VaultPort(Protocol):
+    """Lends secrets for what they were granted for; what it lent ends with the lease (SEC-3)."""
+
+    def lease(self, action: Action) -> AbstractAsyncContextManager[tuple[SecretUse, ...]]:
+        """The secrets that the action names; `VaultError` if one is not granted for it."""
+
+    def end_session(self, session_id: str) -> None:
+        """What was lent to a session ends with it."""
+
+
+class EgressPort(Protocol):
+    """The way out of the cells, and the only one (NET-2)."""
+
+    def session(
+        self, action: Action, secrets: Sequence[SecretUse]
+    ) -> AbstractAsyncContextManager[CellNetwork]:
+        """For the cell of this action; a live sandbox keeps the one of its first action."""
+
+    async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
+        """One page for an agent, by the same rules (NET-4)."""
+
+    def allow(self, session_id: str, domains: Sequence[str]) -> None:
+        """Another allowlist for a live sandbox, from its next connection on."""
+
+    def end_session(self, session_id: str) -> None:
+        """Its sandbox has ended: so do its connections."""
+
+
 class SandboxPort(Protocol):
     """Runs what was allowed inside walls. A broken sandbox raises, the code's failure returns."""
 
@@ -119,6 +148,7 @@ class SandboxPort(Protocol):
         sink: OutputSink | None,
         tools: ToolCaller | None,
         skills: Sequence[Skill],
+        network: CellNetwork | None,
     ) -> RunResult: ...
 
     async def steer(self, action: Action) -> RunResult:

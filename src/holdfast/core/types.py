@@ -142,6 +142,25 @@ class CallTool:
 
 
 @dataclass(frozen=True, slots=True)
+class SetDomains:
+    """From now on a live sandbox may reach these, and nothing else.
+
+    They stand in the action's `allow_domains` as well, and are judged as those of any other.
+    """
+
+    domains: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchUrl:
+    """Bring one page from outside, by the rules of the way out (NET-4)."""
+
+    url: str
+    form: Literal["markdown", "text", "raw"] = "markdown"
+    """What becomes of HTML; other text stays as it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class UseTool:
     """An agent wants to use a tool of its own: judged and recorded here, done by its host."""
 
@@ -225,7 +244,17 @@ class Action:
     """What somebody wants to do. Interfaces make it from untrusted bytes and do nothing else."""
 
     principal: Principal
-    want: RunCommand | RunCode | FileOperation | ProcessOperation | CallTool | UseTool | ToolResult
+    want: (
+        RunCommand
+        | RunCode
+        | FileOperation
+        | ProcessOperation
+        | CallTool
+        | SetDomains
+        | FetchUrl
+        | UseTool
+        | ToolResult
+    )
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None
     limits: Limits = Limits()
@@ -234,6 +263,8 @@ class Action:
     """Variables that a live sandbox has for this call alone, over those in `env`."""
     stdin: bytes | None = None
     allow_domains: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    """Names of secrets for which the code gets placeholders (SEC-5)."""
     tools: tuple[str, ...] = ()
     """Names of the host's functions that the code may ask for."""
     template: str = "python"

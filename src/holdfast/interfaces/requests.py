@@ -40,6 +40,13 @@ def skill_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def listed_words(words: Sequence[str], what: str) -> tuple[str, ...]:
+    """A list of texts; one text alone would be taken for a list of its letters."""
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise BadInput(f"{what} is given as a list of texts", mend=f'Write {what}=["…"].')
+    return tuple(words)
+
+
 def named_policy(path: str | None) -> tuple[str, ...]:
     """A policy file that a person names for an action."""
     return () if path is None else (os.path.abspath(path),)

@@ -206,7 +206,7 @@ def _is_flag(word: Word) -> bool:
 
 def _is_vague(word: Word) -> bool:
     is_name = word.has_glob and word.text.startswith(("*", "?", "["))
-    return word.is_split or is_name or word.text.startswith(UNKNOWN)
+    return word.is_split or is_name or (word.text.startswith(UNKNOWN) and not word.is_digits)
 
 
 def _flags(text: str) -> list[str]:

@@ -13,25 +13,29 @@ from holdfast.core.text import to_bytes
 from holdfast.core.types import (
     Action,
     CallTool,
+    FetchUrl,
     FileOperation,
     ProcessOperation,
     RunCode,
     RunCommand,
+    SetDomains,
     ToolResult,
     UseTool,
     check_id,
 )
+from holdfast.egress.allowlist import parse_rule
 from holdfast.runtime.toolbounds import check_tool
 from holdfast.skills.manifest import check_name
 
 _LONGEST_PATH = 4095
 _MOST_ARGUMENTS = 4000
 _MOST_ARGUMENT_BYTES = 128 * 1024 - 1  # the kernel's MAX_ARG_STRLEN
-_LONGEST_PATH = 4095
 _MOST_ARGUMENTS_BYTES = 1024 * 1024
 _MOST_VARIABLES = 512
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
-_MOST_DOMAINS = 256
+_MOST_DOMAINS = 10_000
+_MOST_SECRETS = 64
+_LONGEST_URL = 8192
 _MOST_SKILLS = 32
 _PAGE_BYTES = 4096
 
@@ -48,6 +52,19 @@ class Bounds:
         check_id(action.id, what="action id")
         if action.session_id is not None:
             check_id(action.session_id, what="session id")
+        self._check_want(action)
+        if action.stdin is not None and len(action.stdin) > self.max_stdin_bytes:
+            raise BadInput(
+                f"standard input is larger than the {self.max_stdin_bytes} bytes allowed",
+                mend="Give the data as a file of the workspace.",
+                code="HF-STDIN-TOO-LARGE",
+            )
+        _check_env(action)
+        _check_ways_out(action)
+        _check_skills(action.skills)
+        to_bytes(action.workspace.directory or "", what="the workspace's name")
+
+    def _check_want(self, action: Action) -> None:
         match action.want:
             case RunCommand(argv) as command:
                 _check_words(argv)
@@ -73,17 +90,13 @@ class Bounds:
                 pass  # came in a frame, whose size is bounded
             case UseTool() | ToolResult() as told:
                 check_tool(told)
-            case FileOperation():
-                pass  # paths are bounded where they are resolved, sizes by the workspace's limits
-        if action.stdin is not None and len(action.stdin) > self.max_stdin_bytes:
-            raise BadInput(
-                f"standard input is larger than the {self.max_stdin_bytes} bytes allowed",
-                mend="Give the data as a file of the workspace.",
-                code="HF-STDIN-TOO-LARGE",
-            )
-        _check_env(action)
-        _check_skills(action.skills)
-        to_bytes(action.workspace.directory or "", what="the workspace's name")
+            case FetchUrl(url):
+                if len(url) > _LONGEST_URL:
+                    raise BadInput("the address is too long", mend="Shorten it.", code="HF-BAD-URL")
+            case SetDomains() | FileOperation():
+                # Domains stand in the action as well; paths are bounded where they are resolved,
+                # sizes by the workspace's limits.
+                pass
 
 
 def _check_place(command: RunCommand) -> None:
@@ -150,5 +163,19 @@ def _check_env(action: Action) -> None:
                 mend="Give long or binary data through a file.",
                 code="HF-BAD-ENV",
             )
+
+
+def _check_ways_out(action: Action) -> None:
     if len(action.allow_domains) > _MOST_DOMAINS:
         raise BadInput(f"more than {_MOST_DOMAINS} allowed domains", code="HF-BAD-DOMAIN")
+    for text in action.allow_domains:
+        parse_rule(text)
+    if len(action.secrets) > _MOST_SECRETS:
+        raise BadInput(f"more than {_MOST_SECRETS} secrets", code="HF-VAULT-NAME")
+    for name in action.secrets:
+        if _NAME.fullmatch(name) is None:
+            raise BadInput(
+                f"{name[:60]!r} is not the name of a secret",
+                mend="`holdfast vault list` tells which there are.",
+                code="HF-VAULT-NAME",
+            )

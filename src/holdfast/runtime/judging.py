@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from holdfast.core.types import (
     Action,
     CallTool,
+    FetchUrl,
     FileOperation,
     Finding,
     ProcessOperation,
     RunCode,
     RunCommand,
+    SetDomains,
     ToolResult,
     UseTool,
 )
@@ -30,6 +32,7 @@ from holdfast.runtime.policies import effective_policy, is_given
 
 _BY_A_PERSON = frozenset({"cli", "sdk"})
 _INSIDE = "/workspace"
+_ANY_LABEL = "any-name-at-all"
 _WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
 
 
@@ -46,16 +49,13 @@ class RuledPolicy:
         """No match is DENY; findings of the guard can only make it stricter."""
         if any(finding.severity == "high" for finding in findings):
             return _ours(Verdict.DENY, "guard", "the guard found something severe")
-        if action.allow_domains:
-            reason = "this version has no way out of the sandbox, not even to allowed domains"
-            return _ours(Verdict.DENY, "no-egress", reason)
         named = action.policy or self.named
         if action.principal.interface in _BY_A_PERSON and not is_given(named):
             reason = f"asked for explicitly by {action.principal.name}"
             return _ours(Verdict.ALLOW, "explicit", reason)
         cwd = action.want.cwd if isinstance(action.want, UseTool) else os.getcwd()
         policy = effective_policy(named=named, cwd=cwd, environ=self.environ)
-        decision = _judged(policy, action)
+        decision = strictest(_judged(policy, action), *_ways_out(policy, action))
         if self.is_observing and decision.verdict is not Verdict.ALLOW:
             return _observed(decision)
         return decision
@@ -79,10 +79,22 @@ def _judged(policy: Policy, action: Action) -> Decision:
             return strictest(*found)
         case CallTool(name, _, given):
             return policy.check(ToolCall(name, given, _INSIDE, _INSIDE), links=only_itself)
-        case ProcessOperation():
+        case ProcessOperation() | SetDomains():
             return _ours(Verdict.ALLOW, "session", "it is about what was allowed to run")
+        case FetchUrl(url):
+            return policy.check(_inside("WebFetch", url=url), links=only_itself)
         case ToolResult():
             return _ours(Verdict.DENY, "default", "a result is not asked for")
+
+
+def _ways_out(policy: Policy, action: Action) -> list[Decision]:
+    """Each domain as a fetch from it. Below a wildcard any name may be meant: it is allowed only
+    by a rule that is as wide."""
+    hosts = [text.rpartition(" ")[2].partition("/")[0] for text in action.allow_domains]
+    return [
+        policy.check(_inside("WebFetch", url=f"https://{host.replace('*', _ANY_LABEL)}/"))
+        for host in hosts
+    ]
 
 
 def _inside(tool: str, **given: str) -> ToolCall:

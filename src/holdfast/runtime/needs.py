@@ -12,10 +12,12 @@ from holdfast.core.roles import Permission, Role
 from holdfast.core.types import (
     Action,
     CallTool,
+    FetchUrl,
     FileOperation,
     ProcessOperation,
     RunCode,
     RunCommand,
+    SetDomains,
     ToolResult,
     UseTool,
     WorkspaceMode,
@@ -53,6 +55,8 @@ def needed(action: Action) -> frozenset[Permission]:
             found.add(Permission.FILES_READ if name in _READING else Permission.FILES_WRITE)
         case CallTool():
             found.add(Permission.TOOLS_CALL)
+        case FetchUrl() | SetDomains():
+            found.add(Permission.NETWORK_USE)
         case UseTool(tool):
             found.add(_OF_TOOL.get(tool, Permission.TOOLS_CALL))
             if tool == "Bash":
@@ -61,12 +65,14 @@ def needed(action: Action) -> frozenset[Permission]:
             pass  # it has happened
         case _ as unknown:
             assert_never(unknown)
-    if action.allow_domains:
-        found.add(Permission.NETWORK_USE)
-    if action.tools:
-        found.add(Permission.TOOLS_CALL)
-    if action.skills:
-        found.add(Permission.SKILLS_USE)
+    for wanted, permission in (
+        (action.allow_domains, Permission.NETWORK_USE),
+        (action.secrets, Permission.SECRETS_USE),
+        (action.tools, Permission.TOOLS_CALL),
+        (action.skills, Permission.SKILLS_USE),
+    ):
+        if wanted:
+            found.add(permission)
     return frozenset(found)
 
 

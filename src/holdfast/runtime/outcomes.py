@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from holdfast.core.errors import SandboxFailed
 from holdfast.core.files import Transfer
 from holdfast.core.limits import LimitName
+from holdfast.core.network import Page
 from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
     CallTool,
     ErrorInfo,
+    FetchUrl,
     FileOperation,
     Finding,
     Json,
@@ -133,6 +138,8 @@ def denial(action: Action, decision: Decision) -> dict[str, Json]:
             asked = {"command": list(argv)}
         case CallTool(name):
             asked = {"tool": name}
+        case FetchUrl(url):
+            asked = {"url": url}
         case _:
             asked = {}
     return {**decided(decision), **asked}
@@ -179,6 +186,8 @@ def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[
         case CallTool() as call:
             arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
             body |= {"tool": call.name, "arguments": arguments, "parent": call.parent}
+        case FetchUrl() as fetch:
+            body |= {"url": fetch.url, "form": fetch.form}
         case UseTool() as use:
             body |= _tool_use(use)
         case ProcessOperation() as operation:
@@ -195,6 +204,8 @@ def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[
     return {
         "decision": decided(decision),
         **body,
+        **({"allow_domains": list(action.allow_domains)} if action.allow_domains else {}),
+        **({"secrets": list(action.secrets)} if action.secrets else {}),
         **({"skills": {skill.name: skill.digest for skill in skills}} if skills else {}),
         "workspace": {"mode": workspace.mode.value, "directory": workspace.directory},
         "stdin_bytes": None if action.stdin is None else len(action.stdin),
@@ -204,7 +215,11 @@ def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[
 
 def summary(outcome: Outcome) -> dict[str, Json]:
     """What came of it: numbers and digests, never the output itself."""
-    transfer = outcome.payload.to_json() if isinstance(outcome.payload, Transfer) else None
+    payload = outcome.payload
+    transfer = payload.to_json() if isinstance(payload, Transfer) else None
+    page: dict[str, Json] = {}
+    if isinstance(payload, Page):
+        page = {"url": payload.url, "status": payload.status}
     return {
         "status": outcome.status.value,
         "exit_code": outcome.exit_code,
@@ -218,4 +233,23 @@ def summary(outcome: Outcome) -> dict[str, Json]:
         "workspace_id": outcome.workspace_id,
         "sandbox_path": outcome.sandbox_path,
         **({"transfer": transfer} if transfer else {}),
+        **({"page": page} if page else {}),
     }
+
+
+def denied(decision: Decision, *, by_role: bool) -> ErrorInfo:
+    """What whoever asked is told, and the mend."""
+    if by_role:
+        mend = "Whoever owns this machine gives roles in [roles] of the configuration."
+        return ErrorInfo("HF-ROLE", decision.reason, mend)
+    return ErrorInfo("HF-DENIED", decision.reason, "Change the policy to allow it.")
+
+
+def host_failure(error: OSError) -> SandboxFailed:
+    """A full disk, no descriptor left: the host's, not a bug of ours."""
+    return SandboxFailed(
+        f"the host refused an operation: {os.strerror(error.errno or errno.EIO)}",
+        mend="Check its disk space, memory and descriptor limits, then try again.",
+        code="HF-HOST",
+        detail=str(error),
+    )

@@ -1,7 +1,7 @@
 """The one path of every action. Whoever reads this file sees all that can happen to one.
 
    (1) bound and parse      (6) verify skills, write the intent; a failure of either denies
-   (2) who asks             (7) lease what it needs: a slot, a workspace
+   (2) who asks             (7) lease what it needs: a slot, a workspace, secrets, a way out
    (3) guard the input      (8) run
    (4) judge                (9) guard and clean the output
    (5) ask a person        (10) write the outcome, give every lease back
@@ -12,44 +12,49 @@ or a cancellation leaves as an exception, and the leases are given back then, to
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import partial
 
 import anyio
 
-from holdfast.core.errors import AuditFailed, BadInput, HoldfastError, SandboxFailed
+from holdfast.core.errors import AuditFailed, BadInput, HoldfastError
 from holdfast.core.events import Event, EventKind
+from holdfast.core.network import CellNetwork
 from holdfast.core.ports import (
     ApproverPort,
     AuditPort,
     BrokerPort,
+    EgressPort,
     GovernorPort,
     GuardPort,
     PolicyPort,
     RolesPort,
     SandboxPort,
     SkillsPort,
-    ToolCaller,
     ToolsPort,
+    VaultPort,
     WorkspacePort,
 )
-from holdfast.core.roles import Role
+from holdfast.core.roles import Permission, Role
 from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
     CallTool,
     ErrorInfo,
+    FetchUrl,
     FileOperation,
     Finding,
     Json,
     Outcome,
     OutputSink,
     ProcessOperation,
+    RunCode,
+    RunCommand,
     RunResult,
+    SetDomains,
     Status,
     ToolResult,
     UseTool,
@@ -57,11 +62,14 @@ from holdfast.core.types import (
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.runtime.approvals import decision_of
 from holdfast.runtime.bounds import Bounds, check_room
+from holdfast.runtime.listening import Listener
 from holdfast.runtime.needs import beyond
 from holdfast.runtime.outcomes import (
     allowed,
     denial,
+    denied,
     ended,
+    host_failure,
     intent,
     outcome_of,
     received,
@@ -69,6 +77,10 @@ from holdfast.runtime.outcomes import (
     unasked,
 )
 from holdfast.runtime.questions import question_of
+from holdfast.runtime.toolcalls import called, tool_caller
+
+_REACHING = (RunCommand, RunCode, FetchUrl, SetDomains)
+"""What can reach the network itself."""
 
 
 class Traffic(threading.local):
@@ -91,6 +103,10 @@ class Runtime:
     sandbox: SandboxPort
     workspaces: WorkspacePort
     skills: SkillsPort
+    vault: VaultPort
+    egress: EgressPort
+    domains: tuple[str, ...] = ()
+    """What every sandbox may reach whose user may use the network at all."""
     traffic: Traffic = field(default_factory=Traffic)
 
     async def perform(
@@ -163,8 +179,9 @@ class Runtime:
                 decision = await self._asked(action, decision, ask)
             if decision.verdict is not Verdict.ALLOW:
                 audit_id = await self._record(action, EventKind.DENIAL, denial(action, decision))
-                error = _denied(decision, by_role=lacking is not None)
+                error = denied(decision, by_role=lacking is not None)
                 return ended(action, Status.DENIED, decision, findings, audit_id, error)
+            action = _reaching(action, role, self.domains)
             # (6) Skills are verified now, so that the record names what the cell will hold (SKL-1).
             # Durable before the effect, or there is no effect (AUD-1).
             skills = await self._verified(action)
@@ -176,7 +193,7 @@ class Runtime:
                 return allowed(action, decision, findings, audit_id)
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
-        listener = None if sink is None else _Listener(sink)
+        listener = None if sink is None else Listener(sink)
         try:
             outcome = await self._carry_out(
                 action, decision, audit_id, listener, tools, ask, skills
@@ -187,7 +204,7 @@ class Runtime:
             if listener is not None and error is listener.error:
                 self._record_quietly(action, {"status": "interrupted"})
                 raise
-            return self._refused(action, decision, findings, audit_id, _host_failure(error))
+            return self._refused(action, decision, findings, audit_id, host_failure(error))
         except BaseException:  # cancelled, or a bug: the record says that it did not end well
             self._record_quietly(action, {"status": "interrupted"})
             raise
@@ -220,7 +237,7 @@ class Runtime:
             )
         if isinstance(action.want, CallTool):
             # (8) Runs outside, in the host's own function, with what the policy has seen.
-            value = await _called(tools, action.want)
+            value = await called(tools, action.want)
             return Outcome(
                 status=Status.OK,
                 action_id=action.id,
@@ -232,21 +249,34 @@ class Runtime:
             # (8) What it is about has its place already. (9) What it brings back is untrusted.
             result = self.guard.clean(action, await self.sandbox.steer(action))
             return outcome_of(action, decision, audit_id, result, None)
-        # (7) Given back in any case, cancellation included: both are context managers.
+        if isinstance(action.want, SetDomains):
+            # (8) Judged like a new run with them; holds for connections from now on.
+            self.egress.allow(_session(action), action.allow_domains)
+            return allowed(action, decision, (), audit_id)
+        if isinstance(action.want, FetchUrl):
+            # (7), (8) Runs outside as well, by the rules of the way out (NET-4).
+            async with self.vault.lease(action) as secrets:
+                page = await self.egress.fetch(action, secrets)
+            # (9)
+            result = self.guard.clean(action, RunResult(None, text=page.text, payload=page))
+            return outcome_of(action, decision, audit_id, result, None)
+        # (7) Given back in any case, cancellation included: all are context managers.
         async with (
             self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
             self.workspaces.lease(action) as workspace,
+            self._way_out(action) as (network, env),
         ):
             # (8) Inside the walls. Settled whatever happened: what code left behind in a given
             # directory does not become harmless because its run was cancelled (FS-4).
             try:
                 result = await self.sandbox.run(
-                    action,
+                    replace(action, env=env),
                     slot=slot,
                     workspace=workspace,
                     sink=sink,
-                    tools=self._tool_caller(action, tools, ask),
+                    tools=tool_caller(action, tools, partial(self.perform, tools=tools, ask=ask)),
                     skills=skills,
+                    network=network,
                 )
             finally:
                 with anyio.CancelScope(shield=True):
@@ -255,6 +285,21 @@ class Runtime:
             result = self.guard.clean(action, result)
             result = replace(result, findings=(*result.findings, *settled))
             return outcome_of(action, decision, audit_id, result, workspace.id)
+
+    @asynccontextmanager
+    async def _way_out(
+        self, action: Action
+    ) -> AsyncIterator[tuple[CellNetwork | None, Mapping[str, str]]]:
+        """A way out and what the code gets to know of it: placeholders, never values (SEC-5)."""
+        if not action.allow_domains and not action.secrets:
+            yield None, action.env
+            return
+        async with (
+            self.vault.lease(action) as secrets,
+            self.egress.session(action, secrets) as network,
+        ):
+            lent = {use.name: use.placeholder for use in secrets}
+            yield network, {**network.env, **action.env, **lent}
 
     async def _judged(self, action: Action, findings: Sequence[Finding]) -> Decision:
         """What an agent writes can take its time to be read; others go on meanwhile."""
@@ -300,37 +345,6 @@ class Runtime:
         skills = await anyio.to_thread.run_sync(self.skills.load, action.skills)
         check_room(skills, action.limits)
         return skills
-
-    def _tool_caller(
-        self, action: Action, tools: ToolsPort | None, ask: ApproverPort | None
-    ) -> ToolCaller | None:
-        """How code of this action reaches a tool: through all the steps again (LANG-3)."""
-        if tools is None or not action.tools:
-            return None
-
-        async def call(message: Mapping[str, Json]) -> Mapping[str, Json]:
-            name, args, kwargs = (message.get(key) for key in ("name", "args", "kwargs"))
-            if (
-                not isinstance(name, str)
-                or not isinstance(args, list)
-                or not isinstance(kwargs, dict)
-            ):
-                return {"error": "this is not how a tool is called"}
-            if name not in action.tools:
-                return {"error": "the host offers no such tool"}
-            want = CallTool(name, args, kwargs, parent=action.id)
-            asked = Action(
-                principal=action.principal,
-                want=want,
-                session_id=action.session_id,
-                policy=action.policy,
-            )
-            outcome = await self.perform(asked, tools=tools, ask=ask)
-            if outcome.error is not None:
-                return {"error": f"{outcome.error.code}: {outcome.error.message}"}
-            return {"value": outcome.value}
-
-        return call
 
     def _refused(
         self,
@@ -378,42 +392,19 @@ def _as(role: Role, action: Action) -> Action:
     return replace(action, principal=replace(who, role=role.name))
 
 
+def _reaching(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
+    """What the configuration lets every sandbox reach, for those who may use the network."""
+    may = Permission.NETWORK_USE in role.permissions
+    if not domains or not may or not isinstance(action.want, _REACHING):
+        return action
+    return replace(action, allow_domains=(*action.allow_domains, *domains))
+
+
+def _session(action: Action) -> str:
+    if action.session_id is None:
+        raise BadInput("only a live sandbox has a way out that can be changed")
+    return action.session_id
+
+
 def _host_asks(action: Action) -> bool:
     return isinstance(action.want, UseTool) and action.want.host_asks
-
-
-async def _called(tools: ToolsPort | None, want: CallTool) -> Json:
-    if tools is None:
-        raise BadInput("the host offers no tools", code="HF-NO-TOOLS")
-    return await tools.call(want.name, want.args, want.kwargs)
-
-
-class _Listener:
-    """The caller's sink; an error of its own is the caller's, not the host's."""
-
-    def __init__(self, sink: OutputSink) -> None:
-        self._sink = sink
-        self.error: Exception | None = None
-
-    def __call__(self, name: Literal["stdout", "stderr"], chunk: bytes) -> None:
-        try:
-            self._sink(name, chunk)
-        except Exception as error:
-            self.error = error
-            raise
-
-
-def _denied(decision: Decision, *, by_role: bool) -> ErrorInfo:
-    if by_role:
-        mend = "Whoever owns this machine gives roles in [roles] of the configuration."
-        return ErrorInfo("HF-ROLE", decision.reason, mend)
-    return ErrorInfo("HF-DENIED", decision.reason, "Change the policy to allow it.")
-
-
-def _host_failure(error: OSError) -> SandboxFailed:
-    return SandboxFailed(
-        f"the host refused an operation: {os.strerror(error.errno or errno.EIO)}",
-        mend="Check its disk space, memory and descriptor limits, then try again.",
-        code="HF-HOST",
-        detail=str(error),
-    )

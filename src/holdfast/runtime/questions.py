@@ -16,11 +16,13 @@ from holdfast.core.showing import block, is_shown_whole, one_line, warnings
 from holdfast.core.types import (
     Action,
     CallTool,
+    FetchUrl,
     FileOperation,
     Principal,
     ProcessOperation,
     RunCode,
     RunCommand,
+    SetDomains,
     ToolResult,
     UseTool,
     WorkspaceMode,
@@ -108,10 +110,9 @@ def session_of(action: Action) -> str:
 def asked_for(action: Action) -> tuple[str, str]:
     """The tool, and what is asked of it, in the words of rules."""
     match action.want:
-        case RunCommand((shell, "-c", script)) if shell in _SHELLS:
-            return "Bash", script
         case RunCommand(argv):
-            return "Bash", shlex.join(argv)
+            is_script = len(argv) == 3 and argv[0] in _SHELLS and argv[1] == "-c"
+            return "Bash", argv[2] if is_script else shlex.join(argv)
         case RunCode(language, code):
             return "Code", f"# {language}\n" + code.decode("utf-8", "backslashreplace")
         case FileOperation() as file:
@@ -122,10 +123,11 @@ def asked_for(action: Action) -> tuple[str, str]:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
         case CallTool() as call:
             return call.name, _input({"args": list(call.args), "kwargs": dict(call.kwargs)})
-        case UseTool() as use:
-            return use.tool, _subject(use)
-        case ToolResult() as result:
-            return result.tool, "its result"
+        case FetchUrl() | SetDomains() as way_out:
+            reached = (way_out.url,) if isinstance(way_out, FetchUrl) else way_out.domains
+            return "WebFetch", ", ".join(reached)
+        case UseTool() | ToolResult() as told:
+            return told.tool, _subject(told) if isinstance(told, UseTool) else "its result"
         case _ as unknown:
             assert_never(unknown)
 
@@ -188,6 +190,7 @@ def circumstances(action: Action) -> tuple[str, ...]:
         found.append(f"with {len(action.stdin)} bytes of standard input")
     for told, words in (
         ("may reach", action.allow_domains),
+        ("has requests made with the secrets", action.secrets),
         ("may call", action.tools),
         ("sees the skills", action.skills),
     ):

@@ -17,16 +17,20 @@ from holdfast.core.events import Event, EventKind
 from holdfast.core.home import SHAPING
 from holdfast.core.limits import Limits
 from holdfast.core.types import Json, Principal, WorkspaceRequest, new_id
+from holdfast.egress.service import EgressService
 from holdfast.guard.passive import PassiveGuard
 from holdfast.runtime.approval_queue import ApprovalQueue
 from holdfast.runtime.approvals import Broker
 from holdfast.runtime.bounds import Bounds
 from holdfast.runtime.home import no_state, state_home
 from holdfast.runtime.judging import RuledPolicy
+from holdfast.runtime.lending import Lending
+from holdfast.runtime.outward import domains_of, open_egress
 from holdfast.runtime.permissions import roles_of
 from holdfast.runtime.pipeline import Runtime
 from holdfast.runtime.policy_file import user_policy_path
 from holdfast.runtime.record import note_configuration, open_record
+from holdfast.runtime.vault import AskPassphrase, Vault
 from holdfast.sandbox import environments, protected
 from holdfast.sandbox.given import identity_of, open_given
 from holdfast.sandbox.governor import Governor
@@ -59,6 +63,8 @@ class House:
     governor: Governor
     pool: Pool
     native: NativeSettings
+    egress: EgressService
+    vault: Vault
 
     def warm_up(self) -> None:
         """For a process that will serve many runs: start the templates now, in the background."""
@@ -68,6 +74,8 @@ class House:
     def close(self) -> None:
         """End its templates, and with them every cell that is left."""
         self.pool.close()
+        self.egress.close()
+        self.vault.lock()
         self.governor.close()
         self.ledger.close()
         self.audit.close()
@@ -96,6 +104,8 @@ class House:
     def _end_session(self, session_id: str) -> None:
         self.runtime.approvals.forget(session_id)
         self.runtime.sandbox.end_session(session_id)
+        self.runtime.egress.end_session(session_id)
+        self.runtime.vault.end_session(session_id)
         findings = self.runtime.workspaces.end_session(session_id)
         # What was found at a session's end belongs to no action any more.
         told = [dict(finding.to_json()) for finding in findings]
@@ -150,8 +160,12 @@ def open_house(
     config: str | None = None,
     profile: str | None = None,
     environ: Mapping[str, str] | None = None,
+    ask_passphrase: AskPassphrase | None = None,
 ) -> House:
-    """Read the configuration, look at the host, tidy up after the dead, put the parts together."""
+    """Read the configuration, look at the host, tidy up after the dead, put the parts together.
+
+    `ask_passphrase`: how the interface asks a person for the vault's, where one can be asked.
+    """
     environ = os.environ if environ is None else environ
     settings = load_settings(file=config, profile=profile, environ=environ)
     home = state_home(environ)
@@ -173,6 +187,8 @@ def open_house(
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = _governor(settings, home)
     roles = roles_of(settings)
+    lending = Lending(Vault(home, settings, ask=ask_passphrase, audit=audit))
+    egress = open_egress(settings, audit, lending)
     runtime = Runtime(
         roles=roles,
         approvals=Broker(
@@ -196,6 +212,9 @@ def open_house(
         sandbox=NativeSandbox(native, layers, ledger, pool),
         workspaces=Workspaces(store, _workspace_settings(settings, protection)),
         skills=SkillStore(home, settings.skills.trusted_keys),
+        vault=lending,
+        egress=egress,
+        domains=domains_of(settings),
     )
     return House(
         runtime,
@@ -208,6 +227,8 @@ def open_house(
         governor,
         pool,
         native,
+        egress,
+        lending.vault,
     )
 
 

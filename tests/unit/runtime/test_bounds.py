@@ -55,7 +55,7 @@ def code_of(action: Action) -> str | None:
         ({"env": {"A" * 257: "b"}}, "HF-BAD-ENV"),
         ({"env": {"A": "x" * (128 * 1024)}}, "HF-BAD-ENV"),
         ({"env": {f"V{n}": "" for n in range(513)}}, "HF-BAD-ENV"),
-        ({"allow_domains": ("a.example",) * 257}, "HF-BAD-DOMAIN"),
+        ({"allow_domains": ("a.example",) * 10_001}, "HF-BAD-DOMAIN"),
         ({"skills": ("a-b.1",) * 32}, None),
         ({"skills": ("a",) * 33}, "HF-SKILL-TOO-MANY"),
         ({"skills": ("../x",)}, "HF-SKILL-NAME"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import anyio
 import pytest
@@ -21,11 +22,13 @@ from holdfast.core.errors import (
 )
 from holdfast.core.events import Event, EventKind
 from holdfast.core.limits import LimitName
+from holdfast.core.network import Page, SecretUse
 from holdfast.core.ports import Slot
 from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
     ErrorInfo,
+    FetchUrl,
     FileOperation,
     Finding,
     OutputSink,
@@ -33,6 +36,7 @@ from holdfast.core.types import (
     RunCode,
     RunCommand,
     RunResult,
+    SetDomains,
     Status,
     WorkspaceMode,
     WorkspaceMount,
@@ -58,6 +62,9 @@ class Stage:
     id: str | None = "act_workspace"
     mount: WorkspaceMount = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
     shown: tuple[Skill, ...] = ()
+    ran: Action | None = None
+    network: object = None
+    domains: tuple[str, ...] = ()
 
     def _step(self, name: str) -> None:
         self.steps.append(name)
@@ -97,6 +104,25 @@ class Stage:
             return self._lease("slot", Slot(0, memory_bytes))
         return self._lease("workspace", self)
 
+    env: ClassVar = {"HTTP_PROXY": "http://inside", "MINE": "the proxy's"}
+
+    def session(self, action: Action, secrets: Sequence[SecretUse]) -> object:
+        assert [use.name for use in secrets] == list(action.secrets)
+        return self._lease("way out", self)
+
+    async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
+        self._step("fetch")
+        return Page(
+            url="https://a.example/",
+            status=200,
+            content_type="text/plain",
+            text="page",
+            body=b"page",
+        )
+
+    def allow(self, session_id: str, domains: Sequence[str]) -> None:
+        self._step(f"allow {session_id[:3]} {','.join(domains)}")
+
     def tidy_up(self) -> None:
         self.tidied += 1
 
@@ -109,8 +135,10 @@ class Stage:
         sink: OutputSink | None,
         tools: object = None,
         skills: Sequence[Skill] = (),
+        network: object = None,
     ) -> RunResult:
         self._step("run")
+        self.ran, self.network = action, network
         self.shown = tuple(skills)
         await anyio.lowlevel.checkpoint()
         return self.result
@@ -137,8 +165,26 @@ class Stage:
     def runtime(self) -> Runtime:
         bounds = Bounds(max_code_bytes=1000, max_stdin_bytes=1000)
         return Runtime(
-            bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self,
+            bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, domains=self.domains,
         )  # type: ignore[arg-type]  # one class plays every port  # fmt: skip
+
+
+@dataclass
+class Lender:
+    """The vault, whose leases have another form."""
+
+    stage: Stage
+
+    @asynccontextmanager
+    async def lease(self, action: Action) -> AsyncIterator[tuple[SecretUse, ...]]:
+        self.stage._step("lend")
+        yield tuple(
+            SecretUse(
+                name=name, placeholder=f"placeholder of {name}", bindings=(), reveal=lambda: b"v"
+            )
+            for name in action.secrets
+        )
+        self.stage.steps.append("end of loan")
 
 
 def action(**changes: object) -> Action:
@@ -364,3 +410,78 @@ def test_what_is_denied_has_no_skill_looked_at() -> None:
     stage = Stage(verdict=Verdict.DENY)
     perform(stage, action(skills=("one",)))
     assert stage.steps == ["screen", "judge", "write denial"]
+
+
+@pytest.mark.requirement("NET-2", "SEC-5")
+def test_a_way_out_is_leased_after_the_intent_and_its_variables_hold_placeholders() -> None:
+    stage = Stage()
+    wanted = action(
+        allow_domains=("a.example",), secrets=("TOKEN",), env={"MINE": "1", "TOKEN": "forged"}
+    )
+    outcome = perform(stage, wanted)
+    assert outcome.status is Status.OK
+    assert stage.steps == [
+        *LEASED,
+        "lend",
+        "take way out",
+        "run",
+        "settle",
+        "clean",
+        "release way out",
+        "end of loan",
+        *RELEASED,
+        "write outcome",
+    ]
+    assert stage.ran is not None
+    assert stage.ran.env == {
+        "HTTP_PROXY": "http://inside",
+        "MINE": "1",
+        "TOKEN": "placeholder of TOKEN",
+    }
+    assert stage.network is stage
+    assert stage.events[0].body["allow_domains"] == ["a.example"]
+    assert stage.events[0].body["secrets"] == ["TOKEN"]
+
+
+@pytest.mark.requirement("NET-1")
+def test_without_domains_there_is_no_way_out_and_no_vault() -> None:
+    stage = Stage()
+    perform(stage)
+    assert stage.network is None
+    assert "lend" not in stage.steps
+
+
+@pytest.mark.requirement("NET-2", "RBAC-2")
+def test_domains_of_the_configuration_are_for_those_who_may_use_the_network() -> None:
+    stage = Stage(domains=("mirror.example",))
+    perform(stage, action(allow_domains=("a.example",)))
+    assert stage.ran is not None
+    assert stage.ran.allow_domains == ("a.example", "mirror.example")
+    bound = Stage(domains=("mirror.example",))
+    perform(bound, action(principal=Principal("me", "sdk", "user")))
+    assert bound.ran is not None
+    assert (bound.ran.allow_domains, bound.network) == ((), None)
+
+
+@pytest.mark.requirement("NET-4")
+def test_a_fetch_is_judged_recorded_and_cleaned_and_needs_no_sandbox() -> None:
+    stage = Stage()
+    outcome = perform(stage, action(want=FetchUrl("https://a.example/")))
+    assert stage.steps == [*BEFORE, "lend", "fetch", "end of loan", "clean", "write outcome"]
+    assert (outcome.text, outcome.payload.status) == ("page", 200)
+    assert stage.events[0].body["url"] == "https://a.example/"
+    assert stage.events[1].body["page"] == {"url": "https://a.example/", "status": 200}
+
+
+@pytest.mark.requirement("NET-2")
+def test_the_domains_of_a_live_sandbox_change_only_when_that_was_allowed() -> None:
+    wanted = action(
+        want=SetDomains(("b.example",)), allow_domains=("b.example",), session_id="sbx_" + "0" * 26
+    )
+    stage = Stage()
+    assert perform(stage, wanted).status is Status.OK
+    assert stage.steps == [*BEFORE, "allow sbx b.example", "write outcome"]
+    denied = Stage(verdict=Verdict.DENY)
+    assert perform(denied, wanted).status is Status.DENIED
+    assert "allow sbx b.example" not in denied.steps
+    assert perform(Stage(), replace(wanted, session_id=None)).status is Status.ERROR

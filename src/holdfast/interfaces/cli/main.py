@@ -42,6 +42,7 @@ COMMANDS = {
     "audit": ("record", "audit", "Read and check the record of what was done."),
     "template": ("template", "template", "Build the environments that code can import from."),
     "skills": ("skills", "skills", "Sign, check and approve what agents are taught."),
+    "vault": ("vault", "vault", "Keep secrets, and say what they may be used for."),
     "hook": ("hook", "hook", "Answer an agent that asks before it uses a tool."),
     "config": ("settings", "config", "Check and show the configuration."),
     "completion": ("completion", "completion", "Print the completion script of a shell."),

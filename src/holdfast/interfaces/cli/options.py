@@ -96,7 +96,15 @@ _SHARED = (
         "--allow-domain",
         metavar="D",
         multiple=True,
-        help="Domain the program may reach; denied in this release, which has no way out.",
+        help="What the program may reach: example.com, '*.example.com', example.com:8443, "
+        "'GET api.example.com/v1'; may be repeated.  [default: nothing]",
+    ),
+    click.option(
+        "--secret",
+        metavar="NAME",
+        multiple=True,
+        help="Secret of the vault: the program gets $NAME with a placeholder, which becomes the "
+        "value only in requests for which it was granted; may be repeated.",
     ),
     click.option(
         "--timeout",
@@ -157,6 +165,7 @@ class SandboxOptions:
     workspace: str | None
     env: tuple[str, ...]
     allow_domain: tuple[str, ...]
+    secret: tuple[str, ...]
     timeout: float | None
     memory: str | None
     cpus: float | None
@@ -217,6 +226,7 @@ class SandboxOptions:
             limits=limits,
             env=_variables(self.env),
             allow_domains=self.allow_domain,
+            secrets=self.secret,
             stdin=self._input(house) if stdin is None else stdin,
             template=self.template,
             policy=named_policy(self.policy),

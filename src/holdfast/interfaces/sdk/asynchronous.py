@@ -14,15 +14,16 @@ from holdfast.core.languages import canonical
 from holdfast.core.text import to_bytes
 from holdfast.core.types import (
     Action,
-    FileOperation,
     Outcome,
     OutputSink,
     ProcessOperation,
     RunCode,
     RunCommand,
+    SetDomains,
     check_id,
 )
 from holdfast.interfaces.requests import (
+    listed_words,
     named_policy,
     parse_workspace,
     skill_names,
@@ -31,7 +32,7 @@ from holdfast.interfaces.requests import (
 from holdfast.interfaces.sdk.commands import AsyncCommands, argv_of
 from holdfast.interfaces.sdk.execution import Execution, TextSink, text_sink
 from holdfast.interfaces.sdk.files import AsyncFiles
-from holdfast.interfaces.sdk.hosting import Host, LocalHost
+from holdfast.interfaces.sdk.hosting import Host, LocalHost, Want
 from holdfast.interfaces.sdk.skills import AsyncSkills
 from holdfast.interfaces.sdk.tools import HostFunction, ToolBroker
 from holdfast.runtime import wiring
@@ -42,6 +43,7 @@ class SandboxSpec(TypedDict):
 
     workspace: str | None
     allow_domains: list[str]
+    secrets: list[str]
     envs: dict[str, str]
     timeout: float | None
     memory: str | int | None
@@ -69,6 +71,7 @@ class AsyncSandbox:
         profile: str | None = None,
         workspace: str | None = None,
         allow_domains: Sequence[str] = (),
+        secrets: Sequence[str] = (),
         envs: Mapping[str, str] | None = None,
         timeout: float | None = None,
         memory: str | int | None = None,
@@ -88,7 +91,8 @@ class AsyncSandbox:
         """
         options: SandboxSpec = {
             "workspace": workspace,
-            "allow_domains": list(allow_domains),
+            "allow_domains": list(listed_words(allow_domains, "allow_domains")),
+            "secrets": list(listed_words(secrets, "secrets")),
             "envs": dict(envs or {}),
             "timeout": timeout,
             "memory": memory,
@@ -129,6 +133,7 @@ class AsyncSandbox:
         *,
         workspace: str | None,
         allow_domains: Sequence[str],
+        secrets: Sequence[str] = (),
         envs: Mapping[str, str],
         timeout: float | None,
         memory: str | int | None,
@@ -148,6 +153,7 @@ class AsyncSandbox:
             limits=own,
             envs=dict(envs),
             allow_domains=tuple(allow_domains),
+            secrets=tuple(secrets),
             stack=stack,
             session_id=session_id,
             tools=tools,
@@ -199,6 +205,11 @@ class AsyncSandbox:
             sink=text_sink(on_stdout, on_stderr),
         )
 
+    async def allow_domains(self, domains: Sequence[str]) -> None:
+        """From its next connection on the sandbox may reach these, and nothing else."""
+        wanted = listed_words(domains, "domains")
+        (await self.perform_raw(SetDomains(wanted))).raise_for_status()
+
     async def interrupt(self) -> bool:
         """Interrupt the code that runs, as Ctrl-C would; False if none runs."""
         return bool((await self.perform_raw(ProcessOperation("interrupt"))).payload)
@@ -235,7 +246,7 @@ class AsyncSandbox:
 
     async def perform_raw(
         self,
-        want: RunCommand | RunCode | FileOperation | ProcessOperation,
+        want: Want,
         *,
         timeout: float | None = None,
         envs: Mapping[str, str] | None = None,
@@ -287,6 +298,7 @@ class OneShot(TypedDict, total=False):
     config: str | None
     workspace: str | None
     allow_domains: Sequence[str]
+    secrets: Sequence[str]
     envs: Mapping[str, str] | None
     timeout: float | None
     memory: str | int | None
@@ -325,7 +337,8 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
         ),
         env=dict(options.get("envs") or {}),
         stdin=None if stdin is None else _bytes(stdin, what="standard input"),
-        allow_domains=tuple(options.get("allow_domains", ())),
+        allow_domains=listed_words(options.get("allow_domains", ()), "allow_domains"),
+        secrets=listed_words(options.get("secrets", ()), "secrets"),
         tools=broker.names if broker is not None and isinstance(want, RunCode) else (),
         template=options.get("template", "python"),
         skills=skill_names(options.get("skills", ())),

@@ -93,6 +93,7 @@ class Sandbox:
         profile: str | None = None,
         workspace: str | None = None,
         allow_domains: Sequence[str] = (),
+        secrets: Sequence[str] = (),
         envs: Mapping[str, str] | None = None,
         timeout: float | None = None,
         memory: str | int | None = None,
@@ -116,6 +117,7 @@ class Sandbox:
                 profile=profile,
                 workspace=workspace,
                 allow_domains=allow_domains,
+                secrets=secrets,
                 envs=envs,
                 timeout=timeout,
                 memory=memory,
@@ -172,6 +174,10 @@ class Sandbox:
                 on_stderr=on_stderr,
             )
         )
+
+    def allow_domains(self, domains: Sequence[str]) -> None:
+        """From its next connection on the sandbox may reach these, and nothing else."""
+        _loop.call(lambda: self._sandbox.allow_domains(domains))
 
     def interrupt(self) -> bool:
         """Interrupt the code that runs in another thread, as Ctrl-C would; False if none runs."""

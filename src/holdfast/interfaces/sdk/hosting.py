@@ -19,6 +19,7 @@ from holdfast.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    SetDomains,
     Status,
 )
 from holdfast.interfaces.requests import named_policy, with_limits
@@ -26,7 +27,7 @@ from holdfast.interfaces.sdk.live import LiveActions
 from holdfast.interfaces.sdk.tools import ToolBroker
 from holdfast.runtime import wiring
 
-Want = RunCommand | RunCode | FileOperation | ProcessOperation
+Want = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
 
 
 class Host(Protocol):
@@ -68,6 +69,7 @@ class LocalHost:
         limits: Limits,
         envs: Mapping[str, str],
         allow_domains: tuple[str, ...],
+        secrets: tuple[str, ...],
         stack: AsyncExitStack,
         session_id: str,
         tools: ToolBroker | None,
@@ -82,6 +84,7 @@ class LocalHost:
         self._limits = limits
         self._envs = envs
         self._allow_domains = allow_domains
+        self._secrets = secrets
         self._stack = stack
         self._tools = tools
         self._principal = wiring.principal("sdk")
@@ -113,7 +116,8 @@ class LocalHost:
             env=self._envs,
             brief=envs,
             stdin=stdin,
-            allow_domains=self._allow_domains,
+            allow_domains=want.domains if isinstance(want, SetDomains) else self._allow_domains,
+            secrets=self._secrets if isinstance(want, RunCommand | RunCode) else (),
             tools=self._tools.names if self._tools and isinstance(want, RunCode) else (),
             template=self._template,
             policy=self._policy,
@@ -123,6 +127,8 @@ class LocalHost:
         with self._live.entered():  # left early when the sandbox is ended
             done.append(await self._house.runtime.perform(action, sink=sink, tools=self._tools))
         if done:
+            if isinstance(want, SetDomains) and done[0].status is Status.OK:
+                self._allow_domains = want.domains
             return done[0]
         ended = ErrorInfo(
             "HF-SANDBOX-ENDED", "the sandbox was ended while this ran", "Create a new one."

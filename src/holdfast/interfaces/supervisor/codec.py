@@ -21,12 +21,13 @@ from holdfast.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    SetDomains,
     Status,
     Usage,
 )
 from holdfast.core.verdict import Decision, Verdict
 
-Want = RunCommand | RunCode | FileOperation | ProcessOperation
+Want = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
 _FILE_NAMES = frozenset(
     ["read", "write", "list", "stat", "exists", "make_dir", "move", "remove", "upload", "download"]
 )
@@ -54,6 +55,8 @@ def encode_want(want: Want) -> tuple[dict[str, Json], bytes]:
             return message, b""
         case RunCode(language, code):
             return {"kind": "code", "language": language}, code
+        case SetDomains(domains):
+            return {"kind": "domains", "domains": list(domains)}, b""
         case ProcessOperation(name, process, data, number, size):
             told = {"kind": "process", "name": name, "process": process, "number": number}
             return {**told, "size": list(size)}, data
@@ -85,6 +88,8 @@ def decode_want(message: Mapping[str, Any], blob: bytes) -> Want:
             return RunCommand(tuple(argv), cwd, background, size)
         case {"kind": "code", "language": str(language)}:
             return RunCode(language, blob)
+        case {"kind": "domains", "domains": [*words]} if all(isinstance(w, str) for w in words):
+            return SetDomains(tuple(words))
         case {
             "kind": "process",
             "name": str(name),

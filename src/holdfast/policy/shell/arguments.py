@@ -104,6 +104,11 @@ class _Scanner:
         elif ends_options:
             self._is_open = False
 
+    @property
+    def _starts_another(self) -> bool:
+        effects = self._model.operands
+        return self._model.has_subs or (bool(effects) and effects[-1].kind in TAKES_REST)
+
     def _supplied(self) -> bool:
         return any(not self._model.supplies.isdisjoint(g.option.names) for g in self._scan.given)
 
@@ -186,7 +191,9 @@ class _Scanner:
         elif wants and value is None and self._at < len(self._words):
             value = self._words[self._at]
             self._at += 1
-            if value.is_split or (value.has_glob and value.may_be_option):
+            # What becomes two words has a second one that stands where the command may begin.
+            is_many = value.has_glob and (value.may_be_option or self._starts_another)
+            if value.is_split or is_many:
                 self._scan.is_unsure = True
         self._scan.given.append(Given(option, spelled, value))
         if not self._model.ends.isdisjoint(option.names):

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.policy.shell.directories import Directories
 from holdfast.policy.shell.names import Names, is_name, plain_text
+from holdfast.policy.shell.numeric import PARAMETERS, printed
 from holdfast.policy.shell.opened import Assignment
 from holdfast.policy.shell.parser import Node, NotUnderstood
 from holdfast.policy.shell.quoting import Piece, ansi, braced, in_double_quotes, unquoted
-from holdfast.policy.shell.words import UNKNOWN, Word
+from holdfast.policy.shell.words import UNKNOWN, Number, Word
 
-_NUMBERS = frozenset(("#", "?", "$", "!", "RANDOM", "SECONDS", "LINENO", "BASHPID", "PPID", "UID"))
-"""Parameters that hold a number, whatever happens."""
 GIVEN = frozenset(("@", "*", "_", "REPLY", "OPTARG", "BASH_REMATCH", "MAPFILE", "COPROC"))
 """Parameters that hold what the text, or its caller, was given."""
 _SPLITTING = frozenset(" \t\n*?[")
@@ -33,9 +33,17 @@ class _Draft:
         self.pieces.append(Piece(UNKNOWN))
         self.is_split = self.is_split or not is_quoted
 
+    def number(self, number: Number, *, is_quoted: bool) -> None:
+        is_gap = number is Number.COUNT_OR_NOTHING and not is_quoted
+        self.pieces.append(Piece(UNKNOWN, number=number, is_gap=is_gap))
+
     def known(self, word: Word, *, is_quoted: bool) -> None:
         """The value of a variable."""
-        if not is_quoted and not (word.is_literal and _SPLITTING.isdisjoint(word.text)):
+        if word.number is not Number.NONE:
+            self.number(word.number, is_quoted=is_quoted)
+        elif word == Word("") and not is_quoted:
+            pass  # a word of nothing else is no word
+        elif not is_quoted and not (word.is_literal and _SPLITTING.isdisjoint(word.text)):
             # It is split at blanks, and its wildcards become names.
             is_names = word.has_glob and not word.is_split and " " not in word.text
             self.pieces.append(Piece(word.text if is_names else UNKNOWN, is_active=is_names))
@@ -51,11 +59,10 @@ class _Draft:
 class Expander:
     """Of one text; `values` are the variables that are known at this place in it."""
 
-    def __init__(self, names: Names, home: str, read: ReadStatements) -> None:
-        self._names, self._home, self._read = names, home, read
+    def __init__(self, names: Names, directories: Directories, read: ReadStatements) -> None:
+        self._names, self._directories, self._read = names, directories, read
+        self._home = directories.home
         self.values: Mapping[str, Word] = {}
-        self.directory: str | None = None
-        """What `$PWD` is, if it is one."""
         self.is_made_up = False
         """Some word was cut or put together out of what the text itself has set."""
         self.assigned: list[Assignment] = []
@@ -63,20 +70,34 @@ class Expander:
         self.mentioned: list[Word] = []
         """Words that stand in expansions, and may become words of a command."""
 
+    def set_once(self, name: str, value: Word) -> None:
+        """The variable holds this from here on, if it gets a value nowhere else."""
+        if self._names.is_single(name):
+            self.values = {**self.values, name: value}
+
     def words(self, node: Node) -> list[Word]:
         """All words that one makes: braces make several."""
         draft = _Draft()
         for index, part in enumerate(node["Parts"]):
             self._part(part, draft, is_first=index == 0)
-        return [_finished(each, is_split=draft.is_split) for each in braced(draft.pieces)]
+        if not draft.pieces:
+            return []
+        made = braced(draft.pieces)
+        if len(made) == 1:
+            return [_finished(made[0], is_split=draft.is_split)]
+        # `{,x}` makes one word, and `{"",x}` makes two.
+        is_split = draft.is_split or any(piece.is_gap for piece in draft.pieces)
+        return [
+            _finished(each, is_split=is_split or not any(p.text for p in each)) for each in made
+        ]
 
     def word(self, node: Node) -> Word:
         """Where bash makes one word and no more: a value, a target, a here-document."""
         draft = _Draft()
         for index, part in enumerate(node.get("Parts", ())):
             self._part(part, draft, is_first=index == 0)
-        text = "".join(piece.text for piece in draft.pieces)
-        return Word(text, has_glob=_finished(draft.pieces, is_split=False).has_glob)
+        found = _finished(draft.pieces, is_split=False)
+        return Word(found.text, has_glob=found.has_glob, number=found.number)
 
     def here_document(self, node: Node, *, is_quoted: bool) -> Word:
         """Its text; expansions in it are made unless its end was quoted."""
@@ -131,34 +152,48 @@ class Expander:
                 self._parameter(part, draft, is_quoted=is_quoted)
             case "CmdSubst":
                 self._read(part.get("Stmts", ()), "$(…)")
-                draft.unknown(is_quoted=is_quoted)
+                self._printed(part, draft, is_quoted=is_quoted)
             case "ArithmExp":
                 self.arithmetic(part.get("X"))
-                draft.pieces.append(Piece(UNKNOWN))
+                draft.number(Number.SUM, is_quoted=is_quoted)
             case other:
                 raise NotUnderstood(f"it holds {other}, which is not known here")
+
+    def _printed(self, part: Node, draft: _Draft, *, is_quoted: bool) -> None:
+        number = printed(part, self._names)
+        if number is Number.NONE:
+            draft.unknown(is_quoted=is_quoted)
+        else:
+            draft.number(number, is_quoted=is_quoted)
 
     def _parameter(self, part: Node, draft: _Draft, *, is_quoted: bool) -> None:
         name = part["Param"]["Value"] if "Param" in part else ""
         is_plain = part.keys() <= {"Type", "Pos", "End", "Dollar", "Rbrace", "Short", "Param"}
+        here = self._directories.only
         if is_plain and name == "HOME" and self._names.counts.get("HOME", 0) == 0:
             draft.pieces.append(Piece(self._home))
-        elif is_plain and name == "PWD" and self.directory and not self._names.counts.get("PWD"):
-            draft.pieces.append(Piece(self.directory))
+        elif is_plain and name == "PWD" and here and not self._names.counts.get("PWD"):
+            draft.pieces.append(Piece(here))
         elif is_plain and name in self.values:
             draft.known(self.values[name], is_quoted=is_quoted)
-        elif is_plain and name in _NUMBERS:
-            draft.unknown(is_quoted=True)  # one word, whatever the number is
+        elif is_plain and name in PARAMETERS:
+            draft.number(PARAMETERS[name], is_quoted=is_quoted)
         else:
             if is_quoted and _holds_quotes(part):
                 # Between double quotes, and in here-documents, bash takes ' for itself here.
                 raise NotUnderstood("quotes stand in an expansion that is quoted itself")
-            is_all = plain_text(part["Index"]) in {"@", "*"} if _has_word_index(part) else False
-            is_spelled = name in self._names.spelled and not is_all  # its elements are looked at
+            index = plain_text(part["Index"]) if _has_word_index(part) else ""
+            # Its elements are looked at.
+            is_spelled = name in self._names.spelled and index not in {"@", "*"}
             is_given = name in GIVEN or name.isdigit() or is_spelled
             self.is_made_up = self.is_made_up or is_given
             self._odd_parameter(part)
-            draft.unknown(is_quoted=is_quoted)
+            if part.get("Length"):
+                draft.number(Number.COUNT, is_quoted=is_quoted)
+                return
+            # Quotes keep these from being split further, and not from being many words, or none.
+            is_many = name == "@" or index == "@" or part.get("Names") == "@"
+            draft.unknown(is_quoted=is_quoted and not is_many)
 
     def _odd_parameter(self, part: Node) -> None:
         """Its value is not known; what is in its braces is read all the same."""
@@ -238,7 +273,7 @@ class Expander:
                 raise NotUnderstood("its arithmetic is not plain")
 
     def _number(self, name: str) -> None:
-        if name in _NUMBERS:
+        if name in PARAMETERS:
             return
         if name in self._names.vague or self._names.is_open or not is_name(name):
             raise NotUnderstood(f"arithmetic would evaluate what stands in {name}")
@@ -265,4 +300,7 @@ def _finished(pieces: Sequence[Piece], *, is_split: bool) -> Word:
     text = "".join(piece.text for piece in pieces)
     active = "".join(piece.text for piece in pieces if piece.is_active)
     has_glob = "*" in active or "?" in active or ("[" in active and "]" in text)
-    return Word(text, is_split=is_split, has_glob=has_glob)
+    solid = [piece for piece in pieces if piece.text]
+    number = solid[0].number if len(solid) == 1 else Number.NONE
+    is_gap = bool(solid) and all(piece.is_gap for piece in solid)
+    return Word(text, is_split=is_split or is_gap, has_glob=has_glob, number=number)

@@ -83,7 +83,7 @@ class _Found:
                 self._called([plain_text(word) for word in node["Args"]])
             case "BinaryArithm" | "UnaryArithm" if node["X"].get("Type") == "Word":
                 self._given(plain_text(node["X"]) or "", number=True)
-            case None if "Name" in node and node.keys() & {"Value", "Array", "Naked"}:
+            case None if "Name" in node:  # `X=` has no value in the tree
                 self._given(node["Name"]["Value"], number=_gives_number(node))
                 if not _only_prints(node.get("Value", {})):
                     self.spelled.add(node["Name"]["Value"])

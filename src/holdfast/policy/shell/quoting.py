@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from holdfast.policy.shell.parser import NotUnderstood
-from holdfast.policy.shell.words import UNKNOWN
+from holdfast.policy.shell.words import UNKNOWN, Number
 
 _MAX_BRACED = 256
 _MAX_MARKS = 2000
@@ -26,6 +26,9 @@ class Piece:
 
     text: str
     is_active: bool = False
+    number: Number = Number.NONE
+    is_gap: bool = False
+    """It may become nothing and is not quoted: a word of nothing else is no word then."""
 
 
 def unquoted(text: str) -> Iterator[Piece]:

@@ -5,7 +5,6 @@ All branches are taken: what could run is read. What cannot be read is refused a
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,8 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from holdfast.policy.shell.command import Command, Stdin
-from holdfast.policy.shell.expand import GIVEN, Expander
-from holdfast.policy.shell.names import Names, is_name, names_of, plain_text
+from holdfast.policy.shell.directories import Directories
+from holdfast.policy.shell.evaluated import assign, declare, evaluate
+from holdfast.policy.shell.expand import Expander
+from holdfast.policy.shell.functions import Functions
+from holdfast.policy.shell.names import Names, names_of
+from holdfast.policy.shell.numeric import JOB
 from holdfast.policy.shell.opened import Assignment, File
 from holdfast.policy.shell.parser import Node, NotUnderstood, parse
 from holdfast.policy.shell.redirections import read_redirections
@@ -25,11 +28,6 @@ MAX_WORDS = 4000
 _MAX_DEPTH = 40
 _MAX_ITEMS = 16
 _MAX_ROUNDS = 500
-_MAX_VALUE = 4096
-_MAX_DIRECTORIES = 8
-_ARITHMETIC_TESTS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
-
-
 _BODIES = frozenset(("Block", "Subshell", "IfClause", "WhileClause", "ForClause", "CaseClause"))
 _is_plain_option = re.compile(r"[-+][eux]{0,3}o?|pipefail|errexit|nounset|xtrace").fullmatch
 
@@ -53,7 +51,7 @@ def read_shell(text: str, *, directories: Sequence[str], home: str) -> tuple[Com
 def _read(text: str, directories: tuple[str, ...], home: str) -> tuple[Command, ...]:
     tree = parse(text)
     try:
-        return _Reader(text.encode(), names_of(tree), directories, home).read(tree)
+        return _Reader(text.encode(), names_of(tree), Directories(directories, home)).read(tree)
     except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
         raise NotUnderstood("its parser speaks in another way than expected") from None
 
@@ -62,49 +60,30 @@ def _read(text: str, directories: tuple[str, ...], home: str) -> tuple[Command, 
 class _Reader:
     text: bytes
     names: Names
-    directories: tuple[str, ...]
-    home: str
+    directories: Directories
     here: _Here = _Here()
     commands: list[Command] = field(default_factory=list)
-    calls: dict[str, set[str]] = field(default_factory=dict)
-    """Which functions a function calls; '' is the text itself."""
-    function: str = ""
     depth: int = 0
     count: int = 0
     rounds: int = 0
     branches: int = 0
-    defined: set[str] = field(default_factory=set)
-    """Functions that are there from here on, whatever happened before."""
-    everywhere: dict[str, None] = field(default_factory=dict)
-    """All directories that the text comes to."""
+    functions: Functions = field(init=False)
     expander: Expander = field(init=False)
 
     def __post_init__(self) -> None:
-        self.expander = Expander(self.names, self.home, self._substituted)
-        self._moved()
+        self.functions = Functions(self.names.functions)
+        self.expander = Expander(self.names, self.directories, self._substituted)
 
     def read(self, tree: Node) -> tuple[Command, ...]:
         self._statements(tree.get("Stmts", ()))
-        self._check_recursion()
+        self.functions.check_recursion()
         is_made_up = self.expander.is_made_up
         commands = [replace(each, is_made_up=is_made_up) for each in self.commands]
         if self.names.functions or self.names.is_open:
             # What is called later runs wherever the text has come to by then.
-            places = tuple(dict.fromkeys((*self.directories, *self.everywhere)))[:_MAX_DIRECTORIES]
+            places = self.directories.everywhere
             commands = [replace(each, directories=places) for each in commands]
         return tuple(commands)
-
-    def _check_recursion(self) -> None:
-        """A function that reaches itself is a fork bomb, or cannot be told from one."""
-        for name in self.calls:
-            seen, waiting = set[str](), [*self.calls[name]]
-            while waiting:
-                each = waiting.pop()
-                if each == name:
-                    raise NotUnderstood(f"the function {name!r} calls itself")
-                if each not in seen:
-                    seen.add(each)
-                    waiting.extend(self.calls.get(each, ()))
 
     # --- places
 
@@ -132,16 +111,8 @@ class _Reader:
                 self.expander.values = values
 
     def _substituted(self, statements: Sequence[Node], label: str) -> None:
-        before = self.directories
-        with self._in(label, "given", is_feeding=True):
+        with self.directories.of_a_subshell(), self._in(label, "given", is_feeding=True):
             self._statements(statements)
-        self.directories = before  # a subshell's own
-        self._moved()
-
-    def _moved(self) -> None:
-        """Where `$PWD` leads."""
-        is_one = len(self.directories) == 1 and UNKNOWN not in self.directories[0]
-        self.expander.directory = self.directories[0] if is_one else None
 
     # --- statements
 
@@ -156,10 +127,12 @@ class _Reader:
         with self._in("&" if is_aside else "", opened.stdin, opened.text):
             if command is None or command["Type"] == "CallExpr":
                 self._call(command or {}, opened.files)
-                return
-            if opened.files:
-                self._add(Command((), files=opened.files))
-            self._compound(command)
+            else:
+                if opened.files:
+                    self._add(Command((), files=opened.files))
+                self._compound(command)
+        if is_aside:
+            self.expander.values = {**self.expander.values, "!": JOB}
 
     def _compound(self, command: Node) -> None:
         match command["Type"]:
@@ -168,7 +141,8 @@ class _Reader:
             case "Block":
                 self._statements(command.get("Stmts", ()))
             case "Subshell":
-                self._substituted_here(command.get("Stmts", ()), "( )")
+                with self.directories.of_a_subshell(), self._in("( )"):
+                    self._statements(command.get("Stmts", ()))
             case "IfClause":
                 self._if(command)
             case "WhileClause":
@@ -182,45 +156,22 @@ class _Reader:
             case "FuncDecl":
                 self._function(command)
             case "TimeClause":
-                if "Stmt" in command:
-                    self._statement(command["Stmt"])
+                self._statements([command["Stmt"]] if "Stmt" in command else [])
             case "CoprocClause":  # the parser takes some programs for the name of the coprocess
                 raise NotUnderstood("a coprocess is not understood well enough to be judged")
-            case _:
-                self._evaluated(command)
-
-    def _evaluated(self, command: Node) -> None:
-        """What runs no program by itself."""
-        match command["Type"]:
             case "DeclClause":
-                self._declaration(command)
-            case "ArithmCmd":
-                self.expander.arithmetic(command["X"])
-            case "LetClause":
-                for each in command["Exprs"]:
-                    self.expander.arithmetic(each)
-            case "TestClause":
-                self._test(command["X"])
-            case other:
-                raise NotUnderstood(f"it holds {other}, which is not known here")
-
-    def _substituted_here(self, statements: Sequence[Node], label: str) -> None:
-        before = self.directories
-        with self._in(label):
-            self._statements(statements)
-        self.directories = before
-        self._moved()
+                self._add(declare(command, self.expander))
+            case _:
+                evaluate(command, self.expander)
 
     def _binary(self, command: Node, *, is_inner: bool = False) -> None:
         operator, values = command["Op"], self.expander.values
         if operator in {"|", "|&"}:
-            before = self.directories
-            with self._in("|", is_feeding=True):
-                self._statement(command["X"])
-            with self._in("|", "pipe"):
-                self._statement(command["Y"])
-            self.directories = before
-            self._moved()
+            with self.directories.of_a_subshell():
+                with self._in("|", is_feeding=True):
+                    self._statement(command["X"])
+                with self._in("|", "pipe"):
+                    self._statement(command["Y"])
             return
         first = command["X"].get("Cmd", {})
         if operator == "&&" and first.get("Op") == "&&" and "Redirs" not in command["X"]:
@@ -239,12 +190,14 @@ class _Reader:
         with self._in("if"):
             self._statements(clause.get("Then", ()))
         if "Else" in clause:
+            values = self.expander.values
             self._if(clause["Else"])
+            self.expander.values = values  # what `elif` has set may not have been set
 
     def _case(self, clause: Node) -> None:
         self.expander.word(clause["Word"])
-        with self._in("case"):
-            for item in clause.get("Items", ()):
+        for item in clause.get("Items", ()):
+            with self._in("case"):
                 for pattern in item["Patterns"]:
                     self.expander.word(pattern)
                 self._statements(item.get("Stmts", ()))
@@ -254,13 +207,11 @@ class _Reader:
         if command["Body"].get("Cmd", {}).get("Type") not in _BODIES:
             # For bash the function ends before the pipe; the parser takes all for its body.
             raise NotUnderstood("where the body of a function ends can be read in two ways")
-        before, self.function = self.function, name
-        self.calls.setdefault(name, set())
-        with self._in(f"{name}()", "pipe"):  # whatever it is called with
+        # Its input is whatever it is called with.
+        with self.functions.body_of(name), self._in(f"{name}()", "pipe"):
             self._statement(command["Body"])
-        self.function = before
         if not self.here.place and not self.branches:  # else it may be defined, or not
-            self.defined.add(name)
+            self.functions.defined.add(name)
 
     def _for(self, clause: Node) -> None:
         loop, body = clause["Loop"], clause["Do"]
@@ -302,7 +253,6 @@ class _Reader:
         if self.count > MAX_WORDS:
             raise NotUnderstood(f"it holds more than {MAX_WORDS} words")
         here = self.here
-        self.everywhere |= dict.fromkeys(self.directories)
         assigned, self.expander.assigned = self.expander.assigned, []
         mentioned, self.expander.mentioned = self.expander.mentioned, []
         self.commands.append(
@@ -311,7 +261,7 @@ class _Reader:
                 assignments=(*command.assignments, *assigned),
                 mentioned=tuple(mentioned),
                 place=here.place,
-                directories=self.directories,
+                directories=self.directories.use(),
                 stdin=here.stdin,
                 stdin_text=here.stdin_text,
                 is_feeding=here.is_feeding,
@@ -323,52 +273,12 @@ class _Reader:
         words = tuple(word for node in nodes for word in self.expander.words(node))
         if nodes and not words:
             raise NotUnderstood("its program is an empty list of words")
-        assignments = self._assignments(call.get("Assigns", ()), is_lasting=not words)
+        assignments = assign(call.get("Assigns", ()), self.expander, is_lasting=not words)
         name = words[0].text if words and words[0].is_literal else ""
-        if name in self.names.functions:
-            self.calls.setdefault(self.function, set()).add(name)
-        is_function = name in self.defined and not self.names.is_open
-        self._add(Command(words, assignments, files, is_function=is_function))
+        self.functions.call(name)
+        is_function = name in self.functions.defined and not self.names.is_open
+        self._add(Command(words, tuple(assignments), files, is_function=is_function))
         self._steered(words)
-
-    def _assignments(self, nodes: Sequence[Node], *, is_lasting: bool) -> tuple[Assignment, ...]:
-        found: list[Assignment] = []
-        for node in nodes:
-            if "Index" in node:
-                self.expander.index(node["Index"])
-            for element in node.get("Array", {}).get("Elems", ()):
-                if "Index" in element:
-                    self.expander.index(element["Index"])
-                if "Value" in element:
-                    elements = self.expander.words(element["Value"])
-                    found += [Assignment(node["Name"]["Value"], each) for each in elements]
-            value = self.expander.word(node["Value"]) if "Value" in node else Word("")
-            is_whole = not ("Array" in node or "Index" in node or node.get("Append"))
-            self.expander.is_made_up = self.expander.is_made_up or bool(node.get("Append"))
-            name = node["Name"]["Value"]
-            found.append(Assignment(name, value))
-            is_short = len(value.text) <= _MAX_VALUE and not value.has_glob and name not in GIVEN
-            if is_lasting and is_whole and self.names.is_single(name) and is_short:
-                self.expander.values = {**self.expander.values, name: value}
-        return tuple(found)
-
-    def _declaration(self, clause: Node) -> None:
-        """`declare`, `export` and their kin: words, and assignments among them."""
-        words = [Word(clause["Variant"]["Value"])]
-        assignments: list[Assignment] = []
-        arguments = clause.get("Args", ())
-        for node in arguments:
-            if "Name" not in node and "Value" in node:
-                words.extend(self.expander.words(node["Value"]))
-        # Other flags change the value: `-l` its letters, `-i` into a number.
-        is_plain = all(word.text in {"-x", "-r", "-g"} for word in words[1:])
-        for node in arguments:
-            if "Name" in node:
-                assignments.extend(self._assignments([node], is_lasting=is_plain))
-        for word in words[1:]:
-            if word.text.startswith(("-", "+", UNKNOWN)) and set(word.text) & set(f"nif{UNKNOWN}"):
-                raise NotUnderstood(f"{words[0].text} {word.text} makes a variable stand for more")
-        self._add(Command(tuple(words), tuple(assignments)))
 
     def _steered(self, words: Sequence[Word]) -> None:
         """Builtins that change how the rest is read."""
@@ -376,44 +286,11 @@ class _Reader:
             words = words[1:]
         name = words[0].text if words else ""
         if name in {"cd", "pushd", "popd"}:
-            self._change_directory(words)
+            self.directories.change(words)
         elif name in {"eval", "source", "."} and any("cd" in word.text for word in words):
             for token in re.split(r"[\s;&|'\"]+", " ".join(word.text for word in words)):
-                self._change_directory((Word("cd"), Word(token or UNKNOWN)))
+                self.directories.change((Word("cd"), Word(token or UNKNOWN)))
         elif name == "set" and not all(_is_plain_option(word.text) for word in words[1:]):
             raise NotUnderstood("set gives arguments, or options that change how text is read")
         elif name == "unset" and any("f" in word.text for word in words[1:2]):
-            self.defined.clear()
-
-    def _change_directory(self, words: Sequence[Word]) -> None:
-        targets = [word for word in words[1:] if word.text == "-" or not word.text.startswith("-")]
-        if words[0].text == "popd" or (targets and targets[0].text == "-"):
-            return  # one of those where it was before
-        target = targets[0] if targets else Word(self.home)
-        text = target.text if target.is_literal else UNKNOWN
-        found = dict.fromkeys(self.directories)
-        for each in self.directories:
-            found[posixpath.normpath(posixpath.join(each, text))] = None
-        self.directories = tuple(found)
-        if len(found) > _MAX_DIRECTORIES:
-            self.directories = (UNKNOWN,)
-        self._moved()
-
-    def _test(self, node: Node) -> None:
-        match node["Type"]:
-            case "BinaryTest" if node["Op"] in _ARITHMETIC_TESTS:
-                self.expander.arithmetic(node["X"])
-                self.expander.arithmetic(node["Y"])
-            case "BinaryTest":
-                self._test(node["X"])
-                self._test(node["Y"])
-            case "UnaryTest" if node["Op"] == "-v":
-                text = plain_text(node["X"])
-                if text is None or not is_name(text):
-                    raise NotUnderstood("[[ -v ]] evaluates the index of what it asks for")
-            case "UnaryTest" | "ParenTest":
-                self._test(node["X"])
-            case "Word":
-                self.expander.word(node)
-            case other:
-                raise NotUnderstood(f"it holds {other}, which is not known here")
+            self.functions.defined.clear()

@@ -11,7 +11,7 @@ from holdfast.policy.shell.arguments import scan
 from holdfast.policy.shell.catalog import Model
 from holdfast.policy.shell.interpret import Finds, is_device, note_options
 from holdfast.policy.shell.opened import Assignment, Opened, Script
-from holdfast.policy.shell.words import UNKNOWN, Word
+from holdfast.policy.shell.words import UNKNOWN, Number, Word
 
 SUBSCRIPT = "the shell evaluates what stands in the brackets of a variable's name"
 _EVERY_PROCESS = re.compile(r"-?0*[01]\Z")
@@ -160,6 +160,8 @@ def open_kill(_model: Model, words: Sequence[Word]) -> Opened:
     is_signal = len(words) > 2 and words[1].text.startswith("-")
     for word in words[2:] if is_signal else words[1:]:
         is_vague = word.text.startswith("-") and UNKNOWN in word.text
+        # `kill $?` is `kill 1` as soon as something has failed.
+        is_vague = is_vague or (word.is_digits and word.number is not Number.PROCESS)
         if _EVERY_PROCESS.match(word.text) or is_vague:
             finds.danger(
                 "" if is_vague else word.text,
@@ -196,10 +198,12 @@ def open_let(_model: Model, words: Sequence[Word]) -> Opened:
 def open_test(_model: Model, words: Sequence[Word]) -> Opened:
     """`-v NAME` evaluates brackets; an expansion without quotes could become just that."""
     finds = Finds()
-    for word, following in pairwise(words[1:]):
+    # What may become nothing brings its neighbours together.
+    sure = [word for word in words[1:] if not (word.is_split and word.is_digits)]
+    for word, following in (*pairwise(words[1:]), *pairwise(sure)):
         could = word == Word("-v") or word == Word("-R")
         if could and not is_name(following):
             finds.danger("", SUBSCRIPT)
-    if any(word.is_split for word in words[1:]):
+    if any(word.is_split for word in sure):
         finds.danger("", "an expansion without quotes could become `-v` and a name to evaluate")
     return finds.opened()

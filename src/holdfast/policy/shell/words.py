@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 UNKNOWN = "\ufffc"
 """Stands in a word's text for what only the running shell will know. No rule can spell it."""
+
+
+class Number(Enum):
+    """What is known of a word whose text is `UNKNOWN`. A number is never split, and no wildcard."""
+
+    NONE = "it may be anything"
+    PROCESS = "the number of the shell's own process, or of one that it has started"
+    COUNT = "a number that is not negative"
+    COUNT_OR_NOTHING = "the same, or empty"
+    SUM = "a number that may be negative"
+
+
+_NO_OPTION = frozenset((Number.PROCESS, Number.COUNT, Number.COUNT_OR_NOTHING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +32,7 @@ class Word:
     """An unquoted expansion: it can become no word, or many."""
     has_glob: bool = False
     """Holds an unquoted `*`, `?` or `[`: it can become many words, each a name that matches."""
+    number: Number = Number.NONE
 
     @property
     def is_literal(self) -> bool:
@@ -28,10 +43,16 @@ class Word:
     def may_be_option(self) -> bool:
         """It begins with a dash, or with something that could."""
         return (
-            self.text.startswith(("-", UNKNOWN))
+            self.text.startswith("-")
+            or (self.text.startswith(UNKNOWN) and not self.is_digits)
             or self.is_split
             or (self.has_glob and self.text.startswith(("*", "?", "[")))
         )
+
+    @property
+    def is_digits(self) -> bool:
+        """Nobody knows which, but nothing else, and no sign before them."""
+        return self.number in _NO_OPTION
 
     def after(self, prefix: str) -> Word:
         """The rest of a word that begins with this text, as `--file=` does."""

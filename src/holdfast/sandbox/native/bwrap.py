@@ -42,9 +42,10 @@ def arguments(
     *,
     binds: Sequence[Bind],
     layers: bool,
+    opening: bool,
     command: Sequence[str],
 ) -> list[str]:
-    """The whole command line. `layers`: init will mount an overlay."""
+    """The whole command line. `layers`: init will mount an overlay; `opening`: make sockets."""
     words = [bubblewrap, *_NAMESPACES]
     words += ["--uid", str(rootfs.UID_INSIDE), "--gid", str(rootfs.GID_INSIDE)]
     words += ["--hostname", rootfs.HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session"]
@@ -56,6 +57,9 @@ def arguments(
         # and writes in it, and copies owners and modes. All within the one mapped uid.
         for name in ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"):
             words += ["--cap-add", name]
+    if opening:
+        # An address on the loopback of its own namespace, and ports below 1024 on it.
+        words += ["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_BIND_SERVICE"]
     for path in root.binds:
         words += ["--ro-bind", path, path]
     words += ["--ro-bind", "/etc", ETC_ASIDE, "--dev-bind", "/dev", DEV_ASIDE, "--proc", "/proc"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.limits import Limits
+from holdfast.core.network import NETWORK_INSIDE, PROXY_PORT, TRANSPARENT_NET
 from holdfast.core.skills import SKILLS_INSIDE, Skill
 from holdfast.core.types import WorkspaceMode, WorkspaceMount
 from holdfast.sandbox.native import bwrap, landlock, rootfs
@@ -31,6 +32,7 @@ _ROOT_DIRS = (
     "/code",
     SKILLS_INSIDE,
     "/.holdfast/empty",
+    NETWORK_INSIDE,
     "/.holdfast/__pycache__",
 )
 
@@ -38,6 +40,7 @@ PASSWD_WITHOUT_HOME = "/.holdfast/passwd"  # noqa: S105  # a file's name
 _CODE_ROOM = 64 * 1024
 _PAGE_ROOM = 64 * 1024  # a page of the largest kind that a kernel has, for each file and folder
 _INOTIFY_INSTANCES = 16
+_DNS_PORT = 53
 _TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
@@ -58,6 +61,16 @@ class Walls:
 
 
 @dataclass(frozen=True, slots=True)
+class Opening:
+    """The way out of a cell: sockets that init makes inside and hands out over a line."""
+
+    line: int
+    """Its number in the cell."""
+    ports: tuple[int, ...]
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What one cell is to run."""
 
@@ -73,6 +86,7 @@ class Job:
     """The cell ends with its program; else it lives on and is told what to start."""
     cwd: str = "/workspace"
     skills: Sequence[Skill] = ()
+    opening: Opening | None = None
 
 
 def _has_layers_inside(walls: Walls, job: Job) -> bool:
@@ -86,6 +100,7 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     _plan_files(plan, job.files)
     _plan_mounts(plan, walls, job)
     _plan_skills(plan, job.skills)
+    _plan_opening(plan, job.opening)
     plan.add(_cover_steps())
     _plan_life(plan, job)
     _plan_inner_walls(plan, walls, job.limits)
@@ -144,6 +159,7 @@ def warm_plan(
         plan.step("tmpfs", "/code", f"size={_CODE_ROOM + sum(map(len, job.files.values()))}")
         _plan_files(plan, job.files)
     _plan_skills(plan, job.skills)
+    _plan_opening(plan, job.opening)
     _plan_watch(plan, job.limits, mount)
     plan.add(_cover_steps())
     if is_interpreter:
@@ -179,6 +195,28 @@ def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
         plan.step("file", path, 0o555 if executable else 0o444, len(content))
         plan.blob(content)
     plan.step("seal", SKILLS_INSIDE)
+
+
+def _plan_opening(plan: Plan, opening: Opening | None) -> None:
+    """Before the capabilities go: ports below 1024 and an address of its own need two of them."""
+    if opening is None:
+        return
+    if opening.files:
+        room = sum(map(len, opening.files.values())) + _PAGE_ROOM * (1 + len(opening.files))
+        plan.step("tmpfs", NETWORK_INSIDE, f"size={room},mode=0755")
+        _plan_files(
+            plan, {f"{NETWORK_INSIDE}/{name}": data for name, data in opening.files.items()}
+        )
+        plan.step("seal", NETWORK_INSIDE)
+    line = opening.line
+    plan.step("listen", line, "proxy", "127.0.0.1", PROXY_PORT)
+    if opening.ports:
+        plan.step("prefix", str(TRANSPARENT_NET.network_address + 1), str(TRANSPARENT_NET.netmask))
+        plan.step("datagrams", line, "dns", "127.0.0.1", _DNS_PORT)
+        for port in opening.ports:
+            # On all addresses: which name was meant is told by the one that was called.
+            plan.step("listen", line, f"tcp:{port}", "0.0.0.0", port)  # noqa: S104  # its own namespace
+    plan.step("handed", line)
 
 
 def _slashes(path: str) -> Iterator[int]:

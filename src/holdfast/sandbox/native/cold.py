@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 import anyio
 
+from holdfast.core.network import CellNetwork
 from holdfast.core.ports import Slot, ToolCaller, WorkspaceLease
 from holdfast.core.skills import Skill
 from holdfast.core.types import Action, OutputSink, RunResult
@@ -21,6 +22,7 @@ from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for
 from holdfast.sandbox.native.specs import python_spec
 from holdfast.sandbox.native.standing import Shape, Standing, spares
 from holdfast.sandbox.native.watch import Watch
+from holdfast.sandbox.native.wayout import WayOut
 from holdfast.sandbox.runs import RunLedger
 
 
@@ -41,6 +43,7 @@ class ColdPath:
         sink: OutputSink | None,
         tools: ToolCaller | None = None,
         skills: Sequence[Skill] = (),
+        network: CellNetwork | None = None,
     ) -> RunResult:
         started = time.monotonic()
         # (1) What to start.
@@ -64,10 +67,14 @@ class ColdPath:
                 wants_stdin=action.stdin is not None,
             )
             # Only a cell to which nothing of this run's is shown can have been raised before it.
-            is_plain = workspace.mount.dir_fd is None and not shown and not shape.in_scope
+            is_plain = workspace.mount.dir_fd is None and not shown and network is None
+            is_plain = is_plain and not shape.in_scope
             taken = spares.take(shape) if is_plain else None
             standing, numbers = taken or (Standing(shape, action.id), None)
             stack.callback(standing.close)
+            way_out = None if network is None else WayOut(network)
+            if way_out is not None:
+                stack.callback(way_out.close)
             watch = Watch(
                 action, standing, workspace, started=started, stdin=action.stdin, tools=tools
             )
@@ -76,7 +83,7 @@ class ColdPath:
                 if numbers is None:
                     if shape.in_scope:
                         await anyio.to_thread.run_sync(standing.join_scope)
-                    numbers = standing.raise_wall(workspace.mount, shown)
+                    numbers = standing.raise_wall(workspace.mount, shown, way_out)
                 # (5) While it works: every limit, then the plan, then the word to go on.
                 if standing.group is not None:
                     jobs.limit_group(standing.group, action, workspace)
@@ -90,8 +97,11 @@ class ColdPath:
                     files=jobs.files(program, code, home=home),
                     cwd=jobs.directory_of(action),
                     skills=skills,
+                    opening=way_out.opening(standing.way_out_number) if way_out else None,
                 )
                 standing.go(cellplan.init_plan(walls, job))
+                if way_out is not None:
+                    await anyio.to_thread.run_sync(way_out.hand_over)
                 if is_plain:
                     spares.renew(shape)
                 # (6)-(8) Until the end, whatever its cause.

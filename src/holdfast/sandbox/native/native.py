@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.languages import canonical
+from holdfast.core.network import CellNetwork
 from holdfast.core.ports import Slot, ToolCaller, WorkspaceLease
 from holdfast.core.skills import Skill
 from holdfast.core.types import Action, OutputSink, RunCode, RunResult
@@ -37,19 +38,36 @@ class NativeSandbox:
         sink: OutputSink | None,
         tools: ToolCaller | None = None,
         skills: Sequence[Skill] = (),
+        network: CellNetwork | None = None,
     ) -> RunResult:
         if action.session_id is not None and _lives_on(action):
             return await self._sessions.run(
-                action, workspace=workspace, sink=sink, tools=tools, skills=skills
+                action,
+                workspace=workspace,
+                sink=sink,
+                tools=tools,
+                skills=skills,
+                network=network,
             )
         if self._settings.path != "cold":
             result = await self._warm.run(
-                action, workspace=workspace, sink=sink, tools=tools, skills=skills
+                action,
+                workspace=workspace,
+                sink=sink,
+                tools=tools,
+                skills=skills,
+                network=network,
             )
             if result is not None:
                 return result
         return await self._cold.run(
-            action, slot=slot, workspace=workspace, sink=sink, tools=tools, skills=skills
+            action,
+            slot=slot,
+            workspace=workspace,
+            sink=sink,
+            tools=tools,
+            skills=skills,
+            network=network,
         )
 
     async def steer(self, action: Action) -> RunResult:

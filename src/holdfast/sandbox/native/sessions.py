@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
 
 from holdfast.core.errors import BadInput, SkillRefused
+from holdfast.core.network import CellNetwork
 from holdfast.core.ports import ToolCaller, WorkspaceLease
 from holdfast.core.skills import Skill
 from holdfast.core.types import (
@@ -24,20 +23,13 @@ from holdfast.core.types import (
     RunCommand,
     RunResult,
     WorkspaceMount,
-    new_id,
 )
-from holdfast.sandbox import languages
-from holdfast.sandbox.native import cellplan, jobs, newgroups
+from holdfast.sandbox.native import jobs
 from holdfast.sandbox.native.background import Program, Reader
-from holdfast.sandbox.native.channels import Line
-from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
-from holdfast.sandbox.native.live import Body, CodeRun, CommandRun, LiveCell
+from holdfast.sandbox.native.bodies import Bodies, digests
+from holdfast.sandbox.native.layers import HostLayers, NativeSettings
+from holdfast.sandbox.native.live import CodeRun, CommandRun, LiveCell
 from holdfast.sandbox.native.pool import Pool
-from holdfast.sandbox.native.specs import python_spec
-from holdfast.sandbox.native.standing import Shape, Standing
-from holdfast.sandbox.native.template import Recipe, Template
-from holdfast.sandbox.native.uids import UidLease
-from holdfast.sandbox.native.warmcell import ForkedCell
 from holdfast.sandbox.native.watch import Watch
 from holdfast.sandbox.runs import RunLedger
 
@@ -64,7 +56,8 @@ class Sessions:
     def __init__(
         self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
     ) -> None:
-        self._settings, self._layers, self._ledger, self._pool = settings, layers, ledger, pool
+        self._settings, self._pool = settings, pool
+        self._bodies = Bodies(settings, layers, ledger, pool)
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
         self._reader = Reader()
@@ -80,11 +73,12 @@ class Sessions:
         sink: OutputSink | None,
         tools: ToolCaller | None = None,
         skills: Sequence[Skill] = (),
+        network: CellNetwork | None = None,
     ) -> RunResult:
         started = time.monotonic()
         session = self._session(action)
         session.workspace = workspace
-        cell = await self._cell_of(session, action, workspace, skills)
+        cell = await self._cell_of(session, action, workspace, skills, network)
         match action.want:
             case RunCommand(background=True) as want:
                 started_program = self._start(session, cell, action, want, workspace)
@@ -241,13 +235,14 @@ class Sessions:
         action: Action,
         workspace: WorkspaceLease,
         skills: Sequence[Skill],
+        network: CellNetwork | None,
     ) -> LiveCell:
         cell = session.cell
         if cell is None or not cell.is_alive():
             # Shielded by the thread: a cell half made is finished, and found by the next call.
-            opening = partial(self._open, session, action, workspace.mount, skills)
+            opening = partial(self._open, session, action, workspace.mount, skills, network)
             cell = await anyio.to_thread.run_sync(opening)
-        if cell.body.skills != _digests(skills):
+        if cell.body.skills != digests(skills):
             # What it holds was removed or replaced since: it must not go on with something that
             # is not approved any more, and the record must not name another one (SKL-1).
             raise SkillRefused(
@@ -263,6 +258,7 @@ class Sessions:
         action: Action,
         mount: WorkspaceMount,
         skills: Sequence[Skill],
+        network: CellNetwork | None,
     ) -> LiveCell:
         with session.lock:
             if session.cell is not None:
@@ -274,97 +270,10 @@ class Sessions:
                 raise BadInput(
                     "the sandbox was ended", mend="Create a new one.", code="HF-SANDBOX-ENDED"
                 )
-            template = self._template(action, mount)
-            if template is None:
-                body = self._open_cold(action, mount, skills)
-            else:
-                body = self._open_warm(template, action, mount, skills)
+            body = self._bodies.open(action, mount, skills, network)
             session.cell = LiveCell(body, max_result_bytes=self._settings.max_result_bytes)
             self._pool.stay_awake()
             return session.cell
-
-    def _template(self, action: Action, mount: WorkspaceMount) -> Template | None:
-        spec = python_spec(action.template, self._settings.environment_of)
-        if self._settings.path == "cold":
-            return None
-        if mount.dir_fd is not None and os.geteuid() != 0:
-            return None  # an ordinary user cannot hand a mount into another namespace
-        return self._pool.template(spec, wait=self._settings.path == "warm")
-
-    def _open_warm(
-        self,
-        template: Template,
-        action: Action,
-        mount: WorkspaceMount,
-        skills: Sequence[Skill],
-    ) -> Body:
-        with ExitStack() as stack:
-            self._pool.hold(template)
-            stack.callback(self._pool.release, template)
-            cell = ForkedCell(
-                template,
-                Recipe(action.limits, is_once=False),
-                Line(),
-                mount=mount,
-                skills=skills,
-                io_device=_device(mount),
-            )
-            stack.callback(lambda: self._pool.housekeeper.remove(cell.close()))
-            cell.wait_until_ready()
-            kept = stack.pop_all()
-        return Body(
-            path="warm",
-            line=cell.line,
-            group=cell.group,
-            owner=template.uid,
-            interpreter=(),
-            limits=action.limits,
-            failure=cell.failure,
-            close=kept.close,
-            skills=_digests(skills),
-        )
-
-    def _open_cold(self, action: Action, mount: WorkspaceMount, skills: Sequence[Skill]) -> Body:
-        """The same, with an outer wall of its own."""
-        with ExitStack() as stack:
-            uid = UidLease(f"{self._ledger.directory}.uids")
-            stack.callback(uid.close)
-            walls = walls_for(
-                self._settings,
-                self._layers,
-                uid_offset=uid.number,
-                open_files=action.limits.open_files,
-            )
-            cgroup = self._layers.cgroup if walls.cgroup else None
-            shape = Shape(self._ledger, walls.outer, cgroup, wants_stdin=False)
-            standing = Standing(shape, new_id("cell"))
-            stack.callback(standing.close)
-            standing.join_scope()
-            if standing.group is not None:
-                standing.group.limit(action.limits, io_device=_device(mount))
-            with ExitStack() as brief:
-                spec = python_spec(action.template, self._settings.environment_of)
-                tools = tools_for(brief, self._settings, walls.outer.root, None, spec)
-                standing.raise_wall(mount, tools)
-            home = "/workspace" if mount.home else "/tmp"
-            files = jobs.base_files(home=home) | languages.inside_files()
-            job = cellplan.Job(
-                (), {}, action.limits, mount, {}, files, is_once=False, skills=skills
-            )
-            standing.go(cellplan.init_plan(walls, job))
-            standing.wait_until_ready()
-            kept = stack.pop_all()
-        return Body(
-            path="cold",
-            line=standing.ends.status,
-            group=standing.group,
-            owner=walls.outer.drop_to,
-            interpreter=languages.interpreter(),
-            limits=action.limits,
-            failure=standing.failure,
-            close=kept.close,
-            skills=_digests(skills),
-        )
 
     def end(self, session_id: str) -> None:
         """End a live sandbox and everything in it."""
@@ -377,14 +286,6 @@ class Sessions:
             cell, session.cell = session.cell, None
         if cell is not None:
             cell.close()
-
-
-def _digests(skills: Sequence[Skill]) -> tuple[str, ...]:
-    return tuple(skill.digest for skill in skills)
-
-
-def _device(mount: WorkspaceMount) -> str | None:
-    return None if mount.dir_fd is None else newgroups.block_device(os.fstat(mount.dir_fd).st_dev)
 
 
 def _environment(action: Action, workspace: WorkspaceLease) -> dict[str, str]:

@@ -27,6 +27,7 @@ from holdfast.sandbox.native.keeper import (
 from holdfast.sandbox.native.traffic import Traffic
 from holdfast.sandbox.native.waiting import ready_to_read
 from holdfast.sandbox.native.watch import stuck
+from holdfast.sandbox.native.wayout import WayOut
 from holdfast.sandbox.runs import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
@@ -58,6 +59,8 @@ class Standing:
         self.group: groups.Group | None = None
         self._failure: HoldfastError | None = None
         self._is_ended = False
+        self.way_out_number = -1
+        """Of the line for a way out, in the cell."""
         self.is_gone = False
         """The keeper said that nothing of the cell is left."""
         with ExitStack() as stack:
@@ -92,13 +95,18 @@ class Standing:
         raise self.keeper.failure("systemd-scope")
 
     def raise_wall(
-        self, mount: WorkspaceMount | None = None, tools: Sequence[keeperplan.Shown] = ()
+        self,
+        mount: WorkspaceMount | None = None,
+        tools: Sequence[keeperplan.Shown] = (),
+        way_out: WayOut | None = None,
     ) -> Mapping[int, int]:
         """Start bubblewrap. Returns, of what the program is given, number inside -> in the cell."""
         shown = [*(keeperplan.shown_directories(mount) if mount else ()), *tools]
         inside = self.ends.inside
         sent = [self._cell_fd, self._plan_fd, self.ends.status.inside, *inside.values()]
         sent += [place.descriptor for place in shown]
+        if way_out is not None:
+            sent.append(way_out.inside)
         numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
         group, outer = self.group, self._shape.outer
         layered = mount is not None and mount.mode is WorkspaceMode.COPY_ON_WRITE
@@ -113,11 +121,15 @@ class Standing:
             plan_fd=self._plan_fd,
             status_fd=self.ends.status.inside,
             given=tuple(inside.values()),
+            opening_fd=None if way_out is None else way_out.inside,
             number_of=numbers.__getitem__,
         )
         self.keeper.begin(plan, sent)
         self.ends.close_inside()
         self.ends.status.close_inside()
+        if way_out is not None:
+            self.way_out_number = numbers[way_out.inside]
+            way_out.close_inside()
         if group is not None and self._shape.in_scope:
             self._entry.note_groups(group.remove)
         return {number: numbers[fd] for number, fd in inside.items()}

@@ -28,6 +28,7 @@ from holdfast.sandbox.native.specs import PACKAGES_INSIDE, Spec
 from holdfast.sandbox.native.standing import Shape, Standing
 from holdfast.sandbox.native.uids import UidLease
 from holdfast.sandbox.native.waiting import ready_to_read
+from holdfast.sandbox.native.wayout import WayOut
 from holdfast.sandbox.runs import RunLedger
 
 _START_WITHIN_S = 30.0
@@ -176,6 +177,7 @@ class Template:
         mount: WorkspaceMount | None = None,
         files: Mapping[str, bytes] | None = None,
         skills: Sequence[Skill] = (),
+        way_out: WayOut | None = None,
     ) -> bytes:
         """`joins`: how many cgroup files are sent along, after what an interpreter is given."""
         mount = mount or _PRIVATE
@@ -183,15 +185,25 @@ class Template:
         count = 4 if waits else 0
         given = {number: FIRST_SENT_FD + number for number in range(count)}
         first = FIRST_SENT_FD + count
-        job = cellplan.Job(
-            (), {}, recipe.limits, mount, given, files or {}, is_once=recipe.is_once, skills=skills
-        )
         after = first + joins
+        tree = after if mount.dir_fd is not None else None
+        last = after if tree is None else after + 1
+        job = cellplan.Job(
+            (),
+            {},
+            recipe.limits,
+            mount,
+            given,
+            files or {},
+            is_once=recipe.is_once,
+            skills=skills,
+            opening=None if way_out is None else way_out.opening(last),
+        )
         return cellplan.warm_plan(
             self.walls(recipe.limits),
             job,
             joins=range(first, after),
-            tree=after if mount.dir_fd is not None else None,
+            tree=tree,
             is_interpreter=waits,
         )
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import anyio
 
+from holdfast.core.network import CellNetwork
 from holdfast.core.ports import ToolCaller, WorkspaceLease
 from holdfast.core.skills import Skill
 from holdfast.core.types import Action, OutputSink, RunResult
@@ -24,6 +26,7 @@ from holdfast.sandbox.native.specs import SHELL, Spec, python_spec
 from holdfast.sandbox.native.template import Recipe, Template
 from holdfast.sandbox.native.warmcell import WarmCell
 from holdfast.sandbox.native.watch import Watch
+from holdfast.sandbox.native.wayout import WayOut
 
 
 class WarmPath:
@@ -41,6 +44,7 @@ class WarmPath:
         sink: OutputSink | None,
         tools: ToolCaller | None = None,
         skills: Sequence[Skill] = (),
+        network: CellNetwork | None = None,
     ) -> RunResult | None:
         """None: this run does not fit a template, or there is none yet."""
         started = time.monotonic()
@@ -51,11 +55,18 @@ class WarmPath:
             return None
         # (3)
         home = "/workspace" if workspace.mount.home else "/tmp"
-        cell = self._cell(template, action, program, code, workspace, skills)
+        with ExitStack() as brief:
+            way_out = None if network is None else WayOut(network)
+            if way_out is not None:
+                brief.callback(way_out.close)
+            cell = self._cell(template, action, program, code, workspace, skills, way_out)
+            brief.pop_all()
         try:
             async with Watch(
                 action, cell, workspace, started=started, stdin=action.stdin or b"", tools=tools
             ) as watch:
+                if way_out is not None:
+                    await anyio.to_thread.run_sync(way_out.hand_over)
                 # (4)
                 env = jobs.environment(action, program, home=home)
                 if action.stdin is None:
@@ -93,11 +104,13 @@ class WarmPath:
         code: bytes,
         workspace: WorkspaceLease,
         skills: Sequence[Skill],
+        way_out: WayOut | None,
     ) -> WarmCell:
         recipe = Recipe(action.limits)
         mount = workspace.mount
         files = {program.code_path: code} if program.code_path else None
-        if mount.dir_fd is None and mount.home and files is None and not skills:
+        is_plain = files is None and not skills and way_out is None
+        if mount.dir_fd is None and mount.home and is_plain:
             return self._pool.take(template, recipe)
         device = (
             None if mount.dir_fd is None else newgroups.block_device(os.fstat(mount.dir_fd).st_dev)
@@ -105,7 +118,13 @@ class WarmPath:
         self._pool.hold(template)
         try:
             return WarmCell(
-                template, recipe, mount=mount, files=files, skills=skills, io_device=device
+                template,
+                recipe,
+                mount=mount,
+                files=files,
+                skills=skills,
+                way_out=way_out,
+                io_device=device,
             )
         except BaseException:
             self._pool.release(template)

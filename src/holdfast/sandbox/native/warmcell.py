@@ -18,6 +18,7 @@ from holdfast.sandbox.native.keeper import memory_file
 from holdfast.sandbox.native.template import Recipe, Template
 from holdfast.sandbox.native.traffic import Traffic
 from holdfast.sandbox.native.waiting import ready_to_read
+from holdfast.sandbox.native.wayout import WayOut
 
 _READY_WITHIN_S = 10.0
 
@@ -35,6 +36,7 @@ class ForkedCell:
         mount: WorkspaceMount | None = None,
         files: Mapping[str, bytes] | None = None,
         skills: Sequence[Skill] = (),
+        way_out: WayOut | None = None,
         io_device: str | None = None,
     ) -> None:
         self.recipe = recipe
@@ -52,13 +54,17 @@ class ForkedCell:
                 for descriptor in self.group.open_members():
                     brief.callback(os.close, descriptor)
                     sent.append(descriptor)
-            plan = self._plan(brief, mount, files, skills, joins=len(sent))
+            plan = self._plan(brief, mount, files, skills, way_out, joins=len(sent))
             if mount is not None and mount.dir_fd is not None:
                 tree = template.tree(mount)
                 brief.callback(os.close, tree)
                 sent.append(tree)
+            if way_out is not None:
+                sent.append(way_out.inside)
             template.fork([plan, line.inside, *given, *sent])
             line.close_inside()
+            if way_out is not None:
+                way_out.close_inside()
             failed.pop_all()
 
     def _plan(
@@ -67,13 +73,14 @@ class ForkedCell:
         mount: WorkspaceMount | None,
         files: Mapping[str, bytes] | None,
         skills: Sequence[Skill],
+        way_out: WayOut | None,
         *,
         joins: int,
     ) -> int:
-        if mount is None and not files and not skills:
+        if mount is None and not files and not skills and way_out is None:
             return self.template.plan_of(self.recipe, joins)
         text = self.template.cell_plan(
-            self.recipe, joins=joins, files=files, mount=mount, skills=skills
+            self.recipe, joins=joins, files=files, mount=mount, skills=skills, way_out=way_out
         )
         descriptor = memory_file("holdfast-cell", text)
         brief.callback(os.close, descriptor)
@@ -121,6 +128,7 @@ class WarmCell(ForkedCell):
         mount: WorkspaceMount | None = None,
         files: Mapping[str, bytes] | None = None,
         skills: Sequence[Skill] = (),
+        way_out: WayOut | None = None,
         io_device: str | None = None,
     ) -> None:
         self.group_name: str | None = None
@@ -137,6 +145,7 @@ class WarmCell(ForkedCell):
                 mount=mount,
                 files=files,
                 skills=skills,
+                way_out=way_out,
                 io_device=io_device,
             )
             if waits:

@@ -65,7 +65,7 @@ docker compose --file=- up -> danger --file
 docker compose -f /dev/stdin up -> danger -f
 docker compose -f /proc/self/fd/0 up -> danger -f
 docker compose -f https://x/y.yml up -> danger -f
-docker compose -f git@github.com:x/y.git up -> danger -f
+docker compose -f git@example.com:x/y.git up -> danger -f
 docker compose -f oci://x/y up -> danger -f
 docker-compose -f - up -> danger -f
 docker-compose -f https://x/y.yml up -> danger -f

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.policy.shell.parser import MAX_TEXT_BYTES, NotUnderstood, parse
 from holdfast.policy.shell.reader import MAX_COMMANDS, read_shell
-from holdfast.policy.shell.words import UNKNOWN, Word
+from holdfast.policy.shell.words import UNKNOWN, Number, Word
 
 pytestmark = pytest.mark.requirement("POL-2")
 
@@ -139,6 +139,89 @@ def test_a_variable_that_is_set_once_is_known_where_it_must_have_been_set():
         "cat $X; X=a",
     ):
         assert any(UNKNOWN in w.text for each in read(vague) for w in each.words), vague
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("a & kill $!", Number.PROCESS),
+        ('a & kill "$!"', Number.PROCESS),
+        ("a & PID=$!; kill $PID", Number.PROCESS),
+        ("a & export PID=$!; b && kill ${PID}", Number.PROCESS),
+        ("if a; then b & c; kill $!; fi", Number.PROCESS),
+        ("kill $$", Number.PROCESS),
+        ("a; x=$?; kill $x", Number.COUNT),
+        ("f() { kill $#; }", Number.COUNT),
+        ("kill ${#x}", Number.COUNT),
+        ('kill "${#x[@]}"', Number.COUNT),
+        ('kill "$!"', Number.COUNT_OR_NOTHING),
+        ('kill "$(nproc)"', Number.COUNT_OR_NOTHING),
+        ('n=$(nproc --all --ignore=1); kill "$n"', Number.COUNT_OR_NOTHING),
+        ("n=$((1 + 2)); kill $n", Number.SUM),
+    ],
+)
+def test_what_the_shell_counts_is_a_number_and_one_word(text, number):
+    (kill,) = [each for each in read(text) if each.words and each.words[0] == Word("kill")]
+    assert kill.words[1:] == (Word(UNKNOWN, number=number),)
+    assert kill.words[1].may_be_option is (number is Number.SUM)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'a & PID="$! -9"; kill $PID',
+        "a & PID=$!$x; kill $PID",
+        "a & PID=-$!; kill $PID",
+        "a & PID=$!; read PID; kill $PID",
+        "a & PID=$!; PID=$x; kill $PID",
+        "a & PID=$!; eval $x; kill $PID",
+        "a & PID+=$!; kill $PID",
+        "a & if b; then PID=$!; fi; kill $PID",
+        "kill $!",
+        "kill $(nproc)",
+        "kill $RANDOM",
+        "kill $(nproc > b)",
+        "kill $(nproc; b)",
+        "kill $(x=1 nproc)",
+        "nproc() { b; }; kill $(nproc)",
+        "alias nproc=b; kill $(nproc)",
+        "(a &); kill $!",
+        "b || { a & }; kill $!",
+        "f() { a & }; f; kill $!",
+        "kill $!; a &",
+    ],
+)
+def test_what_may_be_more_than_a_number_or_nothing_is_not_one_word(text):
+    (kill,) = [each for each in read(text) if each.words and each.words[0] == Word("kill")]
+    assert (kill.words[1].is_split, kill.words[1].may_be_option) == (True, True)
+
+
+def test_an_empty_value_is_a_word_only_between_quotes():
+    text = "X=''; a $X b; a \"$X\" b; a x$X b; a $X$X b"
+    assert commands(text) == [["a", "b"], ["a", "", "b"], ["a", "x", "b"], ["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['a "$@"', 'a "${@:2}"', 'a "${x[@]}"', 'a "${!x@}"', "a {,}", "a {$!,b}", "export X; a $X"],
+)
+def test_what_may_be_no_word_or_many_is_split(text):
+    assert all(word.is_split for word in read(text)[-1].words[1:])
+
+
+def test_what_was_set_in_another_branch_is_not_known():
+    for text in (
+        "if a; then b; elif X=c; then d; fi; cat $X",
+        "case a in b) X=c;; d) cat $X;; esac",
+    ):
+        assert commands(text)[-1] == ["cat", UNKNOWN], text
+    assert commands("case a in b) X=c; cat $X;; esac") == [["cat", "c"]]
+
+
+def test_no_folder_that_a_function_may_run_in_is_left_out():
+    subshells = "".join(f"(cd d{number}; a); " for number in range(9))
+    assert "/w/secrets" in read(f"f() {{ b; }}; {subshells}(cd secrets; f)")[0].directories
+    assert refused("".join(f"cd {letter}; " for letter in "abcdef") + "g")
 
 
 def test_a_name_out_of_many_stays_one_of_those_names():

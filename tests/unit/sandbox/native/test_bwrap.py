@@ -9,9 +9,16 @@ from holdfast.sandbox.native import bwrap, rootfs
 ROOT = rootfs.HostRoot(("/usr", "/lib64"), (("usr/bin", "/bin"),), ("services",), None)
 
 
-def words(*, layers: bool = False, binds: tuple[bwrap.Bind, ...] = ()) -> list[str]:
+def words(
+    *, layers: bool = False, opening: bool = False, binds: tuple[bwrap.Bind, ...] = ()
+) -> list[str]:
     return bwrap.arguments(
-        "/usr/bin/bwrap", ROOT, binds=binds, layers=layers, command=("/init", "1")
+        "/usr/bin/bwrap",
+        ROOT,
+        binds=binds,
+        layers=layers,
+        opening=opening,
+        command=("/init", "1"),
     )
 
 
@@ -39,6 +46,16 @@ def test_all_capabilities_are_dropped_before_the_two_that_init_needs() -> None:
 def test_layers_bring_only_the_capabilities_of_overlayfs() -> None:
     extra = set(values(words(layers=True), "--cap-add")) - set(values(words(), "--cap-add"))
     assert extra == {"CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"}
+
+
+@pytest.mark.requirement("NET-1")
+def test_only_a_cell_with_a_way_out_may_build_one() -> None:
+    line = words(opening=True)
+    assert set(values(line, "--cap-add")) - set(values(words(), "--cap-add")) == {
+        "CAP_NET_ADMIN",
+        "CAP_NET_BIND_SERVICE",
+    }
+    assert "--unshare-net" in line
 
 
 @pytest.mark.requirement("ISO-2")

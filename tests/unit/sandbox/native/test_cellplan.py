@@ -57,6 +57,27 @@ def test_the_walls_stand_before_the_program_and_seccomp_comes_last() -> None:
     assert has(words, "give", "11", "1")
 
 
+@pytest.mark.requirement("NET-2")
+def test_a_way_out_is_built_before_the_capabilities_go_and_before_any_code() -> None:
+    opening = cellplan.Opening(77, (443,), {"ca.pem": b"x"})
+    words = init(job=replace(JOB, opening=opening))
+    assert has(words, "listen", "77", "proxy", "127.0.0.1", "3128")
+    assert has(words, "prefix", "198.18.0.1", "255.254.0.0")
+    assert has(words, "datagrams", "77", "dns", "127.0.0.1", "53")
+    assert has(words, "listen", "77", "tcp:443", "0.0.0.0", "443", "handed", "77")
+    assert has(words, "file", "/.holdfast/net/ca.pem", "292", "1", "x", "seal", "/.holdfast/net")
+    assert words.index("handed") < words.index("drop") < words.index("seccomp")
+
+
+@pytest.mark.requirement("NET-1")
+def test_without_one_nothing_of_it_is_there() -> None:
+    assert not {"listen", "datagrams", "prefix", "handed"} & set(init())
+    bare = cellplan.Opening(77, (), {})
+    words = init(job=replace(JOB, opening=bare))
+    assert "listen" in words
+    assert not {"datagrams", "prefix"} & set(words)
+
+
 def test_without_landlock_there_is_no_ruleset_but_every_other_wall() -> None:
     words = init(replace(WALLS, landlock_abi=0))
     assert "landlock" not in words

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -133,6 +134,24 @@ static int fork_step(const char *verb, struct plan *plan) {
   return 1;
 }
 
+/* The cell's way out, if it has one; needs a capability that "drop" takes away. */
+static int network_step(const char *verb, struct plan *plan) {
+  if (strcmp(verb, "prefix") == 0) {
+    const char *address = plan_need(plan);
+    own_prefix(address, plan_need(plan));
+  } else if (strcmp(verb, "listen") == 0 || strcmp(verb, "datagrams") == 0) {
+    int kind = strcmp(verb, "listen") == 0 ? SOCK_STREAM : SOCK_DGRAM;
+    int line = (int)plan_number(plan);
+    const char *name = plan_need(plan), *address = plan_need(plan);
+    hand_out(line, name, kind, address, plan_number(plan));
+  } else if (strcmp(verb, "handed") == 0) {
+    close((int)plan_number(plan));
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
 static int limit_step(const char *verb, struct plan *plan, struct cell *cell) {
   if (strcmp(verb, "watch") == 0 && cell->watched_count < MOST_WATCHED) {
     cell->watched[cell->watched_count++] = plan_need(plan);
@@ -200,8 +219,8 @@ void build_cell(struct plan plan, struct cell *cell) {
   clear_program(&cell->program);
   while ((verb = plan_word(&plan)) != NULL) {
     if (file_step(verb, &plan) || mount_step(verb, &plan, &workspace_fd) ||
-        fork_step(verb, &plan) || limit_step(verb, &plan, cell) || wall_step(verb, &plan, cell) ||
-        program_step(verb, &plan, &cell->program) || life_step(verb, &plan, cell))
+        fork_step(verb, &plan) || network_step(verb, &plan) || limit_step(verb, &plan, cell) ||
+        wall_step(verb, &plan, cell) || program_step(verb, &plan, &cell->program) || life_step(verb, &plan, cell))
       continue;
     unknown_verb();
   }

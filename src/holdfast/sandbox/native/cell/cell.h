@@ -101,6 +101,10 @@ void own_namespaces(void);
 void mount_proc(void);
 void put_share(const char *path, const char *value);
 
+/* network.c */
+void own_prefix(const char *address, const char *mask);
+void hand_out(int line_fd, const char *name, int kind, const char *address, uint64_t port);
+
 /* mounts.c: all by descriptor, so that no name is resolved twice (FS-1). */
 void make_file(const char *path, uint64_t mode, const char *content, size_t length);
 void take(const char *from, const char *to, const char *kind);

@@ -1,0 +1,166 @@
+"""Tells fast which values might stand in some data, so that only those are looked for in earnest.
+
+Every form of a value has a part that shows in a simple view of the data: the data as it is, with
+numbered escapes undone, or with all but letters and digits taken out. That part is the anchor.
+Searching it is one `in`. Where it is missing, the form is not there; where it is found, the form
+may be there, and `encodings.Form` decides.
+
+What stands before a value can swallow its first two bytes in a view (`%` before `ab`), and `x`
+after hexadecimal its last digit; so these are never part of an anchor.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from holdfast.egress.encodings import PLAIN, Encoding, Form, cores, forms, pieces
+
+_SWALLOWED_BYTES = 2
+_ANCHOR_SHORTEST_BYTES = 4
+_PLAIN_RUN = re.compile(b"[%s]+" % re.escape(PLAIN))
+_ALNUM_RUN = re.compile(rb"[A-Za-z0-9]+")
+_NOT_ALNUM = bytes(byte for byte in range(256) if not _ALNUM_RUN.match(bytes([byte])))
+_NOT_HEX = bytes(byte for byte in range(256) if byte not in b"0123456789abcdefABCDEF")
+_HEX_LOWER = bytes.maketrans(b"ABCDEF", b"abcdef")
+_LINE_ENDS = (b"\\n", b"\\r", b"%0A", b"%0a", b"%0D", b"%0d")
+_HEX_MARKS = (b"0x", b"0X")
+_NUMBERS = {
+    digits.encode(): bytes([byte]) for byte in PLAIN for digits in (f"{byte:02x}", f"{byte:02X}")
+}
+"""Hexadecimal digits of the bytes that anchors are made of; others need not be undone."""
+_ESCAPES = {
+    mark: re.compile(b"%s(?:2[DEde]|3[0-9]|[46][1-9A-Fa-f]|5[0-9AFaf]|7[0-9Aa])" % re.escape(mark))
+    for mark in (b"%", b"\\u00", b"\\x")
+}
+"""What undoing begins with, and whether it is worth it: encoders seldom escape letters."""
+
+_TEXT: tuple[Encoding, ...] = ("raw", "url", "json", "escaped", "html")
+
+_SIEVE_FROM = 64
+"""Anchors in one view, beyond which looking at the data once is cheaper than once for each."""
+_GRAM_BYTES = 4
+_SIEVED_SHORTEST_BYTES = 2 * _GRAM_BYTES - 1
+"""However an anchor lies over data that is cut every four bytes, one cut piece is all its own."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A value, or a part of a long one. `repr` does not show it."""
+
+    name: str
+    value: bytes
+
+    def __repr__(self) -> str:
+        return f"Piece({self.name})"
+
+    @cached_property
+    def forms(self) -> tuple[Form, ...]:
+        """Every form; made when first needed, for most values are never met."""
+        return forms(self.value)
+
+
+class AnchorIndex:
+    """The anchors of all values, by view."""
+
+    def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
+        self.pieces = tuple(Piece(name, piece) for name, value in values for piece in pieces(value))
+        self._text = _View()
+        self._base64 = _View()
+        self._hex = _View()
+        for piece in self.pieces:
+            runs = _PLAIN_RUN.findall(piece.value)
+            anchor = max((run[_SWALLOWED_BYTES:] for run in runs), key=len, default=b"")
+            self._text.add(anchor, piece, _TEXT)
+            self._text.add(anchor[::-1], piece, ("reversed",))
+            for core in cores(piece.value):
+                runs = _ALNUM_RUN.findall(core[_SWALLOWED_BYTES:])
+                self._base64.add(max(runs, key=len, default=b""), piece, ("base64",))
+            self._hex.add(piece.value.hex().encode()[_SWALLOWED_BYTES:-1], piece, ("hex",))
+
+    @cached_property
+    def longest_bytes(self) -> int:
+        """Of any form of any value."""
+        return max((form.longest_bytes for p in self.pieces for form in p.forms), default=0)
+
+    def candidates(self, data: bytes) -> Iterator[tuple[Piece, Form]]:
+        """What may stand in `data`; what is not named here does not."""
+        if not self.pieces:
+            return
+        yield from self._text.met_in(data, *_undone(data))
+        unwrapped = _blanked(data, _LINE_ENDS)
+        yield from self._base64.met_in(unwrapped.translate(None, _NOT_ALNUM))
+        unmarked = _blanked(unwrapped, _HEX_MARKS)
+        yield from self._hex.met_in(unmarked.translate(_HEX_LOWER, _NOT_HEX))
+
+
+class _View:
+    """Anchors that are searched for in the same view of the data."""
+
+    def __init__(self) -> None:
+        self._anchored: dict[bytes, list[tuple[Piece, tuple[Encoding, ...]]]] = defaultdict(list)
+        self._loose: list[tuple[Piece, tuple[Encoding, ...]]] = []
+        """Values without a useful anchor: they are always looked for in earnest."""
+
+    def add(self, anchor: bytes, piece: Piece, encodings: tuple[Encoding, ...]) -> None:
+        if len(anchor) < _ANCHOR_SHORTEST_BYTES:
+            self._loose.append((piece, encodings))
+        else:
+            self._anchored[anchor].append((piece, encodings))
+
+    def met_in(self, *views: bytes) -> Iterator[tuple[Piece, Form]]:
+        met = dict.fromkeys(self._loose)
+        for view in views:
+            for anchor in self._worth_a_look(view):
+                if anchor in view:
+                    met.update(dict.fromkeys(self._anchored[anchor]))
+        for piece, encodings in met:
+            yield from ((piece, form) for form in piece.forms if form.encoding in encodings)
+
+    def _worth_a_look(self, view: bytes) -> Iterable[bytes]:
+        if len(self._anchored) < _SIEVE_FROM:
+            return self._anchored
+        cut = memoryview(view)[: len(view) // _GRAM_BYTES * _GRAM_BYTES].cast("I")
+        grams = self._grams.intersection(cut)
+        return [*self._unsieved, *{anchor for gram in grams for anchor in self._sieve[gram]}]
+
+    @cached_property
+    def _sieve(self) -> dict[int, list[bytes]]:
+        sieve: dict[int, list[bytes]] = defaultdict(list)
+        for anchor in self._anchored:
+            if len(anchor) >= _SIEVED_SHORTEST_BYTES:
+                for start in range(len(anchor) - _GRAM_BYTES + 1):
+                    gram = anchor[start : start + _GRAM_BYTES]
+                    sieve[int.from_bytes(gram, sys.byteorder)].append(anchor)
+        return sieve
+
+    @cached_property
+    def _grams(self) -> frozenset[int]:
+        return frozenset(self._sieve)
+
+    @cached_property
+    def _unsieved(self) -> list[bytes]:
+        return [anchor for anchor in self._anchored if len(anchor) < _SIEVED_SHORTEST_BYTES]
+
+
+def _undone(data: bytes) -> Iterator[bytes]:
+    """The data with the numbered escapes of one kind undone, for each kind that is in it."""
+    for mark, worth_it in _ESCAPES.items():
+        if worth_it.search(data):
+            first, *rest = data.split(mark)
+            parts = [
+                _NUMBERS[part[:2]] + part[2:] if part[:2] in _NUMBERS else mark + part
+                for part in rest
+            ]
+            yield first + b"".join(parts)
+
+
+def _blanked(data: bytes, marks: Iterable[bytes]) -> bytes:
+    # A blank instead of nothing: else two halves could join to another mark and swallow more.
+    for mark in marks:
+        data = data.replace(mark, b" ")
+    return data

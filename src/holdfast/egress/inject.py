@@ -1,0 +1,235 @@
+"""Puts the values of leased secrets into a request's head, where they are bound to (SEC-3, SEC-5).
+
+(1) look for placeholders in the head    (3) put the value into the bound field, and only there
+(2) keep the bindings this request meets (4) tell which placeholders were left as they are
+
+A placeholder that stays is harmless: it says nothing about the value. So whatever is not exactly
+bound stays, and only a value that would break the request's head is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from holdfast.core.errors import EgressRefused
+from holdfast.core.network import Binding, SecretUse
+from holdfast.egress.allowlist import normal_path
+
+PLACEHOLDER_PREFIX = "hfsecret_"
+"""Every placeholder begins so: one search tells whether a text holds any."""
+
+Header = tuple[bytes, bytes]
+
+_RANDOM_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+_RANDOM_LENGTH = 26
+"""Of 32 characters: 130 bits, which nobody guesses."""
+_PLAIN_PORT = 80
+_HEADER_MAX_BYTES = 16 * 1024
+"""A placeholder repeated in one header would make a small request a large one."""
+_FRAMING = frozenset(
+    (b"host", b"content-length", b"transfer-encoding", b"connection", b"te", b"trailer", b"upgrade")
+)
+"""Headers that say where a request goes or ends; no secret belongs there, bound or not."""
+_NOT_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """A head with values in it. `repr` shows none of it."""
+
+    path: str = field(repr=False)
+    headers: list[Header] = field(repr=False)
+    used: tuple[str, ...]
+    """Names of secrets whose value was put in."""
+    stayed: tuple[str, ...]
+    """Names of secrets whose placeholder is still somewhere in the head."""
+
+
+def new_placeholder(name: str) -> str:
+    """What code sees instead of a value: of no use outside, and not to be guessed."""
+    shown = re.sub(r"[^a-z0-9]", "_", name.lower())
+    random = "".join(secrets.choice(_RANDOM_ALPHABET) for _ in range(_RANDOM_LENGTH))
+    return f"{PLACEHOLDER_PREFIX}{shown}_{random}"
+
+
+def swap(
+    headers: Sequence[Header],
+    uses: Sequence[SecretUse],
+    *,
+    host: str,
+    port: int,
+    method: str,
+    path: str,
+    is_tls: bool,
+) -> Swapped:
+    """The head of a request with values where they are bound. `path` is the raw path with query.
+
+    `is_tls` is the way to the server: without it values leave only by port 80, if it is bound.
+    Raises `EgressRefused` for a value that cannot stand where it is bound, `VaultError` when the
+    lease has ended.
+    """
+    head = _Head(path, list(headers))
+    used = []
+    for use in uses:
+        # (1)
+        if not head.holds(use.placeholder):
+            continue
+        # (2)
+        met = [
+            binding
+            for binding in use.bindings
+            if _is_met(binding, host=host, port=port, method=method, path=path, is_tls=is_tls)
+        ]
+        # (3)
+        puts = [head.put(use, binding) for binding in met]
+        if any(puts):
+            used.append(use.name)
+    # (4)
+    stayed = tuple(use.name for use in uses if head.holds(use.placeholder))
+    return Swapped(head.path, head.headers, tuple(used), stayed)
+
+
+def _is_met(
+    binding: Binding, *, host: str, port: int, method: str, path: str, is_tls: bool
+) -> bool:
+    if port not in binding.ports or not (is_tls or port == _PLAIN_PORT):
+        return False
+    if binding.methods and method not in binding.methods:
+        return False
+    return _is_host(binding.host, host) and _is_below(binding.path, path)
+
+
+def _is_host(bound: str, host: str) -> bool:
+    if bound.startswith("*."):
+        return host.endswith(bound[1:]) and len(host) > len(bound) - 1
+    return host == bound
+
+
+def _is_below(bound: str, path: str) -> bool:
+    # A path of two readings (`/v1/..%2fadmin`) meets no binding: the server may take the other.
+    prefix = bound.rstrip("/")
+    if not prefix:
+        return True
+    normal = normal_path(path.partition("?")[0])
+    if normal is None:
+        return False
+    return normal == prefix or normal.startswith(f"{prefix}/")
+
+
+class _Head:
+    def __init__(self, path: str, headers: list[Header]) -> None:
+        self.path = path
+        self.headers = headers
+
+    def holds(self, placeholder: str) -> bool:
+        if placeholder in self.path:
+            return True
+        wanted = placeholder.encode()
+        return any(
+            wanted in name or wanted in value or wanted in (_basic(name, value) or b"")
+            for name, value in self.headers
+        )
+
+    def put(self, use: SecretUse, binding: Binding) -> bool:
+        """Whether the value was put in at least once."""
+        match binding.place:
+            case "header":
+                return self._put_header(use, binding.name.lower().encode())
+            case "query":
+                return self._put_query(use, binding.name.encode())
+            case "basic":
+                return self._put_basic(use, binding.name)
+
+    def _put_header(self, use: SecretUse, bound: bytes) -> bool:
+        if bound in _FRAMING:
+            return False
+        was_put = False
+        wanted = use.placeholder.encode()
+        for place, (name, value) in enumerate(self.headers):
+            if name.lower() == bound and wanted in value:
+                self.headers[place] = (name, _fitting(value.replace(wanted, _line(use)), use))
+                was_put = True
+        return was_put
+
+    def _put_query(self, use: SecretUse, bound: bytes) -> bool:
+        before, mark, query = self.path.partition("?")
+        fields = query.split("&") if mark else []
+        was_put = False
+        for place, text in enumerate(fields):
+            name, equals, value = text.partition("=")
+            # `+` is a blank in a query's field name as `%20` is.
+            if equals and use.placeholder in value and _field_name(name) == bound:
+                put = value.replace(use.placeholder, quote_from_bytes(use.reveal(), safe=""))
+                fields[place] = f"{name}={_fitting(put.encode(), use).decode()}"
+                was_put = True
+        if was_put:
+            self.path = f"{before}?{'&'.join(fields)}"
+        return was_put
+
+    def _put_basic(self, use: SecretUse, part: str) -> bool:
+        was_put = False
+        wanted = use.placeholder.encode()
+        for place, (name, value) in enumerate(self.headers):
+            user, colon, password = (_basic(name, value) or b"").partition(b":")
+            if not colon:
+                continue
+            if part == "username" and wanted in user:
+                user = user.replace(wanted, _without_colon(use))
+            elif part == "password" and wanted in password:
+                password = password.replace(wanted, _line(use))
+            else:
+                continue
+            put = _fitting(user + colon + password, use)
+            self.headers[place] = (name, b"Basic " + base64.b64encode(put))
+            was_put = True
+        return was_put
+
+
+def _basic(name: bytes, value: bytes) -> bytes | None:
+    """What a header of HTTP's basic authentication says, or None."""
+    scheme, _, encoded = value.strip().partition(b" ")
+    if name.lower() != b"authorization" or scheme.lower() != b"basic":
+        return None
+    try:
+        return base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _field_name(text: str) -> bytes:
+    return unquote_to_bytes(text.replace("+", " "))
+
+
+def _line(use: SecretUse) -> bytes:
+    value = use.reveal()
+    if _NOT_IN_HEADER.search(value):
+        # A line end in a value would let it add headers and requests of its own.
+        raise _unfit(use, "has a line end or another control character")
+    return value
+
+
+def _without_colon(use: SecretUse) -> bytes:
+    value = _line(use)
+    if b":" in value:
+        raise _unfit(use, "has a colon, which ends the name in basic authentication")
+    return value
+
+
+def _fitting(value: bytes, use: SecretUse) -> bytes:
+    if len(value) > _HEADER_MAX_BYTES:
+        raise _unfit(use, "makes the field longer than is allowed")
+    return value
+
+
+def _unfit(use: SecretUse, why: str) -> EgressRefused:
+    return EgressRefused(
+        f"the value of the secret {use.name} cannot be put where it is bound: it {why}",
+        mend="Set the secret again with a value that fits, or bind it elsewhere.",
+        code="HF-SECRET-UNFIT",
+    )

@@ -1,0 +1,155 @@
+"""What must not leave in a request, what is put into it, what is taken out of its answer.
+
+Values that the vault knows and what is shaped like a secret do not leave (NET-5). Leased secrets
+are put in where they are bound, after that look, and come back as their placeholders (SEC-5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+
+from holdfast.core.errors import VaultError
+from holdfast.core.network import KnownValues, SecretUse
+from holdfast.egress.echoes import EchoFilter, EchoIndex
+from holdfast.egress.inflate import Inflate, can_inflate
+from holdfast.egress.ledger import Leak
+from holdfast.egress.scan import KnownIndex, LeakScan, Patterns, scan_head
+
+_KNOWN_S = 1.0
+_INFLATED_MOST = 16
+"""Times the upload's own bound; beyond that a body is made to unpack, not to be sent."""
+_PIECES_PER_TURN = 16
+_MOST_CLEAN = 4096
+_CLEAN_BYTES = 1024
+_OF_BODY = frozenset({b"content-length", b"content-encoding", b"content-md5", b"digest"})
+
+Headers = Sequence[tuple[bytes, bytes]]
+Fields = list[tuple[bytes, bytes]]
+
+
+class KnownNow:
+    """The vault's values, looked at again now and then: it can be locked, unlocked, changed."""
+
+    def __init__(self, known: KnownValues) -> None:
+        self._known = known
+        self._values: dict[str, bytes] = {}
+        self._index = KnownIndex.of({})
+        self._until_s = 0.0
+        self._clean: set[tuple[bytes, bytes]] = set()
+
+    def index(self) -> KnownIndex:
+        if time.monotonic() >= self._until_s:
+            values = dict(self._known.values())
+            if values != self._values:
+                self._values, self._index = values, KnownIndex.of(values)
+                self._clean.clear()
+            self._until_s = time.monotonic() + _KNOWN_S
+        return self._index
+
+    def check_head(self, path: str, headers: Headers) -> None:
+        """Refuse a request whose URL or headers hold a secret.
+
+        Each header is looked at by itself, so one that was clean before is clean again; from
+        request to request hardly any changes.
+        """
+        index = self.index()
+        new = [header for header in headers if header not in self._clean]
+        target = path.encode("ascii")
+        if hit := scan_head(target, new, known=index, patterns=Patterns.shipped()):
+            raise Leak(hit)
+        if len(self._clean) + len(new) > _MOST_CLEAN:
+            self._clean.clear()
+        self._clean.update(header for header in new if len(header[1]) <= _CLEAN_BYTES)
+
+
+class EchoesNow:
+    """The values of those secrets whose lease has not ended; the index is made once for all."""
+
+    def __init__(self) -> None:
+        self._uses: tuple[SecretUse, ...] = ()
+        self._index: EchoIndex | None = None
+
+    def index(self, uses: Sequence[SecretUse]) -> EchoIndex | None:
+        """None if there is nothing to take out."""
+        alive = tuple(use for use in uses if _is_alive(use))
+        if alive != self._uses:
+            self._uses, self._index = alive, EchoIndex(alive) if alive else None
+        return self._index
+
+
+def _is_alive(use: SecretUse) -> bool:
+    try:
+        use.reveal()
+    except VaultError:
+        return False
+    return True
+
+
+class BodyScan:
+    """An upload, looked at as it comes; what it was packed in is unpacked for that.
+
+    `hold_bytes` at its end have to wait: nothing that is found has left as a whole by then.
+    """
+
+    def __init__(self, headers: Headers, known: KnownIndex, *, max_upload_bytes: int) -> None:
+        patterns = Patterns.shipped()
+        self.hold_bytes = max(known.longest_bytes, patterns.longest_bytes)
+        self._scan = LeakScan(known, patterns)
+        coding = _coding(headers)
+        if not can_inflate(coding) and not known:
+            coding = ""  # the vault has nothing that could be inside: looked at as it is
+        self._inflate = Inflate(coding, _INFLATED_MOST * max_upload_bytes)
+
+    async def look(self, data: bytes) -> None:
+        """Refuses what completes a secret."""
+        for count, piece in enumerate(self._inflate.feed(data)):
+            self.check(piece)
+            if count % _PIECES_PER_TURN == _PIECES_PER_TURN - 1:
+                await asyncio.sleep(0)  # little that was packed well must not stop everybody
+
+    def check(self, data: bytes) -> None:
+        """For bytes that are not packed."""
+        if hit := self._scan.feed(data):
+            raise Leak(hit)
+
+    def end(self) -> None:
+        """Refuses a body that cannot be unpacked to its end."""
+        self._inflate.end()
+        if hit := self._scan.end():
+            raise Leak(hit)
+
+
+class Cleaner:
+    """An answer without its packing and without the session's secrets."""
+
+    def __init__(self, headers: Headers, echoes: EchoIndex, *, max_bytes: int) -> None:
+        self._inflate = Inflate(_coding(headers), max_bytes)
+        self._filter = EchoFilter(echoes)
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """Names of the secrets that were in it."""
+        return self._filter.found
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """What can be passed on, in pieces that are taken one by one."""
+        for piece in self._inflate.feed(data):
+            if cleaned := self._filter.feed(piece):
+                yield cleaned
+
+    def end(self) -> bytes:
+        self._inflate.end()
+        return self._filter.end()
+
+
+def cleaned_headers(headers: Headers, echoes: EchoIndex, *, has_body: bool) -> Fields:
+    """An answer's headers; with a body its length and packing are no longer what they were."""
+    dropped = _OF_BODY if has_body else frozenset[bytes]()
+    return [(name, echoes.cleaned(value)) for name, value in headers if name not in dropped]
+
+
+def _coding(headers: Headers) -> str:
+    values = (value for name, value in headers if name == b"content-encoding")
+    return b",".join(values).decode("latin-1")

@@ -1,0 +1,231 @@
+"""The way out of all cells of this process: one thread with one loop, started when needed (NET-2).
+
+The runtime calls from other threads and other loops; what it calls here only makes plain objects,
+or hands work over to the loop. A process that was forked off starts again with nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import threading
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from holdfast.core.errors import EgressRefused
+from holdfast.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
+from holdfast.core.types import Action
+from holdfast.egress.allowlist import Allowlist
+from holdfast.egress.authority import Authority
+from holdfast.egress.built_in import BuiltIn
+from holdfast.egress.ledger import Record
+from holdfast.egress.resolve import Resolver, ServersResolver, SystemResolver
+from holdfast.egress.screen import KnownNow
+from holdfast.egress.session import Outside, Session
+from holdfast.egress.settings import EgressSettings
+
+_T = TypeVar("_T")
+
+_END_TIMEOUT_S = 10.0
+
+
+class EgressService:
+    """Implements `EgressPort`."""
+
+    def __init__(
+        self,
+        settings: EgressSettings,
+        *,
+        record: Record,
+        known: KnownValues,
+        upstream_tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`upstream_tls` is for servers that the system's authorities do not know."""
+        self._settings = settings
+        self._record = record
+        self._known = known
+        self._upstream_tls = upstream_tls
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._home: _Home | None = None
+        self._kept: dict[str, BuiltIn] = {}
+        self._is_closed = False
+
+    @asynccontextmanager
+    async def session(
+        self, action: Action, secrets: Sequence[SecretUse]
+    ) -> AsyncIterator[CellNetwork]:
+        """The way out for the cell of this action."""
+        if action.session_id is not None:
+            # It lives as long as its sandbox: `end_session` ends it.
+            yield self._kept_for(action, action.session_id, secrets)
+            return
+        network = self._build(action, secrets)
+        try:
+            yield network
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(network.end)
+
+    def _kept_for(self, action: Action, session_id: str, secrets: Sequence[SecretUse]) -> BuiltIn:
+        with self._locked():
+            network = self._kept.get(session_id)
+        if network is not None:
+            network.renew(_traveller(action), secrets)
+            return network
+        network = self._build(action, secrets)
+        with self._locked():
+            return self._kept.setdefault(session_id, network)
+
+    def _build(self, action: Action, secrets: Sequence[SecretUse]) -> BuiltIn:
+        allowlist = Allowlist.of(action.allow_domains)
+        is_live = action.session_id is not None
+        # A live sandbox can be given rules later that need it, and its files are written once.
+        needs_authority = is_live or bool(secrets) or any(r.is_bounded for r in allowlist.rules)
+        home = self._at_home()
+        session = Session(
+            home.outside,
+            _traveller(action),
+            allowlist,
+            secrets=secrets,
+            authority=Authority() if needs_authority else None,
+        )
+        return BuiltIn(session, home.call)
+
+    async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
+        raise NotImplementedError
+
+    def allow(self, session_id: str, domains: Sequence[str]) -> None:
+        """Another allowlist for a live sandbox, from its next connection or request on."""
+        allowlist = Allowlist.of(domains)
+        with self._locked():
+            network = self._kept.get(session_id)
+        if network is None:
+            raise EgressRefused(
+                "there is no live sandbox with a way out by this id",
+                mend="Start it with an allowlist first.",
+                code="HF-NO-SESSION",
+            )
+        network.session.allowlist = allowlist
+
+    def end_session(self, session_id: str) -> None:
+        with self._locked():
+            network = self._kept.pop(session_id, None)
+        if network is not None:
+            network.end()
+
+    def close(self) -> None:
+        """End every session and the thread. Connections that are open are cut."""
+        with self._locked():
+            home, self._home = self._home, None
+            kept, self._kept = tuple(self._kept.values()), {}
+            self._is_closed = True
+        for network in kept:
+            network.end()
+        if home is not None:
+            home.close()
+
+    def _at_home(self) -> _Home:
+        with self._locked():
+            if self._is_closed:
+                raise EgressRefused(
+                    "the way out of this process is closed",
+                    mend="Start Holdfast again.",
+                    code="HF-EGRESS-CLOSED",
+                )
+            if self._home is None:
+                self._home = _Home(self._settings, self._record, self._known, self._upstream_tls)
+            return self._home
+
+    def _locked(self) -> threading.Lock:
+        if self._pid != os.getpid():
+            # A fork copies neither the thread nor what it was doing. The parent's loop must not
+            # be touched, not even closed: its epoll descriptor is one and the same.
+            _LEFT_BEHIND.append((self._home, self._kept))
+            self._start_over()
+        return self._lock
+
+
+_LEFT_BEHIND: list[object] = []
+"""A parent's loops in its child; a destructor would reach into the parent."""
+
+
+class _Home:
+    """The thread, its loop, and what all sessions share there."""
+
+    def __init__(
+        self,
+        settings: EgressSettings,
+        record: Record,
+        known: KnownValues,
+        upstream_tls: ssl.SSLContext | None,
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="holdfast-egress-record")
+        self.outside = Outside(
+            settings=settings,
+            resolver=_resolver(settings),
+            record=record,
+            known=KnownNow(known),
+            upstream_tls=upstream_tls or _system_tls(),
+            writer=self._writer,
+            loop=self._loop,
+        )
+        self._thread = threading.Thread(target=self._run, name="holdfast-egress", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self.outside.pipes.close()
+            self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Done on the loop; from any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self) -> None:
+        self.call(self._end())
+        self._thread.join(_END_TIMEOUT_S)
+        self._writer.shutdown(wait=True)
+
+    async def _end(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=_END_TIMEOUT_S / 2)
+        self._loop.stop()
+
+
+def _resolver(settings: EgressSettings) -> Resolver:
+    if settings.dns_servers:
+        return ServersResolver(settings.dns_servers, settings.connect_timeout_s)
+    return SystemResolver(settings.connect_timeout_s)
+
+
+def _system_tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _traveller(action: Action) -> Traveller:
+    return Traveller(
+        action_id=action.id,
+        principal=action.principal.name,
+        interface=action.principal.interface,
+        session_id=action.session_id or "",
+    )

@@ -1,0 +1,224 @@
+"""One cell's way out: what it may reach, and with what (NET-2, NET-3).
+
+The steps of every connection; each one that fails is a refusal with its reason:
+1. the name in its one spelling, 2. a rule that reaches it, 3. its addresses, all of them checked,
+4. a place in the budget, 5. the record, 6. the dialling of exactly these addresses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import ssl
+import time
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
+
+from holdfast.core.errors import EgressRefused, HoldfastError
+from holdfast.core.network import SecretUse, Traveller
+from holdfast.egress.addresses import Own, own_addresses
+from holdfast.egress.allowlist import Allowlist, Rule
+from holdfast.egress.authority import Authority
+from holdfast.egress.budget import Budget
+from holdfast.egress.dial import dial
+from holdfast.egress.journey import Journey
+from holdfast.egress.ledger import Ledger, Record
+from holdfast.egress.names import host_of
+from holdfast.egress.names_inside import MOST_NAMES, NameTable, looks_like_data
+from holdfast.egress.pipes import Pipes
+from holdfast.egress.resolve import Resolver, checked
+from holdfast.egress.screen import EchoesNow, KnownNow
+from holdfast.egress.settings import EgressSettings
+
+Address = IPv4Address | IPv6Address
+
+_OWN_ADDRESSES_S = 5.0
+_NEW_NAMES_PER_MINUTE = 120
+"""Below a wildcard each new name is a question to that domain's own DNS server: a channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """Somewhere that a rule reaches. Nothing has been resolved yet."""
+
+    host: str
+    """As `str(host_of(…))`: an IPv6 address without brackets."""
+    port: int
+    rules: tuple[Rule, ...]
+    open_tls: bool
+
+    @property
+    def authority(self) -> str:
+        """The host as requests write it."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The same with the addresses that were checked; only these are ever dialled."""
+
+    way: Way
+    addresses: tuple[Address, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Outside:
+    """What all sessions of a service share. It belongs to the loop's thread."""
+
+    settings: EgressSettings
+    resolver: Resolver
+    record: Record
+    upstream_tls: ssl.SSLContext
+    writer: Executor
+    loop: asyncio.AbstractEventLoop
+    known: KnownNow
+    pipes: Pipes = field(default_factory=Pipes)
+    _own: Own = frozenset()
+    _own_until_s: float = 0.0
+
+    async def checked(self, host: str) -> tuple[Address, ...]:
+        """Every address of the host, each one checked; one bad one refuses the host."""
+        if time.monotonic() >= self._own_until_s:
+            self._own = own_addresses()
+            self._own_until_s = time.monotonic() + _OWN_ADDRESSES_S
+        return await checked(
+            host,
+            self.resolver,
+            own=self._own,
+            allowed=self.settings.dangerously_allow_addresses,
+        )
+
+
+class Session:
+    """For one cell, from its start to its end."""
+
+    def __init__(
+        self,
+        outside: Outside,
+        traveller: Traveller,
+        allowlist: Allowlist,
+        *,
+        secrets: Sequence[SecretUse] = (),
+        authority: Authority | None = None,
+    ) -> None:
+        self.outside = outside
+        self.allowlist = allowlist
+        """Replaced as a whole when somebody allows something else."""
+        self.secrets = tuple(secrets)
+        self.authority = authority
+        self.budget = Budget(outside.settings)
+        self.ledger = Ledger(outside.record, traveller, outside.writer, outside.loop)
+        self.names = NameTable()
+        self.echoes = EchoesNow()
+        self._numbers = itertools.count(1)
+        self._new_names = _NewNames()
+
+    @property
+    def settings(self) -> EgressSettings:
+        return self.outside.settings
+
+    def way(self, host_text: str, port: int) -> Way:
+        """Steps 1 and 2. Nothing leaves this process for a name that no rule reaches."""
+        host = str(host_of(host_text))
+        rules = self.allowlist.reach(host, port)
+        if not rules:
+            raise EgressRefused(
+                f"{host}:{port} is not among the hosts that this sandbox may reach",
+                mend=f"If it should be, allow it with `--allow-domain {host}:{port}`.",
+                code="HF-NOT-ALLOWED",
+            )
+        if all(rule.is_wildcard for rule in rules):
+            self._check_channel(host)
+        return Way(host=host, port=port, rules=rules, open_tls=self._must_open(host, port))
+
+    def _check_channel(self, host: str) -> None:
+        if looks_like_data(host):
+            raise EgressRefused(
+                "the host's name looks like data that is carried out in it",
+                mend="If it is a real host, allow it by its whole name instead of a wildcard.",
+                code="HF-NAME-DATA",
+            )
+        if not self._new_names.has_room(host):
+            raise EgressRefused(
+                "too many different names were asked for below a wildcard in one minute",
+                mend="Slow down, or allow the hosts by their whole names.",
+                code="HF-NET-LIMIT",
+            )
+
+    def _must_open(self, host: str, port: int) -> bool:
+        return self.allowlist.must_open(host, port) or any(
+            is_bound_to(use, host, port) for use in self.secrets
+        )
+
+    async def judge(self, host_text: str, port: int) -> Target:
+        """Steps 1 to 3."""
+        return await self.resolve(self.way(host_text, port))
+
+    async def resolve(self, way: Way) -> Target:
+        return Target(way=way, addresses=await self.outside.checked(way.host))
+
+    async def connect(self, target: Target, *, via: str) -> tuple[socket.socket, Journey]:
+        """Steps 4 to 6. Whoever has the socket must tell the journey its end."""
+        self.budget.check("up")
+        self.budget.check("down")
+        self.budget.count_connection()
+        way = target.way
+        journey = Journey(
+            self.ledger,
+            {
+                "connection": next(self._numbers),
+                "host": way.host,
+                "port": way.port,
+                "rule": way.rules[0].text,
+                "via": via,
+            },
+        )
+        try:
+            await journey.begin(target.addresses, is_opened=way.open_tls)
+            sock = await dial(
+                target.addresses, target.way.port, timeout_s=self.settings.connect_timeout_s
+            )
+        except BaseException as error:
+            journey.ended(error=error if isinstance(error, HoldfastError) else None)
+            raise
+        journey.reached(sock)
+        return sock, journey
+
+
+class _NewNames:
+    """How many names were new in the last minute."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._times_s: deque[float] = deque()
+
+    def has_room(self, host: str) -> bool:
+        if host in self._seen:
+            return True
+        now_s = time.monotonic()
+        while self._times_s and self._times_s[0] < now_s - 60:
+            self._times_s.popleft()
+        if len(self._times_s) >= _NEW_NAMES_PER_MINUTE:
+            return False
+        self._times_s.append(now_s)
+        self._seen[host] = None
+        if len(self._seen) > MOST_NAMES:
+            self._seen.popitem(last=False)
+        return True
+
+
+def is_bound_to(use: SecretUse, host: str, port: int) -> bool:
+    """Whether the secret may be put into some request to there."""
+    return any(
+        port in binding.ports
+        and (
+            host.endswith(binding.host[1:])
+            if binding.host.startswith("*.")
+            else host == binding.host
+        )
+        for binding in use.bindings
+    )

@@ -1,0 +1,439 @@
+"""The vault for the record: who may use and change it, and that each of it is written down.
+
+A change goes:
+  (1) the role permits it; (2) the vault opens, which is an event itself;
+  (3) write the intent, with the name and never a value; a failed write refuses (AUD-1);
+  (4) change; (5) write the outcome with the new generation: who puts an older vault back together
+      with its own note of the last generation is found by comparing with these.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+import anyio
+
+from holdfast.audit.log import AuditLog
+from holdfast.config.load import load_settings
+from holdfast.config.models import Settings
+from holdfast.core.errors import AuditFailed, BadInput, HoldfastError, VaultError
+from holdfast.core.events import Event, EventKind
+from holdfast.core.network import Binding
+from holdfast.core.roles import Permission
+from holdfast.core.types import Json, Principal, new_id
+from holdfast.egress.allowlist import parse_rule
+from holdfast.runtime.home import state_home
+from holdfast.runtime.permissions import require
+from holdfast.runtime.record import Change, open_record
+from holdfast.secrets import failures
+from holdfast.secrets.grants import Grant, check_secret_name
+from holdfast.secrets.leases import Lease
+from holdfast.secrets.memory import wipe
+from holdfast.secrets.settings import KEY_SOURCES, KeySource, VaultSettings
+from holdfast.secrets.vault import MOST_VALUE_BYTES, SecretInfo
+from holdfast.secrets.vault import Vault as Store
+
+__all__ = [
+    "KEY_SOURCES",
+    "MOST_VALUE_BYTES",
+    "AskPassphrase",
+    "Grant",
+    "KeyChoice",
+    "KeySource",
+    "Lease",
+    "SecretInfo",
+    "Vault",
+    "vault_settings",
+    "wipe",
+]
+
+AskPassphrase = Callable[[bool], bytearray]
+"""Given by the interface; told whether it is a new one, which a person types twice. We wipe it."""
+
+
+def vault_settings(settings: Settings) -> VaultSettings:
+    """As the configuration says it."""
+    vault = settings.vault
+    source = next(each for each in KEY_SOURCES if each == vault.key)
+    return VaultSettings(
+        key=source,
+        key_file=vault.key_file,
+        key_command=vault.key_command,
+        argon2_memory_kib=vault.argon2_memory_kib,
+        argon2_passes=vault.argon2_passes,
+        argon2_lanes=vault.argon2_lanes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyChoice:
+    """What shall open the vault from now on, where it is not what the configuration says."""
+
+    source: str | None = None
+    file: str | None = None
+    command: tuple[str, ...] = ()
+
+    def over(self, settings: VaultSettings) -> VaultSettings:
+        # Whoever names a file or a command wants it used.
+        implied = {"file"} if self.file else set()
+        implied |= {"command"} if self.command else set()
+        said = implied | ({self.source} if self.source else set())
+        found = [each for each in KEY_SOURCES if each in said]
+        if len(said) > 1 or len(found) < len(said):
+            raise BadInput(
+                "these options do not name one kind of key",
+                mend=f"One of: {', '.join(KEY_SOURCES)}.",
+                code="HF-VAULT-INPUT",
+            )
+        return replace(
+            settings,
+            key=found[0] if found else settings.key,
+            key_file=os.path.abspath(self.file) if self.file else settings.key_file,
+            key_command=self.command or settings.key_command,
+        )
+
+
+class Vault:
+    """The vault of one state folder. Keeps `core.network.KnownValues`."""
+
+    def __init__(
+        self,
+        home: str,
+        settings: Settings,
+        *,
+        ask: AskPassphrase | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
+        self._home = home
+        self._settings = settings
+        self._ask = ask
+        self._audit = audit
+        self._chosen = vault_settings(settings)
+        self._store = Store(os.path.join(home, "vault"), self._chosen)
+
+    @classmethod
+    def configured(
+        cls,
+        *,
+        config: str | None = None,
+        profile: str | None = None,
+        ask: AskPassphrase | None = None,
+    ) -> Vault:
+        """As the configuration and the environment say."""
+        settings = load_settings(file=config, profile=profile, environ=os.environ)
+        return cls(state_home(os.environ), settings, ask=ask)
+
+    @property
+    def exists(self) -> bool:
+        return self._store.exists
+
+    @property
+    def is_unlocked(self) -> bool:
+        return self._store.is_unlocked
+
+    @property
+    def id(self) -> str:
+        return self._store.id
+
+    @property
+    def generation(self) -> int:
+        return self._store.generation
+
+    @property
+    def source(self) -> KeySource:
+        """What opens it."""
+        return self._store.source
+
+    @property
+    def missing_setting(self) -> str:
+        """What the configuration has to say now, so that the key is found the next time."""
+        wanted, said = self._chosen, vault_settings(self._settings)
+        if wanted.key == "file" and wanted.key_file != said.key_file:
+            return "[vault] key_file"
+        if wanted.key == "command" and wanted.key_command != said.key_command:
+            return "[vault] key_command"
+        return ""
+
+    # Opening and closing
+
+    def init(self, *, choice: KeyChoice, principal: Principal) -> None:
+        """Make it; it is unlocked then."""
+        require(self._settings, principal, Permission.CONFIG_WRITE)
+        settings = choice.over(vault_settings(self._settings))
+        if self._store.exists:
+            raise failures.exists()
+        store = Store(os.path.join(self._home, "vault"), settings)
+        change = Change(EventKind.VAULT, "init", "vault", {"key": settings.key})
+        with (
+            self._passphrase(settings.key, is_new=True) as passphrase,
+            self._record() as audit,
+            change.recorded(audit, principal) as outcome,
+        ):
+            store.init(passphrase)
+            outcome |= {"id": store.id, "generation": store.generation}
+        self._store, self._chosen = store, settings
+
+    def find_by(self, choice: KeyChoice) -> None:
+        """Look for its key where the caller says, and not where the configuration does."""
+        self._chosen = choice.over(vault_settings(self._settings))
+        self._store = Store(os.path.join(self._home, "vault"), self._chosen)
+
+    def unlock(self, principal: Principal, *, restored: bool = False) -> None:
+        """With the key that opens it. Success and failure are both on the record."""
+        require(self._settings, principal, Permission.SECRETS_USE)
+        with self._record() as audit:
+            try:
+                with self._passphrase(self._store.source, is_new=False) as passphrase:
+                    self._store.unlock(passphrase, restored=restored)
+                    told: dict[str, Json] = {"id": self._store.id, "restored": restored}
+                    self._write(audit, principal, "unlock", "ok", told)
+                    if passphrase is not None and not restored and self._store.is_weaker:
+                        self._strengthen(audit, principal, passphrase)
+            except HoldfastError as error:
+                self._store.lock()
+                with suppress(AuditFailed):  # a second failure must not hide the first
+                    self._write(audit, principal, "unlock", "failed", _told(error))
+                raise
+
+    def lock(self) -> None:
+        """Forget its keys; every lease ends."""
+        self._store.lock()
+
+    def _strengthen(self, audit: AuditLog, principal: Principal, passphrase: bytearray) -> None:
+        """SEC-1: what a guess costs is raised over time, when the passphrase is at hand."""
+        change = Change(EventKind.VAULT, "strengthen", "vault", {})
+        with change.recorded(audit, principal) as outcome:
+            self._store.strengthen(passphrase)
+            outcome["generation"] = self._store.generation
+
+    # Changes
+
+    def list(self, principal: Principal) -> tuple[SecretInfo, ...]:
+        """Names, versions and grants; never a value (SEC-2)."""
+        self._open(principal, Permission.SECRETS_USE)
+        return self._store.list()
+
+    def prepare(self, name: str, principal: Principal, *, must_exist: bool) -> None:
+        """Refuse what can be refused before a person has typed a value."""
+        check_secret_name(name)
+        self._open(principal, Permission.CONFIG_WRITE)
+        if must_exist and all(each.name != name for each in self._store.list()):
+            raise failures.unknown_secret()
+
+    def set(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
+        """Store a value, new or in the place of another; returns its version."""
+        with self._changing("set", name, principal) as outcome:
+            outcome["version"] = version = self._store.set(name, value)
+        return version
+
+    def rotate(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
+        """A new value for a secret that is there; returns its version."""
+        with self._changing("rotate", name, principal) as outcome:
+            outcome["version"] = version = self._store.rotate(name, value)
+        return version
+
+    def end_overlap(self, name: str, principal: Principal) -> bool:
+        """Wipe the value before the current one."""
+        with self._changing("end-overlap", name, principal) as outcome:
+            outcome["wiped"] = is_wiped = self._store.end_overlap(name)
+        return is_wiped
+
+    def remove(self, name: str, principal: Principal) -> None:
+        """The secret with its values and grants."""
+        with self._changing("remove", name, principal):
+            self._store.remove(name)
+
+    def grant(
+        self,
+        name: str,
+        binding: Binding,
+        principal: Principal,
+        *,
+        tools: Sequence[str] = (),
+        session: str = "",
+        until_s: float | None = None,
+    ) -> Grant:
+        """Let it be used at one place on the wire."""
+        binding = replace(binding, host=_canonical_host(binding.host))
+        with self._changing("grant", name, principal) as outcome:
+            made = self._store.grant(name, binding, tools=tools, session=session, until_s=until_s)
+            outcome["grant"] = made.to_json()
+        return made
+
+    def revoke(self, name: str, grant_id: str | None, principal: Principal) -> int:
+        """One grant, or all; tells how many."""
+        with self._changing("revoke", name, principal) as outcome:
+            outcome["grants"] = count = self._store.revoke(name, grant_id)
+        return count
+
+    def rekey(
+        self,
+        *,
+        choice: KeyChoice,
+        principal: Principal,
+        restored: bool = False,
+        ask: AskPassphrase | None = None,
+    ) -> None:
+        """New keys for everything; with `restored` for a vault that a person has put back."""
+        require(self._settings, principal, Permission.CONFIG_WRITE)
+        settings = choice.over(vault_settings(self._settings))
+        if restored or not self._store.is_unlocked:
+            self.unlock(principal, restored=restored)
+        known: dict[str, Json] = {"key": settings.key, "restored": restored}
+        with (
+            self._passphrase(settings.key, is_new=True, ask=ask) as passphrase,
+            self._recorded("rekey", "vault", principal, known),
+        ):
+            self._store.rekey(passphrase, settings=settings)
+        self._chosen = settings
+
+    # Use
+
+    def values(self) -> Mapping[str, bytes]:
+        """What must not leave; see `core.network.KnownValues`."""
+        return self._store.values()
+
+    def contains_old(self, text: bytes) -> tuple[str, ...]:
+        """Names of values, also of old ones, that stand in a text."""
+        return self._store.contains_old(text)
+
+    async def lease(
+        self,
+        names: Sequence[str],
+        *,
+        tool: str,
+        principal: Principal,
+        session_id: str = "",
+        action_id: str = "",
+    ) -> Lease:
+        """Lend secrets to an action or a session; on the record before anybody has them."""
+        require(self._settings, principal, Permission.SECRETS_USE)
+        told: dict[str, Json] = {"names": [check_secret_name(each) for each in names], "tool": tool}
+        lease: Lease | None = None
+        try:
+            if not self._store.is_unlocked:
+                await anyio.to_thread.run_sync(self.unlock, principal)
+            lease = self._store.lease(names, tool=tool, session=session_id)
+            told["generation"] = self._store.generation
+        except HoldfastError as error:
+            body = told | _told(error)
+            with suppress(AuditFailed):  # a second failure must not hide the first
+                await self._write_use(principal, "lease", "refused", body, action_id, session_id)
+            raise
+        try:
+            await self._write_use(principal, "lease", "ok", told, action_id, session_id)
+        except BaseException:
+            lease.end()
+            raise
+        return lease
+
+    async def release(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None:
+        """The lease ends, whatever becomes of the record of it."""
+        lease.end()
+        told: dict[str, Json] = {"names": list(lease.names), "revealed": dict(lease.revealed)}
+        await self._write_use(principal, "release", "ok", told, action_id, lease.session)
+
+    def end_session(self, session_id: str) -> None:
+        """Every lease of it ends."""
+        self._store.end_session(session_id)
+
+    # The record
+
+    def _open(self, principal: Principal, permission: Permission) -> None:
+        """(1) and (2)."""
+        require(self._settings, principal, permission)
+        if not self._store.is_unlocked:
+            self.unlock(principal)
+
+    @contextmanager
+    def _changing(self, what: str, name: str, principal: Principal) -> Iterator[dict[str, Json]]:
+        """(1) to (3) and (5), around the caller's (4)."""
+        check_secret_name(name)  # before it is written down: it may be a value, put wrongly
+        self._open(principal, Permission.CONFIG_WRITE)
+        with self._recorded(what, name, principal, {}) as outcome:
+            yield outcome
+
+    @contextmanager
+    def _recorded(
+        self, what: str, name: str, principal: Principal, known: dict[str, Json]
+    ) -> Iterator[dict[str, Json]]:
+        known |= {"id": self._store.id, "from_generation": self._store.generation}
+        change = Change(EventKind.VAULT, what, name, known)
+        with self._record() as audit, change.recorded(audit, principal) as outcome:
+            yield outcome
+            outcome["generation"] = self._store.generation
+
+    @contextmanager
+    def _record(self) -> Iterator[AuditLog]:
+        if self._audit is not None:
+            yield self._audit
+            return
+        with open_record(self._home, self._settings) as audit:
+            yield audit
+
+    def _write(
+        self, audit: AuditLog, who: Principal, what: str, status: str, body: dict[str, Json]
+    ) -> None:
+        audit.write(_event(who, what, status, body, new_id("act"), ""))
+
+    async def _write_use(
+        self,
+        who: Principal,
+        what: str,
+        status: str,
+        body: dict[str, Json],
+        action_id: str,
+        session_id: str,
+    ) -> None:
+        with self._record() as audit:
+            await audit.record(_event(who, what, status, body, action_id, session_id))
+
+    # Passphrases
+
+    @contextmanager
+    def _passphrase(
+        self, source: KeySource, *, is_new: bool, ask: AskPassphrase | None = None
+    ) -> Iterator[bytearray | None]:
+        ask = ask or self._ask
+        if source != "passphrase":
+            yield None
+            return
+        if ask is None:
+            raise VaultError(
+                "the vault is opened by a passphrase, and nobody can be asked for it here",
+                mend="Choose another key: `holdfast vault rekey --key file`.",
+                code="HF-VAULT-NO-KEY",
+            )
+        passphrase = ask(is_new)
+        try:
+            yield passphrase
+        finally:
+            wipe(passphrase)
+
+
+def _event(
+    who: Principal, what: str, status: str, body: dict[str, Json], action_id: str, session_id: str
+) -> Event:
+    names = body.get("names")
+    about = ", ".join(map(str, names)) if isinstance(names, list) else "vault"
+    told = {"change": what, "message": f"{what} {about}: {status}", "status": status, **body}
+    return Event(EventKind.VAULT, action_id, who.name, who.interface, told, session_id)
+
+
+def _told(error: HoldfastError) -> dict[str, Json]:
+    return {"error_code": error.code, "reason": error.message, "detail": error.detail}
+
+
+def _canonical_host(text: str) -> str:
+    """By the same rules as `--allow-domain`: no wildcard over everybody's names (NET-2)."""
+    if not {"/", ":", " "}.isdisjoint(text):
+        raise BadInput(
+            "a grant's host is a name alone",
+            mend="Give ports, methods and path by --port, --method and --path.",
+            code="HF-VAULT-GRANT",
+        )
+    rule = parse_rule(text)
+    return f"*.{rule.host}" if rule.is_wildcard else rule.host

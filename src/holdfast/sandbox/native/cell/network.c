@@ -1,0 +1,49 @@
+/* The way out of a cell: sockets made in its own network namespace, before any code runs, and handed
+ * to whoever holds the other end of the line. Nothing else leads out, and the code has none of them. */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define BACKLOG 1024
+
+static struct sockaddr_in address_of(const char *text, uint64_t port) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+  if (port > 65535 || inet_pton(AF_INET, text, &address.sin_addr) != 1) {
+    errno = EINVAL;
+    die("way-address");
+  }
+  return address;
+}
+
+/* On a loopback device a whole prefix is local: a connection to any address of it ends here. */
+void own_prefix(const char *address, const char *mask) {
+  struct ifreq request = {0};
+  struct sockaddr_in value = address_of(address, 0);
+  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) die("way-socket");
+  strcpy(request.ifr_name, "lo:1");
+  memcpy(&request.ifr_addr, &value, sizeof value);
+  if (ioctl(fd, SIOCSIFADDR, &request) != 0) die("way-prefix");
+  value = address_of(mask, 0);
+  memcpy(&request.ifr_addr, &value, sizeof value);
+  if (ioctl(fd, SIOCSIFNETMASK, &request) != 0) die("way-mask");
+  close(fd);
+}
+
+void hand_out(int line_fd, const char *name, int kind, const char *text, uint64_t port) {
+  struct sockaddr_in address = address_of(text, port);
+  int fd = socket(AF_INET, kind | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) die("way-socket");
+  if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0) die("way-bind");
+  if (kind == SOCK_STREAM && listen(fd, BACKLOG) != 0) die("way-listen");
+  send_one(line_fd, name, fd);
+  close(fd);
+}

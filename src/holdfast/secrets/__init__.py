@@ -1,0 +1,1 @@
+"""The vault: secrets encrypted at rest, granted for named uses, leased for a time."""

@@ -1,0 +1,184 @@
+"""What is told when the vault cannot be used. One place, so that the codes stay apart (SEC-7).
+
+No message holds a path, a value or what was found in a damaged file (ERR-1).
+"""
+
+from __future__ import annotations
+
+from holdfast.core.errors import BadInput, VaultError
+
+_RESTORE = "Restore the vault from a backup, then run `holdfast vault rekey --restored`."
+
+
+def missing() -> VaultError:
+    """Nobody has made one."""
+    return VaultError(
+        "there is no vault", mend="Make one with `holdfast vault init`.", code="HF-VAULT-MISSING"
+    )
+
+
+def exists() -> VaultError:
+    """`init` never replaces a vault."""
+    return VaultError(
+        "there is a vault already",
+        mend="Use it, or move its folder away to begin anew.",
+        code="HF-VAULT-EXISTS",
+    )
+
+
+def locked(message: str = "the vault is locked") -> VaultError:
+    """Its key is not in memory."""
+    return VaultError(message, mend="Unlock it with its key.", code="HF-VAULT-LOCKED")
+
+
+def rekeyed() -> VaultError:
+    """By another process."""
+    return locked("the vault has another key since it was unlocked")
+
+
+def wrong_key() -> VaultError:
+    """The key was had, and is another one."""
+    return VaultError(
+        "the key does not open the vault",
+        mend="Check the passphrase, or which key the configuration names.",
+        code="HF-VAULT-WRONG-KEY",
+    )
+
+
+def no_key(message: str, *, mend: str, detail: str = "") -> VaultError:
+    """The key itself cannot be had, so nothing was tried."""
+    return VaultError(message, mend=mend, code="HF-VAULT-NO-KEY", detail=detail)
+
+
+def tampered(detail: str) -> VaultError:
+    """By somebody without its key, or by a failing disk."""
+    return VaultError(
+        "the vault's file was changed or is damaged",
+        mend=_RESTORE,
+        code="HF-VAULT-TAMPERED",
+        detail=detail,
+    )
+
+
+def swapped(detail: str) -> VaultError:
+    """A whole vault, or a value in it."""
+    return VaultError(
+        "what the vault holds was put into the place of something else",
+        mend=_RESTORE,
+        code="HF-VAULT-SWAPPED",
+        detail=detail,
+    )
+
+
+def rolled_back(detail: str) -> VaultError:
+    """Or what would tell so is gone."""
+    return VaultError(
+        "the vault is older than it was when it was last used",
+        mend="If you have restored it yourself, run `holdfast vault rekey --restored`; if not, "
+        "somebody else has: compare `holdfast audit search --kind vault`.",
+        code="HF-VAULT-ROLLED-BACK",
+        detail=detail,
+    )
+
+
+def truncated() -> VaultError:
+    """It ends before its own end."""
+    return VaultError("the vault's file is cut off", mend=_RESTORE, code="HF-VAULT-TRUNCATED")
+
+
+def unknown_format() -> VaultError:
+    """Newer than we are."""
+    return VaultError(
+        "the vault was written by another version of Holdfast",
+        mend="Use the version that wrote it, or a newer one.",
+        code="HF-VAULT-FORMAT",
+    )
+
+
+def unsafe(what: str) -> VaultError:
+    """Another user, or another name, could have changed or read it."""
+    return VaultError(
+        f"{what} is open to other users, or not a plain one of yours",
+        mend="chmod 700 the folder and 600 the file; no links. If others may have read it, "
+        "`holdfast vault rekey`, and rotate what it held.",
+        code="HF-VAULT-UNSAFE",
+    )
+
+
+def unusable(error: OSError) -> VaultError:
+    """What may be told of an error of the system; the path stays out (ERR-1)."""
+    return VaultError(
+        "the vault cannot be read or written",
+        mend="Check space and permissions of the Holdfast state folder.",
+        code="HF-VAULT-STORAGE",
+        detail=str(error),
+    )
+
+
+def unnoted(error: OSError) -> VaultError:
+    """After the change itself is on the disk."""
+    return VaultError(
+        "the change was made, but its generation could not be noted",
+        mend="Check space and permissions of the Holdfast state folder; the next change notes it.",
+        code="HF-VAULT-STORAGE",
+        detail=str(error),
+    )
+
+
+def busy() -> VaultError:
+    """For longer than we wait."""
+    return VaultError(
+        "another process holds the vault", mend="Try again in a moment.", code="HF-VAULT-BUSY"
+    )
+
+
+def full(what: str) -> VaultError:
+    """There is a bound on everything."""
+    return VaultError(
+        f"the vault takes no more: {what}",
+        mend="Remove what is not needed any more.",
+        code="HF-VAULT-FULL",
+    )
+
+
+def unknown_secret() -> VaultError:
+    """There may have been one."""
+    # Not named: what was typed may be the secret itself.
+    return VaultError(
+        "the vault has no secret of this name",
+        mend="`holdfast vault list` tells which there are.",
+        code="HF-VAULT-UNKNOWN",
+    )
+
+
+def unknown_grant() -> VaultError:
+    """There may have been one."""
+    return VaultError(
+        "the secret has no such grant",
+        mend="`holdfast vault list` tells which there are.",
+        code="HF-VAULT-UNKNOWN",
+    )
+
+
+def not_granted(name: str, tool: str) -> VaultError:
+    """Nobody said that it may be used for this (SEC-3)."""
+    return VaultError(
+        f"the secret {name} is not granted for {tool} here and now",
+        mend=f"holdfast vault grant {name} --host HOST",
+        code="HF-VAULT-NOT-GRANTED",
+    )
+
+
+def lease_ended(name: str) -> VaultError:
+    """It was, a moment ago (SEC-3)."""
+    return VaultError(
+        f"the secret {name} is not leased any more",
+        mend="A lease ends with its action or session, when its grant is revoked or runs out, "
+        "and when the vault is locked.",
+        code="HF-VAULT-LEASE-ENDED",
+    )
+
+
+def bad_input(message: str, *, mend: str, code: str = "HF-VAULT-INPUT") -> BadInput:
+    """A call that cannot be understood."""
+    return BadInput(message, mend=mend, code=code)

@@ -1,0 +1,198 @@
+"""Keys in a file or in the system's key ring: one line for each, made by us.
+
+    VAULT-ID KEY-ID BASE64
+
+Several lines, since a rekey that was killed leaves two: the vault itself says which one counts, so
+nothing is lost at any moment (SEC-6).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.secrets import failures
+from holdfast.secrets.folder import replace_file
+from holdfast.secrets.sealing import KEY_BYTES
+
+_SERVICE = "holdfast-vault"
+_MOST_BYTES = 64 * 1024
+_LINE = re.compile(
+    rb"([a-z]{1,4}_[0-9a-z]{20,32}) ([a-z]{1,4}_[0-9a-z]{20,32}) ([A-Za-z0-9+/=]{44})"
+)
+
+Keys = dict[tuple[str, str], bytes]
+"""(vault, key) -> the key's base64."""
+
+
+class KeyPlace(Protocol):
+    """Where such lines lie. The caller holds the vault's lock."""
+
+    def read(self, vault: str) -> Keys: ...
+
+    def write(self, vault: str, keys: Keys) -> None: ...
+
+
+def key_in(place: KeyPlace, vault: str, key_id: str) -> bytearray:
+    """The key, which the caller wipes."""
+    text = place.read(vault).get((vault, key_id))
+    if text is None:
+        raise failures.no_key(
+            "the key of this vault is not where the configuration says",
+            mend="Check [vault] key and key_file; without its key a vault stays shut.",
+        )
+    return _decoded(text)
+
+
+def add_key(place: KeyPlace, vault: str, key_id: str) -> bytearray:
+    """A new one, durable before anything is sealed with it."""
+    key = bytearray(os.urandom(KEY_BYTES))
+    keys = place.read(vault)
+    keys[vault, key_id] = base64.b64encode(key)
+    place.write(vault, keys)
+    return key
+
+
+def has_others(place: KeyPlace, vault: str, key_id: str) -> bool:
+    """Whether an old key of the vault is left behind."""
+    return any(owner == vault and each != key_id for owner, each in place.read(vault))
+
+
+def drop_others(place: KeyPlace, vault: str, key_id: str) -> None:
+    """Every key of this vault but one; those of other vaults stay."""
+    keys = place.read(vault)
+    kept = {
+        (owner, each): text
+        for (owner, each), text in keys.items()
+        if owner != vault or each == key_id
+    }
+    if kept != keys:
+        place.write(vault, kept)
+
+
+def _decoded(text: bytes) -> bytearray:
+    try:
+        key = bytearray(binascii.a2b_base64(text, strict_mode=True))
+    except ValueError:
+        key = bytearray()
+    if len(key) != KEY_BYTES:
+        raise failures.no_key("the key is damaged", mend="Restore it from a backup.")
+    return key
+
+
+def _parse(data: bytes) -> Keys:
+    keys: Keys = {}
+    for line in data.splitlines():
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise failures.no_key(
+                "what lies in the place of the key was not made by Holdfast",
+                mend="Name a file that does not exist yet; `holdfast vault init` makes it.",
+            )
+        keys[found[1].decode(), found[2].decode()] = found[3]
+    return keys
+
+
+def _written(keys: Mapping[tuple[str, str], bytes]) -> bytes:
+    return b"".join(
+        b"%b %b %b\n" % (vault.encode(), key_id.encode(), text)
+        for (vault, key_id), text in sorted(keys.items())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A file of mode 0600, best on another disk than the vault. `path` is absolute."""
+
+    path: str
+
+    def read(self, vault: str) -> Keys:  # noqa: ARG002  # one file for all vaults
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.path, flags)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise failures.unsafe("the key file") from None
+            raise _unreadable(error) from None
+        with os.fdopen(descriptor, "rb") as file:
+            info = os.fstat(descriptor)
+            if (
+                not stat.S_ISREG(info.st_mode)
+                or info.st_uid != os.geteuid()
+                or info.st_mode & 0o077
+            ):
+                raise failures.unsafe("the key file")
+            return _parse(file.read(_MOST_BYTES))
+
+    def write(self, vault: str, keys: Keys) -> None:  # noqa: ARG002  # one file for all vaults
+        directory, name = os.path.split(self.path)
+        try:
+            folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                replace_file(folder, name, _written(keys))
+                if not keys:
+                    os.unlink(name, dir_fd=folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise _unreadable(error) from None
+
+
+def _unreadable(error: OSError) -> Exception:
+    return failures.no_key(
+        "the key file cannot be read or written",
+        mend="Its folder must exist; the file must be a plain one of yours with mode 0600.",
+        detail=str(error),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """The system's own key ring, through the library `keyring`; one entry for each vault."""
+
+    def read(self, vault: str) -> Keys:
+        return _parse((self._call("get_password", vault) or "").encode())
+
+    def write(self, vault: str, keys: Keys) -> None:
+        self._call("set_password", vault, _written(keys).decode())
+        if self.read(vault) != keys:
+            raise _no_ring("it did not keep the key")
+
+    @staticmethod
+    def _call(name: str, *words: str) -> str | None:
+        try:
+            import keyring  # noqa: PLC0415  # an extra
+            from keyring.errors import KeyringError  # noqa: PLC0415  # an extra
+        except ImportError as error:
+            raise failures.no_key(
+                "the library for the key ring is missing",
+                mend="pip install 'holdfast[keyring]'",
+                detail=str(error),
+            ) from None
+        try:
+            backend = keyring.get_keyring()
+            home = type(backend).__module__
+            # The first two keep nothing, the third keeps it for everybody to read.
+            if home.startswith(("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")):
+                raise _no_ring("there is none that keeps a key safe")
+            found = getattr(backend, name)(_SERVICE, *words)
+        except (KeyringError, OSError, RuntimeError) as error:
+            raise _no_ring(str(error)) from None
+        return found if isinstance(found, str) else None
+
+
+def _no_ring(detail: str) -> Exception:
+    return failures.no_key(
+        "the system's key ring cannot be used",
+        mend="Unlock it, or choose another key: `holdfast vault init --key file`.",
+        detail=detail,
+    )
