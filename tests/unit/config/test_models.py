@@ -55,9 +55,9 @@ def test_every_setting_has_a_reason_and_is_bounded_both_ways(
 def test_a_switch_is_called_dangerously_and_is_off_by_default(
     section: str, key: str, spec: FieldInfo
 ) -> None:
-    assert (spec.annotation is bool) == key.startswith("dangerously_")
-    if spec.annotation is bool:
-        assert spec.default is False
+    assert spec.annotation is not bool or key.startswith("dangerously_")
+    if key.startswith("dangerously_"):
+        assert spec.default in (False, ())  # a list names what the wall lets through
 
 
 def test_settings_cannot_be_changed() -> None:
@@ -74,12 +74,14 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         section: {key: True for key in model.model_fields if key.startswith("dangerously_")}
         for section, model in SECTIONS.items()
     }
+    switches["egress"] = {"dangerously_allow_addresses": ("10.0.0.0/8",)}
     assert weakened(Settings()) == ()
     assert weakened(Settings.model_validate(switches)) == (
         "sandbox.dangerously_without_cgroup",
         "sandbox.dangerously_without_landlock",
         "workspace.dangerously_expose_sensitive_names",
         "policy.dangerously_observe",
+        "egress.dangerously_allow_addresses",
     )
 
 
@@ -129,3 +131,18 @@ def test_an_extension_that_no_file_can_have_is_refused(extension: str) -> None:
 @given(st.integers(min_value=0, max_value=10**15 - 1))
 def test_size_text_reads_back_as_the_same_size(number: int) -> None:
     assert parse_size(size_text(number)) == number
+
+
+@pytest.mark.requirement("NET-3")
+@pytest.mark.parametrize("text", ["", "10.0.0.1/8", "a", "300.0.0.0/8", "10.0.0.0/33", "::1/129"])
+def test_a_network_that_is_none_is_refused(text: str) -> None:
+    Settings.model_validate({"egress": {"dangerously_allow_addresses": ("10.0.0.0/8", "::1/128")}})
+    with pytest.raises(ValidationError, match="is not a network"):
+        Settings.model_validate({"egress": {"dangerously_allow_addresses": (text,)}})
+
+
+@pytest.mark.parametrize("text", ["", "dns.example", "1.2.3.4:0", "1.2.3.4:65536", "1.2.3", "[::1"])
+def test_a_name_server_is_an_address(text: str) -> None:
+    Settings.model_validate({"egress": {"dns_servers": ("192.0.2.1", "[2001:db8::1]:5353")}})
+    with pytest.raises(ValidationError, match="address of a server"):
+        Settings.model_validate({"egress": {"dns_servers": (text,)}})

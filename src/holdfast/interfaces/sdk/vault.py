@@ -15,7 +15,7 @@ from holdfast.runtime import wiring
 from holdfast.runtime.vault import Grant, KeyChoice, SecretInfo
 from holdfast.runtime.vault import Vault as Kept
 
-Passphrase: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
+Asked: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
 
 
 class Vault:
@@ -33,7 +33,7 @@ class Vault:
     @classmethod
     def open(
         cls,
-        passphrase: Passphrase = None,
+        passphrase: Asked = None,
         *,
         create: bool = False,
         key: str | None = None,
@@ -132,7 +132,7 @@ class Vault:
 
     def rekey(
         self,
-        passphrase: Passphrase = None,
+        passphrase: Asked = None,
         *,
         key: str | None = None,
         key_file: str | None = None,
@@ -143,7 +143,7 @@ class Vault:
         self._kept.rekey(choice=choice, principal=self._principal, ask=_asking(passphrase))
 
 
-def _asking(passphrase: Passphrase) -> Callable[[bool], bytearray] | None:
+def _asking(passphrase: Asked) -> Callable[[bool], bytearray] | None:
     if passphrase is None:
         return None
 
