@@ -10,9 +10,15 @@ import tempfile
 
 import audit
 import cells
+import egress
 import policy
 
-BENCHES = {"audit": audit.measure, "cells": cells.measure, "policy": policy.measure}
+BENCHES = {
+    "audit": audit.measure,
+    "cells": cells.measure,
+    "egress": egress.measure,
+    "policy": policy.measure,
+}
 
 
 def main() -> None:

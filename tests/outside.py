@@ -52,11 +52,13 @@ class Outside:
     def ca_file(self) -> str:
         return str(self.folder / "outside-ca.pem")
 
-    def config(self, extra: str = "") -> str:
+    def config(
+        self, extra: str = "", *, addresses: str = "127.0.0.0/8", name: str = "holdfast.toml"
+    ) -> str:
         """A configuration file with which sandboxes reach it."""
-        path = self.folder / "holdfast.toml"
+        path = self.folder / name
         text = f'[egress]\ndns_servers = ["127.0.0.1:{self.dns_port}"]\n'
-        text += 'dangerously_allow_addresses = ["127.0.0.0/8"]\n'
+        text += f'dangerously_allow_addresses = ["{addresses}"]\n'
         path.write_text(text + extra)
         return str(path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import socket
+from collections import Counter
 from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import unquote
 
@@ -136,8 +137,7 @@ def test_the_quick_look_finds_what_a_plain_one_does(rules: list[str], host: str,
         return port in rule.ports and (below if rule.is_wildcard else labels == wanted)
 
     plain = [rule for rule in found.rules if fits(rule)]
-    quick = found.reach(host, port)
-    assert sorted(quick, key=found.rules.index) == plain
+    assert Counter(found.reach(host, port)) == Counter(plain)
     assert bool(found.allows(host, port, "GET", "/")) == bool(plain)
     assert found.knows(host) or not plain
 

@@ -18,6 +18,17 @@ from holdfast.interfaces.supervisor import __main__ as supervisor
 from holdfast.interfaces.supervisor import houses
 from holdfast.runtime import wiring
 
+ASKED: dict[str, Any] = {
+    "session_id": "abc",
+    "transcript_path": "/t",
+    "cwd": "/tmp",
+    "permission_mode": "default",
+    "hook_event_name": "PreToolUse",
+    "tool_name": "Bash",
+    "tool_input": {"command": "ls #allow"},
+    "tool_use_id": "toolu_1",
+}
+"""What an agent's host tells a hook."""
 _VERDICTS = {"deny": Verdict.DENY, "ask": Verdict.ASK, "allow": Verdict.ALLOW}
 
 

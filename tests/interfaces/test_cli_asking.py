@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import struct
-import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+import terminals
 from conftest import audit_records
-from holdfast.sandbox.native.waiting import ready_to_read
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM, holdfast
 
 RULES = '[permissions]\nallow = ["Bash(ls *)"]\nask = ["Bash(echo *)"]\n'
@@ -26,52 +21,14 @@ RULES = '[permissions]\nallow = ["Bash(ls *)"]\nask = ["Bash(echo *)"]\n'
 START = "import fcntl, os, sys, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
-class Screen:
-    def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
-        self.process = process
-        self._terminal = terminal
-        self.seen = ""
-
-    def until(self, pattern: str) -> str:
-        deadline = time.monotonic() + DEADLINE_S
-        while re.search(pattern, self.seen) is None:
-            left_s = deadline - time.monotonic()
-            assert left_s > 0, self.seen
-            if ready_to_read(self._terminal, timeout_s=left_s):
-                self.seen += os.read(self._terminal, 65_536).decode().replace("\r\n", "\n")
-        return self.seen
-
-    def type(self, text: str) -> None:
-        os.write(self._terminal, text.encode())
-
+class Screen(terminals.Screen):
     def end(self) -> tuple[int, str]:
-        with suppress(OSError):
-            while ready_to_read(self._terminal, timeout_s=DEADLINE_S):
-                part = os.read(self._terminal, 65_536)
-                if not part:
-                    break
-                self.seen += part.decode().replace("\r\n", "\n")
+        self.look_to_the_end(within_s=DEADLINE_S)
         return self.process.wait(DEADLINE_S), self.seen
 
 
-@contextmanager
-def on_terminal(*words: str) -> Iterator[Screen]:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-c", START, PROGRAM, *words],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    try:
-        yield Screen(process, ours)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
+def on_terminal(*words: str) -> AbstractContextManager[Screen]:
+    return terminals.on_terminal([sys.executable, "-c", START, PROGRAM, *words], Screen)
 
 
 @pytest.fixture(params=["alone", "supervised"])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, error_code, holdfast
+from interfaces.test_cli_process import PROGRAM, error_code, holdfast
+from terminals import answered
 
 
 @pytest.fixture(autouse=True)
@@ -29,20 +27,8 @@ def verdict() -> str:
 @pytest.mark.requirement("POL-7")
 @pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 1), (b"\n", 1)])
 def test_a_person_at_a_terminal_sees_the_rules_and_is_asked(answer, code):
-    ours, theirs = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            [PROGRAM, "policy", "trust"],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        os.write(ours, answer)
-        _, errors = process.communicate(timeout=DEADLINE_S)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    assert process.returncode == code
+    ended, errors = answered([PROGRAM, "policy", "trust"], answer)
+    assert ended == code
     assert b"It allows, without a question:\n| Bash(ls)\n" in errors
     assert verdict() == ("deny" if code else "allow")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import holdfast as sdk
 from holdfast.core.keys import make_key
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM, error_code, holdfast
+from terminals import answered
 
 
 @pytest.fixture
@@ -189,20 +188,8 @@ def test_review_tells_what_would_change(folder):
 @pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 1)])
 def test_a_person_at_a_terminal_is_asked(folder, answer, code):
     number = proposed(folder)
-    ours, theirs = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            [PROGRAM, "skills", "approve", number],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        os.write(ours, answer)
-        _, errors = process.communicate(timeout=DEADLINE_S)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    assert process.returncode == code
+    ended, errors = answered([PROGRAM, "skills", "approve", number], answer)
+    assert ended == code
     assert b"SKILL.md (11 bytes)" in errors
     assert len(told("skills", "list")["skills"]) == 1 - code
 

@@ -24,21 +24,12 @@ import pytest
 
 from conftest import audit_records
 from interfaces import hook_double
+from interfaces.hook_double import ASKED
 from interfaces.test_cli_process import PROGRAM
 from interfaces.test_supervisor import until
 
 DOUBLE = str(Path(hook_double.__file__))
 TESTS = str(Path(DOUBLE).parent.parent)
-ASKED: dict[str, Any] = {
-    "session_id": "abc",
-    "transcript_path": "/t",
-    "cwd": "/tmp",
-    "permission_mode": "default",
-    "hook_event_name": "PreToolUse",
-    "tool_name": "Bash",
-    "tool_input": {"command": "ls #allow"},
-    "tool_use_id": "toolu_1",
-}
 
 
 def question(command: str = "ls #allow", **changes: Any) -> bytes:

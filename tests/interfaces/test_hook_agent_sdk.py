@@ -18,18 +18,7 @@ from holdfast.interfaces import agent_sdk
 from holdfast.runtime import wiring
 from interfaces.claude_code import claude, environment
 from interfaces.fake_model import FakeModel, fake_model
-from interfaces.hook_double import doubled
-
-ASKED: dict[str, Any] = {
-    "session_id": "abc",
-    "transcript_path": "/t",
-    "cwd": "/tmp",
-    "permission_mode": "default",
-    "hook_event_name": "PreToolUse",
-    "tool_name": "Bash",
-    "tool_input": {"command": "ls #allow"},
-    "tool_use_id": "toolu_1",
-}
+from interfaces.hook_double import ASKED, doubled
 
 
 @pytest.fixture(autouse=True)

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
-import errno
 import json
 import os
 import pwd
 import re
 import shlex
-import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -39,12 +37,11 @@ from holdfast.config.models import (
     size_text,
 )
 from holdfast.core.errors import ConfigError
-from holdfast.core.limits import MIB
+from holdfast.core.settings_file import UNSAFE, Fault, FileRefused, read_settings
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-FILE_MOST_BYTES = MIB
 NESTING_MOST = 32
 MISTAKES_MOST = 100
 
@@ -105,9 +102,6 @@ class _Source:
     shown: str
     named: bool
 
-    def refuse(self, problem: str, mend: str, *, code: str = "HF-CONFIG-FILE") -> ConfigError:
-        return ConfigError(f"{self.shown}: {problem}", mend=mend, code=code)
-
     @property
     def in_shell(self) -> str:
         """For a command in a mend. The default place must stay unquoted to be expanded."""
@@ -137,88 +131,38 @@ def _find(file: str | None, environ: Mapping[str, str]) -> _Source:
 # 2. Open and judge
 
 
-def _read(source: _Source) -> str:
-    """The file's text; empty where the user has no file and named none."""
-    try:
-        # O_NONBLOCK: opening a FIFO would wait for a writer for ever.
-        opened = os.open(source.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        if _is_absent(source, error):
-            return ""
-        raise _cannot_open(source, error) from None
-    try:
-        _judge(source, os.fstat(opened))
-        raw = _read_bounded(source, opened)
-    except OSError as error:
-        raise _cannot_open(source, error) from None
-    finally:
-        os.close(opened)
-    try:
-        return raw.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"{source.shown}:{line}: not UTF-8 text",
-            mend="Save the file as UTF-8.",
-            code="HF-CONFIG-FILE",
-        ) from None
-
-
-def _is_absent(source: _Source, error: OSError | ValueError) -> bool:
-    # A link that leads nowhere is not "no file": somebody meant settings to be there.
-    return (
-        not source.named
-        and isinstance(error, FileNotFoundError | NotADirectoryError)
-        and not os.path.lexists(source.path)
-    )
-
-
-_OPEN_PROBLEMS = {
-    errno.ENOENT: ("no such file", "Name a file that exists, or leave the option out."),
-    errno.ENOTDIR: ("no such file", "Name a file that exists, or leave the option out."),
-    errno.EACCES: ("may not be read", "Let the user who runs Holdfast read it."),
-    errno.ELOOP: ("its symbolic links form a loop", "Name the file itself."),
-    errno.ENAMETOOLONG: ("the name is too long", "Name a file that exists."),
+_MENDS = {
+    Fault.ABSENT: "Name a file that exists, or leave the option out.",
+    Fault.LONG_NAME: "Name a file that exists.",
+    Fault.FORBIDDEN: "Let the user who runs Holdfast read it.",
+    Fault.LOOP: "Name the file itself.",
+    Fault.UNREADABLE: "Name a regular TOML file.",
+    Fault.IRREGULAR: "Name a regular TOML file.",
+    Fault.FOLDER: "Name the TOML file in it.",
+    Fault.TOO_LARGE: "Name the configuration file.",
+    Fault.STRANGER: "Check what it says, then: chown {uid} {file}",
+    Fault.WRITABLE: "Check what it says, then: chmod go-w {file}",
+    Fault.NOT_TEXT: "Save the file as UTF-8.",
 }
 
 
-def _cannot_open(source: _Source, error: OSError | ValueError) -> ConfigError:
-    number = error.errno if isinstance(error, OSError) and error.errno else 0
-    problem, mend = _OPEN_PROBLEMS.get(number, ("cannot be read", "Name a regular TOML file."))
-    return source.refuse(problem, mend)
-
-
-def _judge(source: _Source, found: os.stat_result) -> None:
-    """Looks at the open file, not at its path, which may change in between."""
-    if stat.S_ISDIR(found.st_mode):
-        raise source.refuse("is a directory", "Name the TOML file in it.")
-    if not stat.S_ISREG(found.st_mode):
-        raise source.refuse("is not a regular file", "Name a regular TOML file.")
-    # Attack: another user plants `dangerously_` settings. The group bits also show the mask of an
-    # access control list, so a writer named there is seen too.
-    if found.st_uid not in {0, os.geteuid()}:
-        raise source.refuse(
-            "belongs to another user, who could switch walls off",
-            f"Check what it says, then: chown {os.geteuid()} {source.in_shell}",
-            code="HF-CONFIG-UNSAFE",
-        )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise source.refuse(
-            "can be written by other users, who could switch walls off",
-            f"Check what it says, then: chmod go-w {source.in_shell}",
-            code="HF-CONFIG-UNSAFE",
-        )
-
-
-def _read_bounded(source: _Source, opened: int) -> bytes:
-    raw = bytearray()
-    while block := os.read(opened, FILE_MOST_BYTES + 1 - len(raw)):
-        raw += block
-        if len(raw) > FILE_MOST_BYTES:
-            raise source.refuse(
-                f"is larger than {size_text(FILE_MOST_BYTES)}", "Name the configuration file."
-            )
-    return bytes(raw)
+def _read(source: _Source) -> str:
+    """The file's text; empty where the user has no file and named none."""
+    try:
+        return read_settings(source.path)
+    except FileRefused as refused:
+        fault = refused.fault
+        # A link that leads nowhere is not "no file": somebody meant settings to be there.
+        if fault is Fault.ABSENT and not source.named and not os.path.lexists(source.path):
+            return ""
+        place = f"{source.shown}:{refused.line}" if refused.line else source.shown
+        is_unsafe = fault in UNSAFE
+        harm = ", who could switch walls off" if is_unsafe else ""
+        raise ConfigError(
+            f"{place}: {fault.value}{harm}",
+            mend=_MENDS[fault].format(uid=os.geteuid(), file=source.in_shell),
+            code="HF-CONFIG-UNSAFE" if is_unsafe else "HF-CONFIG-FILE",
+        ) from None
 
 
 # 3. Parse

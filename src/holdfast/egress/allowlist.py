@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.errors import BadInput, EgressRefused
-from holdfast.egress.names import host_name, host_of, is_public_suffix, public_suffix
+from holdfast.egress.names import host_name, host_of, is_below, is_public_suffix
 
 _DEFAULT_PORTS = frozenset({80, 443})
 _MOST_RULE = 2048
@@ -30,7 +30,6 @@ _NO_METHODS = frozenset({"CONNECT", "TRACE"})
 """CONNECT is how a proxy is asked, and TRACE gives back headers that were put in for the code."""
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?", re.DOTALL)
-_CANONICAL = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
 _RAW_PATH = re.compile(r"/[!-~]*")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
@@ -92,14 +91,14 @@ class Allowlist:
         """All rules that let a connection there; none: refused. `host` as `str(host_of(…))`."""
         found = self._exact.get((_bare(host), port), ())
         for above in _above(host):
-            if (above, port) in self._below and _is_below(host, above):
+            if (above, port) in self._below and is_below(host, above):
                 found += self._below[above, port]
         return found
 
     def knows(self, host: str) -> bool:
         """Whether any rule names the host, on whatever port: such names exist for a cell's DNS."""
         return (_bare(host), False) in self._names or any(
-            (above, True) in self._names and _is_below(host, above) for above in _above(host)
+            (above, True) in self._names and is_below(host, above) for above in _above(host)
         )
 
     def allows(self, host: str, port: int, method: str, path: str) -> Rule | None:
@@ -197,15 +196,6 @@ def _above(host: str) -> Iterator[str]:
     while dot:
         yield rest
         _, dot, rest = rest.partition(".")
-
-
-def _is_below(host: str, above: str) -> bool:
-    """Whether `*.above` stands for this host.
-
-    Only in the canonical form: `evil.com\\0.example.com` ends like one that does. And not through
-    a public suffix: `*.amazonaws.com` is not for `s3.amazonaws.com`, where names are anybody's.
-    """
-    return _CANONICAL.fullmatch(host) is not None and len(public_suffix(host)) < len(above)
 
 
 def _methods(text: str) -> tuple[frozenset[str], str]:

@@ -12,11 +12,13 @@ after hexadecimal its last digit; so these are never part of an anchor.
 from __future__ import annotations
 
 import re
+import struct
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from holdfast.egress.encodings import PLAIN, Encoding, Form, cores, forms, pieces
 
@@ -43,9 +45,6 @@ _TEXT: tuple[Encoding, ...] = ("raw", "url", "json", "escaped", "html")
 
 _SIEVE_FROM = 64
 """Anchors in one view, beyond which looking at the data once is cheaper than once for each."""
-_GRAM_BYTES = 4
-_SIEVED_SHORTEST_BYTES = 2 * _GRAM_BYTES - 1
-"""However an anchor lies over data that is cut every four bytes, one cut piece is all its own."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ class AnchorIndex:
 
     def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
         self.pieces = tuple(Piece(name, piece) for name, value in values for piece in pieces(value))
-        self._text = _View()
-        self._base64 = _View()
-        self._hex = _View()
+        self._text = _View("Q")
+        self._base64 = _View("I")
+        self._hex = _View("Q")
         for piece in self.pieces:
             runs = _PLAIN_RUN.findall(piece.value)
             anchor = max((run[_SWALLOWED_BYTES:] for run in runs), key=len, default=b"")
@@ -101,7 +100,12 @@ class AnchorIndex:
 class _View:
     """Anchors that are searched for in the same view of the data."""
 
-    def __init__(self) -> None:
+    def __init__(self, gram: Literal["I", "Q"]) -> None:
+        # What the sieve cuts the data into: numbers of four or of eight bytes. However an anchor
+        # lies over such data, one number is all its own if it is as long as nearly two of them.
+        self._gram = gram
+        self._gram_bytes = struct.calcsize(gram)
+        self._sieved_from_bytes = 2 * self._gram_bytes - 1
         self._anchored: dict[bytes, list[tuple[Piece, tuple[Encoding, ...]]]] = defaultdict(list)
         self._loose: list[tuple[Piece, tuple[Encoding, ...]]] = []
         """Values without a useful anchor: they are always looked for in earnest."""
@@ -124,7 +128,8 @@ class _View:
     def _worth_a_look(self, view: bytes) -> Iterable[bytes]:
         if len(self._anchored) < _SIEVE_FROM:
             return self._anchored
-        cut = memoryview(view)[: len(view) // _GRAM_BYTES * _GRAM_BYTES].cast("I")
+        whole = len(view) // self._gram_bytes * self._gram_bytes
+        cut = memoryview(view)[:whole].cast(self._gram)
         grams = self._grams.intersection(cut)
         return [*self._unsieved, *{anchor for gram in grams for anchor in self._sieve[gram]}]
 
@@ -132,9 +137,9 @@ class _View:
     def _sieve(self) -> dict[int, list[bytes]]:
         sieve: dict[int, list[bytes]] = defaultdict(list)
         for anchor in self._anchored:
-            if len(anchor) >= _SIEVED_SHORTEST_BYTES:
-                for start in range(len(anchor) - _GRAM_BYTES + 1):
-                    gram = anchor[start : start + _GRAM_BYTES]
+            if len(anchor) >= self._sieved_from_bytes:
+                for start in range(len(anchor) - self._gram_bytes + 1):
+                    gram = anchor[start : start + self._gram_bytes]
                     sieve[int.from_bytes(gram, sys.byteorder)].append(anchor)
         return sieve
 
@@ -144,7 +149,7 @@ class _View:
 
     @cached_property
     def _unsieved(self) -> list[bytes]:
-        return [anchor for anchor in self._anchored if len(anchor) < _SIEVED_SHORTEST_BYTES]
+        return [anchor for anchor in self._anchored if len(anchor) < self._sieved_from_bytes]
 
 
 def _undone(data: bytes) -> Iterator[bytes]:

@@ -106,12 +106,13 @@ class BuiltIn:
     def renew(self, traveller: Traveller, secrets: Sequence[SecretUse]) -> None:
         """One more action in a live sandbox: its connections are recorded as its own."""
         self.session.ledger.traveller = traveller
-        lent = {use.name: use for use in (*self.session.secrets, *secrets)}
-        self.session.secrets = tuple(lent.values())
+        self.session.lend(secrets)
 
     def end(self) -> None:
         """Cut what is open, and return once all of it is on record. Blocks for a moment."""
         with self._lock:
+            if self._has_ended:
+                return
             doors, self._doors = self._doors, []
             self._has_ended = True
         self._call(self._end(doors)).result(_END_TIMEOUT_S)

@@ -20,6 +20,7 @@ from holdfast.core.types import FetchUrl, Json
 from holdfast.egress.addresses import Address, Own
 from holdfast.egress.allowlist import Allowlist, Rule
 from holdfast.egress.get import Answer, Get
+from holdfast.egress.ledger import Leak
 from holdfast.egress.names_inside import looks_like_data
 from holdfast.egress.pages import rendered
 from holdfast.egress.resolve import Resolver, checked
@@ -138,11 +139,7 @@ class _Fetch:
             target = text.encode("utf-8", "replace")
             hit = scan_head(target, [], known=self._known, patterns=patterns)
             if hit is not None:
-                raise EgressRefused(
-                    f"the URL holds a secret ({hit.name}, {hit.encoding})",
-                    mend="Leave it out of the URL.",
-                    code="HF-LEAK",
-                )
+                raise Leak(hit)
 
     def _check_redirect(self, url: Url) -> None:
         if self._hops[-1].scheme == "https" and url.scheme == "http":

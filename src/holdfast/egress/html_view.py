@@ -290,15 +290,18 @@ class _Viewer:
             return
         if self._shown["pre"]:
             text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "")
-            self._left -= text.count("\n") * self._indent()
         else:
             text = _BLANKS.sub(" ", text)
             last = self.events[-1] if self.events else None
             # One blank, however many elements it is spread over: see the module's first words.
             if last is not None and last.kind == "text" and last.word.endswith(" "):
                 text = text.lstrip(" ")
-        text = text[: max(0, self._left)]
+        indents = text.count("\n") * self._indent()
+        if len(text) + indents > self._left:
+            text = text[: max(0, self._left // (1 + self._indent()))]
+            self._left = 0
         if text:
+            self._left -= indents
             self._emit(Event("text", text))
 
     def _indent(self) -> int:

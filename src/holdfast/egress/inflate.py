@@ -83,9 +83,11 @@ class _Zlib:
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         data, self._start = self._start + data, b""
-        while data:
+        piece = b""
+        # A full piece may have more behind it although all of the data was read.
+        while data or (len(piece) == _PIECE_BYTES and not self.is_whole):
             if self._inflater is None or self._inflater.eof:
-                if not self._is_gzip and len(data) < 2 and self._inflater is None:
+                if not self._is_gzip and self._inflater is None and len(data) < 2:
                     self._start = data
                     return
                 self._inflater = self._next(data)
@@ -123,10 +125,11 @@ class _Zstd:
                 if self._frame is None or self._frame.eof:
                     self._frame = self._next()
                 try:
-                    piece = self._frame.decompress(rest)
+                    unpacked = self._frame.decompress(rest)
                 except zstandard.ZstdError as error:
                     raise _refused("HF-BAD-BODY", "is broken") from error
-                yield piece
+                for at in range(0, len(unpacked), _PIECE_BYTES):
+                    yield unpacked[at : at + _PIECE_BYTES]
                 rest = self._frame.unused_data
 
     def _next(self) -> zstandard.ZstdDecompressionObj:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -21,19 +20,13 @@ from holdfast.core.errors import EgressRefused
 from holdfast.core.network import Binding, SecretUse
 from holdfast.egress.allowlist import normal_path
 
-PLACEHOLDER_PREFIX = "hfsecret_"
-"""Every placeholder begins so: one search tells whether a text holds any."""
-
 Header = tuple[bytes, bytes]
 
-_RANDOM_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-_RANDOM_LENGTH = 26
-"""Of 32 characters: 130 bits, which nobody guesses."""
 _PLAIN_PORT = 80
 _HEADER_MAX_BYTES = 16 * 1024
 """A placeholder repeated in one header would make a small request a large one."""
 _FRAMING = frozenset(
-    (b"host", b"content-length", b"transfer-encoding", b"connection", b"te", b"trailer", b"upgrade")
+    b"host content-length transfer-encoding connection te trailer upgrade expect".split()
 )
 """Headers that say where a request goes or ends; no secret belongs there, bound or not."""
 _NOT_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -49,13 +42,6 @@ class Swapped:
     """Names of secrets whose value was put in."""
     stayed: tuple[str, ...]
     """Names of secrets whose placeholder is still somewhere in the head."""
-
-
-def new_placeholder(name: str) -> str:
-    """What code sees instead of a value: of no use outside, and not to be guessed."""
-    shown = re.sub(r"[^a-z0-9]", "_", name.lower())
-    random = "".join(secrets.choice(_RANDOM_ALPHABET) for _ in range(_RANDOM_LENGTH))
-    return f"{PLACEHOLDER_PREFIX}{shown}_{random}"
 
 
 def swap(
@@ -153,7 +139,10 @@ class _Head:
         wanted = use.placeholder.encode()
         for place, (name, value) in enumerate(self.headers):
             if name.lower() == bound and wanted in value:
-                self.headers[place] = (name, _fitting(value.replace(wanted, _line(use)), use))
+                put = _fitting(value.replace(wanted, _line(use)), use)
+                if put != put.strip(b" \t"):
+                    raise _unfit(use, "leaves a blank at the end of the header")
+                self.headers[place] = (name, put)
                 was_put = True
         return was_put
 

@@ -30,6 +30,7 @@ _MEND = "Name the host as DNS does, such as api.example.com."
 
 _ASCII_OK = re.compile(r"[A-Za-z0-9._\-]*")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_CANONICAL = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 """What `inet_aton` and URL parsers read as a part of an address: decimal, octal, hexadecimal."""
 _OCTET = r"(?:0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
@@ -123,6 +124,19 @@ def address_of(text: str) -> Address | None:
         return IPv6Address(text)
     except AddressValueError:
         return None
+
+
+def is_below(host: str, above: str) -> bool:
+    """Whether `*.above` stands for this host.
+
+    Only in the canonical form: `evil.com\\0.example.com` ends like one that does. And not through
+    a public suffix: `*.amazonaws.com` is not for `s3.amazonaws.com`, where names are anybody's.
+    """
+    return (
+        host.endswith(f".{above}")
+        and _CANONICAL.fullmatch(host) is not None
+        and len(public_suffix(host)) < len(above)
+    )
 
 
 def is_public_suffix(host: str) -> bool:

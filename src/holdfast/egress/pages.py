@@ -126,11 +126,12 @@ class _Markdown(MarkdownConverter):
         return "\n".join([bullet + lines[0], *rest]) + "\n" if lines[0] else "\n"
 
     def convert_tr(self, el: Tag, text: str, parent_tags: set[str]) -> str:  # noqa: ARG002  # the library's
-        cells = len(el.find_all(["td", "th"], recursive=False))
+        cells = sum(isinstance(cell, Tag) and cell.name in ("td", "th") for cell in el.contents)
+        before = el.previous_sibling
+        while before is not None and not (isinstance(before, Tag) and before.name == "tr"):
+            before = before.previous_sibling
         row = f"|{text}\n"
-        if el.find_previous_sibling("tr") is not None or not cells:
-            return row
-        return f"{row}|{' --- |' * cells}\n"
+        return row if before is not None or not cells else f"{row}|{' --- |' * cells}\n"
 
     def convert_td(self, el: Tag, text: str, parent_tags: set[str]) -> str:  # noqa: ARG002  # the library's
         cell = text.strip().replace("\n", " ").replace("|", "\\|")

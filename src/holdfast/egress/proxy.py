@@ -45,13 +45,13 @@ class Door:
 
     def open(self) -> None:
         self._pause = None
-        self._loop.add_reader(self._listener, self._on_knock)
+        self._loop.add_reader(self._listener.fileno(), self._on_knock)
 
     async def close(self) -> None:
         """No more connections, and an end to those there are."""
         if self._pause is not None:
             self._pause.cancel()
-        self._loop.remove_reader(self._listener)
+        self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
         for task in self._tasks:
             task.cancel()
@@ -65,7 +65,7 @@ class Door:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._loop.remove_reader(self._listener)
+                self._loop.remove_reader(self._listener.fileno())
                 if error.errno in _OUT_OF_ROOM:
                     # The connection stays in the queue: without a pause this would spin.
                     self._pause = self._loop.call_later(_ACCEPT_PAUSE_S, self.open)

@@ -197,15 +197,15 @@ class _OneWay:
         if reads != self._reads:
             self._reads = reads
             if reads:
-                self._loop.add_reader(self._source, self._on_ready)
+                self._loop.add_reader(self._source.fileno(), self._on_ready)
             else:
-                self._loop.remove_reader(self._source)
+                self._loop.remove_reader(self._source.fileno())
         if writes != self._writes:
             self._writes = writes
             if writes:
-                self._loop.add_writer(self._target, self._on_ready)
+                self._loop.add_writer(self._target.fileno(), self._on_ready)
             else:
-                self._loop.remove_writer(self._target)
+                self._loop.remove_writer(self._target.fileno())
 
     def _flow(self) -> None:
         """Move until one side cannot go on; then wait for exactly that side."""

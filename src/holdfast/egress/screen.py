@@ -51,16 +51,19 @@ class KnownNow:
     def check_head(self, path: str, headers: Headers) -> None:
         """Refuse a request whose URL or headers hold a secret.
 
-        Each header is looked at by itself, so one that was clean before is clean again; from
+        Each part is looked at by itself, so one that was clean before is clean again; from
         request to request hardly any changes.
         """
         index = self.index()
-        new = [header for header in headers if header not in self._clean]
         target = path.encode("ascii")
+        new = [header for header in headers if header not in self._clean]
+        if not new and (b"", target) in self._clean:
+            return
         if hit := scan_head(target, new, known=index, patterns=Patterns.shipped()):
             raise Leak(hit)
-        if len(self._clean) + len(new) > _MOST_CLEAN:
+        if len(self._clean) + len(new) >= _MOST_CLEAN:
             self._clean.clear()
+        new.append((b"", target))
         self._clean.update(header for header in new if len(header[1]) <= _CLEAN_BYTES)
 
 

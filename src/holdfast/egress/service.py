@@ -57,7 +57,9 @@ class EgressService:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._home: _Home | None = None
+        self._open: set[BuiltIn] = set()
         self._kept: dict[str, BuiltIn] = {}
+        """Those of live sandboxes, by session."""
         self._is_closed = False
 
     @asynccontextmanager
@@ -69,22 +71,27 @@ class EgressService:
             # It lives as long as its sandbox: `end_session` ends it.
             yield self._kept_for(action, action.session_id, secrets)
             return
-        network = self._build(action, secrets)
+        with self._locked():
+            network = self._build(action, secrets)
         try:
             yield network
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(network.end)
+                await anyio.to_thread.run_sync(self._end, network)
 
     def _kept_for(self, action: Action, session_id: str, secrets: Sequence[SecretUse]) -> BuiltIn:
         with self._locked():
             network = self._kept.get(session_id)
-        if network is not None:
-            network.renew(_traveller(action), secrets)
+            if network is None:
+                network = self._kept[session_id] = self._build(action, secrets)
+            else:
+                network.renew(_traveller(action), secrets)
             return network
-        network = self._build(action, secrets)
+
+    def _end(self, network: BuiltIn) -> None:
+        network.end()
         with self._locked():
-            return self._kept.setdefault(session_id, network)
+            self._open.discard(network)
 
     def _build(self, action: Action, secrets: Sequence[SecretUse]) -> BuiltIn:
         allowlist = Allowlist.of(action.allow_domains)
@@ -99,7 +106,9 @@ class EgressService:
             secrets=secrets,
             authority=Authority() if needs_authority else None,
         )
-        return BuiltIn(session, home.call)
+        network = BuiltIn(session, home.call)
+        self._open.add(network)
+        return network
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
         raise NotImplementedError
@@ -115,42 +124,42 @@ class EgressService:
                 mend="Start it with an allowlist first.",
                 code="HF-NO-SESSION",
             )
-        network.session.allowlist = allowlist
+        network.session.allow(allowlist)
 
     def end_session(self, session_id: str) -> None:
         with self._locked():
             network = self._kept.pop(session_id, None)
         if network is not None:
-            network.end()
+            self._end(network)
 
     def close(self) -> None:
         """End every session and the thread. Connections that are open are cut."""
         with self._locked():
             home, self._home = self._home, None
-            kept, self._kept = tuple(self._kept.values()), {}
+            networks = tuple(self._open)
+            self._kept.clear()
             self._is_closed = True
-        for network in kept:
-            network.end()
+        for network in networks:
+            self._end(network)
         if home is not None:
             home.close()
 
     def _at_home(self) -> _Home:
-        with self._locked():
-            if self._is_closed:
-                raise EgressRefused(
-                    "the way out of this process is closed",
-                    mend="Start Holdfast again.",
-                    code="HF-EGRESS-CLOSED",
-                )
-            if self._home is None:
-                self._home = _Home(self._settings, self._record, self._known, self._upstream_tls)
-            return self._home
+        if self._is_closed:
+            raise EgressRefused(
+                "the way out of this process is closed",
+                mend="Start Holdfast again.",
+                code="HF-EGRESS-CLOSED",
+            )
+        if self._home is None:
+            self._home = _Home(self._settings, self._record, self._known, self._upstream_tls)
+        return self._home
 
     def _locked(self) -> threading.Lock:
         if self._pid != os.getpid():
             # A fork copies neither the thread nor what it was doing. The parent's loop must not
             # be touched, not even closed: its epoll descriptor is one and the same.
-            _LEFT_BEHIND.append((self._home, self._kept))
+            _LEFT_BEHIND.append((self._home, self._open))
             self._start_over()
         return self._lock
 

@@ -37,6 +37,10 @@ from holdfast.egress.settings import EgressSettings
 Address = IPv4Address | IPv6Address
 
 _OWN_ADDRESSES_S = 5.0
+_ADDRESSES_S = 2.0
+"""For that long the addresses of a name are used again, each of them checked."""
+_MOST_HOSTS = 1024
+_MOST_WAYS = 1024
 _NEW_NAMES_PER_MINUTE = 120
 """Below a wildcard each new name is a question to that domain's own DNS server: a channel."""
 
@@ -79,18 +83,38 @@ class Outside:
     pipes: Pipes = field(default_factory=Pipes)
     _own: Own = frozenset()
     _own_until_s: float = 0.0
+    _addresses: dict[str, tuple[float, tuple[Address, ...]]] = field(default_factory=dict)
+    _asking: dict[str, asyncio.Task[tuple[Address, ...]]] = field(default_factory=dict)
 
     async def checked(self, host: str) -> tuple[Address, ...]:
         """Every address of the host, each one checked; one bad one refuses the host."""
+        until_s, addresses = self._addresses.get(host, (0.0, ()))
+        if time.monotonic() < until_s:
+            return addresses
         if time.monotonic() >= self._own_until_s:
             self._own = own_addresses()
             self._own_until_s = time.monotonic() + _OWN_ADDRESSES_S
+        if (asking := self._asking.get(host)) is None:
+            # Many connections at once to one host are one question.
+            asking = self._asking[host] = self.loop.create_task(self._ask(host))
+            asking.add_done_callback(lambda done: self._on_asked(host, done))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, host: str) -> tuple[Address, ...]:
         return await checked(
             host,
             self.resolver,
             own=self._own,
             allowed=self.settings.dangerously_allow_addresses,
         )
+
+    def _on_asked(self, host: str, done: asyncio.Task[tuple[Address, ...]]) -> None:
+        del self._asking[host]
+        if done.cancelled() or done.exception() is not None:
+            return
+        if len(self._addresses) >= _MOST_HOSTS:
+            self._addresses.clear()
+        self._addresses[host] = time.monotonic() + _ADDRESSES_S, done.result()
 
 
 class Session:
@@ -106,10 +130,10 @@ class Session:
         authority: Authority | None = None,
     ) -> None:
         self.outside = outside
-        self.allowlist = allowlist
-        """Replaced as a whole when somebody allows something else."""
-        self.secrets = tuple(secrets)
         self.authority = authority
+        self._allowlist = allowlist
+        self._secrets = tuple(secrets)
+        self._ways: dict[tuple[str, int], Way] = {}
         self.budget = Budget(outside.settings)
         self.ledger = Ledger(outside.record, traveller, outside.writer, outside.loop)
         self.names = NameTable()
@@ -121,9 +145,34 @@ class Session:
     def settings(self) -> EgressSettings:
         return self.outside.settings
 
+    @property
+    def allowlist(self) -> Allowlist:
+        return self._allowlist
+
+    @property
+    def secrets(self) -> tuple[SecretUse, ...]:
+        return self._secrets
+
+    def allow(self, allowlist: Allowlist) -> None:
+        """From the next connection or request on. From any thread."""
+        self._allowlist = allowlist
+        self._ways = {}
+
+    def lend(self, secrets: Sequence[SecretUse]) -> None:
+        """Beside those that it has. From any thread."""
+        self._secrets = tuple({use.placeholder: use for use in (*self._secrets, *secrets)}.values())
+        self._ways = {}
+
     def way(self, host_text: str, port: int) -> Way:
         """Steps 1 and 2. Nothing leaves this process for a name that no rule reaches."""
-        host = str(host_of(host_text))
+        ways = self._ways  # if it is replaced meanwhile, what is found here is not kept
+        if (way := ways.get((host_text, port))) is None:
+            way = self._found(str(host_of(host_text)), port)
+            if len(ways) < _MOST_WAYS:
+                ways[host_text, port] = way
+        return way
+
+    def _found(self, host: str, port: int) -> Way:
         rules = self.allowlist.reach(host, port)
         if not rules:
             raise EgressRefused(

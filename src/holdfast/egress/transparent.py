@@ -51,10 +51,10 @@ class NameServer:
         sock.setblocking(False)
 
     def open(self) -> None:
-        self._loop.add_reader(self._socket, self._on_query)
+        self._loop.add_reader(self._socket.fileno(), self._on_query)
 
     async def close(self) -> None:
-        self._loop.remove_reader(self._socket)
+        self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
 
     def _on_query(self) -> None:

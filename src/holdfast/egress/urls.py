@@ -74,6 +74,13 @@ def redirected(url: Url, location: bytes) -> Url:
         raise bad_url("it cannot be read", is_redirect=True) from None
 
 
+def domain_of(text: str) -> str:
+    """The rule that allows a URL's own host and port and nothing else."""
+    url = parse_url(text)
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    return f"{host}:{url.port}"
+
+
 def bad_url(why: str, *, is_redirect: bool = False) -> EgressRefused:
     """The URL is not repeated: it may hold what must not be shown."""
     what = "the address that the server leads on to" if is_redirect else "the URL"

@@ -146,7 +146,7 @@ class Wire:
         if self.is_closed:
             raise Lost
         if not self._reads:
-            self._loop.add_reader(self._sock, self._on_readable)
+            self._loop.add_reader(self._sock.fileno(), self._on_readable)
             self._reads = True
         self._reader = self._loop.create_future()
         try:
@@ -158,7 +158,7 @@ class Wire:
         if self._reader is None or self._reader.done():
             # Nobody wants it now. Watching stays on between waits, for asking the kernel costs
             # more than a wait, but it must not wake the loop again and again.
-            self._loop.remove_reader(self._sock)
+            self._loop.remove_reader(self._sock.fileno())
             self._reads = False
         else:
             self._reader.set_result(None)
@@ -167,13 +167,13 @@ class Wire:
         if self.is_closed:
             raise Lost
         self._writer = self._loop.create_future()
-        self._loop.add_writer(self._sock, self._on_writable)
+        self._loop.add_writer(self._sock.fileno(), self._on_writable)
         try:
             await self._wait(self._writer, until)
         finally:
             self._writer = None
             if not self.is_closed:
-                self._loop.remove_writer(self._sock)
+                self._loop.remove_writer(self._sock.fileno())
 
     def _on_writable(self) -> None:
         if self._writer is not None and not self._writer.done():
@@ -213,8 +213,8 @@ class Wire:
             self._timer.cancel()
             self._timer = None
         if not self.is_closed:
-            self._loop.remove_reader(self._sock)
-            self._loop.remove_writer(self._sock)
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
         self._reads = False
         for waiter in tuple(self._due):
             if not waiter.done():

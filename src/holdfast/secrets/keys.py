@@ -111,14 +111,21 @@ class Keys:
 
     def forget_others(self, vault: str, slot: Slot) -> None:
         """Of the keys that we keep for the vault all but the one that opens it."""
-        place = self.place(slot.source)
-        if place is not None:
-            key_texts.drop_others(place, vault, slot.key_id)
+        for place, key_id in self._kept(slot):
+            key_texts.drop_others(place, vault, key_id)
 
     def has_others(self, vault: str, slot: Slot) -> bool:
         """Whether a rekey was killed before it could forget them."""
-        place = self.place(slot.source)
-        return place is not None and key_texts.has_others(place, vault, slot.key_id)
+        return any(key_texts.has_others(place, vault, each) for place, each in self._kept(slot))
+
+    def _kept(self, slot: Slot) -> list[tuple[KeyPlace, str]]:
+        """Where keys of the vault may lie, with the one that counts there.
+
+        Of other places than its own only the file: a key ring may ask a person, each time.
+        """
+        place, file = self.place(slot.source), self.place("file")
+        own = [] if place is None else [(place, slot.key_id)]
+        return own if file in (None, place) else [*own, (file, "")]
 
     def forget_all(self, vault: str, source: KeySource) -> None:
         """After the vault has a key of another kind or in another place."""

@@ -197,20 +197,18 @@ def _order(file: ManifestFile) -> bytes:
 
 def too_many() -> SkillRefused:
     """What to say of more files than a skill may have."""
-    return SkillRefused(
-        f"the skill holds more than {MOST_FILES} files",
-        mend="Leave out what it does not need, such as .git.",
-        code="HF-SKILL-TOO-LARGE",
-    )
+    mend = "Leave out what it does not need, such as .git."
+    return _oversized(f"holds more than {MOST_FILES} files", mend)
 
 
 def too_large() -> SkillRefused:
     """What to say of more bytes than a skill may have."""
-    return SkillRefused(
-        f"the skill is larger than {MOST_BYTES // MIB} MiB",
-        mend="Leave out what it does not need; give data as a workspace.",
-        code="HF-SKILL-TOO-LARGE",
-    )
+    mend = "Leave out what it does not need; give data as a workspace."
+    return _oversized(f"is larger than {MOST_BYTES // MIB} MiB", mend)
+
+
+def _oversized(problem: str, mend: str) -> SkillRefused:
+    return SkillRefused(f"the skill {problem}", mend=mend, code="HF-SKILL-TOO-LARGE")
 
 
 def _malformed(why: str) -> SkillRefused:

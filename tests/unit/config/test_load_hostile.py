@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.config.load import FILE_MOST_BYTES, load_settings
+from holdfast.config.load import load_settings
 from holdfast.config.models import Settings
 from holdfast.core.errors import ConfigError
+from holdfast.core.settings_file import MOST_BYTES
 
 Load = Callable[[str | bytes], Settings]
 Refusal = Callable[[str | bytes], ConfigError]
@@ -142,8 +143,8 @@ def test_a_file_that_may_not_be_read_is_refused(
 def test_a_file_over_the_size_limit_is_refused_and_one_at_it_is_read(
     load_text: Load, refusal: Refusal
 ) -> None:
-    assert load_text("#" * FILE_MOST_BYTES) == Settings()
-    assert refusal("#" * (FILE_MOST_BYTES + 1)).message == "config.toml: is larger than 1m"
+    assert load_text("#" * MOST_BYTES) == Settings()
+    assert refusal("#" * (MOST_BYTES + 1)).message == "config.toml: is larger than 1 MiB"
 
 
 def test_bytes_that_are_no_text_are_told_with_their_line(refusal: Refusal) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import select
 import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
@@ -197,7 +198,9 @@ class House:
             self.zone.names[name] = [address]
         return server
 
-    def service(self, *, known: Any = None, upstream_tls: Any = None, **changes: Any) -> EgressService:
+    def service(
+        self, *, known: Any = None, upstream_tls: Any = None, **changes: Any
+    ) -> EgressService:
         settings: dict[str, Any] = {
             "dns_servers": (self.zone.address,),
             "dangerously_allow_addresses": (ip_network("127.0.0.0/8"),),
@@ -214,9 +217,7 @@ class House:
         self.stack.callback(service.close)
         return service
 
-    def cell(
-        self, *domains: str, secrets: Sequence[SecretUse] = (), **changes: Any
-    ) -> Cell:
+    def cell(self, *domains: str, secrets: Sequence[SecretUse] = (), **changes: Any) -> Cell:
         service = self.service(**changes)
         portal = self.stack.enter_context(anyio.from_thread.start_blocking_portal())
         network = self.stack.enter_context(
@@ -234,11 +235,29 @@ def house() -> Iterator[House]:
         yield House(zone, stack)
 
 
+def get(url: str, *headers: str, method: str = "GET") -> bytes:
+    """A request to a proxy, after which the connection ends."""
+    host = url.split("/")[2]
+    lines = (f"{method} {url} HTTP/1.1", f"Host: {host}", "Connection: close", *headers, "", "")
+    return "\r\n".join(lines).encode("latin-1")
+
+
+def refusal_of(answer: bytes) -> tuple[int, str]:
+    """Status and code of an answer that refuses."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    code = str(json.loads(body)["error"]["code"])
+    assert f"\r\nX-Holdfast-Refused: {code}\r\n".encode() in head + b"\r\n", head
+    return int(head.split()[1]), code
+
+
 def head_of(sock: socket.socket) -> bytes:
     """An HTTP head, and not one byte more."""
     data = b""
     while not data.endswith(b"\r\n\r\n"):
-        piece = sock.recv(1)
+        seen = sock.recv(65536, socket.MSG_PEEK)
+        end = (data[-3:] + seen).find(b"\r\n\r\n")
+        size = len(seen) if end < 0 else end + 4 - len(data[-3:])
+        piece = sock.recv(size)
         if not piece:
             break
         data += piece
@@ -249,6 +268,15 @@ def everything(sock: socket.socket) -> bytes:
     data = b""
     while piece := sock.recv(65536):
         data += piece
+    return data
+
+
+def last_words(sock: socket.socket) -> bytes:
+    """Everything until the end, be it a reset."""
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := sock.recv(65536):
+            data += piece
     return data
 
 

@@ -11,6 +11,7 @@ from holdfast.egress.names import (
     address_of,
     host_name,
     host_of,
+    is_below,
     is_public_suffix,
     public_suffix,
 )
@@ -297,3 +298,25 @@ def test_a_name_is_no_address() -> None:
 def test_a_public_suffix_is_where_anybody_can_have_a_name(host: str, suffix: str) -> None:
     assert is_public_suffix(host) == (host == suffix)
     assert public_suffix(host) == suffix
+
+
+@pytest.mark.parametrize(
+    ("host", "above", "expected"),
+    [
+        ("a.example.com", "example.com", True),
+        ("a.b.example.com", "example.com", True),
+        ("sts.amazonaws.com", "amazonaws.com", True),
+        ("a.mine.github.io", "mine.github.io", True),
+        ("example.com", "example.com", False),
+        ("evilexample.com", "example.com", False),
+        ("evil.com\0.example.com", "example.com", False),
+        ("a..example.com", "example.com", False),
+        ("a.example.com.", "example.com", False),
+        ("A.example.com", "example.com", False),
+        ("example.com", "com", False),
+        ("s3.amazonaws.com", "amazonaws.com", False),
+        ("evil.s3.amazonaws.com", "amazonaws.com", False),
+    ],
+)
+def test_a_wildcard_stands_for_whole_names_below_it(host: str, above: str, expected: bool) -> None:
+    assert is_below(host, above) == expected

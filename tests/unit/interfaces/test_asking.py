@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 
 import pytest
 
-from holdfast.sandbox.native.waiting import ready_to_read
+import terminals
 
-DEADLINE_S = 30.0
 ATTACK = "git push\x1b[2J\x1b[H\u202e\r\nBecause:\n| all is well\nWithin 9 s [y/N]: y"
 
 PROGRAM = """
@@ -54,63 +47,37 @@ print(json.dumps({"told": told, "echo": bool(termios.tcgetattr(2)[3] & termios.E
 """
 
 
-class Screen:
+class Screen(terminals.Screen):
     """The person's side of a terminal with a question on it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
-        self.process = process
-        self._terminal = terminal
-        self.seen = ""
-
-    def until(self, pattern: str) -> str:
-        """What has been shown when this appears."""
-        deadline = time.monotonic() + DEADLINE_S
-        while re.search(pattern, self.seen) is None:
-            left_s = deadline - time.monotonic()
-            assert left_s > 0, self.seen
-            if ready_to_read(self._terminal, timeout_s=left_s):
-                part = os.read(self._terminal, 65_536).decode()
-                self.seen += part.replace("\r\n", "\n")
-        return self.seen
-
-    def type(self, text: str, *, after: str = r"(\]|back): $") -> None:
+    def answer(self, text: str, *, after: str = r"(\]|back): $") -> None:
+        """Typed when this has been shown."""
         self.until(after)
         self.seen = ""
-        os.write(self._terminal, text.encode())
+        self.type(text)
 
     def end(self) -> dict[str, object]:
         """What the asking process was told."""
-        out, _ = self.process.communicate(timeout=DEADLINE_S)
-        with suppress(OSError):
-            while ready_to_read(self._terminal, timeout_s=0):
-                self.seen += os.read(self._terminal, 65_536).decode().replace("\r\n", "\n")
+        out, _ = self.process.communicate(timeout=terminals.DEADLINE_S)
+        self.look_to_the_end(within_s=0)
         return json.loads(out)
 
     def told(self) -> object:
         return self.end()["told"]
 
 
-@contextmanager
 def asked(
     *argv: str, columns: int = 80, stdin: int | None = None, **wanted: object
-) -> Iterator[Screen]:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-    process = subprocess.Popen(
+) -> AbstractContextManager[Screen]:
+    changes = {} if stdin is None else {"stdin": stdin}
+    return terminals.on_terminal(
         [sys.executable, "-c", PROGRAM, json.dumps({"argv": argv or ["git", "push"], **wanted})],
-        stdin=theirs if stdin is None else stdin,
+        Screen,
+        columns=columns,
         stdout=subprocess.PIPE,
-        stderr=theirs,
-        start_new_session=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        **changes,
     )
-    os.close(theirs)
-    try:
-        yield Screen(process, ours)
-    finally:
-        process.kill()
-        process.communicate()
-        os.close(ours)
 
 
 def answer(kind: str, rule: str = "") -> dict[str, str]:
@@ -135,7 +102,7 @@ def answer(kind: str, rule: str = "") -> dict[str, str]:
 )
 def test_what_each_key_says(typed: str, kind: str) -> None:
     with asked(session=True) as screen:
-        screen.type(typed)
+        screen.answer(typed)
         assert screen.told() == answer(kind)
 
 
@@ -143,7 +110,7 @@ def test_what_each_key_says(typed: str, kind: str) -> None:
 def test_a_person_sees_the_question_the_ways_to_answer_and_the_time_left() -> None:
     with asked(session=True) as screen:
         shown = screen.until(r"\]: $")
-        screen.type("n\n", after="")
+        screen.answer("n\n", after="")
         assert screen.told() == answer("deny")
     assert re.search(
         r"holdfast asks you \(ask_[0-9a-z]+\):\nagent \(through sdk\) wants to use Bash:\n\| git push\n",
@@ -164,32 +131,32 @@ def test_only_what_can_be_answered_is_offered() -> None:
         shown = screen.until(r"\[y/N\]: $")
         assert "session" not in shown
         assert "rule\n" not in shown
-        screen.type("s\n")
+        screen.answer("s\n")
         screen.until("That is none of the answers.\n")
-        screen.type("r\n")
-        screen.type("n\n", after=r"answers.\nWithin \d+ s \[y/N\]: $")
+        screen.answer("r\n")
+        screen.answer("n\n", after=r"answers.\nWithin \d+ s \[y/N\]: $")
         assert screen.told() == answer("deny")
 
 
 @pytest.mark.requirement("POL-8")
 def test_a_rule_is_shown_with_what_it_would_also_allow_and_asked_for_again() -> None:
     with asked() as screen:
-        screen.type("r\n")
+        screen.answer("r\n")
         shown = screen.until("back: $")
         assert (
             "Rule 2, for all that follows:\n| Bash(git push *)\nIt would also allow:\n| every command"
             in shown
         )
-        screen.type("\n")  # think again
-        screen.type("r\n")
-        screen.type("2\n")
+        screen.answer("\n")  # think again
+        screen.answer("r\n")
+        screen.answer("2\n")
         assert screen.told() == answer("rule", "Bash(git push *)")
 
 
 def test_nonsense_for_ever_is_a_no() -> None:
     with asked() as screen:
         for _ in range(5):
-            screen.type("maybe\n", after=r"N\]: $")
+            screen.answer("maybe\n", after=r"N\]: $")
         told = screen.told()
     assert told == {**answer("deny"), "reason": "no answer could be understood"}
 
@@ -197,9 +164,9 @@ def test_nonsense_for_ever_is_a_no() -> None:
 @pytest.mark.requirement("POL-8")
 def test_what_was_typed_before_the_question_is_no_answer() -> None:
     with asked(pause=True, timeout_s=5.0) as screen:
-        screen.type("x\ny\ny\ny\n", after="READY")
+        screen.answer("x\ny\ny\ny\n", after="READY")
         screen.until(r"N\]: $")
-        screen.type("n\n")
+        screen.answer("n\n")
         assert screen.told() == answer("deny")
 
 
@@ -209,7 +176,7 @@ def test_standard_input_never_answers() -> None:
     os.write(writing, b"y\ny\n")
     os.close(writing)
     with asked(stdin=reading) as screen:
-        screen.type("n\n")
+        screen.answer("n\n")
         assert screen.told() == answer("deny")
     os.close(reading)
 
@@ -219,7 +186,7 @@ def test_standard_input_never_answers() -> None:
 def test_a_hostile_command_cannot_forge_the_prompt(columns: int) -> None:
     with asked("sh", "-c", ATTACK, columns=columns) as screen:
         shown = screen.until(r"y/N\]: $")
-        screen.type("\n")
+        screen.answer("\n")
         assert screen.told() == answer("deny")
     # A colour that was left on ends before our first word, and there is no other.
     begin, reset, shown = shown.partition("\x1b[0m")
@@ -235,16 +202,16 @@ def test_a_hostile_command_cannot_forge_the_prompt(columns: int) -> None:
 
 def test_what_is_typed_is_echoed_without_being_obeyed() -> None:
     with asked() as screen:
-        screen.type("\x1b]0;owned\x07\n")
+        screen.answer("\x1b]0;owned\x07\n")
         assert "\x1b" not in screen.until(r"none of the answers(.|\n)*N\]: $")
-        screen.type("n\n")
+        screen.answer("n\n")
         assert screen.told() == answer("deny")
 
 
 @pytest.mark.requirement("POL-8")
 def test_ctrl_c_is_never_a_yes() -> None:
     with asked() as screen:
-        screen.type("y\x03")
+        screen.answer("y\x03")
         assert screen.told() == {"interrupted": True}
 
 

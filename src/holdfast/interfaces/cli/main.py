@@ -30,6 +30,7 @@ AS_JSON = "holdfast.as_json"
 COMMANDS = {
     "run": ("run_command", "run", "Run a command in a new sandbox."),
     "code": ("run_code", "code", "Run code in a new sandbox."),
+    "fetch": ("fetch", "fetch", "Fetch a web page through the egress rules."),
     "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
     "apply": ("changes", "apply", "Take the changes of a copy-on-write run over."),
     "ps": ("sandboxes", "ps", "List the sandboxes that live in the supervisor."),

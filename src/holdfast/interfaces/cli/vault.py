@@ -283,11 +283,13 @@ def _store(
             "standard input is the value's", mend="Take another descriptor.", code="HF-USAGE"
         )
     found = open_vault(config, profile, passphrase_fd)
-    me = me()
-    found.prepare(name, me, must_exist=what == "rotate")
+    who = me()
+    found.prepare(name, who, must_exist=what == "rotate")
     value = read_value(most_bytes=MOST_VALUE_BYTES, keep_newline=binary)
     try:
-        version = found.rotate(name, value, me) if what == "rotate" else found.set(name, value, me)
+        version = (
+            found.rotate(name, value, who) if what == "rotate" else found.set(name, value, who)
+        )
     finally:
         wipe(value)
     if as_json:

@@ -55,3 +55,13 @@ def troubles(text: str) -> list[str]:
     """What of it would need more than a rule for the command itself."""
     calm = ("read ", "write ", "set ", "inner ", "open ")
     return [line for line in told(text) if not line.startswith(calm) and "harmless" not in line]
+
+
+class Tables:
+    """Tests of the two tables that a module has; its `conftest.py` makes a case of each line."""
+
+    def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(self, everyday: str):
+        assert troubles(everyday) == []
+
+    def test_what_it_runs_reads_and_writes_is_found(self, command: str, found: list[str]):
+        assert sorted(told(command)) == found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.policy.shell.words import shown
-from unit.policy.shell.opening import lines, opened, table, told, troubles
+from unit.policy.shell.opening import Tables, opened, told
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
@@ -209,14 +209,8 @@ git fetch --multiple a ext::sh -> script sh
 """
 
 
-@pytest.mark.parametrize("command", lines(EVERYDAY))
-def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(command: str):
-    assert troubles(command) == []
-
-
-@pytest.mark.parametrize(("command", "found"), table(FOUND))
-def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
-    assert sorted(told(command)) == found
+class TestTables(Tables):
+    """What stands in `EVERYDAY` and `FOUND`."""
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unit.policy.shell.opening import lines, table, told, troubles
+from unit.policy.shell.opening import Tables, told
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
@@ -48,14 +48,8 @@ sed --in-place=.bak p f g -> read f | read g | write f | write g
 """
 
 
-@pytest.mark.parametrize("command", lines(EVERYDAY))
-def test_an_everyday_form_needs_no_more_than_a_rule_for_the_command(command: str):
-    assert troubles(command) == []
-
-
-@pytest.mark.parametrize(("command", "found"), table(FOUND))
-def test_what_it_runs_reads_and_writes_is_found(command: str, found: list[str]):
-    assert sorted(told(command)) == found
+class TestTables(Tables):
+    """What stands in `EVERYDAY` and `FOUND`."""
 
 
 @pytest.mark.parametrize(

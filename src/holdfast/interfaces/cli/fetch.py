@@ -1,0 +1,166 @@
+"""`holdfast fetch`: a web page, by the rules of the way out."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from holdfast.interfaces.cli.main import REFUSED
+from holdfast.interfaces.cli.options import json_option, place_options
+
+if TYPE_CHECKING:
+    from holdfast.core.network import Page
+    from holdfast.core.types import Action, Json, Outcome
+    from holdfast.runtime.wiring import House
+
+_FAILED_STATUS = 400
+_MOST_URL_SHOWN = 200
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast fetch https://docs.example.com/guide
+  holdfast fetch --form raw https://example.com/data.json > data.json
+  holdfast fetch --allow-domain example.com --allow-domain www.example.com https://example.com/
+  holdfast fetch --json https://example.com/ | jq -r .text
+
+\b
+Exit codes:
+  0    the page was fetched
+  1    the server answered with an error (status 400 or more); its page is printed
+  125  Holdfast refused or failed; the reason is on standard error
+""",
+)
+@place_options
+@click.option(
+    "--allow-domain",
+    metavar="D",
+    multiple=True,
+    help="Where it may lead, redirects included, instead of the URL's own host; may be repeated.",
+)
+@click.option(
+    "--form",
+    type=click.Choice(["markdown", "text", "raw"]),
+    default="markdown",
+    help="What becomes of HTML; raw is the page as it came.  [default: markdown]",
+)
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    help="Cut a longer page there; egress.fetch_max_bytes is the most.",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="S",
+    help="Seconds for all of it; egress.fetch_timeout_s is the most.",
+)
+@json_option("Print one JSON object with the page and the whole result, and nothing else.")
+@click.argument("url", metavar="URL")
+def fetch(
+    url: str,
+    *,
+    profile: str | None,
+    config: str | None,
+    allow_domain: tuple[str, ...],
+    form: Literal["markdown", "text", "raw"],
+    max_bytes: str | None,
+    timeout: float | None,
+    as_json: bool,
+) -> int:
+    """Fetch a web page through the egress rules, as text.
+
+    Only http and https, only text, and no address of this host or its networks; each redirect is
+    judged anew. What comes back is somebody else's words: it is printed between two lines that
+    say so, which the page cannot forge. With --form raw these lines go to standard error.
+    """
+    from holdfast.core.limits import parse_size  # noqa: PLC0415  # keeps --help quick
+    from holdfast.core.types import Action, FetchUrl  # noqa: PLC0415  # as above
+    from holdfast.interfaces.requests import with_limits  # noqa: PLC0415  # as above
+    from holdfast.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
+
+    house = open_house(config=config, profile=profile)
+    most = None if max_bytes is None else parse_size(max_bytes, what="max-bytes")
+    action = Action(
+        principal=principal("cli"),
+        want=FetchUrl(url, form),
+        allow_domains=allow_domain,
+        limits=with_limits(house.limits, timeout=timeout, output_bytes=most),
+    )
+    outcome = _performed(house, action)
+    if as_json:
+        return _tell_json(outcome)
+    return _tell(outcome, is_raw=form == "raw")
+
+
+def _performed(house: House, action: Action) -> Outcome:
+    import anyio  # noqa: PLC0415  # keeps --help quick
+
+    from holdfast.interfaces.cli.asking import TerminalApprover  # noqa: PLC0415  # as above
+
+    async def perform() -> Outcome:
+        return await house.runtime.perform(action, ask=TerminalApprover(action.principal))
+
+    return anyio.run(perform)
+
+
+def _tell_json(outcome: Outcome) -> int:
+    from holdfast.interfaces.cli.telling import print_json  # noqa: PLC0415  # keeps --help quick
+
+    page: Page | None = outcome.payload
+    told: dict[str, Json] = {"url": None, "http_status": None, "content_type": None}
+    told |= {"redirects": [], "untrusted": True}
+    if page is not None:
+        told |= {"url": page.url, "http_status": page.status, "content_type": page.content_type}
+        told |= {"redirects": list(page.redirects), "truncated": page.is_truncated}
+    print_json({**outcome.to_json(), **told})
+    return _exit_code(page)
+
+
+def _tell(outcome: Outcome, *, is_raw: bool) -> int:
+    from holdfast.interfaces.cli.telling import (  # noqa: PLC0415  # keeps --help quick
+        error_line,
+        print_text,
+        say,
+    )
+    from holdfast.interfaces.cli.terminal import one_line  # noqa: PLC0415  # as above
+
+    for finding in outcome.findings:
+        say(one_line(f"{finding.message} [{finding.category}, {finding.severity}]"))
+    page: Page | None = outcome.payload
+    if page is None:
+        if outcome.error is not None:
+            say(error_line(outcome.error))
+        return REFUSED
+    # What the guard has left of it, not what came.
+    text = outcome.text or ""
+    begin, end = _marks(page)
+    if is_raw:
+        say(begin)
+        print_text(text)
+        say(end)
+    else:
+        # Also where no person looks: an agent reads this output, and must not take it for ours.
+        print_text(f"{begin}\n{text}\n{end}\n")
+    if page.is_truncated:
+        say("the page was longer and is cut; see --max-bytes")
+    if page.status >= _FAILED_STATUS:
+        say(f"the server answered with status {page.status}")
+    return _exit_code(page)
+
+
+def _marks(page: Page) -> tuple[str, str]:
+    """Lines that no page can have in it: it was written before the number was drawn."""
+    number = secrets.token_hex(8)
+    url = page.url if len(page.url) <= _MOST_URL_SHOWN else f"{page.url[:_MOST_URL_SHOWN]}..."
+    begin = f"----- untrusted content {number} begins: {url} -----"
+    return begin, f"----- untrusted content {number} ends -----"
+
+
+def _exit_code(page: Page | None) -> int:
+    if page is None:
+        return REFUSED
+    return 1 if page.status >= _FAILED_STATUS else 0

@@ -1,0 +1,81 @@
+"""AES-256-GCM, bound to a place; keys out of keys."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.secrets.sealing import (
+    BadSeal,
+    Sealed,
+    about_part,
+    about_record,
+    derive_into,
+    padded,
+    seal,
+    unseal,
+    value_in,
+)
+
+KEY = bytes(range(32))
+HERE = about_record(namespace="default", name="TOKEN", version=1)
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_what_is_sealed_opens_in_its_own_place(value):
+    plain = unseal(KEY, seal(KEY, padded(value), HERE), HERE)
+    assert bytes(value_in(plain)) == value
+    assert len(plain) % 64 == 0
+
+
+@pytest.mark.requirement("SEC-1")
+@pytest.mark.parametrize(
+    "about",
+    [
+        about_record(namespace="other", name="TOKEN", version=1),
+        about_record(namespace="default", name="TOKEN2", version=1),
+        about_record(namespace="default", name="TOKEN", version=2),
+        about_part(vault="vlt_x", part="keys"),
+        b"",
+    ],
+)
+def test_it_opens_in_no_other_place(about):
+    sealed = seal(KEY, b"value", HERE)
+    assert unseal(KEY, sealed, HERE) == b"value"
+    with pytest.raises(BadSeal):
+        unseal(KEY, sealed, about)
+
+
+def test_the_words_that_bind_are_canonical():
+    assert HERE == b'{"name":"TOKEN","namespace":"default","schema":"holdfast.vault/1","version":1}'
+
+
+@pytest.mark.parametrize("cut", [0, 1, 15, 16, 20])
+def test_every_bit_counts_and_nothing_is_too_short(cut):
+    sealed = seal(KEY, b"value", HERE)
+    with pytest.raises(BadSeal):
+        unseal(KEY, Sealed(sealed.nonce, sealed.data[:cut]), HERE)
+    for at in range(len(sealed.data)):
+        bent = bytearray(sealed.data)
+        bent[at] ^= 1
+        with pytest.raises(BadSeal):
+            unseal(KEY, Sealed(sealed.nonce, bytes(bent)), HERE)
+
+
+def test_no_nonce_is_used_twice():
+    assert len({seal(KEY, b"value", HERE).nonce for _ in range(500)}) == 500
+
+
+def test_each_purpose_has_a_key_of_its_own():
+    first, second = bytearray(32), bytearray(32)
+    derive_into(KEY, "seal", first)
+    derive_into(KEY, "sign", second)
+    assert len({bytes(first), bytes(second), KEY}) == 3
+
+
+@pytest.mark.parametrize("plain", [bytearray(63), bytearray(b"\xff" * 64), bytearray()])
+def test_a_padding_that_is_not_ours_is_no_value(plain):
+    if plain:
+        with pytest.raises(BadSeal):
+            value_in(plain)
