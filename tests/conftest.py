@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.runtime import reading, wiring
+
+_ENDS_WITHIN_S = 30.0
 
 
 def need(condition: object, feature: str) -> None:
@@ -29,6 +34,39 @@ def audit_records(**wanted: Any) -> list[dict[str, Any]]:
 def growing_segment(home: str | os.PathLike[str]) -> Path:
     """The file of records that is being written."""
     return max(Path(home, "audit").glob("*.jsonl"))
+
+
+def end_supervisors(place: str | os.PathLike[str]) -> None:
+    """End those whose state folder is this one, or lies below it; returns when they are gone.
+
+    A hook, or a second run, has one started for the next, and it would wait for that for long.
+    """
+    deadline = time.monotonic() + _ENDS_WITHIN_S
+    while found := [
+        pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _serves(pid, place)
+    ]:
+        is_late = time.monotonic() > deadline
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
+        time.sleep(0.02)
+
+
+def _serves(pid: int, place: str | os.PathLike[str]) -> bool:
+    try:
+        is_one = b"\0holdfast.interfaces.supervisor\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        given = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if is_one else []
+    except OSError:  # gone, or of another user
+        return False
+    homes = [each.partition(b"=")[2] for each in given if each.startswith(b"HOLDFAST_HOME=")]
+    return any(Path(os.fsdecode(home)).is_relative_to(place) for home in homes)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_supervisor_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """None outlives the tests, whoever had it started."""
+    yield
+    end_supervisors(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(autouse=True)

@@ -82,6 +82,7 @@ class Outside:
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.set_alpn_protocols(["http/1.1"])
+            context.sslsocket_class = _Line
             self.authority.issue_cert(name).configure_cert(context)
             server.socket = context.wrap_socket(
                 server.socket, server_side=True, do_handshake_on_connect=False
@@ -166,6 +167,12 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away is what these tests are about."""
+
+
+class _Line(ssl.SSLSocket):
+    def __del__(self) -> None:
+        # One that is reset while it is accepted is forgotten by `ssl`, and would warn.
+        self.close()
 
 
 class _Quiet:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,12 @@ class World:
             ran = made.run_code(KNOCKS)
             assert (ran.status.value, ran.stderr) == ("ok", "")
             return made
+
+    def inside(self, path: str, code: str) -> Any:
+        """What the code gives, which knows all the ways to knock."""
+        ran = self.cell(path).run_code(code)
+        assert ran.status.value == "ok", (ran.error, ran.stderr)
+        return ran.value
 
     def enter(self, environment: pytest.MonkeyPatch, path: str) -> None:
         environment.setenv("SSL_CERT_FILE", self.outside.ca_file)

@@ -19,7 +19,6 @@ HTML = "<h1>Docs</h1><p>See <a href='/b'>this</a>.<p hidden>HIDDEN"
 PAGES = {
     "/page": (200, "text/html; charset=utf-8", HTML.encode()),
     "/forged": (200, "text/plain", FORGED.encode()),
-    "/terminal": (200, "text/plain", b"a\x1b]0;x\x07b"),
     "/long": (200, "text/plain", b"x" * 5000),
     "/gone": (404, "text/plain", b"no such page"),
     "/file": (200, "application/zip", b"PK"),
@@ -121,21 +120,17 @@ def test_json_holds_the_page_and_the_outcome(site, config):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_failure_of_the_server_is_exit_code_1(site, config):
+def test_failure_of_the_server_is_shown_and_exit_code_1(site, config):
     done = holdfast("fetch", "--config", config, f"{site}/gone")
     assert done.returncode == 1
     assert b"\nno such page\n" in done.stdout
     assert b"status 404" in done.stderr
-    told = holdfast("fetch", "--config", config, "--json", f"{site}/gone")
-    assert (told.returncode, json.loads(told.stdout)["http_status"]) == (1, 404)
 
 
 def test_longer_page_is_cut_and_that_is_told(site, config):
-    words = ("fetch", "--config", config, "--max-bytes", "1k", f"{site}/long")
-    done, told = holdfast(*words), json.loads(holdfast(*words, "--json").stdout)
-    assert b"\n" + b"x" * 1024 + b"\n" in done.stdout
+    done = holdfast("fetch", "--config", config, "--max-bytes", "1k", f"{site}/long")
+    assert (done.returncode, b"\n" + b"x" * 1024 + b"\n" in done.stdout) == (0, True)
     assert b"--max-bytes" in done.stderr
-    assert (told["text"], told["truncated"]) == ("x" * 1024, True)
 
 
 @pytest.mark.requirement("NET-3", "NET-4")
@@ -144,22 +139,14 @@ def test_longer_page_is_cut_and_that_is_told(site, config):
     [
         ("/file", [], "HF-CONTENT-TYPE"),
         ("/away", [], "HF-NOT-ALLOWED"),
-        (
-            "/away",
-            ["--allow-domain", "127.0.0.1:{}", "--allow-domain", "169.254.169.254"],
-            "HF-ADDRESS",
-        ),
-        ("/page", ["--allow-domain", "docs.example.com"], "HF-NOT-ALLOWED"),
-        ("/page", ["--allow-domain", "*"], "HF-BAD-DOMAIN"),
-        ("/page", ["--max-bytes", "much"], "HF-BAD-SIZE"),
-        ("/page", ["--timeout", "0"], "HF-BAD-LIMIT"),
-        ("/page", ["--form", "pdf"], "HF-USAGE"),
+        ("/away", ["127.0.0.1:{}", "169.254.169.254"], "HF-ADDRESS"),
+        ("/page", ["docs.example.com"], "HF-NOT-ALLOWED"),
     ],
 )
 def test_refusal_prints_nothing_and_says_why(site, config, path, words, code):
     port = site.rpartition(":")[2]
-    words = [word.format(port) for word in words]
-    done = holdfast("fetch", "--config", config, *words, f"{site}{path}")
+    allowed = [f"--allow-domain={word.format(port)}" for word in words]
+    done = holdfast("fetch", "--config", config, *allowed, f"{site}{path}")
     assert (done.returncode, done.stdout, error_code(done)) == (REFUSED, b"", code)
 
 
@@ -172,7 +159,5 @@ def test_own_network_is_refused_unless_the_configuration_says_otherwise(site):
 
 
 def test_url_that_cannot_be_read_is_refused(config):
-    for url in ("docs.example.com", "file:///etc/passwd", "http://user@127.0.0.1/"):
-        done = holdfast("fetch", "--config", config, url)
-        assert (done.returncode, done.stdout) == (REFUSED, b"")
-        assert b"HF-BAD-URL" in done.stderr
+    done = holdfast("fetch", "--config", config, "file:///etc/passwd")
+    assert (done.returncode, done.stdout, error_code(done)) == (REFUSED, b"", "HF-BAD-URL")

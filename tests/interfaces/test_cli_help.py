@@ -14,14 +14,18 @@ from holdfast import __version__
 from interfaces.test_cli_process import PROGRAM, holdfast
 
 COMMANDS = [
-    *("run", "code", "diff", "apply", "ps", "logs", "kill", "supervisor"),
-    *("approvals", "doctor", "policy", "audit", "template", "skills", "hook", "config"),
+    *("run", "code", "fetch", "diff", "apply", "ps", "logs", "kill", "supervisor"),
+    *("approvals", "doctor", "policy", "audit", "template", "skills", "vault", "hook", "config"),
     "completion",
 ]
 INNER = [
     *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
     *(["audit", name] for name in ("check-proof", "seal", "key", "hold", "export")),
     *(["config", name] for name in ("check", "show", "schema")),
+    *(
+        ["vault", name]
+        for name in ("init", "set", "list", "rm", "rotate", "rekey", "grant", "revoke")
+    ),
     *(["template", name] for name in ("build", "list", "remove")),
     *(["skills", name] for name in ("sign", "verify", "list", "add", "remove")),
     *(["skills", name] for name in ("propose", "review", "approve")),

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from conftest import audit_records
+from conftest import audit_records, end_supervisors
 from interfaces import hook_double
 from interfaces.hook_double import ASKED
 from interfaces.test_cli_process import PROGRAM
@@ -96,6 +96,7 @@ class Served:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+        end_supervisors(self.home)  # the one that a hook has had started in its place
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from holdfast.egress.encodings import PLAIN, Encoding, Form, cores, forms, pieces
+from holdfast.egress.encodings import PLAIN, Encoding, Form, cores, forms, heads, pieces
 
 _SWALLOWED_BYTES = 2
 _ANCHOR_SHORTEST_BYTES = 4
@@ -63,6 +63,10 @@ class Piece:
         return forms(self.value)
 
 
+Wanted = tuple[Piece, tuple[Encoding, ...]]
+"""Which forms of a value an anchor stands for."""
+
+
 class AnchorIndex:
     """The anchors of all values, by view."""
 
@@ -90,11 +94,11 @@ class AnchorIndex:
         """What may stand in `data`; what is not named here does not."""
         if not self.pieces:
             return
-        yield from self._text.met_in(data, *_undone(data))
+        yield from self._text.met_in(data, data, *_undone(data))
         unwrapped = _blanked(data, _LINE_ENDS)
-        yield from self._base64.met_in(unwrapped.translate(None, _NOT_ALNUM))
+        yield from self._base64.met_in(data, unwrapped.translate(None, _NOT_ALNUM))
         unmarked = _blanked(unwrapped, _HEX_MARKS)
-        yield from self._hex.met_in(unmarked.translate(_HEX_LOWER, _NOT_HEX))
+        yield from self._hex.met_in(data, unmarked.translate(_HEX_LOWER, _NOT_HEX))
 
 
 class _View:
@@ -106,24 +110,25 @@ class _View:
         self._gram = gram
         self._gram_bytes = struct.calcsize(gram)
         self._sieved_from_bytes = 2 * self._gram_bytes - 1
-        self._anchored: dict[bytes, list[tuple[Piece, tuple[Encoding, ...]]]] = defaultdict(list)
-        self._loose: list[tuple[Piece, tuple[Encoding, ...]]] = []
-        """Values without a useful anchor: they are always looked for in earnest."""
+        self._anchored: dict[bytes, list[Wanted]] = defaultdict(list)
+        self._loose: dict[Wanted, re.Pattern[bytes]] = {}
+        """Values without a useful anchor: how their forms begin is the best there is."""
 
     def add(self, anchor: bytes, piece: Piece, encodings: tuple[Encoding, ...]) -> None:
+        wanted = (piece, encodings)
         if len(anchor) < _ANCHOR_SHORTEST_BYTES:
-            self._loose.append((piece, encodings))
+            self._loose[wanted] = heads(form for _, form in _forms(wanted))
         else:
-            self._anchored[anchor].append((piece, encodings))
+            self._anchored[anchor].append(wanted)
 
-    def met_in(self, *views: bytes) -> Iterator[tuple[Piece, Form]]:
-        met = dict.fromkeys(self._loose)
+    def met_in(self, data: bytes, *views: bytes) -> Iterator[tuple[Piece, Form]]:
+        met = {wanted: None for wanted, begun in self._loose.items() if begun.search(data)}
         for view in views:
             for anchor in self._worth_a_look(view):
                 if anchor in view:
                     met.update(dict.fromkeys(self._anchored[anchor]))
-        for piece, encodings in met:
-            yield from ((piece, form) for form in piece.forms if form.encoding in encodings)
+        for wanted in met:
+            yield from _forms(wanted)
 
     def _worth_a_look(self, view: bytes) -> Iterable[bytes]:
         if len(self._anchored) < _SIEVE_FROM:
@@ -150,6 +155,11 @@ class _View:
     @cached_property
     def _unsieved(self) -> list[bytes]:
         return [anchor for anchor in self._anchored if len(anchor) < self._sieved_from_bytes]
+
+
+def _forms(wanted: Wanted) -> Iterator[tuple[Piece, Form]]:
+    piece, encodings = wanted
+    return ((piece, form) for form in piece.forms if form.encoding in encodings)
 
 
 def _undone(data: bytes) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import chain, pairwise, product, takewhile
@@ -58,11 +58,11 @@ class Form:
         return sum(max(map(len, unit)) for unit in self.units)
 
     @cached_property
-    def _head(self) -> re.Pattern[bytes]:
+    def head(self) -> re.Pattern[bytes]:
+        """How everything begins that is written in this form."""
         # A regular expression of the whole form could be made to backtrack without end; these few
         # units only say where a walk is worth it.
-        units = (b"|".join(map(re.escape, unit)) for unit in self.units[:_HEAD_UNITS])
-        return re.compile(b"".join(b"(?:%s)" % unit for unit in units))
+        return heads((self,))
 
     @cached_property
     def _head_bytes(self) -> int:
@@ -117,9 +117,24 @@ class Form:
                 yield place
 
     def _begun(self, data: bytes, start: int) -> Iterator[int]:
-        while found := self._head.search(data, start):
+        while found := self.head.search(data, start):
             yield found.start()
             start = found.start() + 1
+
+
+def heads(found: Iterable[Form]) -> re.Pattern[bytes]:
+    """How everything begins that is written in one of these forms."""
+    # Each branch begins with a literal: so the engine skips what none of them begins with.
+    branches = (
+        re.escape(option) + b"".join(map(_group, form.units[1:_HEAD_UNITS]))
+        for form in found
+        for option in form.units[0]
+    )
+    return re.compile(b"|".join(dict.fromkeys(branches)))
+
+
+def _group(unit: Unit) -> bytes:
+    return b"(?:%s)" % b"|".join(map(re.escape, unit))
 
 
 def forms(value: bytes) -> tuple[Form, ...]:

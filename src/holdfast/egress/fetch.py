@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from holdfast.core.errors import AuditFailed, EgressRefused, HoldfastError
 from holdfast.core.network import Page
@@ -22,12 +23,14 @@ from holdfast.egress.allowlist import Allowlist, Rule
 from holdfast.egress.get import Answer, Get
 from holdfast.egress.ledger import Leak
 from holdfast.egress.names_inside import looks_like_data
-from holdfast.egress.pages import rendered
 from holdfast.egress.resolve import Resolver, checked
 from holdfast.egress.scan import KnownIndex, Patterns, scan_head
 from holdfast.egress.settings import EgressSettings
 from holdfast.egress.urls import Url, parse_url, redirected
 from holdfast.egress.wire import late
+
+if TYPE_CHECKING:
+    from holdfast.egress.pages import Form, Rendered
 
 Record = Callable[[dict[str, Json]], Awaitable[None]]
 
@@ -107,7 +110,7 @@ class _Fetch:
         if answer.content.is_html:
             # Seconds of work if the page is hostile: not on the loop that serves everybody.
             made = await asyncio.to_thread(
-                rendered, text, form=want.form, url=str(url), is_xml=answer.content.is_xml
+                _rendered, text, want.form, str(url), is_xml=answer.content.is_xml
             )
             text, is_cut = made.text, is_cut or made.is_cut
         return Page(
@@ -180,10 +183,10 @@ class _Fetch:
         reach = self._allowlist.reach(url.host, url.port)
         rule = self._allowlist.allows(url.host, url.port, "GET", url.target)
         if rule is None:
-            what = f"GET of this path of {url.host}" if reach else f"{url.host}:{url.port}"
+            what = f"GET of this path of {url.host}" if reach else url.domain
             raise EgressRefused(
                 f"{what} is not among what may be fetched",
-                mend=f"If it should be, allow it with `--allow-domain {url.host}:{url.port}`.",
+                mend=f"If it should be, allow it with `--allow-domain {url.domain}`.",
                 code="HF-NOT-ALLOWED",
             )
         if all(found.is_wildcard for found in reach) and looks_like_data(url.host):
@@ -217,6 +220,12 @@ class _Fetch:
             "bytes_down": get.received_bytes,
             "duration_s": duration_s,
         }
+
+
+def _rendered(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
+    from holdfast.egress.pages import rendered  # noqa: PLC0415  # slow to load, and no run needs it
+
+    return rendered(text, form=form, url=url, is_xml=is_xml)
 
 
 def _redirect(where: str) -> EgressRefused:

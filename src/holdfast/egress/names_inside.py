@@ -162,7 +162,7 @@ def _read(query: bytes) -> dns.message.Message | Answer:
     is_plain = len(asked.question) == 1 and query.startswith(
         asked.question[0].name.to_wire() or b"", _HEADER_BYTES
     )
-    if not is_plain or asked.additional or asked.had_tsig:
+    if not is_plain or asked.additional:
         return _unread(query, dns.rcode.FORMERR, "it has more than a question and EDNS")
     if asked.edns > 0:
         return Answer(_wire(_reply(asked, dns.rcode.BADVERS)), refused="its EDNS is not known")

@@ -24,7 +24,8 @@ _STATUSES = {
     "HF-NO-ADDRESS": 502,
     "HF-UNREACHABLE": 502,
     "HF-BAD-RESPONSE": 502,
-    "HF-NET-LATE": 504,
+    "HF-UPSTREAM-TLS": 502,
+    "HF-LATE": 504,
 }
 """Everything else is a 403. Never 407 or 401: a client would send its passwords around for it."""
 _SOCKS_CODES = {
@@ -34,7 +35,7 @@ _SOCKS_CODES = {
     "HF-SOCKS-ADDRESS": socks.ADDRESS_TYPE_NOT_SUPPORTED,
     "HF-NO-ADDRESS": socks.HOST_UNREACHABLE,
     "HF-UNREACHABLE": socks.HOST_UNREACHABLE,
-    "HF-NET-LATE": socks.HOST_UNREACHABLE,
+    "HF-LATE": socks.HOST_UNREACHABLE,
     "HF-NET-LIMIT": socks.CONNECTION_REFUSED,
 }
 _CODE = re.compile(r"HF(?:-[A-Z0-9]{1,24}){1,6}")

@@ -63,6 +63,8 @@ class _Side:
         if isinstance(event, h11.Data):
             return h11.Data(data=bytes(event.data))
         if isinstance(event, h11.EndOfMessage):
+            if not self._delimiter.is_done and not self._is_closed:
+                raise self._refused("two readers understand it differently")
             return h11.EndOfMessage()
         # What was sent ahead waits here, where h11 does not see it.
         is_held = event is h11.NEED_DATA and self._delimiter.is_done and self._buffer

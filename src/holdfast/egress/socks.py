@@ -49,7 +49,6 @@ class Handshake:
         self.target: tuple[str, int] | None = None
         self._data = bytearray()
         self._is_greeted = False
-        self._refusal: SocksRefused | None = None
 
     @property
     def rest(self) -> bytes:
@@ -57,9 +56,7 @@ class Handshake:
         return bytes(self._data) if self.target is not None else b""
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """What to send back now; `SocksRefused` ends the conversation."""
-        if self._refusal is not None:
-            raise self._refusal
+        """What to send back now; `SocksRefused` ends the conversation, whatever comes later."""
         self._data += data
         sends: list[bytes] = []
         try:
@@ -68,7 +65,6 @@ class Handshake:
             if self._is_greeted and self.target is None:
                 self._read_request()
         except SocksRefused as refusal:
-            self._refusal = refusal
             refusal.answer = b"".join(sends) + refusal.answer
             raise
         return sends

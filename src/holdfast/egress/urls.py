@@ -31,8 +31,13 @@ class Url:
     @property
     def authority(self) -> str:
         """For the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+        is_usual = self.port == _PORTS[self.scheme]
+        return self.domain.rpartition(":")[0] if is_usual else self.domain
+
+    @property
+    def domain(self) -> str:
+        """The rule that allows this host and port and nothing else."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}{self.target}"
@@ -76,9 +81,7 @@ def redirected(url: Url, location: bytes) -> Url:
 
 def domain_of(text: str) -> str:
     """The rule that allows a URL's own host and port and nothing else."""
-    url = parse_url(text)
-    host = f"[{url.host}]" if ":" in url.host else url.host
-    return f"{host}:{url.port}"
+    return parse_url(text).domain
 
 
 def bad_url(why: str, *, is_redirect: bool = False) -> EgressRefused:

@@ -92,11 +92,13 @@ class Wire:
         if self._ahead:
             data, self._ahead = self._ahead, b""
             return data
+        size = PIECE_BYTES
         if self._budget is not None:
             self._budget.check("down")
+            size = min(size, self._budget.room("down"))
         while True:
             try:
-                data = self._sock.recv(PIECE_BYTES)
+                data = self._sock.recv(size)
             except (BlockingIOError, InterruptedError):
                 await self._readable(until)
                 continue
@@ -108,12 +110,14 @@ class Wire:
             return data
 
     async def send(self, data: bytes, until: float) -> None:
-        if self._budget is not None and data:
-            self._budget.check("up")
         rest: bytes | memoryview = data
         while rest:
+            piece = rest
+            if self._budget is not None:
+                self._budget.check("up")
+                piece = rest[: self._budget.room("up")]
             try:
-                count = self._sock.send(rest)
+                count = self._sock.send(piece)
             except (BlockingIOError, InterruptedError):
                 await self._writable(until)
                 continue

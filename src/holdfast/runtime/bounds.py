@@ -23,7 +23,7 @@ from holdfast.core.types import (
     UseTool,
     check_id,
 )
-from holdfast.egress.allowlist import parse_rule
+from holdfast.runtime.outward import check_domain
 from holdfast.runtime.toolbounds import check_tool
 from holdfast.skills.manifest import check_name
 
@@ -169,7 +169,7 @@ def _check_ways_out(action: Action) -> None:
     if len(action.allow_domains) > _MOST_DOMAINS:
         raise BadInput(f"more than {_MOST_DOMAINS} allowed domains", code="HF-BAD-DOMAIN")
     for text in action.allow_domains:
-        parse_rule(text)
+        check_domain(text)
     if len(action.secrets) > _MOST_SECRETS:
         raise BadInput(f"more than {_MOST_SECRETS} secrets", code="HF-VAULT-NAME")
     for name in action.secrets:

@@ -1,26 +1,35 @@
-"""The way out as configured: its bounds, its record, what must never leave by it."""
+"""The way out as configured: its bounds, its record, what must never leave by it.
+
+Most runs have none, so what stands behind it is imported with the first that has.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from holdfast.audit.log import AuditLog
 from holdfast.config.models import Settings
 from holdfast.config.outward import read_server
 from holdfast.core.errors import BadInput, ConfigError
 from holdfast.core.events import Event, EventKind
-from holdfast.core.network import KnownValues, Traveller
-from holdfast.core.types import Json
-from holdfast.egress.allowlist import parse_rule
-from holdfast.egress.service import EgressService
-from holdfast.egress.settings import EgressSettings
+from holdfast.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
+from holdfast.core.types import Action, FetchUrl, Json
+
+if TYPE_CHECKING:
+    from holdfast.egress.service import EgressService
+    from holdfast.egress.settings import EgressSettings
 
 
 def domains_of(settings: Settings) -> tuple[str, ...]:
     """What every sandbox may reach; raises `ConfigError` for what is not a domain."""
     for text in settings.egress.allow_domains:
         try:
-            parse_rule(text)
+            check_domain(text)
         except BadInput as problem:
             raise ConfigError(
                 f"egress.allow_domains: {problem.message}", mend=problem.mend, code=problem.code
@@ -28,11 +37,58 @@ def domains_of(settings: Settings) -> tuple[str, ...]:
     return settings.egress.allow_domains
 
 
-def open_egress(settings: Settings, audit: AuditLog, known: KnownValues) -> EgressService:
-    """Nothing runs until the first session."""
+def check_domain(text: str) -> None:
+    """Raises `BadInput` for what names nothing that can be allowed."""
+    from holdfast.egress.allowlist import parse_rule  # noqa: PLC0415  # see above
 
-    def record(body: dict[str, Json], who: Traveller) -> None:
-        audit.write(
+    parse_rule(text)
+
+
+class Outward:
+    """Keeps `EgressPort`; nothing runs until the first session."""
+
+    def __init__(self, settings: Settings, audit: AuditLog, known: KnownValues) -> None:
+        self._settings, self._audit, self._known = settings, audit, known
+        self._lock = threading.Lock()
+        self._service: EgressService | None = None
+
+    def session(
+        self, action: Action, secrets: Sequence[SecretUse]
+    ) -> AbstractAsyncContextManager[CellNetwork]:
+        return self._opened().session(action, secrets)
+
+    async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
+        from holdfast.egress.urls import domain_of  # noqa: PLC0415  # see above
+
+        if not isinstance(action.want, FetchUrl):
+            raise BadInput("this action fetches nothing")
+        # Exactly this address was judged and allowed; where it redirects to was not.
+        domains = (*action.allow_domains, domain_of(action.want.url))
+        return await self._opened().fetch(replace(action, allow_domains=domains), secrets)
+
+    def allow(self, session_id: str, domains: Sequence[str]) -> None:
+        self._opened().allow(session_id, domains)
+
+    def end_session(self, session_id: str) -> None:
+        if self._service is not None:
+            self._service.end_session(session_id)
+
+    def close(self) -> None:
+        if self._service is not None:
+            self._service.close()
+
+    def _opened(self) -> EgressService:
+        from holdfast.egress.service import EgressService  # noqa: PLC0415  # see above
+
+        with self._lock:
+            if self._service is None:
+                self._service = EgressService(
+                    _bounds(self._settings), record=self._record, known=self._known
+                )
+            return self._service
+
+    def _record(self, body: dict[str, Json], who: Traveller) -> None:
+        self._audit.write(
             Event(
                 EventKind.CONNECTION,
                 who.action_id,
@@ -43,10 +99,10 @@ def open_egress(settings: Settings, audit: AuditLog, known: KnownValues) -> Egre
             )
         )
 
-    return EgressService(_bounds(settings), record=record, known=known)
-
 
 def _bounds(settings: Settings) -> EgressSettings:
+    from holdfast.egress.settings import EgressSettings  # noqa: PLC0415  # see above
+
     egress = settings.egress
     servers = [read_server(text) for text in egress.dns_servers]
     return EgressSettings(

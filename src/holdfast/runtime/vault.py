@@ -279,7 +279,8 @@ class Vault:
     ) -> None:
         """New keys for everything; with `restored` for a vault that a person has put back."""
         require(self._settings, principal, Permission.CONFIG_WRITE)
-        settings = choice.over(vault_settings(self._settings))
+        # What opens it stays of its kind, unless somebody says otherwise.
+        settings = choice.over(replace(self._chosen, key=self._store.source))
         if restored or not self._store.is_unlocked:
             self.unlock(principal, restored=restored)
         known: dict[str, Json] = {"key": settings.key, "restored": restored}

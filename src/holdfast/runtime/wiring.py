@@ -17,7 +17,6 @@ from holdfast.core.events import Event, EventKind
 from holdfast.core.home import SHAPING
 from holdfast.core.limits import Limits
 from holdfast.core.types import Json, Principal, WorkspaceRequest, new_id
-from holdfast.egress.service import EgressService
 from holdfast.guard.passive import PassiveGuard
 from holdfast.runtime.approval_queue import ApprovalQueue
 from holdfast.runtime.approvals import Broker
@@ -25,7 +24,7 @@ from holdfast.runtime.bounds import Bounds
 from holdfast.runtime.home import no_state, state_home
 from holdfast.runtime.judging import RuledPolicy
 from holdfast.runtime.lending import Lending
-from holdfast.runtime.outward import domains_of, open_egress
+from holdfast.runtime.outward import Outward, domains_of
 from holdfast.runtime.permissions import roles_of
 from holdfast.runtime.pipeline import Runtime
 from holdfast.runtime.policy_file import user_policy_path
@@ -63,7 +62,7 @@ class House:
     governor: Governor
     pool: Pool
     native: NativeSettings
-    egress: EgressService
+    egress: Outward
     vault: Vault
 
     def warm_up(self) -> None:
@@ -188,7 +187,7 @@ def open_house(
     governor = _governor(settings, home)
     roles = roles_of(settings)
     lending = Lending(Vault(home, settings, ask=ask_passphrase, audit=audit))
-    egress = open_egress(settings, audit, lending)
+    egress = Outward(settings, audit, lending)
     runtime = Runtime(
         roles=roles,
         approvals=Broker(

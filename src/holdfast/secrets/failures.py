@@ -163,7 +163,7 @@ def unknown_grant() -> VaultError:
 def not_granted(name: str, tool: str) -> VaultError:
     """Nobody said that it may be used for this (SEC-3)."""
     return VaultError(
-        f"the secret {name} is not granted for {tool} here and now",
+        f"the secret {name} is not granted for {tool[:64]} here and now",
         mend=f"holdfast vault grant {name} --host HOST",
         code="HF-VAULT-NOT-GRANTED",
     )

@@ -68,12 +68,15 @@ class Folder:
             if error.errno == errno.ELOOP:
                 raise failures.unsafe("the vault's file") from None
             raise
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             info = os.fstat(descriptor)
             _check_private(info)
             if info.st_size > most_bytes:
                 raise failures.tampered("a file is too large")
-            return Found(file.read(most_bytes + 1), _identity(info))
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                return Found(file.read(most_bytes + 1), _identity(info))
+        finally:
+            os.close(descriptor)
 
     def replace(self, name: str, data: bytes) -> Identity:
         """All of it or nothing, also when the power fails; durable when this returns."""

@@ -123,15 +123,14 @@ class KeyFile:
             if error.errno == errno.ELOOP:
                 raise failures.unsafe("the key file") from None
             raise _unreadable(error) from None
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             info = os.fstat(descriptor)
-            if (
-                not stat.S_ISREG(info.st_mode)
-                or info.st_uid != os.geteuid()
-                or info.st_mode & 0o077
-            ):
+            is_plain = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
+            if not is_plain or info.st_mode & 0o077:
                 raise failures.unsafe("the key file")
-            return _parse(file.read(_MOST_BYTES))
+            return _parse(os.read(descriptor, _MOST_BYTES))
+        finally:
+            os.close(descriptor)
 
     def write(self, vault: str, keys: Keys) -> None:  # noqa: ARG002  # one file for all vaults
         directory, name = os.path.split(self.path)

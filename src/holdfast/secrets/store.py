@@ -258,7 +258,7 @@ def note(folder: Folder, opened: Opened, page: KeyPage) -> None:
 def note_new(folder: Folder, vault: str, generation: int, mac: bytes, page: KeyPage) -> None:
     """For a vault that is not there yet: whoever finds no note at all knows that it was removed."""
     signed = _seen_signed(vault, generation, mac)
-    folder.replace(SEEN, signed + b"\n" + mac_of(page.room("watch"), signed).hex().encode() + b"\n")
+    folder.replace(SEEN, _seen_bytes(signed, mac_of(page.room("watch"), signed)))
 
 
 def _seen_signed(vault: str, generation: int, store: bytes) -> bytes:
@@ -269,12 +269,20 @@ def _seen_signed(vault: str, generation: int, store: bytes) -> bytes:
 def _read_seen(data: bytes) -> Seen:
     first, _, rest = data.partition(b"\n")
     try:
-        told, mac = json.loads(first), rest.decode().removesuffix("\n")
-        vault, generation, store = told["vault"], told["generation"], told["store"]
-        if not (isinstance(vault, str) and type(generation) is int and generation >= 0):
-            raise ValueError
-        if _HEX.fullmatch(store) is None or _HEX.fullmatch(mac) is None:
+        told, mac = json.loads(first), rest.decode()
+        seen = Seen(told["vault"], told["generation"], _hex(told["store"]), _hex(mac[:-1]))
+        if type(seen.generation) is not int or data != _seen_bytes(seen.signed(), seen.mac):
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise failures.tampered("the note of the last generation") from None
-    return Seen(vault, generation, bytes.fromhex(store), bytes.fromhex(mac))
+    return seen
+
+
+def _seen_bytes(signed: bytes, mac: bytes) -> bytes:
+    return signed + b"\n" + mac.hex().encode() + b"\n"
+
+
+def _hex(text: object) -> bytes:
+    if not isinstance(text, str) or _HEX.fullmatch(text) is None:
+        raise ValueError
+    return bytes.fromhex(text)

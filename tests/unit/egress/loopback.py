@@ -254,6 +254,12 @@ def head_of(sock: socket.socket) -> bytes:
     """An HTTP head, and not one byte more."""
     data = b""
     while not data.endswith(b"\r\n\r\n"):
+        if isinstance(sock, ssl.SSLSocket):  # cannot look ahead
+            piece = sock.recv(1)
+            if not piece:
+                break
+            data += piece
+            continue
         seen = sock.recv(65536, socket.MSG_PEEK)
         end = (data[-3:] + seen).find(b"\r\n\r\n")
         size = len(seen) if end < 0 else end + 4 - len(data[-3:])

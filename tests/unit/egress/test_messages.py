@@ -120,6 +120,12 @@ def test_connect_is_for_its_authority(host: str) -> None:
     )
 
 
+def test_connect_of_an_old_client_needs_no_host_header() -> None:
+    """As Python's own http.client writes it before 3.12."""
+    request = asked(head(first="CONNECT api.example.com:443 HTTP/1.0", host=False))
+    assert (request.form, request.host, request.port) == (Form.AUTHORITY, "api.example.com", 443)
+
+
 def test_within_opened_tls_the_port_is_that_of_https() -> None:
     request = asked(head(), scheme="https")
     assert (request.host, request.port, request.authority) == (
@@ -327,6 +333,28 @@ def test_it_is_refused_in_any_pieces(data: bytes) -> None:
     side = ClientSide()
     with pytest.raises(BadMessage):
         read_request(read(side, data, by=max(1, len(data) // 40))[0], scheme="http")
+
+
+@pytest.mark.parametrize(
+    ("version", "headers"),
+    [
+        ("0.9", []),
+        ("1.2", []),
+        ("2.0", []),
+        ("1.0", [("Transfer-Encoding", "chunked")]),
+        ("1.1", [("Transfer-Encoding", "chunked"), ("Content-Length", "1")]),
+    ],
+)
+def test_what_h11_alone_would_let_in_is_refused(
+    version: str, headers: list[tuple[str, str]]
+) -> None:
+    def event(version: str, headers: list[tuple[str, str]]) -> h11.Request:
+        named = [("Host", "a.example"), *headers]
+        return h11.Request(method="GET", target="/", headers=named, http_version=version)
+
+    assert read_request(event("1.1", headers[:1]), scheme="http").host == "a.example"
+    with pytest.raises(BadMessage):
+        read_request(event(version, headers), scheme="http")
 
 
 def test_connect_within_opened_tls_is_refused() -> None:

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 import dns.edns
 import dns.flags
 import dns.message
+import dns.name
 import dns.opcode
 import dns.rcode
 import dns.rdataclass
@@ -182,6 +183,24 @@ def with_record() -> bytes:
     return query.to_wire()
 
 
+def signed() -> bytes:
+    query = question()
+    query.use_tsig({dns.name.from_text("key"): b"secret"})
+    return query.to_wire()
+
+
+def padded(size: int) -> bytes:
+    query = question()
+    query.use_edns(0, options=[dns.edns.GenericOption(12, bytes(size))])
+    return query.to_wire()
+
+
+def test_a_query_of_any_usual_size_is_answered() -> None:
+    wire = padded(464)
+    assert len(wire) == 512
+    assert ask(wire).refused is None
+
+
 MALFORMED = {
     "no question": question().to_wire()[:4] + bytes(8),
     "two questions": two_questions(),
@@ -196,7 +215,8 @@ MALFORMED = {
     "compressed name": changed(4, b"\x00\x01")[:12] + b"\xc0\x04\x00\x01\x00\x01",
     "name that points at itself": changed(4, b"\x00\x01")[:12] + b"\xc0\x0c\x00\x01\x00\x01",
     "label type 0x40": changed(12, b"\x41"),
-    "too long": question().to_wire() + bytes(500),
+    "too long": padded(465),
+    "signed": signed(),
 }
 
 

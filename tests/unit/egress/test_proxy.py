@@ -112,50 +112,48 @@ def test_host_that_nobody_allowed_is_refused_before_it_is_looked_up(house: House
     cell.tunnel("api.example.com", server.port).close()
 
 
-@pytest.mark.requirement("NET-2")
-@pytest.mark.parametrize(
-    "host",
-    [
-        "2130706433",
-        "127.1",
-        "0x7f.1",
-        "0177.0.0.1",
-        "[::ffff:127.0.0.1]",
-        "[::1%25lo]",
-        "api.example.com@evil.example.net",
-        "evilapi.example.com",
-        "api.example.com.evil.example.net",
-        "api.example.com\x00.evil.example.net",
-        "api.example.com%00.evil.example.net",
-        "api.example.com\t",
-        "api.example.com..",
-        "127.0.0.1",
-    ],
+TRICKS = (
+    "2130706433",
+    "127.1",
+    "0x7f.1",
+    "0177.0.0.1",
+    "[::ffff:127.0.0.1]",
+    "[::1%25lo]",
+    "api.example.com@evil.example.net",
+    "evilapi.example.com",
+    "api.example.com.evil.example.net",
+    "api.example.com\x00.evil.example.net",
+    "api.example.com%00.evil.example.net",
+    "api.example.com\t",
+    "api.example.com..",
+    "127.0.0.1",
 )
-def test_trick_with_the_name_does_not_get_through(house: House, host: str) -> None:
+
+
+@pytest.mark.requirement("NET-2")
+def test_tricks_with_the_name_do_not_get_through(house: House) -> None:
     server = house.server(echo, "api.example.com")
     cell = house.cell(f"api.example.com:{server.port}")
-    for data in (connect_to(host, server.port), get(f"http://{host}:{server.port}/")):
-        assert refusal_of(cell.ask(data))[0] in (400, 403)
-    answer = cell.ask(socks_to(host.encode(), server.port))
-    assert answer[:3] in (b"\x05\x00\x05", b"\x05\xff") and answer[3:4] != b"\x00"
+    for host in TRICKS:
+        for data in (connect_to(host, server.port), get(f"http://{host}:{server.port}/")):
+            assert refusal_of(cell.ask(data))[0] in (400, 403), host
+        answer = cell.ask(socks_to(host.encode(), server.port))
+        assert (answer[:3], answer[3:4] != b"\x00") == (b"\x05\x00\x05", True), host
     assert (house.zone.asked, server.connections) == ([], 0)
     # What differs in spelling only is the same host.
     cell.tunnel("API.Example.COM.", server.port).close()
 
 
 @pytest.mark.requirement("NET-3")
-@pytest.mark.parametrize(
-    "addresses", [["169.254.169.254"], ["10.0.0.1"], ["127.0.0.1", "169.254.169.254"]]
-)
-def test_name_that_leads_to_a_forbidden_address_is_refused(
-    house: House, addresses: list[str]
-) -> None:
-    server = house.server(echo, "api.example.com", "bad.example.com")
-    house.zone.names["bad.example.com"] = addresses
+def test_name_that_leads_to_a_forbidden_address_is_refused(house: House) -> None:
+    server = house.server(echo, "api.example.com")
+    bad = (["169.254.169.254"], ["10.0.0.1"], ["127.0.0.1", "169.254.169.254"])
+    for number, addresses in enumerate(bad):
+        house.zone.names[f"bad{number}.example.com"] = addresses
     cell = house.cell(f"*.example.com:{server.port}")
-    answer = cell.ask(connect_to("bad.example.com", server.port))
-    assert refusal_of(answer) == (403, "HF-ADDRESS")
+    for number in range(len(bad)):
+        answer = cell.ask(connect_to(f"bad{number}.example.com", server.port))
+        assert refusal_of(answer) == (403, "HF-ADDRESS")
     assert server.connections == 0
     cell.tunnel("api.example.com", server.port).close()
 
@@ -237,19 +235,21 @@ def test_refusals_beyond_some_in_a_second_are_counted_and_told_as_one(house: Hou
     cell.network.end()
     told = len(house.record.of("refused"))
     counted = [body["count"] for body in house.record.of("refused-more")]
-    assert told < 60 and told + sum(counted) == 60  # type: ignore[arg-type]  # numbers
+    assert told < 60
+    assert told + sum(counted) == 60
 
 
 @pytest.mark.requirement("NET-2")
-@pytest.mark.parametrize(
-    "data", [b"", b"G", b"GET http://api.example.com/ HTTP/1.1\r\nHost: api.ex", b"\x05", b"\x16"]
-)
-def test_client_that_does_not_finish_its_first_message_is_ended(house: House, data: bytes) -> None:
+def test_client_that_does_not_finish_its_first_message_is_ended(house: House) -> None:
     server = house.server(repeat_requests, "api.example.com")
     cell = house.cell(f"api.example.com:{server.port}", head_timeout_s=0.2)
-    with cell.connect() as sock:
+    beginnings = (b"", b"G", b"GET http://api.example.com/ HTTP/1.1\r\nHost: a", b"\x05", b"\x16")
+    sockets = [cell.connect() for _ in beginnings]
+    for sock, data in zip(sockets, beginnings, strict=True):
         sock.sendall(data)
+    for sock in sockets:
         last_words(sock)  # a time-out of the test if there were no end
+        sock.close()
     assert server.connections == 0
     answer = cell.ask(get(f"http://api.example.com:{server.port}/"))
     assert answer.startswith(b"HTTP/1.1 200 ")
@@ -360,10 +360,11 @@ def test_service_that_ends_in_the_middle_of_a_transfer_cuts_it_with_an_error(hou
         cell.service.close()
         with pytest.raises(ConnectionResetError):
             everything(sock)
-    with pytest.raises(OSError, match="refused|reset"):
+    with pytest.raises(OSError, match=r"refused|reset"):
         cell.connect()
     closed = house.record.of("closed")
-    assert len(closed) == 1 and closed[0]["bytes_down"] > 0  # type: ignore[operator]  # a number
+    assert len(closed) == 1
+    assert closed[0]["bytes_down"] > 0
 
 
 @pytest.mark.requirement("NET-2")

@@ -156,6 +156,9 @@ def test_a_key_file_that_is_a_link_a_pipe_or_gone_is_refused(home, tmp_path):
     os.mkfifo(path, 0o600)
     assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-UNSAFE"
     path.unlink()
+    path.mkdir(mode=0o700)
+    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-UNSAFE"
+    path.rmdir()
     (home / "moved").rename(path)
     assert again(home).is_unlocked
 

@@ -82,8 +82,8 @@ def fetch(
     from holdfast.interfaces.requests import with_limits  # noqa: PLC0415  # as above
     from holdfast.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
-    house = open_house(config=config, profile=profile)
     most = None if max_bytes is None else parse_size(max_bytes, what="max-bytes")
+    house = open_house(config=config, profile=profile)
     action = Action(
         principal=principal("cli"),
         want=FetchUrl(url, form),
