@@ -87,6 +87,47 @@ def test_request_in_opened_tls_is_held_to_its_host_method_and_path(
     assert len(world.sites["opened"].seen) - before == int(is_control)
 
 
+def _get(host: str, *, url: str = "/") -> bytes:
+    return f"GET {url} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+
+
+def _by_connect(host: str, port: int, then: bytes) -> bytes:
+    return f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode() + then
+
+
+# Bytes to the proxy, or to the address of a name at a port; and whether a server may hear of it.
+PROMISES = {
+    "port 80": (_get("plain.example"), ("plain.example", 80), True),
+    "port 80, another Host": (_get("secure.example"), ("plain.example", 80), False),
+    "port 80, a forbidden Host": (_get("trap.example"), ("plain.example", 80), False),
+    "port 80, TLS": (b"\x16\x03\x01\x00\x05hello", ("plain.example", 80), False),
+    "port 80, anything": (b"EHLO plain.example\r\n", ("plain.example", 80), False),
+    "port 443, no TLS": (_get("secure.example"), ("secure.example", 443), False),
+    "port 443, no TLS, opened": (_get("opened.example"), ("opened.example", 443), False),
+    "port 443 at the proxy": (_get("secure.example:443", url="http://secure.example:443/"), None, False),
+    "https at the proxy": (_get("secure.example", url="https://secure.example/"), None, False),
+    "ftp at the proxy": (_get("plain.example", url="ftp://plain.example/"), None, False),
+    "no URL at the proxy": (_get("plain.example"), None, False),
+    "at the proxy": (_get("plain.example", url="http://plain.example/"), None, True),
+    "CONNECT": (_by_connect("plain.example", 80, _get("plain.example")), None, True),
+    "CONNECT, another Host": (_by_connect("plain.example", 80, _get("trap.example")), None, False),
+    "CONNECT in CONNECT": (
+        _by_connect("plain.example", 80, _by_connect("trap.example", 80, _get("trap.example"))), None, False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.requirement("NET-2", "NET-6", "NET-7")
+@pytest.mark.parametrize("case", PROMISES)
+def test_port_carries_what_it_promises(case: str, world: World, path: str) -> None:
+    data, to, is_heard = PROMISES[case]
+    before = {key: len(each.seen) for key, each in world.sites.items()}
+    where = "" if to is None else f", transparent_to=({to[0].encode()!r}, {to[1]})"
+    answer = world.inside(path, f"say({data!r}{where})")
+    came = {key for key, each in world.sites.items() if len(each.seen) > before[key]}
+    assert (came, "hello from outside" in answer) == ({"plain"} if is_heard else set(), is_heard)
+
+
 # What a server may take for a second request, in the body of the first. `{}` is where it is sent to.
 SECRET = "GET /secret HTTP/1.1\r\nHost: raw.example\r\n\r\n"
 HEAD = "POST {}/public HTTP/1.1\r\nHost: {}\r\n"

@@ -87,10 +87,13 @@ def test_cell_cannot_change_the_network_it_was_given(
     name: str, world: World, path: str, remember: Remember
 ) -> None:
     prefix = ("unshare", "--net", *throwaway()[1:])
+    hosts = os.readlink("/proc/self/ns/net")
     control = remember(
-        "own_network", lambda: outside("own_network", prefix=prefix, disposable=True)
+        "own_network", lambda: outside("own_network", prefix=prefix, disposable=True, hosts=hosts)
     )
-    verdicts = remember(("own_network", path), lambda: attacked(world, path, "own_network"))
+    verdicts = remember(
+        ("own_network", path), lambda: attacked(world, path, "own_network", hosts=hosts)
+    )
     if os.geteuid() != 0:
         need(control[name][0] == "through", f"root, for the control of {name}")
     assert {"outside": control[name][0], "inside": verdicts[name][0]} == {

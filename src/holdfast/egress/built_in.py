@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.errors import EgressRefused
 from holdfast.core.network import NETWORK_INSIDE, PROXY_PORT, SecretUse, Traveller
 from holdfast.egress.proxy import Door, serve_proxy
 from holdfast.egress.session import Session
@@ -67,6 +70,7 @@ class BuiltIn:
         self.session = session
         self._call = call
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._doors: list[Door | NameServer] = []
         self._has_ended = False
 
@@ -88,7 +92,7 @@ class BuiltIn:
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
         """Serve what comes in by these sockets, which are ours from now on."""
         with self._lock:
-            if not self._has_ended:
+            if not self._is_over():
                 doors = [self._door(name, sock) for name, sock in listeners.items()]
                 self._doors += doors
                 self._call(_open(doors))
@@ -110,12 +114,23 @@ class BuiltIn:
 
     def end(self) -> None:
         """Cut what is open, and return once all of it is on record. Blocks for a moment."""
+        if self._is_over():
+            return
         with self._lock:
-            if self._has_ended:
-                return
             doors, self._doors = self._doors, []
             self._has_ended = True
-        self._call(self._end(doors)).result(_END_TIMEOUT_S)
+        try:
+            self._call(self._end(doors)).result(_END_TIMEOUT_S)
+        except FutureTimeout:
+            raise EgressRefused(
+                "the connections of a sandbox could not be ended",
+                mend="Stop this process: nothing may go on without a record.",
+                code="HF-EGRESS-STUCK",
+            ) from None
+
+    def _is_over(self) -> bool:
+        # In a process that was forked off, all of this is the parent's.
+        return self._has_ended or self._pid != os.getpid()
 
     async def _end(self, doors: Sequence[Door | NameServer]) -> None:
         await asyncio.gather(*(door.close() for door in doors))

@@ -220,7 +220,8 @@ class Exchange:
                 return False
         client = self._client
         has_body = request.method != "HEAD" and head.status_code not in _NO_BODY
-        headers = [pair for pair in returnable(head.headers) if pair[0] != b"transfer-encoding"]
+        headers = returnable(list(head.headers))
+        headers = [pair for pair in headers if pair[0] != b"transfer-encoding"]
         reason = head.reason
         echoes = self._session.echoes.index(self._session.secrets)
         cleaner = None

@@ -19,6 +19,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from holdfast.core.errors import EgressRefused
 from holdfast.core.network import Binding, SecretUse
 from holdfast.egress.allowlist import normal_path
+from holdfast.egress.names import is_below
 
 Header = tuple[bytes, bytes]
 
@@ -93,7 +94,7 @@ def _is_met(
 
 def _is_host(bound: str, host: str) -> bool:
     if bound.startswith("*."):
-        return host.endswith(bound[1:]) and len(host) > len(bound) - 1
+        return is_below(host, bound[2:])
     return host == bound
 
 

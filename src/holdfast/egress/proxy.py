@@ -112,6 +112,9 @@ class Door:
         except HoldfastError as error:
             self._session.ledger.refused(error, host=visit.host, port=visit.port, via=visit.via)
             await visit.say_no(error)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours is a refusal like any other
+            broken = EgressRefused("the proxy failed", detail=type(error).__name__)
+            self._session.ledger.refused(broken, host=visit.host, port=visit.port, via=visit.via)
         finally:
             if not wire.is_closed:
                 wire.abort()

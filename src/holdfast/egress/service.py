@@ -11,24 +11,27 @@ import os
 import ssl
 import threading
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
 
-from holdfast.core.errors import EgressRefused
+from holdfast.core.errors import BadInput, EgressRefused
 from holdfast.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
-from holdfast.core.types import Action
+from holdfast.core.types import Action, FetchUrl
 from holdfast.egress.allowlist import Allowlist
-from holdfast.egress.authority import Authority
 from holdfast.egress.built_in import BuiltIn
-from holdfast.egress.ledger import Record
+from holdfast.egress.ledger import Ledger, Record
 from holdfast.egress.resolve import Resolver, ServersResolver, SystemResolver
 from holdfast.egress.screen import KnownNow
 from holdfast.egress.session import Outside, Session
 from holdfast.egress.settings import EgressSettings
+
+if TYPE_CHECKING:
+    from holdfast.egress.authority import Authority
 
 _T = TypeVar("_T")
 
@@ -104,14 +107,32 @@ class EgressService:
             _traveller(action),
             allowlist,
             secrets=secrets,
-            authority=Authority() if needs_authority else None,
+            authority=_new_authority() if needs_authority else None,
         )
         network = BuiltIn(session, home.call)
         self._open.add(network)
         return network
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
-        raise NotImplementedError
+        """One page for an agent, on the same loop and by the same rules (NET-4)."""
+        if not isinstance(action.want, FetchUrl):
+            raise BadInput("this action fetches nothing", mend="Fetch with a URL.")
+        if secrets:
+            raise BadInput(
+                "a page is fetched without secrets",
+                mend="Use a secret from code in a sandbox, where it is bound to a request.",
+            )
+        allowlist = Allowlist.of(action.allow_domains)
+        with self._locked():
+            home = self._at_home()
+        page = home.call(home.fetched(action.want, allowlist, _traveller(action)))
+        try:
+            return await anyio.to_thread.run_sync(page.result, abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class():
+            page.cancel()
+            raise
+        except FutureCancelled:
+            raise _closed() from None
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
         """Another allowlist for a live sandbox, from its next connection or request on."""
@@ -146,11 +167,7 @@ class EgressService:
 
     def _at_home(self) -> _Home:
         if self._is_closed:
-            raise EgressRefused(
-                "the way out of this process is closed",
-                mend="Start Holdfast again.",
-                code="HF-EGRESS-CLOSED",
-            )
+            raise _closed()
         if self._home is None:
             self._home = _Home(self._settings, self._record, self._known, self._upstream_tls)
         return self._home
@@ -204,6 +221,23 @@ class _Home:
         """Done on the loop; from any thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    async def fetched(self, want: FetchUrl, allowlist: Allowlist, traveller: Traveller) -> Page:
+        # Pages are parsed with libraries that a session never needs.
+        from holdfast.egress.fetch import fetch_page  # noqa: PLC0415
+
+        outside = self.outside
+        ledger = Ledger(outside.record, traveller, outside.writer, self._loop)
+        return await fetch_page(
+            want,
+            allowlist=allowlist,
+            settings=outside.settings,
+            resolver=outside.resolver,
+            own=outside.own(),
+            known=outside.known.index(),
+            tls=outside.upstream_tls,
+            record=ledger.write,
+        )
+
     def close(self) -> None:
         self.call(self._end())
         self._thread.join(_END_TIMEOUT_S)
@@ -216,6 +250,21 @@ class _Home:
         if rest:
             await asyncio.wait(rest, timeout=_END_TIMEOUT_S / 2)
         self._loop.stop()
+
+
+def _new_authority() -> Authority:
+    # The libraries for certificates take longer to load than most sessions to start.
+    from holdfast.egress.authority import Authority  # noqa: PLC0415
+
+    return Authority()
+
+
+def _closed() -> EgressRefused:
+    return EgressRefused(
+        "the way out of this process is closed",
+        mend="Start Holdfast again.",
+        code="HF-EGRESS-CLOSED",
+    )
 
 
 def _resolver(settings: EgressSettings) -> Resolver:

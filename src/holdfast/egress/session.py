@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING
 
 from holdfast.core.errors import EgressRefused, HoldfastError
 from holdfast.core.network import SecretUse, Traveller
 from holdfast.egress.addresses import Own, own_addresses
 from holdfast.egress.allowlist import Allowlist, Rule
-from holdfast.egress.authority import Authority
 from holdfast.egress.budget import Budget
 from holdfast.egress.dial import dial
 from holdfast.egress.journey import Journey
@@ -33,6 +33,9 @@ from holdfast.egress.pipes import Pipes
 from holdfast.egress.resolve import Resolver, checked
 from holdfast.egress.screen import EchoesNow, KnownNow
 from holdfast.egress.settings import EgressSettings
+
+if TYPE_CHECKING:
+    from holdfast.egress.authority import Authority
 
 Address = IPv4Address | IPv6Address
 
@@ -86,14 +89,18 @@ class Outside:
     _addresses: dict[str, tuple[float, tuple[Address, ...]]] = field(default_factory=dict)
     _asking: dict[str, asyncio.Task[tuple[Address, ...]]] = field(default_factory=dict)
 
+    def own(self) -> Own:
+        """The host's own addresses, which are nobody's to reach."""
+        if time.monotonic() >= self._own_until_s:
+            self._own = own_addresses()
+            self._own_until_s = time.monotonic() + _OWN_ADDRESSES_S
+        return self._own
+
     async def checked(self, host: str) -> tuple[Address, ...]:
         """Every address of the host, each one checked; one bad one refuses the host."""
         until_s, addresses = self._addresses.get(host, (0.0, ()))
         if time.monotonic() < until_s:
             return addresses
-        if time.monotonic() >= self._own_until_s:
-            self._own = own_addresses()
-            self._own_until_s = time.monotonic() + _OWN_ADDRESSES_S
         if (asking := self._asking.get(host)) is None:
             # Many connections at once to one host are one question.
             asking = self._asking[host] = self.loop.create_task(self._ask(host))
@@ -104,7 +111,7 @@ class Outside:
         return await checked(
             host,
             self.resolver,
-            own=self._own,
+            own=self.own(),
             allowed=self.settings.dangerously_allow_addresses,
         )
 

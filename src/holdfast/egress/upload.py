@@ -12,7 +12,7 @@ from holdfast.egress.screen import BodyScan
 from holdfast.egress.session import Session
 from holdfast.egress.wire import Lost
 
-_GATHER_BYTES = 256 * 1024
+_GATHER_BYTES = 64 * 1024
 
 
 class Upload:

@@ -70,6 +70,7 @@ class Wire:
         self._due: dict[asyncio.Future[None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._ahead = b""
+        self._is_drained = False
         self.sent_bytes = 0
         self.received_bytes = 0
         sock.setblocking(False)
@@ -96,6 +97,8 @@ class Wire:
         if self._budget is not None:
             self._budget.check("down")
             size = min(size, self._budget.room("down"))
+        if self._is_drained:
+            await self._readable(until)
         while True:
             try:
                 data = self._sock.recv(size)
@@ -104,6 +107,8 @@ class Wire:
                 continue
             except OSError as error:
                 raise Lost from error
+            # The kernel had no more: asking again at once would cost a call and an exception.
+            self._is_drained = 0 < len(data) < size
             self.received_bytes += len(data)
             if self._budget is not None and (pause := self._budget.spend("down", len(data))):
                 await asyncio.sleep(pause)

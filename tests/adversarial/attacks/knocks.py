@@ -121,6 +121,8 @@ def direct(address, port, host=b"x"):
         line = socket.create_connection((address, port), PATIENCE_S)
     except TimeoutError:
         raise
+    except ConnectionResetError:  # as soon as it was there
+        return "refused", "cut"
     except (OSError, UnicodeError) as error:
         return "refused", type(error).__name__
     with line:

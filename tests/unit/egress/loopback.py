@@ -116,7 +116,7 @@ class _TalkHandler(socketserver.BaseRequestHandler):
 class Record:
     """What was put on record; `fails` makes the next write fail."""
 
-    bodies: list[dict[str, Json]] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
     travellers: list[Traveller] = field(default_factory=list)
     fails: bool = False
 
@@ -126,7 +126,7 @@ class Record:
         self.bodies.append(body)
         self.travellers.append(traveller)
 
-    def of(self, event: str) -> list[dict[str, Json]]:
+    def of(self, event: str) -> list[dict[str, Any]]:
         return [body for body in self.bodies if body["event"] == event]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,7 @@ HOST = "api.example.com"
 SECRET = b"correct-horse-battery-staple-42"
 
 
-def served(
-    house: House, talk: Callable[[socket.socket], None], **changes: object
-) -> tuple[Cell, str]:
+def served(house: House, talk: Callable[[socket.socket], None], **changes: Any) -> tuple[Cell, str]:
     """A cell that may reach a server, and the server's URL."""
     server = house.server(talk, HOST)
     return house.cell(f"{HOST}:{server.port}", **changes), f"http://{HOST}:{server.port}"

@@ -6,11 +6,14 @@ import asyncio
 import os
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
 from holdfast.core.errors import BadInput, EgressRefused
+from holdfast.core.network import Page
 from holdfast.core.ports import EgressPort
+from holdfast.core.types import FetchUrl
 from holdfast.egress.built_in import BuiltIn
 from holdfast.egress.service import EgressService
 from unit.egress.loopback import (
@@ -18,9 +21,11 @@ from unit.egress.loopback import (
     Cell,
     House,
     action,
+    answer,
     echo,
     everything,
     refusal_of,
+    request_of,
 )
 from unit.egress.test_proxy import connect_to
 
@@ -38,9 +43,31 @@ def with_network(service: EgressService, *domains: str, session_id: str | None =
     return asyncio.run(once())
 
 
-def test_it_is_the_way_out_that_the_runtime_asks_for(house: House) -> None:
-    port: EgressPort = house.service()
-    assert port
+def fetch(service: EgressPort, url: str, *domains: str) -> Page:
+    async def once() -> Page:
+        return await service.fetch(replace(action(*domains), want=FetchUrl(url)), ())
+
+    return asyncio.run(once())
+
+
+@pytest.mark.requirement("NET-4")
+def test_page_is_fetched_by_the_same_rules_and_is_on_record(house: House) -> None:
+    def talk(sock: socket.socket) -> None:
+        request_of(sock)
+        sock.sendall(answer(b"hello", extra=b"Content-Type: text/plain\r\n"))
+
+    server = house.server(talk, "api.example.com")
+    service = house.service()
+    url = f"http://api.example.com:{server.port}/"
+    page = fetch(service, url, f"api.example.com:{server.port}")
+    assert (page.status, page.text) == (200, "hello")
+    with pytest.raises(EgressRefused):
+        fetch(service, url, "b.example.com")
+    events = [body["event"] for body in house.record.bodies]
+    assert events == ["opened", "closed", "refused"]
+    service.close()
+    with pytest.raises(EgressRefused, match="HF-EGRESS-CLOSED"):
+        fetch(service, url, f"api.example.com:{server.port}")
 
 
 def test_environment_names_the_proxy_in_every_spelling_that_tools_read(house: House) -> None:
@@ -90,7 +117,7 @@ def test_sessions_from_several_loops_at_once_are_apart(house: House) -> None:
 
     names = ("a.example.com", "b.example.com")
     threads = [
-        threading.Thread(target=lambda pair=pair: asyncio.run(run(*pair)))  # type: ignore[misc]  # bound
+        threading.Thread(target=lambda pair=pair: asyncio.run(run(*pair)))
         for pair in (names, names[::-1])
     ]
     for thread in threads:

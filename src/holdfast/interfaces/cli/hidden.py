@@ -14,6 +14,7 @@ from holdfast.core.errors import BadInput
 from holdfast.interfaces.cli.streams import write_all
 
 _MOST_TYPED_BYTES = 4095  # what the kernel keeps of one line
+_MOST_PASSPHRASE_BYTES = 1024
 _NEWLINE = ord("\n")
 
 
@@ -113,15 +114,14 @@ def _terminal() -> Iterator[int]:
 class Passphrases:
     """Answers whoever needs a passphrase: the lines of a descriptor in turn, or a person."""
 
-    def __init__(self, descriptor: int | None, *, most_bytes: int) -> None:
+    def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
-        self._most_bytes = most_bytes
 
     def __call__(self, is_new: bool) -> bytearray:  # noqa: FBT001  # as the runtime calls it
         if self._descriptor is None:
             return ask_twice("New passphrase") if is_new else ask("Passphrase of the vault: ")
         try:
-            return _line(self._descriptor, self._most_bytes)
+            return _line(self._descriptor, _MOST_PASSPHRASE_BYTES)
         except OSError:
             raise BadInput(
                 "--passphrase-fd names no descriptor that can be read",

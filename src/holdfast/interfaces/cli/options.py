@@ -74,6 +74,14 @@ _PLACES = (
     ),
 )
 
+passphrase_option = click.option(
+    "--passphrase-fd",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Read the vault's passphrase, one line, from this descriptor.  [default: ask at the "
+    "terminal]",
+)
+
 _SHARED = (
     *_PLACES,
     click.option(
@@ -106,6 +114,7 @@ _SHARED = (
         help="Secret of the vault: the program gets $NAME with a placeholder, which becomes the "
         "value only in requests for which it was granted; may be repeated.",
     ),
+    passphrase_option,
     click.option(
         "--timeout",
         type=float,
@@ -166,6 +175,7 @@ class SandboxOptions:
     env: tuple[str, ...]
     allow_domain: tuple[str, ...]
     secret: tuple[str, ...]
+    passphrase_fd: int | None
     timeout: float | None
     memory: str | None
     cpus: float | None
@@ -189,9 +199,17 @@ class SandboxOptions:
 
     def open_house(self) -> House:
         """The runtime as configured; its imports are heavy, so they wait until now."""
-        from holdfast.runtime.wiring import open_house  # noqa: PLC0415  # see above
+        from holdfast.runtime.wiring import open_house, principal  # noqa: PLC0415  # see above
 
-        return open_house(config=self.config, profile=self.profile)
+        if not self.secret:
+            return open_house(config=self.config, profile=self.profile)
+        from holdfast.interfaces.cli.hidden import Passphrases  # noqa: PLC0415  # seldom
+
+        ask = Passphrases(self.passphrase_fd)
+        house = open_house(config=self.config, profile=self.profile, ask_passphrase=ask)
+        # Now, and not in the middle of a run whose output goes to the same terminal.
+        house.vault.unlock(principal("cli"))
+        return house
 
     def action(
         self, house: House, want: RunCommand | RunCode, *, stdin: bytes | None = None

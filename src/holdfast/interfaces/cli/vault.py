@@ -59,7 +59,8 @@ def _key_options(function: Decorated) -> Decorated:
             "--key",
             metavar="KIND",
             type=click.Choice(KINDS),
-            help=f"What opens it: {', '.join(KINDS)}.  [default: as configured; for rekey as it is]",
+            help=f"What opens it: {', '.join(KINDS)}.  "
+            "[default: as configured; for rekey as it is]",
         ),
     ):
         function = option(function)

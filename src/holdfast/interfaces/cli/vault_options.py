@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-import click
-
 from holdfast.core.errors import BadInput
-from holdfast.interfaces.cli.options import json_option, place_options
+from holdfast.interfaces.cli.options import json_option, passphrase_option, place_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
-_MOST_PASSPHRASE_BYTES = 1024
 EXIT_CODES = """
 \b
 Exit codes:
@@ -31,12 +28,7 @@ def vault_options(function: Decorated) -> Decorated:
     """The options of every command here."""
     function = json_option("Print one JSON object.")(function)
     function = place_options(function)
-    return click.option(
-        "--passphrase-fd",
-        metavar="N",
-        type=click.IntRange(min=0),
-        help="Read the passphrase, one line, from this descriptor.  [default: ask at the terminal]",
-    )(function)
+    return passphrase_option(function)
 
 
 def secret_name(words: tuple[str, ...]) -> str:
@@ -61,8 +53,7 @@ def open_vault(config: str | None, profile: str | None, passphrase_fd: int | Non
     from holdfast.interfaces.cli.hidden import Passphrases  # noqa: PLC0415  # only here
     from holdfast.runtime.vault import Vault  # noqa: PLC0415  # heavy
 
-    ask = Passphrases(passphrase_fd, most_bytes=_MOST_PASSPHRASE_BYTES)
-    return Vault.configured(config=config, profile=profile, ask=ask)
+    return Vault.configured(config=config, profile=profile, ask=Passphrases(passphrase_fd))
 
 
 def me() -> Principal:
