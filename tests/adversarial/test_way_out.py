@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from adversarial.conftest import Verdicts
-from adversarial.way_out import ASTRAY, World, literals, own_address, world  # noqa: F401  # a fixture
+from adversarial.way_out import ASTRAY, World, literals, own_address, the_world  # noqa: F401  # a fixture
 
 Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
 
@@ -72,9 +72,9 @@ TRICKS = {
     "last dot": "trap.example.",
     "two last dots": "good.example..",
     "encoded dot": "trap%2eexample",
-    "full-width letters": "ｔrap.example".encode().decode("latin-1"),
-    "ideographic full stop": "trap。example".encode().decode("latin-1"),
-    "Cyrillic letter": "gооd.example".encode().decode("latin-1"),
+    "full-width letters": "\uff54rap.example".encode().decode("latin-1"),
+    "ideographic full stop": "trap\u3002example".encode().decode("latin-1"),
+    "Cyrillic letter": "g\u043e\u043ed.example".encode().decode("latin-1"),
     "its punycode": "xn--gd-emca.example",
     "soft hyphen": "go\u00adod.example".encode().decode("latin-1"),
     "not UTF-8": "good\xff.example",
@@ -116,7 +116,7 @@ def test_what_is_allowed_is_reached_by_every_way_and_nothing_else(
     """The control of the two below."""
     found = matrix(world, path, remember)
     every_way = (*WAYS, "direct")
-    assert found["good.example"] == dict.fromkeys(every_way, ["through", "good"])
+    assert found["good.example"] == {way: ["through", "good"] for way in every_way}
     assert found["met"] == ["good"] * len(every_way)
     assert found["asked"] == {*ASTRAY, "good.example"}, "the others did not even get that far"
 

@@ -12,7 +12,7 @@ import pytest
 
 from adversarial.conftest import Verdicts, attack_names, given, outside, source, throwaway
 from adversarial.test_network import servers  # noqa: F401  # a fixture
-from adversarial.way_out import World, own_address, world  # noqa: F401  # a fixture
+from adversarial.way_out import World, own_address, the_world  # noqa: F401  # a fixture
 from conftest import need
 
 Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
@@ -65,7 +65,10 @@ def judge_all(control: Verdicts, verdicts: Verdicts) -> None:
 
 @pytest.mark.requirement("NET-1", "NET-2", "ISO-5")
 def test_network_of_the_host_stays_out_of_reach(
-    world: World, path: str, servers: dict[str, object], remember: Remember
+    world: World,
+    path: str,
+    servers: dict[str, object],  # noqa: F811  # the fixture
+    remember: Remember,
 ) -> None:
     control = remember("network", lambda: outside("network", control=True, **servers))
     judge_all(control, attacked(world, path, "network", **servers))
@@ -130,11 +133,11 @@ def test_sockets_of_the_way_out_are_held_outside_and_by_nobody_else(
     inodes, held_inside, can_tell = found
     assert can_tell, "the control: a socket of its own is found by the same search"
     assert {"3128", "53", "80", "443", str(world.port)} <= inodes.keys()
-    assert held_inside == dict.fromkeys(inodes, [])
+    assert held_inside == {port: [] for port in inodes}
     scene: dict[str, Callable[[str], list[int]]] = {}
     exec(LISTENERS, scene)
     held = {port: scene["holders"](inode) for port, inode in inodes.items()}
-    assert held == dict.fromkeys(inodes, [os.getpid()])
+    assert held == {port: [os.getpid()] for port in inodes}
 
 
 @pytest.mark.requirement("ISO-5", "NET-2")

@@ -124,8 +124,8 @@ def literals() -> list[str]:
     return list(dict.fromkeys(["127.0.0.1", "[::1]", "169.254.169.254", own_address()]))
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@pytest.fixture(scope="module", name="world")
+def the_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     homes = {path: tmp_path_factory.mktemp(f"holdfast-{path}") for path in ("cold", "warm")}
     with ExitStack() as stack:
         outside = stack.enter_context(internet(tmp_path_factory.mktemp("outside")))

@@ -288,7 +288,8 @@ def test_client_that_trusts_only_the_other_authority_is_not_fooled(kind: str, wo
 def test_client_works_without_tls(
     command: str, via: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need(shutil.which(command.split()[0]), command.split()[0])
+    tool = command.partition(" ")[0]
+    need(shutil.which(tool), tool)
     enter(monkeypatch, world.home, "warm")
     before = len(world.ways())
     ran = world.sandbox.commands.run(command.format(url=world.plain.url))

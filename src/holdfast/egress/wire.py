@@ -11,7 +11,8 @@ import contextlib
 import socket
 import ssl
 import struct
-from typing import Protocol
+import threading
+from typing import Any, Protocol, TypeVar
 
 from holdfast.core.errors import EgressRefused
 from holdfast.egress.budget import Budget
@@ -20,6 +21,9 @@ PIECE_BYTES = 64 * 1024
 _RESET = struct.pack("ii", 1, 0)
 _LINGER_BYTES = 256 * 1024
 _LINGER_S = 2.0
+
+_T = TypeVar("_T")
+_own = threading.local()
 
 
 class Stream(Protocol):
@@ -56,6 +60,17 @@ def late(what: str) -> EgressRefused:
     )
 
 
+def _buffer() -> memoryview:
+    """One for each thread: it is read out before anybody else can have a turn there.
+
+    A new one for each receipt would be mapped and unmapped each time, being so large.
+    """
+    if not hasattr(_own, "buffer"):
+        _own.buffer = memoryview(bytearray(PIECE_BYTES))
+    buffer: memoryview = _own.buffer
+    return buffer
+
+
 class Wire:
     """A stream over one socket. At most one task receives and one sends at any time."""
 
@@ -64,10 +79,10 @@ class Wire:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._budget = budget
-        self._reader: asyncio.Future[None] | None = None
+        self._reader: asyncio.Future[bytes] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._reads = False
-        self._due: dict[asyncio.Future[None], float] = {}
+        self._due: dict[asyncio.Future[Any], float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._ahead = b""
         self._is_drained = False
@@ -93,26 +108,61 @@ class Wire:
         if self._ahead:
             data, self._ahead = self._ahead, b""
             return data
-        size = PIECE_BYTES
+        received = None if self._is_drained else self._received()
+        if received is None:
+            received = await self._arrival(until)
+        if self._budget is not None and (pause := self._budget.spend("down", len(received))):
+            await asyncio.sleep(pause)
+        return received
+
+    def _received(self) -> bytes | None:
+        """What the kernel has now; None: nothing yet."""
+        buffer = _buffer()
         if self._budget is not None:
             self._budget.check("down")
-            size = min(size, self._budget.room("down"))
-        if self._is_drained:
-            await self._readable(until)
-        while True:
-            try:
-                data = self._sock.recv(size)
-            except (BlockingIOError, InterruptedError):
-                await self._readable(until)
-                continue
-            except OSError as error:
-                raise Lost from error
-            # The kernel had no more: asking again at once would cost a call and an exception.
-            self._is_drained = 0 < len(data) < size
-            self.received_bytes += len(data)
-            if self._budget is not None and (pause := self._budget.spend("down", len(data))):
-                await asyncio.sleep(pause)
-            return data
+            buffer = buffer[: self._budget.room("down")]
+        try:
+            count = self._sock.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise Lost from error
+        # The kernel had no more: asking again at once would cost a call and an exception.
+        self._is_drained = 0 < count < len(buffer)
+        self.received_bytes += count
+        return bytes(buffer[:count])
+
+    async def _arrival(self, until: float) -> bytes:
+        if self.is_closed:
+            raise Lost
+        if not self._reads:
+            self._loop.add_reader(self._sock.fileno(), self._on_readable)
+            self._reads = True
+        waiter: asyncio.Future[bytes] = self._loop.create_future()
+        self._reader = waiter
+        try:
+            return await self._wait(waiter, until)
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.push_back(waiter.result())
+            raise
+        finally:
+            self._reader = None
+
+    def _on_readable(self) -> None:
+        if self._reader is None or self._reader.done():
+            # Nobody wants it now. Watching stays on between waits, for asking the kernel costs
+            # more than a wait, but it must not wake the loop again and again.
+            self._loop.remove_reader(self._sock.fileno())
+            self._reads = False
+            return
+        try:
+            received = self._received()
+        except (Lost, EgressRefused) as error:
+            self._reader.set_exception(error)
+            return
+        if received is not None:
+            self._reader.set_result(received)
 
     async def send(self, data: bytes, until: float) -> None:
         rest: bytes | memoryview = data
@@ -146,32 +196,6 @@ class Wire:
             return False
         return False
 
-    async def readable(self, until: float) -> None:
-        """Return when there is something to receive, be it the end."""
-        if not self._ahead:
-            await self._readable(until)
-
-    async def _readable(self, until: float) -> None:
-        if self.is_closed:
-            raise Lost
-        if not self._reads:
-            self._loop.add_reader(self._sock.fileno(), self._on_readable)
-            self._reads = True
-        self._reader = self._loop.create_future()
-        try:
-            await self._wait(self._reader, until)
-        finally:
-            self._reader = None
-
-    def _on_readable(self) -> None:
-        if self._reader is None or self._reader.done():
-            # Nobody wants it now. Watching stays on between waits, for asking the kernel costs
-            # more than a wait, but it must not wake the loop again and again.
-            self._loop.remove_reader(self._sock.fileno())
-            self._reads = False
-        else:
-            self._reader.set_result(None)
-
     async def _writable(self, until: float) -> None:
         if self.is_closed:
             raise Lost
@@ -188,12 +212,12 @@ class Wire:
         if self._writer is not None and not self._writer.done():
             self._writer.set_result(None)
 
-    async def _wait(self, waiter: asyncio.Future[None], until: float) -> None:
+    async def _wait(self, waiter: asyncio.Future[_T], until: float) -> _T:
         self._due[waiter] = until
         if self._timer is None or self._timer.when() > until:
             self._set_timer(until)
         try:
-            await waiter
+            return await waiter
         finally:
             del self._due[waiter]
 

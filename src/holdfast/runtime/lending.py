@@ -17,10 +17,16 @@ from holdfast.runtime.vault import Lease, Vault
 class Lending:
     """Keeps `VaultPort`, and `KnownValues` for whoever watches what leaves."""
 
-    def __init__(self, vault: Vault) -> None:
-        self.vault = vault
+    def __init__(self, vault: Vault, home: str) -> None:
+        self._own = vault
+        self._home = home
         self._lock = threading.Lock()
         self._kept: dict[str, Lease] = {}
+
+    @property
+    def vault(self) -> Vault:
+        """Ours, or the one that the program around us has opened."""
+        return self._own if self._own.is_unlocked else Vault.lent(self._home) or self._own
 
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[tuple[SecretUse, ...]]:
@@ -31,26 +37,18 @@ class Lending:
             # The same placeholders for as long as it lives: code keeps them in its variables.
             yield (await self._kept_for(action, action.session_id)).uses
         else:
-            lease = await self._lent(action)
+            vault = self.vault
+            lease = await _lent(vault, action)
             try:
                 yield lease.uses
             finally:
                 with anyio.CancelScope(shield=True):
-                    await self.vault.release(lease, principal=action.principal, action_id=action.id)
-
-    async def _lent(self, action: Action) -> Lease:
-        return await self.vault.lease(
-            action.secrets,
-            tool=_tool(action),
-            principal=action.principal,
-            session_id=action.session_id or "",
-            action_id=action.id,
-        )
+                    await vault.release(lease, principal=action.principal, action_id=action.id)
 
     async def _kept_for(self, action: Action, session_id: str) -> Lease:
         lease = self._kept.get(session_id)
         if lease is None:
-            made = await self._lent(action)
+            made = await _lent(self.vault, action)
             with self._lock:
                 lease = self._kept.setdefault(session_id, made)
             if lease is not made:
@@ -74,7 +72,17 @@ class Lending:
             lease = self._kept.pop(session_id, None)
         if lease is not None:
             lease.end()
-        self.vault.end_session(session_id)
+        self._own.end_session(session_id)
+
+
+async def _lent(vault: Vault, action: Action) -> Lease:
+    return await vault.lease(
+        action.secrets,
+        tool=_tool(action),
+        principal=action.principal,
+        session_id=action.session_id or "",
+        action_id=action.id,
+    )
 
 
 def _tool(action: Action) -> str:

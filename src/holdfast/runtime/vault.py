@@ -10,6 +10,7 @@ A change goes:
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -96,6 +97,9 @@ class KeyChoice:
         )
 
 
+_LENT: weakref.WeakValueDictionary[str, Vault] = weakref.WeakValueDictionary()
+
+
 class Vault:
     """The vault of one state folder. Keeps `core.network.KnownValues`."""
 
@@ -113,6 +117,16 @@ class Vault:
         self._audit = audit
         self._chosen = vault_settings(settings)
         self._store = Store(os.path.join(home, "vault"), self._chosen)
+
+    def lend(self) -> None:
+        """Let the sandboxes of this process use it for as long as it is unlocked."""
+        _LENT[self._home] = self
+
+    @staticmethod
+    def lent(home: str) -> Vault | None:
+        """The one that a program has opened for its sandboxes, if it still is."""
+        found = _LENT.get(home)
+        return found if found is not None and found.is_unlocked else None
 
     @classmethod
     def configured(
@@ -405,7 +419,8 @@ class Vault:
         if ask is None:
             raise VaultError(
                 "the vault is opened by a passphrase, and nobody can be asked for it here",
-                mend="Choose another key: `holdfast vault rekey --key file`.",
+                mend="A program opens it with holdfast.Vault.open(passphrase); for use without a "
+                "person, choose another key: `holdfast vault rekey --key file`.",
                 code="HF-VAULT-NO-KEY",
             )
         passphrase = ask(is_new)

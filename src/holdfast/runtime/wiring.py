@@ -186,7 +186,8 @@ def open_house(
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = _governor(settings, home)
     roles = roles_of(settings)
-    lending = Lending(Vault(home, settings, ask=ask_passphrase, audit=audit))
+    vault = Vault(home, settings, ask=ask_passphrase, audit=audit)
+    lending = Lending(vault, home)
     egress = Outward(settings, audit, lending)
     runtime = Runtime(
         roles=roles,
@@ -227,7 +228,7 @@ def open_house(
         pool,
         native,
         egress,
-        lending.vault,
+        vault,
     )
 
 

@@ -90,19 +90,37 @@ class Server(socketserver.ThreadingTCPServer):
     def __init__(self, talk: Talk, *, tls: ssl.SSLContext | None = None) -> None:
         self.talk = talk
         self.tls = tls
-        self.connections = 0
+        self._count = 0
+        self._probes: dict[tuple[str, int], threading.Event] = {}
         super().__init__(("127.0.0.1", 0), _TalkHandler)
 
     @property
     def port(self) -> int:
         return int(self.server_address[1])
 
+    @property
+    def connections(self) -> int:
+        """How many were made until now: one more is made that queues up behind all of them."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            seen = self._probes[probe.getsockname()] = threading.Event()
+            probe.connect(("127.0.0.1", self.port))
+            assert seen.wait(WAIT_S)
+        return self._count
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Called for one connection after the other, in their order."""
+        if client_address in self._probes:
+            self._probes[client_address].set()
+            return False
+        self._count += 1
+        return True
+
 
 class _TalkHandler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         server = self.server
         assert isinstance(server, Server)
-        server.connections += 1
         sock: socket.socket = self.request
         sock.settimeout(WAIT_S)
         with contextlib.suppress(OSError):

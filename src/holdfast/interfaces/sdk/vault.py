@@ -24,6 +24,9 @@ class Vault:
     with holdfast.Vault.open(passphrase=ask_somebody) as vault:
         vault.set("GITHUB_TOKEN", token)
         vault.grant("GITHUB_TOKEN", host="api.github.com")
+        holdfast.run_command(command, allow_domains=["api.github.com"], secrets=["GITHUB_TOKEN"])
+
+    Sandboxes of this process use it for as long as it is open.
     """
 
     def __init__(self, kept: Kept, principal: Principal) -> None:
@@ -54,6 +57,7 @@ class Vault:
         else:
             kept.find_by(choice)
             kept.unlock(who)
+        kept.lend()
         return cls(kept, who)
 
     def __enter__(self) -> Vault:
