@@ -6,7 +6,6 @@ import pytest
 
 from adversarial.way_out import World, the_world  # noqa: F401  # a fixture
 
-
 # What is asked for by CONNECT (or by the address that stands for it), and what the TLS in it says.
 HELLOS = {
     "its own name": ("secure", "secure.example", "through"),
@@ -172,7 +171,7 @@ SMUGGLED = {
     "a trailer with a length": f"{HEAD}Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 9\r\nBad\r\n\r\n{SECRET}",
     "Host that is not the URL's": "POST http://raw.example:1/public HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\n\r\n",
     "a second request": f"{HEAD}Content-Length: 0\r\n\r\n"
-    + "GET {}/secret HTTP/1.1\r\nHost: {}\r\n\r\n",
+    "GET {}/secret HTTP/1.1\r\nHost: {}\r\n\r\n",
     "header that takes another away": f"{HEAD}Connection: Content-Length\r\nContent-Length: {len(SECRET)}\r\n\r\n{SECRET}",
     "switch to HTTP/2": f"{HEAD}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\nContent-Length: 0\r\n\r\n{SECRET}",
     "HTTP/2 at once": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",

@@ -30,10 +30,6 @@ class Budget:
         self._tokens = settings.bytes_per_s * _BURST_S
         self._refilled_s = clock()
 
-    @property
-    def at_once(self) -> int:
-        return self._at_once
-
     def enter(self) -> None:
         """One more connection from inside; `leave` gives the place back."""
         if self._at_once >= self._settings.max_connections:

@@ -134,6 +134,7 @@ class BuiltIn:
 
     async def _end(self, doors: Sequence[Door | NameServer]) -> None:
         await asyncio.gather(*(door.close() for door in doors))
+        self.session.spares.close()
         await self.session.ledger.drain()
 
 

@@ -14,8 +14,6 @@ from holdfast.egress.settings import EgressSettings
 from holdfast.egress.sides import ClientSide, ServerSide
 from holdfast.egress.wire import Lost, Stream, TlsWire, Wire
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
 
 class ClientEnd:
     """Towards the cell."""
@@ -70,8 +68,10 @@ class ClientEnd:
 
     async def go_on(self) -> None:
         """The client held its body back until somebody wants it."""
-        self.side.send(h11.InformationalResponse(status_code=100, headers=[]))
-        await self.stream.send(_CONTINUE, self._idle_until())
+        told = self.side.send(
+            h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+        )
+        await self.stream.send(told, self._idle_until())
 
     async def send(self, data: bytes) -> None:
         self.has_answer_begun = True
@@ -157,16 +157,21 @@ class ServerEnd:
     def _idle_until(self) -> float:
         return self._loop.time() + self._idle_timeout_s
 
-    def is_usable(self) -> bool:
-        """Whether one more request can go by it."""
+    def next_cycle(self) -> bool:
+        """Whether the last exchange has left it fit for one more."""
         return self.side.next_cycle() and self.stream.is_quiet()
+
+    def is_quiet(self) -> bool:
+        """Whether it is as it was left."""
+        return self.stream.is_quiet()
 
     def abort(self, error: HoldfastError | None = None) -> None:
         self.stream.abort()
         self._ended(error)
 
-    async def close(self) -> None:
-        await self.stream.close()
+    def drop(self) -> None:
+        """End it between two requests, where nothing can be cut."""
+        self._wire.close_now()
         self._ended(None)
 
     def _ended(self, error: HoldfastError | None) -> None:

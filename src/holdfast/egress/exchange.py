@@ -70,7 +70,8 @@ class Exchange:
             raise
         finally:
             if self._server is not None:
-                await self._server.close()
+                self._session.spares.put(self._key(self._server.way), self._server)
+                self._server = None
 
     async def _serve(self, request: Request) -> bool:
         """Whether the connection can have one more."""
@@ -94,6 +95,10 @@ class Exchange:
             raise
         finally:
             await _stop(pump)
+        if not upload.is_sent and self._server is not None:
+            # Part of a request is on its way: the next one would be taken for the rest of it.
+            self._server.abort()
+            self._server = None
         return keeps and upload.is_sent
 
     def _judge(self, request: Request) -> Way:
@@ -194,13 +199,11 @@ class Exchange:
                     raise server.gone() from None
 
     async def _server_for(self, way: Way) -> tuple[ServerEnd, bool]:
-        kept, self._server = self._server, None
-        if kept is not None:
-            is_there = (kept.way.host, kept.way.port) == (way.host, way.port)
-            if is_there and kept.is_usable():
-                self._server = kept
-                return kept, True
-            await kept.close()
+        if self._server is not None:
+            self._session.spares.put(self._key(self._server.way), self._server)
+        self._server = self._session.spares.take(self._key(way))
+        if self._server is not None:
+            return self._server, True
         # The first connection goes where was looked when the client was let in.
         target, self._fresh = self._fresh, None
         if target is None:
@@ -209,6 +212,9 @@ class Exchange:
             self._session, target, is_tls=self._is_tls, via=self._visit.via
         )
         return self._server, False
+
+    def _key(self, way: Way) -> tuple[str, int, bool]:
+        return way.host, way.port, self._is_tls
 
     async def _answer(self, request: Request, server: ServerEnd) -> bool:
         # (7)

@@ -72,7 +72,11 @@ class Ledger:
 
     def note(self, body: dict[str, Json]) -> None:
         """For what has happened already. If it cannot be written, nothing more goes out."""
-        future = self._loop.run_in_executor(self._writer, self._record, body, self.traveller)
+        try:
+            future = self._loop.run_in_executor(self._writer, self._record, body, self.traveller)
+        except RuntimeError:  # the process is about to end
+            self._has_failed = True
+            return
         self._noted.add(future)
         future.add_done_callback(self._on_noted)
 

@@ -68,17 +68,22 @@ class KnownNow:
 
 
 class EchoesNow:
-    """The values of those secrets whose lease has not ended; the index is made once for all."""
+    """The values of a session's secrets, made ready once for all of its answers.
+
+    A server can show a value when its lease is over: what was ready then stays so, until another
+    secret is lent.
+    """
 
     def __init__(self) -> None:
-        self._uses: tuple[SecretUse, ...] = ()
+        self._placeholders: frozenset[str] = frozenset()
         self._index: EchoIndex | None = None
 
     def index(self, uses: Sequence[SecretUse]) -> EchoIndex | None:
         """None if there is nothing to take out."""
-        alive = tuple(use for use in uses if _is_alive(use))
-        if alive != self._uses:
-            self._uses, self._index = alive, EchoIndex(alive) if alive else None
+        alive = [use for use in uses if _is_alive(use)]
+        placeholders = frozenset(use.placeholder for use in alive)
+        if not placeholders <= self._placeholders:
+            self._placeholders, self._index = placeholders, EchoIndex(alive)
         return self._index
 
 

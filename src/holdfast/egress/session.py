@@ -33,6 +33,7 @@ from holdfast.egress.pipes import Pipes
 from holdfast.egress.resolve import Resolver, checked
 from holdfast.egress.screen import EchoesNow, KnownNow
 from holdfast.egress.settings import EgressSettings
+from holdfast.egress.spares import Spares
 
 if TYPE_CHECKING:
     from holdfast.egress.authority import Authority
@@ -145,6 +146,7 @@ class Session:
         self.ledger = Ledger(outside.record, traveller, outside.writer, outside.loop)
         self.names = NameTable()
         self.echoes = EchoesNow()
+        self.spares = Spares()
         self._numbers = itertools.count(1)
         self._new_names = _NewNames()
 

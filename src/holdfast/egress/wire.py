@@ -257,9 +257,13 @@ class Wire:
         self._unwatch()
         reset(self._sock)
 
-    async def close(self) -> None:
+    def close_now(self) -> None:
+        """Without waiting for anything, and without a reset."""
         self._unwatch()
         self._sock.close()
+
+    async def close(self) -> None:
+        self.close_now()
 
     async def close_after_answer(self) -> None:
         # Unread bytes would make the kernel reset the connection, and the answer away.
@@ -286,11 +290,9 @@ class TlsWire:
             server_side=server_name is None,
             server_hostname=server_name,
         )
+        self._is_client = server_name is not None
         self._has_ended = False
-
-    @property
-    def wire(self) -> Wire:
-        return self._wire
+        self._sending = asyncio.Lock()
 
     async def handshake(self, until: float) -> None:
         while True:
@@ -316,7 +318,13 @@ class TlsWire:
                 await self._flush(until)
                 await self._fill(until)
                 continue
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            except ssl.SSLZeroReturnError:
+                break
+            except ssl.SSLEOFError as error:
+                # Without a goodbye anybody on the way may have cut a server's answer. Clients
+                # just go, and what they said is judged by its own end.
+                if self._is_client:
+                    raise Lost from error
                 break
             except ssl.SSLError as error:
                 raise Lost from error
@@ -328,17 +336,24 @@ class TlsWire:
 
     async def send(self, data: bytes, until: float) -> None:
         rest = memoryview(data)
-        while rest:
-            try:
-                # OpenSSL makes one record at a time; the pieces leave in one write below.
-                count = self._tls.write(rest[:PIECE_BYTES])
-            except ssl.SSLError as error:
-                raise Lost from error
-            rest = rest[count:]
-            await self._flush(until)
+        async with self._sending:
+            while rest:
+                try:
+                    count = self._tls.write(rest[:PIECE_BYTES])
+                except ssl.SSLError as error:
+                    raise Lost from error
+                rest = rest[count:]
+                await self._send_records(until)
 
     async def _flush(self, until: float) -> None:
-        if data := self._outgoing.read():
+        # Receiving can make records too, such as a new key. Records must leave in their order:
+        # who is sending takes these along, and receiving does not wait for that.
+        if self._outgoing.pending and not self._sending.locked():
+            async with self._sending:
+                await self._send_records(until)
+
+    async def _send_records(self, until: float) -> None:
+        while data := self._outgoing.read():
             await self._wire.send(data, until)
 
     async def _fill(self, until: float) -> None:
@@ -359,19 +374,18 @@ class TlsWire:
         self._wire.abort()
 
     async def close(self) -> None:
-        with contextlib.suppress(ssl.SSLError, Lost, EgressRefused):
-            # Without a goodbye the end of a body without a length would look like an attack.
-            with contextlib.suppress(ssl.SSLWantReadError):
-                self._tls.unwrap()
-            await self._flush(asyncio.get_running_loop().time() + _LINGER_S)
+        await self._say_goodbye()
         await self._wire.close()
 
     async def close_after_answer(self) -> None:
+        await self._say_goodbye()
+        await self._wire.close_after_answer()
+
+    async def _say_goodbye(self) -> None:
         with contextlib.suppress(ssl.SSLError, Lost, EgressRefused):
             with contextlib.suppress(ssl.SSLWantReadError):
                 self._tls.unwrap()
             await self._flush(asyncio.get_running_loop().time() + _LINGER_S)
-        await self._wire.close_after_answer()
 
 
 def reset(sock: socket.socket) -> None:

@@ -20,7 +20,7 @@ from functools import partial
 
 import anyio
 
-from holdfast.core.errors import AuditFailed, BadInput, HoldfastError
+from holdfast.core.errors import AuditFailed, BadInput, Denied, HoldfastError
 from holdfast.core.events import Event, EventKind
 from holdfast.core.network import CellNetwork
 from holdfast.core.ports import (
@@ -355,15 +355,17 @@ class Runtime:
         error: HoldfastError,
     ) -> Outcome:
         """The one place where a failed step becomes an answer."""
+        status = Status.DENIED if isinstance(error, Denied) else Status.ERROR
         body: dict[str, Json] = {
-            "status": "error",
+            "status": status.value,
             "code": error.code,
             "message": error.message,
             "detail": error.detail,
         }
         if not isinstance(error, AuditFailed):
-            audit_id = self._record_quietly(action, body) or audit_id
-        return ended(action, Status.ERROR, decision, findings, audit_id, ErrorInfo.of(error))
+            kind = EventKind.DENIAL if status is Status.DENIED else EventKind.OUTCOME
+            audit_id = self._record_quietly(action, body, kind) or audit_id
+        return ended(action, status, decision, findings, audit_id, ErrorInfo.of(error))
 
     async def _record(self, action: Action, kind: EventKind, body: dict[str, Json]) -> str:
         event = _event(action, kind, body)
@@ -371,10 +373,12 @@ class Runtime:
         # threads share the flush anyway; among many tasks, none waits for another's disk.
         return self.audit.write(event) if self.traffic.count < 2 else await self.audit.record(event)
 
-    def _record_quietly(self, action: Action, body: dict[str, Json]) -> str:
+    def _record_quietly(
+        self, action: Action, body: dict[str, Json], kind: EventKind = EventKind.OUTCOME
+    ) -> str:
         """For what already failed: a second failure must not hide the first."""
         try:
-            return self.audit.write(_event(action, EventKind.OUTCOME, body))
+            return self.audit.write(_event(action, kind, body))
         except AuditFailed:
             return ""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from unit.egress.loopback import (
+    WAIT_S,
     Cell,
     House,
     Known,
@@ -54,6 +56,49 @@ def test_requests_share_a_connection_on_both_sides(house: House) -> None:
     cell.network.end()
     assert server.connections == 2
     assert [body["requests"] for body in house.record.of("closed")] == [3, 1]
+
+
+def test_connection_that_is_left_over_serves_the_next_client_of_the_session_only(
+    house: House,
+) -> None:
+    server = house.server(repeat_requests, HOST)
+    cells = [house.cell(f"{HOST}:{server.port}") for _ in range(2)]
+    for cell in cells:
+        for _ in range(3):
+            assert cell.ask(get(f"http://{HOST}:{server.port}/")).startswith(b"HTTP/1.1 200 ")
+    assert server.connections == 2
+    for cell in cells:
+        cell.network.end()
+    assert [body["requests"] for body in house.record.of("closed")] == [3, 3]
+
+
+def test_connection_that_nobody_uses_again_is_ended(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def talk(sock: socket.socket) -> None:
+        repeat_requests(sock)
+        ended.set()
+
+    monkeypatch.setattr("holdfast.egress.spares._KEPT_S", 0.05)
+    cell, url = served(house, talk)
+    assert cell.ask(get(url + "/")).startswith(b"HTTP/1.1 200 ")
+    assert ended.wait(WAIT_S)
+
+
+def test_answer_that_came_before_its_request_is_given_to_nobody(house: House) -> None:
+    def talk(sock: socket.socket) -> None:
+        request_of(sock)
+        sock.sendall(answer(b"first") + answer(b"smuggled"))
+        request_of(sock)
+        sock.sendall(answer(b"second"))
+
+    server = house.server(talk, HOST)
+    cell = house.cell(f"{HOST}:{server.port}")
+    replies = [body_of(cell.ask(get(f"http://{HOST}:{server.port}/"))) for _ in range(3)]
+    assert replies == [b"first"] * 3
+    assert server.connections == 3
 
 
 def test_requests_sent_ahead_are_answered_in_their_order(house: House) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 import select
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -282,6 +285,33 @@ def test_one_connection_too_many_is_told_so_and_room_comes_back(house: House) ->
             if head_of(sock).startswith(b"HTTP/1.1 200 "):
                 return
     pytest.fail("no room came back")
+
+
+class Full(socket.socket):
+    """A listening socket of a process that has no descriptors left, for a while."""
+
+    refusals = 3
+    attempts = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        self.attempts += 1
+        if self.attempts <= self.refusals:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+def test_lack_of_descriptors_is_waited_out_and_not_asked_for_again_at_once(house: House) -> None:
+    server = house.server(repeat_requests, "api.example.com")
+    cell = house.cell(f"api.example.com:{server.port}")
+    listener = Full()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    cell.proxy = listener.getsockname()
+    cell.network.adopt({"proxy": listener})
+    answer = cell.ask(get(f"http://api.example.com:{server.port}/"))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    # Once more for each pause, and one that finds the queue empty.
+    assert listener.attempts == Full.refusals + 2
 
 
 def test_connections_in_total_are_bounded(house: House) -> None:

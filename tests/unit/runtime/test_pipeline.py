@@ -16,6 +16,7 @@ from holdfast.core.errors import (
     AuditFailed,
     BadInput,
     Busy,
+    Denied,
     HoldfastError,
     SandboxFailed,
     SkillRefused,
@@ -485,3 +486,14 @@ def test_the_domains_of_a_live_sandbox_change_only_when_that_was_allowed() -> No
     assert perform(denied, wanted).status is Status.DENIED
     assert "allow sbx b.example" not in denied.steps
     assert perform(Stage(), replace(wanted, session_id=None)).status is Status.ERROR
+
+
+@pytest.mark.requirement("POL-8")
+def test_what_cannot_be_shown_to_a_person_is_denied_and_recorded_as_a_denial() -> None:
+    stage = Stage(fails={"judge": Denied("too much to show", mend="less", code="HF-ASK-TOO-MUCH")})
+    outcome = perform(stage)
+    assert (outcome.status, outcome.error) == (
+        Status.DENIED,
+        ErrorInfo("HF-ASK-TOO-MUCH", "too much to show", "less"),
+    )
+    assert [event.kind for event in stage.events] == [EventKind.DENIAL]

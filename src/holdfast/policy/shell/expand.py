@@ -7,7 +7,7 @@ but for the home directory, the working directory and variables that the text it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.policy.shell.directories import Directories
 from holdfast.policy.shell.names import Names, is_name, plain_text
@@ -97,7 +97,7 @@ class Expander:
         for index, part in enumerate(node.get("Parts", ())):
             self._part(part, draft, is_first=index == 0)
         found = _finished(draft.pieces, is_split=False)
-        return Word(found.text, has_glob=found.has_glob, number=found.number)
+        return replace(found, is_split=False) if found.is_split else found
 
     def here_document(self, node: Node, *, is_quoted: bool) -> Word:
         """Its text; expansions in it are made unless its end was quoted."""
@@ -169,11 +169,10 @@ class Expander:
     def _parameter(self, part: Node, draft: _Draft, *, is_quoted: bool) -> None:
         name = part["Param"]["Value"] if "Param" in part else ""
         is_plain = part.keys() <= {"Type", "Pos", "End", "Dollar", "Rbrace", "Short", "Param"}
-        here = self._directories.only
         if is_plain and name == "HOME" and self._names.counts.get("HOME", 0) == 0:
             draft.pieces.append(Piece(self._home))
-        elif is_plain and name == "PWD" and here and not self._names.counts.get("PWD"):
-            draft.pieces.append(Piece(here))
+        elif is_plain and name == "PWD" and self._is_in_one_place():
+            draft.pieces.append(Piece(self._directories.now[0]))
         elif is_plain and name in self.values:
             draft.known(self.values[name], is_quoted=is_quoted)
         elif is_plain and name in PARAMETERS:
@@ -194,6 +193,9 @@ class Expander:
             # Quotes keep these from being split further, and not from being many words, or none.
             is_many = name == "@" or index == "@" or part.get("Names") == "@"
             draft.unknown(is_quoted=is_quoted and not is_many)
+
+    def _is_in_one_place(self) -> bool:
+        return self._directories.only is not None and not self._names.counts.get("PWD")
 
     def _odd_parameter(self, part: Node) -> None:
         """Its value is not known; what is in its braces is read all the same."""
@@ -300,7 +302,9 @@ def _finished(pieces: Sequence[Piece], *, is_split: bool) -> Word:
     text = "".join(piece.text for piece in pieces)
     active = "".join(piece.text for piece in pieces if piece.is_active)
     has_glob = "*" in active or "?" in active or ("[" in active and "]" in text)
-    solid = [piece for piece in pieces if piece.text]
-    number = solid[0].number if len(solid) == 1 else Number.NONE
-    is_gap = bool(solid) and all(piece.is_gap for piece in solid)
-    return Word(text, is_split=is_split or is_gap, has_glob=has_glob, number=number)
+    number = Number.NONE
+    if UNKNOWN in text:
+        solid = [piece for piece in pieces if piece.text]
+        number = solid[0].number if len(solid) == 1 else number
+        is_split = is_split or all(piece.is_gap for piece in solid)
+    return Word(text, is_split, has_glob, number)
