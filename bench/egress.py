@@ -258,8 +258,9 @@ def _serve_proxy(*ports: str) -> None:
     )
     log = AuditLog.open(os.path.join(os.environ["HOLDFAST_HOME"], "egress-audit"))
 
-    def record(body: dict[str, Any], who: Traveller) -> None:
-        log.write(Event(EventKind.CONNECTION, who.action_id, who.principal, who.interface, body))
+    async def record(body: dict[str, Any], who: Traveller) -> None:
+        event = Event(EventKind.CONNECTION, who.action_id, who.principal, who.interface, body)
+        await log.record(event)
 
     action = Action(
         principal=Principal("bench", "sdk"),

@@ -225,6 +225,11 @@ class _Folder(_Quiet, SimpleHTTPRequestHandler):
         self._seen.append(Seen("GET", self.path, headers, b""))
         super().do_GET()
 
+    def end_headers(self) -> None:
+        # One answer for each connection: then every client has one of its own on record.
+        self.send_header("Connection", "close")
+        super().end_headers()
+
 
 def project_uv() -> str | None:
     """The uv with which this project was installed."""

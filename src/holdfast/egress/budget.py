@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -11,17 +12,45 @@ from holdfast.egress.settings import EgressSettings
 
 Direction = Literal["up", "down"]
 
+_DESCRIPTORS_OF_OTHERS = 192
+_FEWEST = 16
 _BURST_S = 0.25
 """How long a session that was quiet may go at full speed before the bandwidth bounds it."""
+
+
+class Crowd:
+    """The connections of all sessions together. Each costs this process two descriptors, and now
+    and then a third; without a bound, one greedy cell would leave none for its neighbours' runs."""
+
+    def __init__(self, most: int | None = None) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        room = max((soft - _DESCRIPTORS_OF_OTHERS) // 3, _FEWEST)
+        self._most = room if most is None else most
+        self._count = 0
+
+    def enter(self) -> bool:
+        """Whether there was a place; `leave` gives it back."""
+        if self._count >= self._most:
+            return False
+        self._count += 1
+        return True
+
+    def leave(self) -> None:
+        self._count -= 1
 
 
 class Budget:
     """Counts for one session. Only the loop of the way out touches it, so it needs no lock."""
 
     def __init__(
-        self, settings: EgressSettings, *, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: EgressSettings,
+        crowd: Crowd,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
+        self._crowd = crowd
         self._clock = clock
         self._at_once = 0
         self._total = 0
@@ -37,9 +66,15 @@ class Budget:
                 f"this sandbox already has {self._settings.max_connections} connections open",
                 "Close some of them first, or raise max_connections in [egress].",
             )
+        if not self._crowd.enter():
+            raise _over(
+                "the sandboxes of this process have as many connections as it has room for",
+                "Try again later, or raise the process's limit of open files (ulimit -n).",
+            )
         self._at_once += 1
 
     def leave(self) -> None:
+        self._crowd.leave()
         self._at_once -= 1
 
     def count_connection(self) -> None:

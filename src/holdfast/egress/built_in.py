@@ -52,6 +52,8 @@ _CA_ENV: dict[str, str] = dict.fromkeys(
     ),
     _CA,
 )
+_CA_ENV["SYSTEM_WGETRC"] = f"{NETWORK_INSIDE}/wgetrc"  # wget takes a file of settings only
+_WGETRC = f"ca_certificate = {_CA}\n".encode()
 _RESOLV_CONF = b"nameserver 127.0.0.1\noptions attempts:2 timeout:3\n"
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -83,6 +85,7 @@ class BuiltIn:
         files = {"resolv.conf": _RESOLV_CONF}
         if self.session.authority is not None:
             files["ca.pem"] = _host_authorities() + self.session.authority.pem
+            files["wgetrc"] = _WGETRC
         return files
 
     @property

@@ -21,6 +21,7 @@ from holdfast.egress.inject import Swapped, swap
 from holdfast.egress.messages import Form, Request, forwardable, read_request, returnable
 from holdfast.egress.screen import BodyScan, Cleaner, cleaned_headers
 from holdfast.egress.session import Session, Target, Way, is_bound_to
+from holdfast.egress.spares import Key
 from holdfast.egress.upload import Upload
 from holdfast.egress.visit import Visit, tell_http, tell_nothing
 from holdfast.egress.watched import relay_watched
@@ -199,10 +200,17 @@ class Exchange:
                     raise server.gone() from None
 
     async def _server_for(self, way: Way) -> tuple[ServerEnd, bool]:
+        key, spares = self._key(way), self._session.spares
+        kept, self._server = self._server, None
+        if kept is not None and self._key(kept.way) != key:
+            spares.put(self._key(kept.way), kept)
+        elif kept is not None and not kept.next_cycle():
+            kept.drop()
+        else:
+            self._server = kept
+        self._server = self._server or spares.take(key)
         if self._server is not None:
-            self._session.spares.put(self._key(self._server.way), self._server)
-        self._server = self._session.spares.take(self._key(way))
-        if self._server is not None:
+            self._session.ledger.check()
             return self._server, True
         # The first connection goes where was looked when the client was let in.
         target, self._fresh = self._fresh, None
@@ -213,8 +221,9 @@ class Exchange:
         )
         return self._server, False
 
-    def _key(self, way: Way) -> tuple[str, int, bool]:
-        return way.host, way.port, self._is_tls
+    def _key(self, way: Way) -> Key:
+        # Of one action alone: another one that reaches out has that on record, too.
+        return way.host, way.port, self._is_tls, self._session.ledger.traveller.action_id
 
     async def _answer(self, request: Request, server: ServerEnd) -> bool:
         # (7)

@@ -19,6 +19,7 @@ class Journey:
     def __init__(self, ledger: Ledger, facts: dict[str, Json]) -> None:
         """`facts` stand in both events."""
         self._ledger = ledger
+        self._traveller = ledger.traveller
         self._facts = facts
         self._address = ""
         self._began_s = time.monotonic()
@@ -35,7 +36,8 @@ class Journey:
                 **self._facts,
                 "addresses": [str(address) for address in addresses],
                 "tls_opened": is_opened,
-            }
+            },
+            self._traveller,
         )
 
     def reached(self, sock: socket.socket) -> None:
@@ -63,4 +65,4 @@ class Journey:
         if error is not None:
             body["code"] = error.code
             body["reason"] = error.message
-        self._ledger.note(body)
+        self._ledger.note(body, self._traveller)

@@ -1,7 +1,7 @@
-"""What a session's connections put on record, in order, off the loop (AUD-1).
+"""What a session's connections put on record (AUD-1).
 
-The record is a blocking call that waits for a disk. One thread makes these calls for all sessions;
-whoever must not go on before the record is written awaits it.
+The record waits for a disk, and connections of the same moment share its flush; whoever must not go
+on before it is written awaits it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable
 
 from holdfast.core.errors import AuditFailed, EgressRefused, HoldfastError
 from holdfast.core.network import Traveller
@@ -19,7 +18,7 @@ from holdfast.egress.scan import Hit
 
 _MOST_TOLD_ONCE = 4096
 
-Record = Callable[[dict[str, Json], Traveller], None]
+Record = Callable[[dict[str, Json], Traveller], Awaitable[object]]
 
 _REFUSALS_PER_WINDOW = 20
 _WINDOW_S = 1.0
@@ -46,39 +45,44 @@ class Ledger:
         self,
         record: Record,
         traveller: Traveller,
-        writer: Executor,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.traveller = traveller
+        """Whose connections begin now; one that has begun stays its own."""
         self._record = record
-        self._writer = writer
         self._loop = loop
-        self._noted: set[asyncio.Future[None]] = set()
+        self._noted: set[asyncio.Task[None]] = set()
         self._has_failed = False
         self._told_once: set[str] = set()
         self._window: asyncio.TimerHandle | None = None
         self._told = 0
         self._untold: Counter[str] = Counter()
 
-    async def write(self, body: dict[str, Json]) -> None:
-        """Returns once it is durable; `AuditFailed` refuses what it was about."""
+    def check(self) -> None:
+        """Refuse whatever would follow on a record that could not be written."""
         if self._has_failed:
             raise _failed()
+
+    async def write(self, body: dict[str, Json], traveller: Traveller | None = None) -> None:
+        """Returns once it is durable; `AuditFailed` refuses what it was about."""
+        self.check()
         try:
-            await self._loop.run_in_executor(self._writer, self._record, body, self.traveller)
+            await self._record(body, traveller or self.traveller)
         except Exception:  # noqa: BLE001 - whatever the reason: without a record nothing happens
             self._has_failed = True
             raise _failed() from None
 
-    def note(self, body: dict[str, Json]) -> None:
+    def note(self, body: dict[str, Json], traveller: Traveller | None = None) -> None:
         """For what has happened already. If it cannot be written, nothing more goes out."""
+        task = self._loop.create_task(self._noting(body, traveller or self.traveller))
+        self._noted.add(task)
+        task.add_done_callback(self._noted.discard)
+
+    async def _noting(self, body: dict[str, Json], traveller: Traveller) -> None:
         try:
-            future = self._loop.run_in_executor(self._writer, self._record, body, self.traveller)
-        except RuntimeError:  # the process is about to end
+            await self._record(body, traveller)
+        except Exception:  # noqa: BLE001 - as above
             self._has_failed = True
-            return
-        self._noted.add(future)
-        future.add_done_callback(self._on_noted)
 
     def note_once(self, body: dict[str, Json]) -> None:
         """For what code could make happen again and again, each time the same."""
@@ -86,11 +90,6 @@ class Ledger:
         if key not in self._told_once and len(self._told_once) < _MOST_TOLD_ONCE:
             self._told_once.add(key)
             self.note(body)
-
-    def _on_noted(self, future: asyncio.Future[None]) -> None:
-        self._noted.discard(future)
-        if not future.cancelled() and future.exception() is not None:
-            self._has_failed = True
 
     def refused(self, error: HoldfastError, *, host: str, port: int, via: str) -> None:
         """A refusal; beyond some in a second they are counted and told as one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import socket
 from collections.abc import Awaitable, Callable
@@ -22,7 +21,6 @@ Serve = Callable[[Session, Visit], Awaitable[None]]
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.2
-_OUT_OF_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _MOST_TURNED_AWAY = 64
 """Connections over the limit that are told so at the same time; more are just closed."""
 
@@ -64,11 +62,11 @@ class Door:
                 sock, _address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:
+            except OSError:
+                # No descriptor is left, mostly. The connection stays in the queue: without a
+                # pause this would spin.
                 self._loop.remove_reader(self._listener.fileno())
-                if error.errno in _OUT_OF_ROOM:
-                    # The connection stays in the queue: without a pause this would spin.
-                    self._pause = self._loop.call_later(_ACCEPT_PAUSE_S, self.open)
+                self._pause = self._loop.call_later(_ACCEPT_PAUSE_S, self.open)
                 return
             self._let_in(sock)
 

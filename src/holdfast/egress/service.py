@@ -12,7 +12,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,7 +49,8 @@ class EgressService:
         known: KnownValues,
         upstream_tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`upstream_tls` is for servers that the system's authorities do not know."""
+        """`upstream_tls` is for servers that the system's authorities do not know; it is changed
+        to speak HTTP/1.1 and to be as strict as theirs."""
         self._settings = settings
         self._record = record
         self._known = known
@@ -196,14 +197,12 @@ class _Home:
         upstream_tls: ssl.SSLContext | None,
     ) -> None:
         self._loop = asyncio.new_event_loop()
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="holdfast-egress-record")
         self.outside = Outside(
             settings=settings,
             resolver=_resolver(settings),
             record=record,
             known=KnownNow(known),
-            upstream_tls=upstream_tls or _system_tls(),
-            writer=self._writer,
+            upstream_tls=_strict(upstream_tls or ssl.create_default_context()),
             loop=self._loop,
         )
         self._thread = threading.Thread(target=self._run, name="holdfast-egress", daemon=True)
@@ -226,7 +225,7 @@ class _Home:
         from holdfast.egress.fetch import fetch_page  # noqa: PLC0415
 
         outside = self.outside
-        ledger = Ledger(outside.record, traveller, outside.writer, self._loop)
+        ledger = Ledger(outside.record, traveller, self._loop)
         return await fetch_page(
             want,
             allowlist=allowlist,
@@ -241,7 +240,6 @@ class _Home:
     def close(self) -> None:
         self.call(self._end())
         self._thread.join(_END_TIMEOUT_S)
-        self._writer.shutdown(wait=True)
 
     async def _end(self) -> None:
         rest = asyncio.all_tasks() - {asyncio.current_task()}
@@ -273,8 +271,9 @@ def _resolver(settings: EgressSettings) -> Resolver:
     return SystemResolver(settings.connect_timeout_s)
 
 
-def _system_tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
+def _strict(context: ssl.SSLContext) -> ssl.SSLContext:
+    # Python lets OpenSSL take a cut connection for one that ended; see `TlsWire.recv`.
+    context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -14,7 +14,6 @@ import ssl
 import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
@@ -23,11 +22,11 @@ from holdfast.core.errors import EgressRefused, HoldfastError
 from holdfast.core.network import SecretUse, Traveller
 from holdfast.egress.addresses import Own, own_addresses
 from holdfast.egress.allowlist import Allowlist, Rule
-from holdfast.egress.budget import Budget
+from holdfast.egress.budget import Budget, Crowd
 from holdfast.egress.dial import dial
 from holdfast.egress.journey import Journey
 from holdfast.egress.ledger import Ledger, Record
-from holdfast.egress.names import host_of
+from holdfast.egress.names import host_of, is_below
 from holdfast.egress.names_inside import MOST_NAMES, NameTable, looks_like_data
 from holdfast.egress.pipes import Pipes
 from holdfast.egress.resolve import Resolver, checked
@@ -81,10 +80,10 @@ class Outside:
     resolver: Resolver
     record: Record
     upstream_tls: ssl.SSLContext
-    writer: Executor
     loop: asyncio.AbstractEventLoop
     known: KnownNow
     pipes: Pipes = field(default_factory=Pipes)
+    crowd: Crowd = field(default_factory=Crowd)
     _own: Own = frozenset()
     _own_until_s: float = 0.0
     _addresses: dict[str, tuple[float, tuple[Address, ...]]] = field(default_factory=dict)
@@ -142,11 +141,11 @@ class Session:
         self._allowlist = allowlist
         self._secrets = tuple(secrets)
         self._ways: dict[tuple[str, int], Way] = {}
-        self.budget = Budget(outside.settings)
-        self.ledger = Ledger(outside.record, traveller, outside.writer, outside.loop)
+        self.budget = Budget(outside.settings, outside.crowd)
+        self.ledger = Ledger(outside.record, traveller, outside.loop)
         self.names = NameTable()
         self.echoes = EchoesNow()
-        self.spares = Spares()
+        self.spares = Spares(outside.crowd)
         self._numbers = itertools.count(1)
         self._new_names = _NewNames()
 
@@ -274,7 +273,7 @@ def is_bound_to(use: SecretUse, host: str, port: int) -> bool:
     return any(
         port in binding.ports
         and (
-            host.endswith(binding.host[1:])
+            is_below(host, binding.host[2:])
             if binding.host.startswith("*.")
             else host == binding.host
         )

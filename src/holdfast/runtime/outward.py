@@ -87,8 +87,8 @@ class Outward:
                 )
             return self._service
 
-    def _record(self, body: dict[str, Json], who: Traveller) -> None:
-        self._audit.write(
+    async def _record(self, body: dict[str, Json], who: Traveller) -> None:
+        await self._audit.record(
             Event(
                 EventKind.CONNECTION,
                 who.action_id,

@@ -138,7 +138,7 @@ class Record:
     travellers: list[Traveller] = field(default_factory=list)
     fails: bool = False
 
-    def __call__(self, body: dict[str, Json], traveller: Traveller) -> None:
+    async def __call__(self, body: dict[str, Json], traveller: Traveller) -> None:
         if self.fails:
             raise OSError("the disk is full")
         self.bodies.append(body)

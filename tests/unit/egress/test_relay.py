@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import EgressRefused
-from holdfast.egress.budget import Budget
+from holdfast.egress.budget import Budget, Crowd
 from holdfast.egress.pipes import Pipes
 from holdfast.egress.relay import Carried, Guard, Relay
 from holdfast.egress.settings import EgressSettings
@@ -53,7 +53,7 @@ class Line:
             self._inner_client,
             self._inner_server,
             pipes=pipes,
-            budget=Budget(self._settings),
+            budget=Budget(self._settings, Crowd()),
             idle_timeout_s=self._settings.idle_timeout_s,
             first_up=self._first_up,
             guard=self._guard,
@@ -162,7 +162,7 @@ def test_bandwidth_is_shared_out_over_time(lines: list[Line]) -> None:
     waits: list[float] = []
     now_s = 0.0
     settings = EgressSettings(bytes_per_s=1000)
-    budget = Budget(settings, clock=lambda: now_s)
+    budget = Budget(settings, Crowd(), clock=lambda: now_s)
     for _ in range(4):
         waits.append(budget.spend("up", 500))
         now_s += 0.25
@@ -246,7 +246,7 @@ def test_cancelled_relay_leaves_no_descriptor_and_no_watch_behind() -> None:
     async def many() -> None:
         before = open_descriptors()
         pipes = Pipes()
-        budget = Budget(EgressSettings(bytes_per_s=PLENTY, max_upload_bytes=PLENTY))
+        budget = Budget(EgressSettings(bytes_per_s=PLENTY, max_upload_bytes=PLENTY), Crowd())
         for _ in range(3):
             client, inner_client = tcp_pair()
             server, inner_server = tcp_pair()

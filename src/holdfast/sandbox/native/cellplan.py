@@ -270,7 +270,7 @@ def _root_steps(root: rootfs.HostRoot) -> bytes:
     plan = Plan()
     for path in _ROOT_DIRS:
         plan.step("dir", path)
-    for target, name in (*root.links, *rootfs.DEVICE_LINKS):
+    for target, name in (*root.links, *rootfs.DEVICE_LINKS, *rootfs.NETWORK_LINKS):
         plan.step("link", target, name)
     for name in root.etc:
         plan.step("take", "ro", f"{bwrap.ETC_ASIDE}/{name}", f"/etc/{name}")

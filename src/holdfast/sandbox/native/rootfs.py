@@ -11,6 +11,8 @@ import shutil
 import sys
 from dataclasses import dataclass
 
+from holdfast.core.network import NETWORK_INSIDE
+
 # Taken out of the host's /etc, read-only, where they exist. Nothing of /root, /home, /run, /var,
 # /srv, /opt, /boot or /sys is shown at all.
 _ETC = (
@@ -64,6 +66,9 @@ GID_INSIDE = 1000
 HOSTNAME = "holdfast"
 SEARCH_PATH = "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
+
+# Leads nowhere in a cell without a way out: libraries then ask 127.0.0.1, where nobody is.
+NETWORK_LINKS = ((f"{NETWORK_INSIDE}/resolv.conf", "/etc/resolv.conf"),)
 
 DEVICE_LINKS = (
     ("/proc/self/fd", "/dev/fd"),
