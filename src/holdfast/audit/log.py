@@ -12,8 +12,9 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
 
 import anyio
@@ -27,6 +28,9 @@ from holdfast.audit.verify import VerifyReport, verify
 from holdfast.audit.writer import Draft, Writer
 from holdfast.core.errors import AuditFailed, ConfigError
 from holdfast.core.events import Event
+from holdfast.core.types import Json
+
+Redact = Callable[[Mapping[str, Json]], dict[str, Json]]
 
 _LEAST_FIELD_BYTES = 64
 _MOST_BATCH = 4096
@@ -142,6 +146,7 @@ class AuditLog:
             )
         self._directory = os.path.abspath(directory)
         self._settings = settings
+        self._redact: Redact | None = None
         self.notary = Notary(self._directory, settings, self.write)
         self._writer = Writer(self._directory, settings, self.notary.signed_size)
         self._reset()
@@ -202,10 +207,18 @@ class AuditLog:
             self._writer.seal()
         self.notary.attend(timeout_s=files.LOCK_TIMEOUT_S)
 
+    def redact_with(self, redact: Redact) -> None:
+        """Have bodies pass through this first: it knows values that have no shape of their own."""
+        self._redact = redact
+
+    def _without_values(self, event: Event) -> Event:
+        return event if self._redact is None else replace(event, body=self._redact(event.body))
+
     # --- threads
 
     def write(self, event: Event) -> str:
         """Append an event and return its id once it is on the disk; else raise `AuditFailed`."""
+        event = self._without_values(event)
         if not self._threads.waiting and self._turn.acquire(blocking=False):
             try:  # nobody else writes: the line would cost more than the record
                 lone = Draft(event, self._settings.max_field_bytes)
@@ -290,7 +303,7 @@ class AuditLog:
 
         A task that is cancelled meanwhile does not learn whether it was written; the others do.
         """
-        draft = _Waiting(event, self._settings.max_field_bytes)
+        draft = _Waiting(self._without_values(event), self._settings.max_field_bytes)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # another kind of event loop

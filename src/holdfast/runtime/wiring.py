@@ -29,6 +29,7 @@ from holdfast.runtime.permissions import roles_of
 from holdfast.runtime.pipeline import Runtime
 from holdfast.runtime.policy_file import user_policy_path
 from holdfast.runtime.record import note_configuration, open_record
+from holdfast.runtime.redacting import Redactor
 from holdfast.runtime.vault import AskPassphrase, Vault
 from holdfast.sandbox import environments, protected
 from holdfast.sandbox.given import identity_of, open_given
@@ -188,6 +189,7 @@ def open_house(
     roles = roles_of(settings)
     vault = Vault(home, settings, ask=ask_passphrase, audit=audit)
     lending = Lending(vault, home)
+    audit.redact_with(Redactor(lending))
     egress = Outward(settings, audit, lending)
     runtime = Runtime(
         roles=roles,
