@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -126,7 +127,12 @@ class EgressService:
         allowlist = Allowlist.of(action.allow_domains)
         with self._locked():
             home = self._at_home()
-        page = home.call(home.fetched(action.want, allowlist, _traveller(action)))
+        bounds = replace(
+            self._settings,
+            fetch_timeout_s=min(self._settings.fetch_timeout_s, action.limits.wall_s),
+            fetch_max_bytes=min(self._settings.fetch_max_bytes, action.limits.output_bytes),
+        )
+        page = home.call(home.fetched(action.want, allowlist, bounds, _traveller(action)))
         try:
             return await anyio.to_thread.run_sync(page.result, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
@@ -220,7 +226,9 @@ class _Home:
         """Done on the loop; from any thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def fetched(self, want: FetchUrl, allowlist: Allowlist, traveller: Traveller) -> Page:
+    async def fetched(
+        self, want: FetchUrl, allowlist: Allowlist, bounds: EgressSettings, traveller: Traveller
+    ) -> Page:
         # Pages are parsed with libraries that a session never needs.
         from holdfast.egress.fetch import fetch_page  # noqa: PLC0415
 
@@ -229,7 +237,7 @@ class _Home:
         return await fetch_page(
             want,
             allowlist=allowlist,
-            settings=outside.settings,
+            settings=bounds,
             resolver=outside.resolver,
             own=outside.own(),
             known=outside.known.index(),

@@ -44,6 +44,17 @@ def check_domain(text: str) -> None:
     parse_rule(text)
 
 
+def reaching(action: Action, domains: tuple[str, ...]) -> Action:
+    """The action with what the configuration lets every sandbox reach."""
+    own = action.allow_domains
+    if isinstance(action.want, FetchUrl) and not own:
+        from holdfast.egress.urls import domain_of  # noqa: PLC0415  # see above
+
+        # Exactly this address was judged and allowed; where it redirects to was not.
+        own = (domain_of(action.want.url),)
+    return replace(action, allow_domains=(*own, *domains)) if own or domains else action
+
+
 class Outward:
     """Keeps `EgressPort`; nothing runs until the first session."""
 
@@ -58,13 +69,7 @@ class Outward:
         return self._opened().session(action, secrets)
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
-        from holdfast.egress.urls import domain_of  # noqa: PLC0415  # see above
-
-        if not isinstance(action.want, FetchUrl):
-            raise BadInput("this action fetches nothing")
-        # Exactly this address was judged and allowed; where it redirects to was not.
-        domains = (*action.allow_domains, domain_of(action.want.url))
-        return await self._opened().fetch(replace(action, allow_domains=domains), secrets)
+        return await self._opened().fetch(action, secrets)
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
         self._opened().allow(session_id, domains)

@@ -76,6 +76,7 @@ from holdfast.runtime.outcomes import (
     summary,
     unasked,
 )
+from holdfast.runtime.outward import reaching
 from holdfast.runtime.questions import question_of
 from holdfast.runtime.toolcalls import called, tool_caller
 
@@ -399,9 +400,7 @@ def _as(role: Role, action: Action) -> Action:
 def _reaching(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
     """What the configuration lets every sandbox reach, for those who may use the network."""
     may = Permission.NETWORK_USE in role.permissions
-    if not domains or not may or not isinstance(action.want, _REACHING):
-        return action
-    return replace(action, allow_domains=(*action.allow_domains, *domains))
+    return reaching(action, domains) if may and isinstance(action.want, _REACHING) else action
 
 
 def _session(action: Action) -> str:
