@@ -249,7 +249,7 @@ REFUSALS = [
     (["run", "--config", "/nonexistent.toml", "--", "true"], "HF-CONFIG-FILE"),
     (["run", "--policy", "rules.toml", "--", "true"], "HF-POLICY-FILE"),
     (["run", "--allow-domain", "*.com", "--", "true"], "HF-BAD-DOMAIN"),
-    (["run", "--secret", "no name", "--", "true"], "HF-VAULT-NAME"),
+    (["run", "--secret", "TOKEN", "--", "true"], "HF-VAULT-MISSING"),
     (["run", "--", "no-such-program"], "HF-COMMAND-NOT-FOUND"),
     (["run", "--", "/etc/passwd"], "HF-COMMAND-NOT-EXECUTABLE"),
     (["run", "--tiemout", "5", "--", "true"], "HF-USAGE"),
