@@ -139,6 +139,18 @@ def test_a_policy_judges_domains_as_it_judges_fetches(world, config, tmp_path):
     for wider in ("other.example", "*.ruled.example"):
         refused = holdfast.run_code(code, allow_domains=[wider], **options)
         assert refused.status is Status.DENIED
+    wide = '"Code(*)", "WebFetch(domain:*.wide.example)"'
+    policy.write_text(f"[permissions]\nallow = [{wide}]\n")
+    assert holdfast.run_code("1", allow_domains=["*.wide.example"], **options).value == 1
+    # What a rule denies below a wildcard is denied with all of it: the strictest wins.
+    policy.write_text(
+        f'[permissions]\nallow = [{wide}]\ndeny = ["WebFetch(domain:bad.wide.example)"]\n'
+    )
+    refused = holdfast.run_code("1", allow_domains=["*.wide.example"], **options)
+    assert (refused.status, refused.outcome.decision.rule) == (
+        Status.DENIED,
+        "WebFetch(domain:bad.wide.example)",
+    )
 
 
 @pytest.mark.requirement("NET-2")

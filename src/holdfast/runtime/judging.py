@@ -88,13 +88,21 @@ def _judged(policy: Policy, action: Action) -> Decision:
 
 
 def _ways_out(policy: Policy, action: Action) -> list[Decision]:
-    """Each domain as a fetch from it. Below a wildcard any name may be meant: it is allowed only
-    by a rule that is as wide."""
-    hosts = [text.rpartition(" ")[2].partition("/")[0] for text in action.allow_domains]
-    return [
-        policy.check(_inside("WebFetch", url=f"https://{host.replace('*', _ANY_LABEL)}/"))
-        for host in hosts
-    ]
+    """Each domain as a fetch from it."""
+    rules = [text.rpartition(" ")[2].partition("/")[0] for text in action.allow_domains]
+    hosts = [host for rule in rules for host in _meant_by(rule, policy)]
+    return [policy.check(_inside("WebFetch", url=f"https://{host}/")) for host in hosts]
+
+
+def _meant_by(rule: str, policy: Policy) -> list[str]:
+    """Below a wildcard any name may be meant: one that no rule names, which only a rule as wide
+    allows, and each that a rule names there, since the strictest wins."""
+    if not rule.startswith("*."):
+        return [rule]
+    above = rule.partition(":")[0].removeprefix("*")
+    named = [each.specifier for each in policy.rules if each.specifier and each.tool == "WebFetch"]
+    hosts = [name.removeprefix("domain:").replace("*", _ANY_LABEL) for name in named]
+    return [rule.replace("*", _ANY_LABEL), *(host for host in hosts if host.endswith(above))]
 
 
 def _inside(tool: str, **given: str) -> ToolCall:
