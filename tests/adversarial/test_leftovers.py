@@ -100,7 +100,7 @@ def test_nothing_is_left_when_the_walls_cannot_be_built(
     config: str, project: Path, state_home: str
 ) -> None:
     with open(config, "a", encoding="utf-8") as file:
-        file.write(f"extra_read_only_paths = ['{project}-missing']\n")
+        file.write(f"extra_read_only_paths = ['/opt/{project.name}-missing']\n")
     done = holdfast.run_code("print(1)", workspace=f"{project}:rw", config=config)
     assert (done.status, done.stdout) == ("error", "")
     assert left(state_home, project) == nothing(project)

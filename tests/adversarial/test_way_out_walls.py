@@ -169,7 +169,7 @@ def test_neighbours_reach_neither_each_other_nor_what_the_other_looked_up(
             f"connect(b'127.0.0.1', {port}), connect({own_address().encode()!r}, {port})"
         )
         apart = [
-            cell.run_code("os.readlink('/proc/self/ns/net')").value
+            cell.run_code("import os; os.readlink('/proc/self/ns/net')").value
             for cell in (world.cell(path), other)
         ]
     assert ran.value[0][:2] == ["ConnectionRefusedError"] * 2

@@ -29,8 +29,9 @@ from holdfast.core.events import EventKind
 from holdfast.runtime import wiring
 from outside import Outside, Site, internet, project_uv
 
-_PACKAGES = str(Path(pip.__file__).parent.parent)
 _UV = project_uv()
+_TOOLS = f"/var/tmp/holdfast-test-tools-{os.getpid()}"
+"""Copies that cells are shown: what lies below /tmp would be covered by a cell's own."""
 _AUTHORITY = "/workspace/outside.pem"
 _TRUSTING = (
     "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
@@ -71,13 +72,13 @@ CLIENTS = {
     ),
     "pip download": Client(
         # Nobody has compiled it, and the second run need not do so again.
-        command=f"PYTHONPYCACHEPREFIX=/tmp/compiled PYTHONPATH={_PACKAGES} python3 -m pip download "
+        command=f"PYTHONPYCACHEPREFIX=/tmp/compiled PYTHONPATH={_TOOLS} python3 -m pip download "
         "-q --no-cache-dir --disable-pip-version-check --index-url {url}/simple "
         "-d /tmp/pip-{package} tinypackage && ls /tmp/pip-{package}",
         prints="tinypackage-1.0-py3-none-any.whl\n",
     ),
     "uv pip install": Client(
-        command=f"{_UV} pip install -q --no-cache --python python3 --index-url {{url}}/simple "
+        command=f"{_TOOLS}/uv pip install -q --no-cache --python python3 --index-url {{url}}/simple "
         "--target /tmp/uv-{package} tinypackage && cat /tmp/uv-{package}/tinypackage.py",
         prints="WORD = 'tiny'\n",
         tool=_UV or "uv",
@@ -136,11 +137,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             for kind in ("passed", "opened")
         }
         fill(shelf, sites)
-        shown = [_PACKAGES, *([str(Path(_UV).parent)] if _UV else [])]
+        shutil.copytree(Path(pip.__file__).parent, f"{_TOOLS}/pip")
+        stack.callback(shutil.rmtree, _TOOLS)
+        if _UV:
+            shutil.copy(_UV, f"{_TOOLS}/uv")
         stack.callback(wiring.close_shared, str(home))
         sandbox = stack.enter_context(
             holdfast.Sandbox.create(
-                config=outside.config(f"\n[sandbox]\nextra_read_only_paths = {json.dumps(shown)}"),
+                config=outside.config(f"\n[sandbox]\nextra_read_only_paths = ['{_TOOLS}']"),
                 memory="1g",
                 allow_domains=[
                     plain.rule,

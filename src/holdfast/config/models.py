@@ -68,6 +68,8 @@ _CLOSED = frozenset(
 )
 # Sockets, devices and other processes' memory: nothing below these is a plain directory of data.
 _CLOSED_BELOW = ("/proc/", "/sys/", "/dev/", "/run/", "/var/run/")
+# What a sandbox has of its own there covers anything of the host's.
+_OF_CELLS = ("/tmp/", "/workspace/", "/code/", "/skills/", "/.holdfast/")
 _A_HOME = re.compile(r"/home/[^/]+")
 
 
@@ -81,6 +83,10 @@ def _check_shared_path(text: str) -> str:
     if text in _CLOSED or text.startswith(_CLOSED_BELOW) or _A_HOME.fullmatch(text):
         raise PydanticCustomError(
             "path", "would show the host's own secrets. Name the one directory that is needed."
+        )
+    if f"{text}/".startswith(_OF_CELLS):
+        raise PydanticCustomError(
+            "path", "is where a sandbox has files of its own. Put what is needed somewhere else."
         )
     return text
 

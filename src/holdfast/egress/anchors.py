@@ -20,7 +20,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from holdfast.egress.encodings import PLAIN, Encoding, Form, cores, forms, heads, pieces
+from holdfast.egress.encodings import (
+    PLAIN,
+    Encoding,
+    Form,
+    cores,
+    forms,
+    heads,
+    longest_bytes,
+    pieces,
+)
 
 _SWALLOWED_BYTES = 2
 _ANCHOR_SHORTEST_BYTES = 4
@@ -41,8 +50,13 @@ _ESCAPES = {
 }
 """What undoing begins with, and whether it is worth it: encoders seldom escape letters."""
 
+_ENTITY = re.compile(rb"&#(?:[xX]0*([2-7][0-9A-Fa-f])|0*([0-9]{2,3}));")
+
 _TEXT: tuple[Encoding, ...] = ("raw", "url", "json", "escaped", "html")
 
+_MOST_LOOSE = 12
+"""Pieces of a value that are searched for without an anchor: each costs milliseconds to make ready,
+and the proxy waits for it. More do not fit into a field of a request."""
 _SIEVE_FROM = 64
 """Anchors in one view, beyond which looking at the data once is cheaper than once for each."""
 
@@ -53,6 +67,8 @@ class Piece:
 
     name: str
     value: bytes
+    number: int = 0
+    """Within the value."""
 
     def __repr__(self) -> str:
         return f"Piece({self.name})"
@@ -71,7 +87,11 @@ class AnchorIndex:
     """The anchors of all values, by view."""
 
     def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
-        self.pieces = tuple(Piece(name, piece) for name, value in values for piece in pieces(value))
+        self.pieces = tuple(
+            Piece(name, piece, number)
+            for name, value in values
+            for number, piece in enumerate(pieces(value))
+        )
         self._text = _View("Q")
         self._base64 = _View("I")
         self._hex = _View("Q")
@@ -87,8 +107,9 @@ class AnchorIndex:
 
     @cached_property
     def longest_bytes(self) -> int:
-        """Of any form of any value."""
-        return max((form.longest_bytes for p in self.pieces for form in p.forms), default=0)
+        """Of any form of any value, by their lengths alone; 0 if there is none."""
+        longest = max((len(piece.value) for piece in self.pieces), default=0)
+        return longest_bytes(longest) if longest else 0
 
     def candidates(self, data: bytes) -> Iterator[tuple[Piece, Form]]:
         """What may stand in `data`; what is not named here does not."""
@@ -116,10 +137,10 @@ class _View:
 
     def add(self, anchor: bytes, piece: Piece, encodings: tuple[Encoding, ...]) -> None:
         wanted = (piece, encodings)
-        if len(anchor) < _ANCHOR_SHORTEST_BYTES:
-            self._loose[wanted] = heads(form for _, form in _forms(wanted))
-        else:
+        if len(anchor) >= _ANCHOR_SHORTEST_BYTES:
             self._anchored[anchor].append(wanted)
+        elif piece.number < _MOST_LOOSE:
+            self._loose[wanted] = heads(form for _, form in _forms(wanted))
 
     def met_in(self, data: bytes, *views: bytes) -> Iterator[tuple[Piece, Form]]:
         met = {wanted: None for wanted, begun in self._loose.items() if begun.search(data)}
@@ -143,7 +164,8 @@ class _View:
         sieve: dict[int, list[bytes]] = defaultdict(list)
         for anchor in self._anchored:
             if len(anchor) >= self._sieved_from_bytes:
-                for start in range(len(anchor) - self._gram_bytes + 1):
+                # Of any cut, one number lies within so many bytes: no more of a long one is needed.
+                for start in range(self._gram_bytes):
                     gram = anchor[start : start + self._gram_bytes]
                     sieve[int.from_bytes(gram, sys.byteorder)].append(anchor)
         return sieve
@@ -172,6 +194,14 @@ def _undone(data: bytes) -> Iterator[bytes]:
                 for part in rest
             ]
             yield first + b"".join(parts)
+    if b"&#" in data:
+        yield _ENTITY.sub(_letter, data)
+
+
+def _letter(entity: re.Match[bytes]) -> bytes:
+    code = int(entity[1], 16) if entity[1] else int(entity[2])
+    letter = bytes([code]) if code < 0x80 else b""
+    return letter if letter and letter in PLAIN else entity[0]
 
 
 def _blanked(data: bytes, marks: Iterable[bytes]) -> bytes:

@@ -19,18 +19,22 @@ _BURST_S = 0.25
 
 
 class Crowd:
-    """The connections of all sessions together. Each costs this process two descriptors, and now
-    and then a third; without a bound, one greedy cell would leave none for its neighbours' runs."""
+    """The connections of all sessions together. Each costs this process two descriptors, and at
+    times four; without a bound, one greedy cell would leave none for its neighbours' runs."""
 
     def __init__(self, most: int | None = None) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        room = max((soft - _DESCRIPTORS_OF_OTHERS) // 3, _FEWEST)
+        room = max((soft - _DESCRIPTORS_OF_OTHERS) // 4, _FEWEST)
         self._most = room if most is None else most
         self._count = 0
 
-    def enter(self) -> bool:
-        """Whether there was a place; `leave` gives it back."""
-        if self._count >= self._most:
+    def enter(self, own: int) -> bool:
+        """Whether there was a place for one who has `own` already; `leave` gives it back.
+
+        The last quarter is for those who have few: nobody is shut out by those who have many.
+        """
+        is_scarce = self._count >= self._most * 3 // 4
+        if self._count >= self._most or (is_scarce and own >= max(self._most // 16, 2)):
             return False
         self._count += 1
         return True
@@ -66,7 +70,7 @@ class Budget:
                 f"this sandbox already has {self._settings.max_connections} connections open",
                 "Close some of them first, or raise max_connections in [egress].",
             )
-        if not self._crowd.enter():
+        if not self._crowd.enter(self._at_once):
             raise _over(
                 "the sandboxes of this process have as many connections as it has room for",
                 "Try again later, or raise the process's limit of open files (ulimit -n).",
@@ -85,6 +89,17 @@ class Budget:
                 "Use connections again, or raise max_total_connections in [egress].",
             )
         self._total += 1
+
+    def admit(self, count: int) -> None:
+        """Refuse to send what is more than may still be sent."""
+        if count > self.room("up"):
+            self._up_bytes = self._settings.max_upload_bytes
+        self.check("up")
+
+    def debt_s(self) -> float:
+        """How long the session has to wait for what went before, on whatever connection."""
+        self._refill()
+        return max(-self._tokens / self._settings.bytes_per_s, 0.0)
 
     def room(self, direction: Direction) -> int:
         """How many bytes may still go that way; never less than none."""
@@ -112,13 +127,15 @@ class Budget:
             self._up_bytes += count
         else:
             self._down_bytes += count
-        rate = self._settings.bytes_per_s
-        now_s = self._clock()
-        self._tokens = min(self._tokens + (now_s - self._refilled_s) * rate, rate * _BURST_S)
-        self._refilled_s = now_s
+        self._refill()
         # What went has gone: a debt is paid by waiting, so no bound has to cut a piece in two.
         self._tokens -= count
-        return max(-self._tokens / rate, 0.0)
+        return max(-self._tokens / self._settings.bytes_per_s, 0.0)
+
+    def _refill(self) -> None:
+        rate, now_s = self._settings.bytes_per_s, self._clock()
+        self._tokens = min(self._tokens + (now_s - self._refilled_s) * rate, rate * _BURST_S)
+        self._refilled_s = now_s
 
 
 def _over(message: str, mend: str) -> EgressRefused:

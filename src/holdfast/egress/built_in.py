@@ -90,7 +90,8 @@ class BuiltIn:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        return tuple(sorted(self.session.allowlist.ports))[:_MOST_PORTS]
+        ports = self.session.allowlist.ports - {PROXY_PORT}
+        return tuple(sorted(ports))[:_MOST_PORTS]
 
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
         """Serve what comes in by these sockets, which are ours from now on."""

@@ -19,6 +19,8 @@ from holdfast.egress.addresses import Address
 
 ATTEMPT_DELAY_S = 0.25
 """How long an address may take before the next one is tried beside it (RFC 8305, section 8)."""
+_MOST_ATTEMPTS = 2
+"""At a time. Each is a descriptor, and whoever answers for a name chooses how many stay silent."""
 
 
 async def dial(addresses: Iterable[Address], port: int, *, timeout_s: float) -> socket.socket:
@@ -54,7 +56,7 @@ class _Race:
     def __init__(self, port: int) -> None:
         self._port = port
         self._loop = asyncio.get_running_loop()
-        self._open: set[socket.socket] = set()
+        self._open: dict[socket.socket, None] = {}  # the oldest first
         self._winner: socket.socket | None = None
         self._changed = asyncio.Event()
         self.failures: list[str] = []
@@ -64,6 +66,8 @@ class _Race:
         while self._winner is None and (waiting or self._open):
             self._changed.clear()
             if waiting:
+                if len(self._open) >= _MOST_ATTEMPTS:
+                    self._drop(next(iter(self._open)))
                 self._start(waiting.popleft())
             try:
                 async with asyncio.timeout(ATTEMPT_DELAY_S if waiting else None):
@@ -74,7 +78,7 @@ class _Race:
     def take_winner(self) -> socket.socket | None:
         """The connected socket, which is the caller's from here on."""
         if self._winner is not None:
-            self._open.discard(self._winner)
+            self._open.pop(self._winner, None)
         return self._winner
 
     def close(self) -> None:
@@ -88,7 +92,7 @@ class _Race:
         except OSError as error:  # no IPv6 here, or no descriptor left
             self._failed(address, error.errno)
             return
-        self._open.add(sock)
+        self._open[sock] = None
         sock.setblocking(False)
         code = sock.connect_ex((str(address), self._port))
         if code == errno.EINPROGRESS:
@@ -113,7 +117,7 @@ class _Race:
         self._changed.set()
 
     def _drop(self, sock: socket.socket) -> None:
-        self._open.discard(sock)
+        self._open.pop(sock, None)
         self._loop.remove_writer(sock)
         sock.close()
 

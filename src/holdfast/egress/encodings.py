@@ -5,11 +5,11 @@ stand there. So one form covers every mixture: which characters an encoder leave
 differs from library to library, and `%2f` is as good as `%2F`.
 
 What is searched: the value as it is and reversed; percent-encoding; the escapes of JSON and of
-C; HTML's entities; base64 at each of its three alignments, with either alphabet, wrapped or not;
-hexadecimal with or without separators. What is not: values shorter than SHORTEST_BYTES, for any
-traffic holds such bytes by chance; encodings within encodings; and ciphers. Code that holds a
-value and means to smuggle it out has endless ways, which is why it should hold a placeholder
-(SEC-5). This finds accidents and the usual one-liners.
+C; HTML's entities, by name or number; base64 at each of its three alignments, with either
+alphabet, wrapped or not; hexadecimal with or without separators. What is not: values shorter than
+SHORTEST_BYTES, for any traffic holds such bytes by chance; encodings within encodings; and
+ciphers. Code that holds a value and means to smuggle it out has endless ways, which is why it
+should hold a placeholder (SEC-5). This finds accidents and the usual one-liners.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import chain, pairwise, product, takewhile
+from itertools import pairwise, product
 from typing import Literal
 
 SHORTEST_BYTES = 8
@@ -53,11 +53,6 @@ class Form:
         return f"Form({self.encoding})"
 
     @cached_property
-    def longest_bytes(self) -> int:
-        """Of anything written in this form."""
-        return sum(max(map(len, unit)) for unit in self.units)
-
-    @cached_property
     def head(self) -> re.Pattern[bytes]:
         """How everything begins that is written in this form."""
         # A regular expression of the whole form could be made to backtrack without end; these few
@@ -65,56 +60,34 @@ class Form:
         return heads((self,))
 
     @cached_property
-    def _head_bytes(self) -> int:
-        return sum(max(map(len, unit)) for unit in self.units[:_HEAD_UNITS])
-
-    @cached_property
     def _shortest(self) -> bytes:
         return b"".join(min(unit, key=len) for unit in self.units)
 
-    @cached_property
-    def _first_bytes(self) -> bytes:
-        return bytes({option[0] for option in self.units[0]})
-
-    def walk(self, data: bytes, start: int) -> tuple[int | None, bool]:
-        """Where the shortest match that begins at `start` ends, and whether more data could match.
+    def walk(self, data: bytes, start: int) -> int | None:
+        """Where the shortest match that begins at `start` ends.
 
         Linear in the form's length: all ways through the units are followed at once.
         """
         places = {start}
-        is_open = False
         for unit in self.units:
-            after = set()
-            for place in places:
-                for option in unit:
-                    if data.startswith(option, place):
-                        after.add(place + len(option))
-                    elif len(data) - place < len(option) and option.startswith(data[place:]):
-                        is_open = True
-            if not after:
-                return None, is_open
-            places = after
-        return min(places), is_open
+            places = {
+                place + len(option)
+                for place in places
+                for option in unit
+                if data.startswith(option, place)
+            }
+            if not places:
+                return None
+        return min(places)
 
     def first(self, data: bytes, start: int = 0) -> tuple[int, int] | None:
         """The leftmost place at which this form stands, and its end."""
         for place in self._begun(data, start):
             if data.startswith(self._shortest, place):
                 return place, place + len(self._shortest)
-            end, _ = self.walk(data, place)
-            if end is not None:
+            if (end := self.walk(data, place)) is not None:
                 return place, end
         return None
-
-    def unfinished(self, data: bytes) -> Iterator[int]:
-        """Places near the end at which this form begins and could end in data to come."""
-        tail = max(0, len(data) - self.longest_bytes + 1)
-        last = max(tail, len(data) - self._head_bytes)
-        begun = takewhile(last.__gt__, self._begun(data, tail))
-        ending = (place for place in range(last, len(data)) if data[place] in self._first_bytes)
-        for place in chain(begun, ending):
-            if self.walk(data, place)[1]:
-                yield place
 
     def _begun(self, data: bytes, start: int) -> Iterator[int]:
         while found := self.head.search(data, start):
@@ -151,6 +124,15 @@ def forms(value: bytes) -> tuple[Form, ...]:
     if value != value[::-1]:
         found.append(Form("reversed", tuple((bytes([byte]),) for byte in reversed(value))))
     return tuple(found)
+
+
+def longest_bytes(count: int) -> int:
+    """Of any form of so many bytes.
+
+    By their number alone: what is held back by it must tell nothing about the bytes themselves.
+    """
+    # Base64 of nothing but `+` as `\\u002b`, wrapped every four characters, is the longest.
+    return 10 * count + 5
 
 
 def pieces(value: bytes) -> tuple[bytes, ...]:
@@ -229,11 +211,15 @@ def _c_unit(byte: int) -> Unit:
 def _html_unit(character: str | int) -> Unit:
     if isinstance(character, int):
         return (bytes([character]),)
-    plain = character.encode()
-    if plain in PLAIN:
-        return (plain,)
-    options = {plain, b"&#%d;" % ord(character)}
-    options |= {b"&#x" + digits + b";" for digits in _both_cases(b"%x" % ord(character))}
+    code = ord(character)
+    # Padded as PHP (`&#039;`) and others (`&#x0027;`) do; some write every letter so.
+    options = {character.encode(), *(form % code for form in (b"&#%d;", b"&#%03d;", b"&#%04d;"))}
+    options |= {
+        mark + digits + b";"
+        for mark in (b"&#x", b"&#X")
+        for form in (b"%x", b"%04x")
+        for digits in _both_cases(form % code)
+    }
     if character in _HTML_NAMES:
         options.add(_HTML_NAMES[character])
     return _unit(options)

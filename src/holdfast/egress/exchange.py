@@ -16,11 +16,11 @@ from holdfast.core.errors import EgressRefused, HoldfastError
 from holdfast.core.types import Json
 from holdfast.egress.allowlist import normal_path
 from holdfast.egress.ends import ClientEnd, ServerEnd
-from holdfast.egress.framing import bad_request, bad_response
+from holdfast.egress.framing import bad_request, bad_response, folded
 from holdfast.egress.inject import Swapped, swap
 from holdfast.egress.messages import Form, Request, forwardable, read_request, returnable
-from holdfast.egress.screen import BodyScan, Cleaner, cleaned_headers
-from holdfast.egress.session import Session, Target, Way, is_bound_to
+from holdfast.egress.screen import BodyScan, Cleaner, EchoWatch, cleaned_headers
+from holdfast.egress.session import Session, Target, Way
 from holdfast.egress.spares import Key
 from holdfast.egress.upload import Upload
 from holdfast.egress.visit import Visit, tell_http, tell_nothing
@@ -31,6 +31,7 @@ _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """What may be asked again when a connection that was kept turns out to be closed (RFC 9110)."""
 _TLS_PORT = 443
 _NO_BODY = frozenset({204, 304})
+_OF_PACKING = frozenset({b"accept-encoding", b"sec-websocket-extensions"})
 
 
 class Exchange:
@@ -85,10 +86,10 @@ class Exchange:
         asked = await self._prepared(request, way)
         server = await self._ask(asked, way, upload)
         if upload.is_complete:
-            return await self._answer(request, server)
+            return await self._answer(request, way, server)
         pump = asyncio.create_task(upload.pump(server))
         try:
-            keeps = await self._answer(request, server)
+            keeps = await self._answer(request, way, server)
         except EgressRefused:
             # What ended the upload is the cause; that the server went away follows from it.
             if pump.done() and not pump.cancelled() and (error := pump.exception()) is not None:
@@ -141,10 +142,11 @@ class Exchange:
         if self._session.secrets:
             # (4)
             swapped = self._swapped(request, headers, way)
-            path, headers = swapped.path, _answerable(swapped.headers)
-            if any(is_bound_to(use, way.host, way.port) for use in self._session.secrets):
-                # An echo could be fetched in parts, none of which is the value.
-                headers = [pair for pair in headers if pair[0] not in (b"range", b"if-range")]
+            path, headers = swapped.path, swapped.headers
+            if way.secrets:
+                # Before anything leaves: by the time of the answer the lease may be over.
+                self._session.told(way, swapped.told)
+                headers = _answerable(headers)
             # (5)
             facts: dict[str, Json] = {
                 "host": way.host,
@@ -173,7 +175,7 @@ class Exchange:
             )
             for method in request.methods
         )
-        if any(other.used != first.used for other in others):
+        if any(other != first for other in others):
             raise EgressRefused(
                 "a header gives the request another method, for which the secret is not bound",
                 mend="Send the request with the method that is meant.",
@@ -225,26 +227,26 @@ class Exchange:
         # Of one action alone: another one that reaches out has that on record, too.
         return way.host, way.port, self._is_tls, self._session.ledger.traveller.action_id
 
-    async def _answer(self, request: Request, server: ServerEnd) -> bool:
+    async def _answer(self, request: Request, way: Way, server: ServerEnd) -> bool:
         # (7)
         while not isinstance(head := await server.event(), h11.Response):
             if not isinstance(head, h11.InformationalResponse):
                 raise bad_response("it ends before it begins")
             if head.status_code == 101:
-                await self._switch(request, server, head)
+                await self._switch(request, way, server, head)
                 return False
         client = self._client
         has_body = request.method != "HEAD" and head.status_code not in _NO_BODY
-        headers = returnable(list(head.headers))
-        headers = [pair for pair in headers if pair[0] != b"transfer-encoding"]
+        headers = list(head.headers)
         reason = head.reason
-        echoes = self._session.echoes.index(self._session.secrets)
+        echoes = self._session.echoes_from(way)
         cleaner = None
         if echoes is not None:
             most = self._session.settings.max_download_bytes
             cleaner = Cleaner(headers, echoes, max_bytes=most) if has_body else None
-            headers = cleaned_headers(headers, echoes, has_body=has_body)
+            headers = cleaned_headers(head.headers.raw_items(), echoes, has_body=has_body)
             reason = echoes.cleaned(reason)
+        headers = [pair for pair in returnable(headers) if pair[0] != b"transfer-encoding"]
         response = h11.Response(status_code=head.status_code, headers=headers, reason=reason)
         out = [client.side.send(response)]
         self._visit.tell = tell_nothing
@@ -281,16 +283,21 @@ class Exchange:
         return data + side.send(h11.EndOfMessage())
 
     async def _switch(
-        self, request: Request, server: ServerEnd, event: h11.InformationalResponse
+        self, request: Request, way: Way, server: ServerEnd, event: h11.InformationalResponse
     ) -> None:
         """To WebSocket: from here on there are no messages, only bytes to look at."""
         if not request.is_upgrade:
             raise bad_response("it switches to a protocol that nobody asked for")
         client = self._client
-        headers = returnable(event.headers, is_upgrade=True)
-        if (echoes := self._session.echoes.index(self._session.secrets)) is not None:
-            headers = cleaned_headers(headers, echoes, has_body=False)
-        switch = h11.InformationalResponse(status_code=101, headers=headers, reason=event.reason)
+        headers = list(event.headers)
+        echoes = self._session.echoes_from(way)
+        if echoes is not None:
+            headers = cleaned_headers(event.headers.raw_items(), echoes, has_body=False)
+        switch = h11.InformationalResponse(
+            status_code=101,
+            headers=returnable(headers, is_upgrade=True),
+            reason=b"Switching Protocols",
+        )
         self._visit.tell = tell_nothing
         await client.send(client.side.send(switch))
         settings = self._session.settings
@@ -305,7 +312,8 @@ class Exchange:
             idle_timeout_s=settings.idle_timeout_s,
             first_up=client.side.rest,
             first_down=server.side.rest,
-            look=scan.check,
+            look_up=scan.check,
+            look_down=None if echoes is None else EchoWatch(echoes).check,
         )
 
 
@@ -314,8 +322,16 @@ def _pieces(cleaner: Cleaner | None, data: bytes) -> Iterator[bytes]:
 
 
 def _answerable(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Asks for an answer that can be looked through."""
-    kept = [pair for pair in headers if pair[0] != b"accept-encoding"]
+    """Asks for an answer that can be looked through.
+
+    Whole: a value that is fetched in parts is not met (`Range`, `X-Ms-Range`, `Request_Range`).
+    """
+    kept = [
+        (name, value)
+        for name, value in headers
+        if name not in _OF_PACKING
+        and (not folded(name).endswith(b"range") or name == b"content-range")
+    ]
     return [*kept, (b"accept-encoding", b"identity")]
 
 

@@ -26,6 +26,8 @@ _LEAST_CHUNK_BYTES = 16
 """On average, after the free ones: tiny chunks cost far more to read than to send."""
 _FRAMING_NAMES = frozenset({b"content-length", b"transfer-encoding", b"host"})
 
+_FOLD = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
+
 Fields = list[tuple[bytes, bytes]]
 """Names in small letters, values without the space around them."""
 
@@ -113,8 +115,7 @@ class Delimiter:
                 # Among them: folded lines, a space before the colon, control characters.
                 raise self.bad("a header line is malformed")
             name = found[1].lower()
-            # Servers behind CGI take `Content_Length` for `Content-Length`.
-            if name not in _FRAMING_NAMES and name.replace(b"_", b"-") in _FRAMING_NAMES:
+            if name not in _FRAMING_NAMES and folded(name) in _FRAMING_NAMES:
                 raise self.bad("a header's name imitates another one")
             fields.append((name, found[2].strip(b" \t")))
         return fields
@@ -191,6 +192,11 @@ class Delimiter:
         if _LINE_BREAK_ALONE.search(buffer, 0, stop) or (end < 0 and stop >= most):
             raise self.bad("a line of its body is malformed or too long")
         return _cut(buffer, stop) if end >= 0 else b""
+
+
+def folded(name: bytes) -> bytes:
+    """A header's name as servers behind CGI read it: `Content_Length` is `Content-Length`."""
+    return name.translate(_FOLD)
 
 
 def length_of(fields: Fields, *, bad: Callable[[str], BadMessage]) -> Extent | None:

@@ -4,7 +4,8 @@
 (2) keep the bindings this request meets (4) tell which placeholders were left as they are
 
 A placeholder that stays is harmless: it says nothing about the value. So whatever is not exactly
-bound stays, and only a value that would break the request's head is refused.
+bound stays, and only a value that would break the request's head, or that could not be recognised
+in an answer, is refused.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ import binascii
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import AnyStr
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from holdfast.core.errors import EgressRefused
 from holdfast.core.network import Binding, SecretUse
 from holdfast.egress.allowlist import normal_path
+from holdfast.egress.echoes import Told
+from holdfast.egress.encodings import SHORTEST_BYTES
 from holdfast.egress.names import is_below
 
 Header = tuple[bytes, bytes]
@@ -26,6 +31,9 @@ Header = tuple[bytes, bytes]
 _PLAIN_PORT = 80
 _HEADER_MAX_BYTES = 16 * 1024
 """A placeholder repeated in one header would make a small request a large one."""
+_BEFORE_BYTES = 32
+"""Before a placeholder in its field: a scheme, a name. With more, code would choose how much of the
+value a server shows that shows the beginning of the field, which is not the value."""
 _FRAMING = frozenset(
     b"host content-length transfer-encoding connection te trailer upgrade expect".split()
 )
@@ -43,6 +51,8 @@ class Swapped:
     """Names of secrets whose value was put in."""
     stayed: tuple[str, ...]
     """Names of secrets whose placeholder is still somewhere in the head."""
+    told: tuple[Told, ...] = field(default=(), repr=False)
+    """The values that were put in, whatever they will be by the time the answer comes."""
 
 
 def swap(
@@ -62,7 +72,7 @@ def swap(
     lease has ended.
     """
     head = _Head(path, list(headers))
-    used = []
+    told = []
     for use in uses:
         # (1)
         if not head.holds(use.placeholder):
@@ -74,12 +84,14 @@ def swap(
             if _is_met(binding, host=host, port=port, method=method, path=path, is_tls=is_tls)
         ]
         # (3)
-        puts = [head.put(use, binding) for binding in met]
+        value = _Value(use)
+        puts = [head.put(value, binding) for binding in met]
         if any(puts):
-            used.append(use.name)
+            told.append(value.told)
     # (4)
+    used = tuple(each.name for each in told)
     stayed = tuple(use.name for use in uses if head.holds(use.placeholder))
-    return Swapped(head.path, head.headers, tuple(used), stayed)
+    return Swapped(head.path, head.headers, used, stayed, tuple(told))
 
 
 def _is_met(
@@ -109,6 +121,44 @@ def _is_below(bound: str, path: str) -> bool:
     return normal == prefix or normal.startswith(f"{prefix}/")
 
 
+class _Value:
+    """One secret in one request: asked for when it is needed, and once, so that it is one value."""
+
+    def __init__(self, use: SecretUse) -> None:
+        self._use = use
+        self.mark = use.placeholder.encode()
+
+    @cached_property
+    def value(self) -> bytes:
+        value = self._use.reveal()
+        if len(value) < SHORTEST_BYTES:
+            # It could not be told from other bytes of the answer, and would come back.
+            raise self.unfit(f"is shorter than {SHORTEST_BYTES} bytes")
+        return value
+
+    @property
+    def told(self) -> Told:
+        return Told(name=self._use.name, placeholder=self._use.placeholder, value=self.value)
+
+    def line(self) -> bytes:
+        if _NOT_IN_HEADER.search(self.value):
+            # A line end in a value would let it add headers and requests of its own.
+            raise self.unfit("has a line end or another control character")
+        return self.value
+
+    def line_without_colon(self) -> bytes:
+        if b":" in self.value:
+            raise self.unfit("has a colon, which ends the name in basic authentication")
+        return self.line()
+
+    def unfit(self, why: str) -> EgressRefused:
+        return EgressRefused(
+            f"the value of the secret {self._use.name} cannot be put where it is bound: it {why}",
+            mend="Set the secret again with a value that fits, or bind it elsewhere.",
+            code="HF-SECRET-UNFIT",
+        )
+
+
 class _Head:
     def __init__(self, path: str, headers: list[Header]) -> None:
         self.path = path
@@ -123,59 +173,60 @@ class _Head:
             for name, value in self.headers
         )
 
-    def put(self, use: SecretUse, binding: Binding) -> bool:
+    def put(self, secret: _Value, binding: Binding) -> bool:
         """Whether the value was put in at least once."""
         match binding.place:
             case "header":
-                return self._put_header(use, binding.name.lower().encode())
+                return self._put_header(secret, binding.name.lower().encode())
             case "query":
-                return self._put_query(use, binding.name.encode())
+                return self._put_query(secret, binding.name.encode())
             case "basic":
-                return self._put_basic(use, binding.name)
+                return self._put_basic(secret, binding.name)
 
-    def _put_header(self, use: SecretUse, bound: bytes) -> bool:
+    def _put_header(self, secret: _Value, bound: bytes) -> bool:
         if bound in _FRAMING:
             return False
         was_put = False
-        wanted = use.placeholder.encode()
+        wanted = secret.mark
         for place, (name, value) in enumerate(self.headers):
-            if name.lower() == bound and wanted in value:
-                put = _fitting(value.replace(wanted, _line(use)), use)
+            if name.lower() == bound and _is_near(wanted, value):
+                put = _fitting(value.replace(wanted, secret.line()), secret)
                 if put != put.strip(b" \t"):
-                    raise _unfit(use, "leaves a blank at the end of the header")
+                    raise secret.unfit("leaves a blank at the end of the header")
                 self.headers[place] = (name, put)
                 was_put = True
         return was_put
 
-    def _put_query(self, use: SecretUse, bound: bytes) -> bool:
+    def _put_query(self, secret: _Value, bound: bytes) -> bool:
         before, mark, query = self.path.partition("?")
         fields = query.split("&") if mark else []
+        wanted = secret.mark.decode()
         was_put = False
         for place, text in enumerate(fields):
             name, equals, value = text.partition("=")
             # `+` is a blank in a query's field name as `%20` is.
-            if equals and use.placeholder in value and _field_name(name) == bound:
-                put = value.replace(use.placeholder, quote_from_bytes(use.reveal(), safe=""))
-                fields[place] = f"{name}={_fitting(put.encode(), use).decode()}"
+            if equals and _is_near(wanted, value) and _field_name(name) == bound:
+                put = value.replace(wanted, quote_from_bytes(secret.value, safe=""))
+                fields[place] = f"{name}={_fitting(put.encode(), secret).decode()}"
                 was_put = True
         if was_put:
             self.path = f"{before}?{'&'.join(fields)}"
         return was_put
 
-    def _put_basic(self, use: SecretUse, part: str) -> bool:
+    def _put_basic(self, secret: _Value, part: str) -> bool:
         was_put = False
-        wanted = use.placeholder.encode()
+        wanted = secret.mark
         for place, (name, value) in enumerate(self.headers):
             user, colon, password = (_basic(name, value) or b"").partition(b":")
             if not colon:
                 continue
-            if part == "username" and wanted in user:
-                user = user.replace(wanted, _without_colon(use))
-            elif part == "password" and wanted in password:
-                password = password.replace(wanted, _line(use))
+            if part == "username" and _is_near(wanted, user):
+                user = user.replace(wanted, secret.line_without_colon())
+            elif part == "password" and _is_near(wanted, password):
+                password = password.replace(wanted, secret.line())
             else:
                 continue
-            put = _fitting(user + colon + password, use)
+            put = _fitting(user + colon + password, secret)
             self.headers[place] = (name, b"Basic " + base64.b64encode(put))
             was_put = True
         return was_put
@@ -196,30 +247,13 @@ def _field_name(text: str) -> bytes:
     return unquote_to_bytes(text.replace("+", " "))
 
 
-def _line(use: SecretUse) -> bytes:
-    value = use.reveal()
-    if _NOT_IN_HEADER.search(value):
-        # A line end in a value would let it add headers and requests of its own.
-        raise _unfit(use, "has a line end or another control character")
-    return value
+def _is_near(wanted: AnyStr, text: AnyStr) -> bool:
+    """Whether the placeholder stands in a field, once, and with little before it."""
+    before, found, after = text.partition(wanted)
+    return bool(found) and len(before) <= _BEFORE_BYTES and wanted not in after
 
 
-def _without_colon(use: SecretUse) -> bytes:
-    value = _line(use)
-    if b":" in value:
-        raise _unfit(use, "has a colon, which ends the name in basic authentication")
-    return value
-
-
-def _fitting(value: bytes, use: SecretUse) -> bytes:
+def _fitting(value: bytes, secret: _Value) -> bytes:
     if len(value) > _HEADER_MAX_BYTES:
-        raise _unfit(use, "makes the field longer than is allowed")
+        raise secret.unfit("makes the field longer than is allowed")
     return value
-
-
-def _unfit(use: SecretUse, why: str) -> EgressRefused:
-    return EgressRefused(
-        f"the value of the secret {use.name} cannot be put where it is bound: it {why}",
-        mend="Set the secret again with a value that fits, or bind it elsewhere.",
-        code="HF-SECRET-UNFIT",
-    )

@@ -25,17 +25,23 @@ _WINDOW_S = 1.0
 
 
 class Leak(EgressRefused):
-    """A secret that was about to leave (NET-5); told by its name, never by its value."""
+    """A secret that was about to leave (NET-5); told by its name, never by its value.
+
+    Inside not even the name is told: a guess that was right would be known for whose it is.
+    """
 
     default_code = "HF-LEAK"
 
-    def __init__(self, hit: Hit) -> None:
-        what = f"the secret {hit.name}" if hit.kind == "known" else f"what looks like {hit.name}"
+    def __init__(self, hit: Hit, *, is_host: bool = False) -> None:
+        what = "a secret" if hit.kind == "known" else f"what looks like {hit.name}"
         super().__init__(
             f"the request holds {what}, which must not leave",
             mend="Use the secret by its placeholder, with a grant for this host.",
+            detail=f"{hit.kind}: {hit.name}",
         )
         self.hit = hit
+        self.is_host = is_host
+        """Whether it stands in the host's name, which then is not to be recorded either."""
 
 
 class Ledger:
@@ -106,7 +112,7 @@ class Ledger:
             "event": "refused",
             "code": error.code,
             "reason": error.message,
-            "host": host[:253],
+            "host": "" if isinstance(error, Leak) and error.is_host else host[:253],
             "port": port,
             "via": via,
         }

@@ -18,6 +18,7 @@ from holdfast.egress.framing import (
     Extent,
     bad_request,
     bad_response,
+    folded,
     length_of,
 )
 from holdfast.egress.names import host_of
@@ -88,7 +89,7 @@ class Request:
         others = [
             value.decode("latin-1").strip().upper()
             for name, value in self.headers
-            if name in _METHOD_OVERRIDES
+            if folded(name) in _METHOD_OVERRIDES
         ]
         return self.method, *others
 
@@ -104,7 +105,7 @@ def read_request(event: h11.Request, *, scheme: Scheme) -> Request:
     extent = length_of(headers, bad=bad_request)
     if extent is End.CHUNKED and event.http_version == b"1.0":
         raise bad_request("HTTP/1.0 knows no Transfer-Encoding")
-    if any(name in _PATH_OVERRIDES for name, _ in headers):
+    if any(folded(name) in _PATH_OVERRIDES for name, _ in headers):
         raise bad_request("a header names another path than the request")
     method = event.method.decode("ascii")
     form, host, port, path = _target(method, event.target.decode("ascii"), scheme)

@@ -86,7 +86,7 @@ class Door:
 
     def _turn_away(self, sock: socket.socket, error: EgressRefused) -> None:
         if self._turned_away >= _MOST_TURNED_AWAY:
-            self._session.ledger.refused(error, host="", port=0, via=self._via)
+            self._session.refused(error, host="", port=0, via=self._via)
             reset(sock)
             return
         self._turned_away += 1
@@ -108,11 +108,11 @@ class Door:
         except Lost:
             pass
         except HoldfastError as error:
-            self._session.ledger.refused(error, host=visit.host, port=visit.port, via=visit.via)
+            self._session.refused(error, host=visit.host, port=visit.port, via=visit.via)
             await visit.say_no(error)
         except Exception as error:  # noqa: BLE001 - a mistake of ours is a refusal like any other
             broken = EgressRefused("the proxy failed", detail=type(error).__name__)
-            self._session.ledger.refused(broken, host=visit.host, port=visit.port, via=visit.via)
+            self._session.refused(broken, host=visit.host, port=visit.port, via=visit.via)
         finally:
             if not wire.is_closed:
                 wire.abort()

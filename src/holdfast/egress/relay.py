@@ -38,6 +38,10 @@ Guard = Callable[[bytes], bool]
 """Looks at all that the client has sent so far: True lets it go, False waits for more bytes."""
 
 
+Look = Callable[[bytes], object]
+"""Sees all that the client sends, piece by piece; `EgressRefused` ends the connection."""
+
+
 class Relay:
     """One connection. It owns both sockets from now on and closes them.
 
@@ -97,6 +101,10 @@ class Relay:
             else:
                 reset(sock)
 
+    def look_at(self, look: Look) -> None:
+        """From now on at all that the client sends."""
+        self._up.look = look
+
     @property
     def carried(self) -> Carried:
         return Carried(up_bytes=self._up.carried, down_bytes=self._down.carried)
@@ -147,6 +155,7 @@ class _OneWay:
         self.is_done = False
         self.pending = memoryview(b"")
         self.guard: Guard | None = None
+        self.look: Look | None = None
         self._held = b""
         self._direction: Direction = direction
         self._source = source
@@ -169,6 +178,7 @@ class _OneWay:
 
     def _begin(self, first: bytes) -> None:
         if first:
+            self._budget.admit(len(first))
             self._spend(len(first))
             self._pass_on(memoryview(first))
         self._flow()
@@ -234,7 +244,8 @@ class _OneWay:
     def _fill(self) -> bool:
         """Take from the source; False when it has nothing now."""
         self._budget.check(self._direction)
-        if self._pipe is None and self.guard is None and self.carried >= _BULK_BYTES:
+        is_looked_at = self.guard is not None or self.look is not None
+        if self._pipe is None and not is_looked_at and self.carried >= _BULK_BYTES:
             self._pipe = self._pipes.take()
         room = self._budget.room(self._direction)
         try:
@@ -265,6 +276,8 @@ class _OneWay:
                 self._relay.guard_refused(error)
                 return
             data, self.guard, self._held = memoryview(self._held), None, b""
+        if self.look is not None and data:
+            self.look(bytes(data))
         try:
             sent = self._target.send(data) if data else 0
         except (BlockingIOError, InterruptedError):

@@ -21,12 +21,13 @@ import dns.rdatatype
 import dns.resolver
 
 from holdfast.core.errors import BadInput, EgressRefused
-from holdfast.egress.addresses import NEVER_ALLOWED, Address, Network, Own, refused_reason
+from holdfast.egress.addresses import Address, Network, Own, refused_reason
 from holdfast.egress.names import address_of
 
-_MOST_ADDRESSES = 16
+_MOST_ANSWERS = 256
+_MOST_ADDRESSES = 8
 """That are kept to dial; every one of an answer is checked."""
-_MOST_LOOKUPS = 16
+_MOST_LOOKUPS = 64
 _HOSTS = "/etc/hosts"
 
 
@@ -109,6 +110,8 @@ async def checked(
     found = (literal,) if literal is not None else await resolver.addresses(str(host))
     if not found:
         raise no_address(str(host), "the answer is empty")
+    if len(found) > _MOST_ANSWERS:
+        raise no_address(str(host), "the answer has too many addresses")
     for address in found:
         reason = refused_reason(address, own=own, allowed=allowed)
         if reason is not None:
@@ -117,12 +120,12 @@ async def checked(
 
 
 def _bad_address(host: str | Address, address: Address, reason: str) -> EgressRefused:
-    mend = "Name a host that has public addresses only."
-    if reason not in NEVER_ALLOWED:
-        mend += " If this one is meant, list its address in [egress] dangerously_allow_addresses."
+    # Inside, all of these are told alike: whoever answers for an allowed name could else try out
+    # which addresses are this host's own.
     return EgressRefused(
-        f"{host} leads to an address where nothing may go: {reason}",
-        mend=mend,
+        f"{host} leads to an address where nothing may go",
+        mend="Name a host that has public addresses only. The record tells which address it was; "
+        "a private network that is meant can be listed in [egress] dangerously_allow_addresses.",
         code="HF-ADDRESS",
         detail=f"{address} is {reason}",
     )

@@ -1,8 +1,8 @@
 """Looks for secrets in what leaves: those the vault knows, and what is shaped like one (NET-5).
 
 Values of at least SHORTEST_BYTES are found anywhere, in every form `encodings` names, however the
-data is cut. Shorter ones cannot be searched for without false alarms: they are only compared
-with whole fields of a request's head. A hit names the secret and the encoding, never the value.
+data is cut. Shorter ones are not: they stand in any request by chance, and a refusal would confirm
+a guess among few. A hit names the secret and the encoding, never the value.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ from urllib.parse import unquote_to_bytes
 from holdfast.egress.anchors import AnchorIndex
 from holdfast.egress.encodings import SHORTEST_BYTES
 
-_EXACT_SHORTEST_BYTES = 4
-"""Still shorter values are in every request, as a number or a flag."""
-_COUNTED = frozenset((b"content-length", b"host", b"date"))
-"""Headers whose values are numbers and names that no secret can be told from."""
 _SOLID = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 _SOLID_BYTES = 20
 _SOLID_RUN = b"a" * _SOLID_BYTES
@@ -47,14 +43,10 @@ class KnownIndex:
     """Values that must not leave, made ready to be searched for. Made once, used by every scan."""
 
     def __init__(self, values: Mapping[str, bytes]) -> None:
-        self._anchors = AnchorIndex(
-            (name, value) for name, value in values.items() if len(value) >= SHORTEST_BYTES
-        )
-        self._short = {
-            value: name
-            for name, value in values.items()
-            if _EXACT_SHORTEST_BYTES <= len(value) < SHORTEST_BYTES
+        self._values = {
+            name: value for name, value in values.items() if len(value) >= SHORTEST_BYTES
         }
+        self._anchors = AnchorIndex(self._values.items())
 
     @classmethod
     def of(cls, values: Mapping[str, bytes]) -> KnownIndex:
@@ -67,7 +59,7 @@ class KnownIndex:
         return self._anchors.longest_bytes
 
     def __bool__(self) -> bool:
-        return bool(self.longest_bytes or self._short)
+        return bool(self._values)
 
     def find(self, data: bytes) -> Hit | None:
         """The first known value that stands in `data`, in whatever form."""
@@ -76,10 +68,16 @@ class KnownIndex:
                 return Hit(piece.name, "known", form.encoding)
         return None
 
-    def exactly(self, value: bytes) -> Hit | None:
-        """Whether a whole field is a value too short to be searched for."""
-        name = self._short.get(value)
-        return None if name is None else Hit(name, "known", "raw")
+    def find_in_host(self, host: str) -> Hit | None:
+        """The same for a host's name, which has no capitals, and dots anywhere."""
+        name = host.lower().replace(".", "").encode()
+        return self.find(name) or self._folded.find(name)
+
+    @cached_property
+    def _folded(self) -> KnownIndex:
+        return KnownIndex(
+            {name: value.lower().replace(b".", b"") for name, value in self._values.items()}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +162,7 @@ def scan_head(
         if hit := known.find(text) or patterns.find(text):
             return hit
     for value in _fields(target, headers):
-        if hit := known.exactly(value) or patterns.find(value):
+        if hit := patterns.find(value):
             return hit
     return None
 
@@ -174,9 +172,6 @@ def _fields(target: bytes, headers: Sequence[Header]) -> Iterator[bytes]:
     for text in target.partition(b"?")[2].split(b"&"):
         yield unquote_to_bytes(text.partition(b"=")[2].replace(b"+", b" "))
     for name, value in headers:
-        if name.lower() in _COUNTED:
-            continue
-        yield value.strip()
         scheme, _, rest = value.strip().partition(b" ")
         yield rest.strip()
         if scheme.lower() == b"basic":

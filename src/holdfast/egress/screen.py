@@ -10,9 +10,9 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 
-from holdfast.core.errors import VaultError
+from holdfast.core.errors import EgressRefused
 from holdfast.core.network import KnownValues, SecretUse
-from holdfast.egress.echoes import EchoFilter, EchoIndex
+from holdfast.egress.echoes import EchoFilter, EchoIndex, Told
 from holdfast.egress.inflate import Inflate, can_inflate
 from holdfast.egress.ledger import Leak
 from holdfast.egress.scan import KnownIndex, LeakScan, Patterns, scan_head
@@ -66,33 +66,21 @@ class KnownNow:
         new.append((b"", target))
         self._clean.update(header for header in new if len(header[1]) <= _CLEAN_BYTES)
 
+    def check_host(self, host: str) -> None:
+        """Refuse a name that holds a secret: to ask for its address is to tell it."""
+        index = self.index()
+        header = (b":authority", host.encode())
+        if header not in self._clean:
+            if hit := index.find_in_host(host):
+                raise Leak(hit, is_host=True)
+            self._clean.add(header)
 
-class EchoesNow:
-    """The values of a session's secrets, made ready once for all of its answers.
-
-    A server can show a value when its lease is over: what was ready then stays so, until another
-    secret is lent.
-    """
-
-    def __init__(self) -> None:
-        self._placeholders: frozenset[str] = frozenset()
-        self._index: EchoIndex | None = None
-
-    def index(self, uses: Sequence[SecretUse]) -> EchoIndex | None:
-        """None if there is nothing to take out."""
-        alive = [use for use in uses if _is_alive(use)]
-        placeholders = frozenset(use.placeholder for use in alive)
-        if not placeholders <= self._placeholders:
-            self._placeholders, self._index = placeholders, EchoIndex(alive)
-        return self._index
-
-
-def _is_alive(use: SecretUse) -> bool:
-    try:
-        use.reveal()
-    except VaultError:
-        return False
-    return True
+    def told_before(self, use: SecretUse) -> Iterator[Told]:
+        """What its servers may have from others: the value by now, and those that it had."""
+        self.index()
+        for name, value in self._values.items():
+            if name == use.name or name.startswith(f"{use.name}@"):
+                yield Told(name=use.name, placeholder=use.placeholder, value=value)
 
 
 class BodyScan:
@@ -152,10 +140,39 @@ class Cleaner:
         return self._filter.end()
 
 
+class EchoWatch:
+    """A stream that cannot be changed, for its frames tell their lengths: it ends with an echo.
+
+    Nothing waits, or programs that take turns would wait for each other.
+    """
+
+    def __init__(self, echoes: EchoIndex) -> None:
+        self._echoes = echoes
+        self._kept = b""
+
+    def check(self, data: bytes) -> None:
+        """Refuses what completes a value."""
+        window = self._kept + data
+        if self._echoes.cleaned(window) != window:
+            raise EgressRefused(
+                "the server shows a secret in a stream out of which it cannot be taken",
+                mend="Use the secret for requests whose answers have an end.",
+                code="HF-ECHO",
+            )
+        self._kept = window[-self._echoes.hold_bytes :] if self._echoes.hold_bytes else b""
+
+
 def cleaned_headers(headers: Headers, echoes: EchoIndex, *, has_body: bool) -> Fields:
-    """An answer's headers; with a body its length and packing are no longer what they were."""
+    """An answer's headers; with a body its length and packing are no longer what they were.
+
+    `headers` as they were written: a value in the place of a name would lose its capitals.
+    """
     dropped = _OF_BODY if has_body else frozenset[bytes]()
-    return [(name, echoes.cleaned(value)) for name, value in headers if name not in dropped]
+    return [
+        (name.lower(), echoes.cleaned(value))
+        for name, value in headers
+        if name.lower() not in dropped and echoes.is_clean_name(name)
+    ]
 
 
 def _coding(headers: Headers) -> str:

@@ -24,13 +24,14 @@ from holdfast.egress.addresses import Own, own_addresses
 from holdfast.egress.allowlist import Allowlist, Rule
 from holdfast.egress.budget import Budget, Crowd
 from holdfast.egress.dial import dial
+from holdfast.egress.echoes import Echoes, EchoIndex, Told
 from holdfast.egress.journey import Journey
-from holdfast.egress.ledger import Ledger, Record
+from holdfast.egress.ledger import Leak, Ledger, Record
 from holdfast.egress.names import host_of, is_below
 from holdfast.egress.names_inside import MOST_NAMES, NameTable, looks_like_data
 from holdfast.egress.pipes import Pipes
 from holdfast.egress.resolve import Resolver, checked
-from holdfast.egress.screen import EchoesNow, KnownNow
+from holdfast.egress.screen import KnownNow
 from holdfast.egress.settings import EgressSettings
 from holdfast.egress.spares import Spares
 
@@ -40,12 +41,16 @@ if TYPE_CHECKING:
 Address = IPv4Address | IPv6Address
 
 _OWN_ADDRESSES_S = 5.0
+_LOOK_UPS = 8
+"""Of one session at a time: slow names of one must not hold up the names of others."""
 _ADDRESSES_S = 2.0
 """For that long the addresses of a name are used again, each of them checked."""
 _MOST_HOSTS = 1024
 _MOST_WAYS = 1024
 _NEW_NAMES_PER_MINUTE = 120
 """Below a wildcard each new name is a question to that domain's own DNS server: a channel."""
+_MOST_LEAKS = 5
+"""Known values that a session may try to send. A refusal confirms a guess: nobody gets many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class Way:
     port: int
     rules: tuple[Rule, ...]
     open_tls: bool
+    secrets: tuple[SecretUse, ...] = ()
+    """Bound to the host, by whatever port: what one port was told another one can show."""
 
     @property
     def authority(self) -> str:
@@ -144,10 +151,12 @@ class Session:
         self.budget = Budget(outside.settings, outside.crowd)
         self.ledger = Ledger(outside.record, traveller, outside.loop)
         self.names = NameTable()
-        self.echoes = EchoesNow()
+        self.echoes = Echoes()
         self.spares = Spares(outside.crowd)
         self._numbers = itertools.count(1)
         self._new_names = _NewNames()
+        self._look_ups = asyncio.Semaphore(_LOOK_UPS)
+        self._leak_count = 0
 
     @property
     def settings(self) -> EgressSettings:
@@ -173,12 +182,40 @@ class Session:
 
     def way(self, host_text: str, port: int) -> Way:
         """Steps 1 and 2. Nothing leaves this process for a name that no rule reaches."""
+        if self._leak_count >= _MOST_LEAKS:
+            raise EgressRefused(
+                "the way out is closed: what must not leave was tried too often",
+                mend="Look at the record of this sandbox, then start a new one.",
+                code="HF-LEAK-LIMIT",
+            )
         ways = self._ways  # if it is replaced meanwhile, what is found here is not kept
         if (way := ways.get((host_text, port))) is None:
             way = self._found(str(host_of(host_text)), port)
             if len(ways) < _MOST_WAYS:
                 ways[host_text, port] = way
+        if all(rule.is_wildcard for rule in way.rules):
+            # A name that a rule spells out was not chosen by code.
+            self.outside.known.check_host(way.host)
         return way
+
+    def refused(self, error: HoldfastError, *, host: str, port: int, via: str) -> None:
+        """On record, and counted if it was a known value."""
+        if isinstance(error, Leak) and error.hit.kind == "known":
+            self._leak_count += 1
+        self.ledger.refused(error, host=host, port=port, via=via)
+
+    def told(self, way: Way, told: Sequence[Told]) -> None:
+        """What goes to a server now; and what it may have from others, from before. Both can come
+        back, even when the lease is over by then, or the value another one."""
+        self.echoes.add(told)
+        for use in way.secrets:
+            self.echoes.add(self.outside.known.told_before(use))
+
+    def echoes_from(self, way: Way) -> EchoIndex | None:
+        """What is taken out of answers from there; None: no secret can have gone there."""
+        if not way.secrets:
+            return None
+        return self.echoes.of(frozenset(use.placeholder for use in way.secrets))
 
     def _found(self, host: str, port: int) -> Way:
         rules = self.allowlist.reach(host, port)
@@ -190,7 +227,9 @@ class Session:
             )
         if all(rule.is_wildcard for rule in rules):
             self._check_channel(host)
-        return Way(host=host, port=port, rules=rules, open_tls=self._must_open(host, port))
+        secrets = tuple(use for use in self.secrets if _is_bound_to(use, host))
+        must_open = bool(secrets) or self.allowlist.must_open(host, port)
+        return Way(host=host, port=port, rules=rules, open_tls=must_open, secrets=secrets)
 
     def _check_channel(self, host: str) -> None:
         if looks_like_data(host):
@@ -206,23 +245,22 @@ class Session:
                 code="HF-NET-LIMIT",
             )
 
-    def _must_open(self, host: str, port: int) -> bool:
-        return self.allowlist.must_open(host, port) or any(
-            is_bound_to(use, host, port) for use in self.secrets
-        )
-
     async def judge(self, host_text: str, port: int) -> Target:
         """Steps 1 to 3."""
         return await self.resolve(self.way(host_text, port))
 
     async def resolve(self, way: Way) -> Target:
-        return Target(way=way, addresses=await self.outside.checked(way.host))
+        async with self._look_ups:
+            return Target(way=way, addresses=await self.outside.checked(way.host))
 
     async def connect(self, target: Target, *, via: str) -> tuple[socket.socket, Journey]:
         """Steps 4 to 6. Whoever has the socket must tell the journey its end."""
         self.budget.check("up")
         self.budget.check("down")
         self.budget.count_connection()
+        # What its other connections have carried too fast, this one does not escape.
+        while debt_s := self.budget.debt_s():  # noqa: ASYNC110 - it is paid by time alone
+            await asyncio.sleep(debt_s)
         way = target.way
         journey = Journey(
             self.ledger,
@@ -268,14 +306,9 @@ class _NewNames:
         return True
 
 
-def is_bound_to(use: SecretUse, host: str, port: int) -> bool:
+def _is_bound_to(use: SecretUse, host: str) -> bool:
     """Whether the secret may be put into some request to there."""
     return any(
-        port in binding.ports
-        and (
-            is_below(host, binding.host[2:])
-            if binding.host.startswith("*.")
-            else host == binding.host
-        )
+        is_below(host, binding.host[2:]) if binding.host.startswith("*.") else host == binding.host
         for binding in use.bindings
     )

@@ -40,7 +40,7 @@ class Spares:
     def put(self, key: Key, server: ServerEnd) -> None:
         """Keep it if one more request could go by it, else end it."""
         is_full = self._count >= _MOST or not server.next_cycle()
-        if is_full or not self._crowd.enter():
+        if is_full or not self._crowd.enter(_MOST):
             server.drop()
             return
         timer = asyncio.get_running_loop().call_later(_KEPT_S, self._expire, key)

@@ -84,7 +84,7 @@ class NameServer:
         )
         if found.refused is not None:
             refusal = EgressRefused(f"a name was not resolved: {found.refused}", code="HF-NO-NAME")
-            self._session.ledger.refused(refusal, host=found.name, port=0, via="dns")
+            self._session.refused(refusal, host=found.name, port=0, via="dns")
         if found.reply is not None:
             with contextlib.suppress(OSError):
                 self._socket.sendto(found.reply, sender)

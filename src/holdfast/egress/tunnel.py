@@ -4,7 +4,8 @@ What may go through it, by what its port promises:
 - 80: HTTP, read and judged request by request.
 - a host whose rules or secrets need it: TLS that is opened here, or HTTP where the port is its own.
 - 443: TLS whose hello names the host that was asked for. Anything else is refused (NET-6).
-- any other port, which somebody has allowed by its number: anything; but TLS must name the host.
+- any other port, which somebody has allowed by its number: anything; but TLS must name the host,
+  and what is not TLS is searched for secrets as it goes (NET-5).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 from holdfast.core.errors import EgressRefused, HoldfastError
 from holdfast.egress.client_hello import INCOMPLETE, server_name
 from holdfast.egress.opened import check_name, serve_http, serve_opened
-from holdfast.egress.relay import Guard, Relay
+from holdfast.egress.relay import Relay
+from holdfast.egress.screen import BodyScan
 from holdfast.egress.session import Session, Target
 from holdfast.egress.visit import Visit, tell_nothing, tell_tls
 from holdfast.egress.wire import Lost, reset
@@ -35,8 +37,10 @@ async def tunnel(session: Session, visit: Visit, target: Target, *, accept: byte
 
 
 async def _pass_through(session: Session, visit: Visit, target: Target, *, accept: bytes) -> None:
-    upstream, journey = await session.connect(target, via=visit.via)
     settings = session.settings
+    known = session.outside.known.index()
+    scan = BodyScan((), known, max_upload_bytes=settings.max_upload_bytes)
+    upstream, journey = await session.connect(target, via=visit.via)
     try:
         await visit.send(accept, settings)
     except BaseException:
@@ -46,6 +50,13 @@ async def _pass_through(session: Session, visit: Visit, target: Target, *, accep
     is_tls_port = target.way.port == _TLS_PORT
     visit.tell = tell_nothing
     client, first_up = visit.wire.release()
+
+    def let(data: bytes) -> bool:
+        if data[0] != _TLS_RECORD and not is_tls_port:
+            relay.look_at(scan.check)
+            return True
+        return _is_named(visit, data, target.way.host)
+
     relay = Relay(
         client,
         upstream,
@@ -53,7 +64,7 @@ async def _pass_through(session: Session, visit: Visit, target: Target, *, accep
         budget=session.budget,
         idle_timeout_s=settings.idle_timeout_s,
         first_up=first_up,
-        guard=_guard(visit, target.way.host, needs_tls=is_tls_port),
+        guard=let,
         guard_timeout_s=settings.head_timeout_s if is_tls_port else None,
     )
     error: HoldfastError | None = None
@@ -69,16 +80,11 @@ async def _pass_through(session: Session, visit: Visit, target: Target, *, accep
         journey.ended(up_bytes=carried.up_bytes, down_bytes=carried.down_bytes, error=error)
 
 
-def _guard(visit: Visit, host: str, *, needs_tls: bool) -> Guard:
-    def let(data: bytes) -> bool:
-        if data[0] != _TLS_RECORD and not needs_tls:
-            return True
-        if data[0] == _TLS_RECORD:
-            visit.tell = tell_tls
-        name = server_name(data)
-        if name is INCOMPLETE:
-            return False
-        check_name(name, host)
-        return True
-
-    return let
+def _is_named(visit: Visit, data: bytes, host: str) -> bool:
+    if data[0] == _TLS_RECORD:
+        visit.tell = tell_tls
+    name = server_name(data)
+    if name is INCOMPLETE:
+        return False
+    check_name(name, host)
+    return True

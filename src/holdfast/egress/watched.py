@@ -9,7 +9,7 @@ from holdfast.core.errors import EgressRefused
 from holdfast.egress.wire import Stream
 
 Look = Callable[[bytes], None]
-"""Raises `EgressRefused` for what must not leave."""
+"""Raises `EgressRefused` for what must not pass."""
 
 
 async def relay_watched(
@@ -19,7 +19,8 @@ async def relay_watched(
     idle_timeout_s: float,
     first_up: bytes,
     first_down: bytes,
-    look: Look | None = None,
+    look_up: Look | None = None,
+    look_down: Look | None = None,
 ) -> None:
     """Until one of them ends: TLS and WebSocket know no half-closed connection."""
     loop = asyncio.get_running_loop()
@@ -46,8 +47,8 @@ async def relay_watched(
                 return
 
     tasks = (
-        asyncio.create_task(one_way(client, server, first_up, look)),
-        asyncio.create_task(one_way(server, client, first_down, None)),
+        asyncio.create_task(one_way(client, server, first_up, look_up)),
+        asyncio.create_task(one_way(server, client, first_down, look_down)),
     )
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

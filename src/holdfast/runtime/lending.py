@@ -5,13 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
 import anyio
 
-from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.core.errors import AuditFailed, BadInput
 from holdfast.core.network import SecretUse
-from holdfast.core.types import Action, FetchUrl, RunCode
+from holdfast.core.types import Action, FetchUrl, Principal, RunCode
 from holdfast.runtime.vault import Lease, Vault
+from holdfast.secrets import failures
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A live sandbox's lease, and what the record needs at its end."""
+
+    lease: Lease
+    vault: Vault
+    principal: Principal
+    action_id: str
 
 
 class Lending:
@@ -21,7 +33,7 @@ class Lending:
         self._own = vault
         self._home = home
         self._lock = threading.Lock()
-        self._kept: dict[str, Lease] = {}
+        self._kept: dict[str, _Kept] = {}
 
     @property
     def vault(self) -> Vault:
@@ -31,7 +43,10 @@ class Lending:
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[tuple[SecretUse, ...]]:
         if not action.secrets:
-            await self._know(action)
+            # Whoever has a way out: what the vault holds is recognised on it, or there is none.
+            vault = self.vault
+            if vault.exists and not vault.is_unlocked:
+                await anyio.to_thread.run_sync(vault.watch, action.principal)
             yield ()
         elif action.session_id is not None:
             # The same placeholders for as long as it lives: code keeps them in its variables.
@@ -46,32 +61,38 @@ class Lending:
                     await vault.release(lease, principal=action.principal, action_id=action.id)
 
     async def _kept_for(self, action: Action, session_id: str) -> Lease:
-        lease = self._kept.get(session_id)
-        if lease is None:
-            made = await _lent(self.vault, action)
+        kept = self._kept.get(session_id)
+        if kept is None:
+            vault, who = self.vault, action.principal
+            made = _Kept(await _lent(vault, action), vault, who, action.id)
             with self._lock:
-                lease = self._kept.setdefault(session_id, made)
-            if lease is not made:
-                made.end()
-        if set(lease.names) != set(action.secrets):
+                kept = self._kept.setdefault(session_id, made)
+            if kept is not made:
+                await vault.release(made.lease, principal=who, action_id=action.id)
+        if set(kept.lease.names) != set(action.secrets):
             raise BadInput("the secrets of a live sandbox are those it began with")
-        return lease
-
-    async def _know(self, action: Action) -> None:
-        """What opens without a person is opened, so that its values are recognised (NET-5)."""
-        vault = self.vault
-        with suppress(HoldfastError):  # which is on the record; the allowlist is the wall
-            if vault.exists and not vault.is_unlocked and vault.source != "passphrase":
-                await anyio.to_thread.run_sync(vault.unlock, action.principal)
+        return kept.lease
 
     def values(self) -> Mapping[str, bytes]:
-        return self.vault.values()
+        """Empty only where there is nothing to know, or a person would have to be asked.
+
+        A vault that opens without one is open before there is a way out; if it is not any more,
+        whoever watches must not find nothing (NET-5).
+        """
+        vault = self.vault
+        if not vault.is_unlocked and vault.opens_alone:
+            raise failures.shut(failures.locked())
+        return vault.values()
 
     def end_session(self, session_id: str) -> None:
         with self._lock:
-            lease = self._kept.pop(session_id, None)
-        if lease is not None:
-            lease.end()
+            kept = self._kept.pop(session_id, None)
+        if kept is not None:
+            # Whose record cannot be written is told by the session's own end, which follows.
+            with suppress(AuditFailed):
+                kept.vault.release_now(
+                    kept.lease, principal=kept.principal, action_id=kept.action_id
+                )
         self._own.end_session(session_id)
 
 

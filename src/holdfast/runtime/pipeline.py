@@ -265,20 +265,23 @@ class Runtime:
         async with (
             self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
             self.workspaces.lease(action) as workspace,
-            self._way_out(action) as (network, env),
         ):
             # (8) Inside the walls. Settled whatever happened: what code left behind in a given
             # directory does not become harmless because its run was cancelled (FS-4).
             try:
-                result = await self.sandbox.run(
-                    replace(action, env=env),
-                    slot=slot,
-                    workspace=workspace,
-                    sink=sink,
-                    tools=tool_caller(action, tools, partial(self.perform, tools=tools, ask=ask)),
-                    skills=skills,
-                    network=network,
-                )
+                # Its way out ends before the files are looked at: what it had open then is gone.
+                async with self._way_out(action) as (network, env):
+                    result = await self.sandbox.run(
+                        replace(action, env=env),
+                        slot=slot,
+                        workspace=workspace,
+                        sink=sink,
+                        tools=tool_caller(
+                            action, tools, partial(self.perform, tools=tools, ask=ask)
+                        ),
+                        skills=skills,
+                        network=network,
+                    )
             finally:
                 with anyio.CancelScope(shield=True):
                     settled = await workspace.settle()

@@ -35,16 +35,28 @@ class Redactor:
                 self._seen = seen
         except VaultError:
             pass  # broken meanwhile: what was known is still known
-        return {self._text(key): self._clean(value) for key, value in body.items()}
+        # Its own keys are ours: a secret that is the word `status` must not take them away.
+        return {key: self._clean(value) for key, value in body.items()}
 
     def _clean(self, value: Json) -> Json:
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, Mapping):
-            return {self._text(key): self._clean(each) for key, each in value.items()}
+            return self._clean_all(value)
         if isinstance(value, Sequence):
             return [self._clean(each) for each in value]
         return value
+
+    def _clean_all(self, told: Mapping[str, Json]) -> dict[str, Json]:
+        """Of keys below the first level anybody may have chosen some, as of a tool's arguments."""
+        cleaned: dict[str, Json] = {}
+        for key, value in told.items():
+            name = self._text(key)
+            # Two that hold secrets can look the same by now; none of them is lost.
+            while name in cleaned or (name != key and name in told):
+                name += "'"
+            cleaned[name] = self._clean(value)
+        return cleaned
 
     def _text(self, text: str) -> str:
         for name, value in self._values:

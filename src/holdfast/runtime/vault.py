@@ -34,6 +34,7 @@ from holdfast.secrets.grants import Grant, check_secret_name
 from holdfast.secrets.leases import Lease
 from holdfast.secrets.memory import wipe
 from holdfast.secrets.settings import KEY_SOURCES, KeySource, VaultSettings
+from holdfast.secrets.values import weakness
 from holdfast.secrets.vault import MOST_VALUE_BYTES, SecretInfo
 from holdfast.secrets.vault import Vault as Store
 
@@ -48,6 +49,7 @@ __all__ = [
     "SecretInfo",
     "Vault",
     "vault_settings",
+    "weakness",
     "wipe",
 ]
 
@@ -162,6 +164,21 @@ class Vault:
         return self._store.source
 
     @property
+    def opens_alone(self) -> bool:
+        """Whether it needs no person; also where that cannot be read, since it is damaged."""
+        if not self._store.exists:
+            return False
+        try:
+            return self._store.source != "passphrase"
+        except VaultError:
+            return True
+
+    @property
+    def is_cheap_to_guess(self) -> bool:
+        """Whether the passphrase is hashed for less than is advised."""
+        return self._chosen.is_cheap_to_guess
+
+    @property
     def missing_setting(self) -> str:
         """What the configuration has to say now, so that the key is found the next time."""
         wanted, said = self._chosen, vault_settings(self._settings)
@@ -198,6 +215,22 @@ class Vault:
     def unlock(self, principal: Principal, *, restored: bool = False) -> None:
         """With the key that opens it. Success and failure are both on the record."""
         require(self._settings, principal, Permission.SECRETS_USE)
+        self._unlock(principal, restored=restored)
+
+    def watch(self, principal: Principal) -> None:
+        """Open what opens without a person, so that its values do not leave unseen (NET-5).
+
+        No role is asked, since nothing is used: what must not leave is the same for everybody.
+        Raises `VaultError` if it does not open.
+        """
+        if self._store.is_unlocked or not self.opens_alone:
+            return
+        try:
+            self._unlock(principal, restored=False)
+        except VaultError as error:
+            raise failures.shut(error) from None
+
+    def _unlock(self, principal: Principal, *, restored: bool) -> None:
         with self._record() as audit:
             try:
                 with self._passphrase(self._store.source, is_new=False) as passphrase:
@@ -234,12 +267,12 @@ class Vault:
         """Refuse what can be refused before a person has typed a value."""
         check_secret_name(name)
         self._open(principal, Permission.CONFIG_WRITE)
-        if must_exist and all(each.name != name for each in self._store.list()):
+        if must_exist and not self._store.has(name):
             raise failures.unknown_secret()
 
     def set(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
         """Store a value, new or in the place of another; returns its version."""
-        with self._changing("set", name, principal) as outcome:
+        with self._changing("set", name, principal, may_be_new=True) as outcome:
             outcome["version"] = version = self._store.set(name, value)
         return version
 
@@ -326,11 +359,15 @@ class Vault:
     ) -> Lease:
         """Lend secrets to an action or a session; on the record before anybody has them."""
         require(self._settings, principal, Permission.SECRETS_USE)
-        told: dict[str, Json] = {"names": [check_secret_name(each) for each in names], "tool": tool}
+        told: dict[str, Json] = {"names": [], "tool": tool}
         lease: Lease | None = None
+        for each in names:
+            check_secret_name(each)
         try:
             if not self._store.is_unlocked:
                 await anyio.to_thread.run_sync(self.unlock, principal)
+            # Only what is a name: what somebody typed in its place may be a value (SEC-2).
+            told["names"] = [each for each in names if self._store.has(each)]
             lease = self._store.lease(names, tool=tool, session=session_id)
             told["generation"] = self._store.generation
         except HoldfastError as error:
@@ -348,8 +385,16 @@ class Vault:
     async def release(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None:
         """The lease ends, whatever becomes of the record of it."""
         lease.end()
-        told: dict[str, Json] = {"names": list(lease.names), "revealed": dict(lease.revealed)}
-        await self._write_use(principal, "release", "ok", told, action_id, lease.session)
+        await self._write_use(
+            principal, "release", "ok", _released(lease), action_id, lease.session
+        )
+
+    def release_now(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None:
+        """The same, for whoever has no event loop any more."""
+        lease.end()
+        told = _released(lease)
+        with self._record() as audit:
+            audit.write(_event(principal, "release", "ok", told, action_id, lease.session))
 
     def end_session(self, session_id: str) -> None:
         """Every lease of it ends."""
@@ -364,10 +409,15 @@ class Vault:
             self.unlock(principal)
 
     @contextmanager
-    def _changing(self, what: str, name: str, principal: Principal) -> Iterator[dict[str, Json]]:
+    def _changing(
+        self, what: str, name: str, principal: Principal, *, may_be_new: bool = False
+    ) -> Iterator[dict[str, Json]]:
         """(1) to (3) and (5), around the caller's (4)."""
-        check_secret_name(name)  # before it is written down: it may be a value, put wrongly
+        # Before it is written down: it may be a value, put wrongly (SEC-2).
+        check_secret_name(name)
         self._open(principal, Permission.CONFIG_WRITE)
+        if not may_be_new and not self._store.has(name):
+            raise failures.unknown_secret()
         with self._recorded(what, name, principal, {}) as outcome:
             yield outcome
 
@@ -437,6 +487,10 @@ def _event(
     about = ", ".join(map(str, names)) if isinstance(names, list) else "vault"
     told = {"change": what, "message": f"{what} {about}: {status}", "status": status, **body}
     return Event(EventKind.VAULT, action_id, who.name, who.interface, told, session_id)
+
+
+def _released(lease: Lease) -> dict[str, Json]:
+    return {"names": list(lease.names), "revealed": dict(lease.revealed)}
 
 
 def _told(error: HoldfastError) -> dict[str, Json]:

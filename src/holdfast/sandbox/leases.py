@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +19,8 @@ from holdfast.sandbox.beneath import Beneath
 from holdfast.sandbox.descriptors import unlock_root
 from holdfast.sandbox.protected import Protection
 from holdfast.sandbox.workspace_store import COARSE_CLOCK
+
+_RESERVED = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +62,16 @@ class Lease:
         most = self._settings.max_walk_entries
         try:
             used, count = self.beneath.usage(max_entries=most)
-        except WorkspaceError:  # more names, or deeper ones, than we are willing to count
-            return False
+        except WorkspaceError as error:
+            # More names, or deeper ones, than we are willing to count. But a process without a
+            # descriptor left cannot look, and says nothing about the files: it looks again soon.
+            cause = error.__cause__
+            return isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
         new_bytes, new_files = used - self._before_bytes, count - self._before_files
         return new_bytes <= limits.disk_bytes and new_files <= limits.file_count
+
+    def reserve(self) -> None:
+        """Before a run: hold what settling will need."""
 
     async def settle(self) -> Sequence[Finding]:
         return self.settle_now()
@@ -103,10 +113,19 @@ class WrittenLease(Lease):
         self._action = action
         self._quarantine_dir = quarantine_dir
         self._lock = threading.Lock()
+        self._reserved: list[int] = []
         self._started_ns = time.clock_gettime_ns(COARSE_CLOCK)
         most = settings.max_walk_entries
         self._before = protected.scan(beneath, protection, max_entries=most)
         self._before_bytes, self._before_files = beneath.usage(max_entries=most)
+
+    def reserve(self) -> None:
+        # Other runs of this process may use up all descriptors; what was planted here would then
+        # stay, and be taken for the user's own by the next run (FS-4).
+        assert self.beneath is not None  # noqa: S101  # by construction
+        with self._lock:
+            while len(self._reserved) < _RESERVED:
+                self._reserved.append(os.dup(self.beneath.fd))
 
     async def settle(self) -> Sequence[Finding]:
         return await anyio.to_thread.run_sync(self.settle_now)
@@ -117,6 +136,8 @@ class WrittenLease(Lease):
 
     def _settle(self) -> Sequence[Finding]:
         assert self.beneath is not None  # noqa: S101  # by construction
+        while self._reserved:
+            os.close(self._reserved.pop())
         unlock_root(self.beneath.fd)
         limits, settings = self._action.limits, self._border_settings
         return border.settle(

@@ -70,13 +70,17 @@ class Workspaces:
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[Lease]:
         if action.session_id is not None:
-            yield await anyio.to_thread.run_sync(self._of_session, action)
+            lease = await anyio.to_thread.run_sync(self._of_session, action)
+            lease.reserve()
+            yield lease
         elif self._fits_memory(action):
             # Quick, bounded by the kernel, and gone with the cell.
             yield Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
         else:
             with ExitStack() as stack:
-                yield await anyio.to_thread.run_sync(self._of_one_run, action, stack)
+                lease = await anyio.to_thread.run_sync(self._of_one_run, action, stack)
+                lease.reserve()
+                yield lease
 
     @staticmethod
     def _fits_memory(action: Action) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from holdfast.core.errors import VaultError
 from holdfast.core.types import new_id
 from holdfast.secrets import failures, store
-from holdfast.secrets.folder import STORE, Folder, identity_at, opened
+from holdfast.secrets.folder import STORE, Folder, identity_at, looked_at, opened
 from holdfast.secrets.format import Content, Opening, Secret, Slot
 from holdfast.secrets.keys import Keys
 from holdfast.secrets.known import KnownDigests
@@ -41,7 +41,24 @@ class Door:
 
     @property
     def exists(self) -> bool:
-        return os.path.lexists(self._store_path)
+        """Also where it cannot be looked at, or was lost: only what was never there is not."""
+        try:
+            os.stat(self._store_path, follow_symlinks=False)
+        except FileNotFoundError:
+            return self._is_lost()
+        except OSError:
+            return True
+        return True
+
+    def _is_lost(self) -> bool:
+        """Whether a note is left of a vault that is gone; one of generation 0 is of an `init` that
+        was killed."""
+        try:
+            with looked_at(self._directory) as folder:
+                seen = store.read_note(folder)
+        except VaultError as error:
+            return error.code != failures.missing().code
+        return seen is not None and seen.generation > 0
 
     @property
     def is_open(self) -> bool:

@@ -5,7 +5,7 @@ No message holds a path, a value or what was found in a damaged file (ERR-1).
 
 from __future__ import annotations
 
-from holdfast.core.errors import BadInput, VaultError
+from holdfast.core.errors import BadInput, HoldfastError, VaultError
 
 _RESTORE = "Restore the vault from a backup, then run `holdfast vault rekey --restored`."
 
@@ -48,6 +48,16 @@ def wrong_key() -> VaultError:
 def no_key(message: str, *, mend: str, detail: str = "") -> VaultError:
     """The key itself cannot be had, so nothing was tried."""
     return VaultError(message, mend=mend, code="HF-VAULT-NO-KEY", detail=detail)
+
+
+def costly() -> VaultError:
+    """Anybody who can write the file can ask for all memory and for hours."""
+    return VaultError(
+        "the vault's file asks for more memory or passes than a passphrase is hashed with here",
+        mend="If it is yours, set [vault] argon2_memory_kib and argon2_passes to what it was made "
+        "with; if not, restore it from a backup.",
+        code="HF-VAULT-COST",
+    )
 
 
 def tampered(detail: str) -> VaultError:
@@ -166,6 +176,27 @@ def not_granted(name: str, tool: str) -> VaultError:
         f"the secret {name} is not granted for {tool[:64]} here and now",
         mend=f"holdfast vault grant {name} --host HOST",
         code="HF-VAULT-NOT-GRANTED",
+    )
+
+
+def too_short(name: str, least_bytes: int) -> VaultError:
+    """It would be met by chance, or guessed, in what leaves and in what comes back (SEC-5)."""
+    return VaultError(
+        f"the value of {name} is shorter than {least_bytes} bytes, so it cannot be kept from being "
+        "read back, and is not lent",
+        mend=f"Have a longer one issued, then: holdfast vault rotate {name}",
+        code="HF-VAULT-VALUE",
+    )
+
+
+def shut(error: HoldfastError) -> VaultError:
+    """It opens without a person and did not: nothing would keep its values from leaving (NET-5)."""
+    mend = f"{error.mend} Without a way out (no domains, no secrets) a run needs no vault."
+    return VaultError(
+        f"the vault does not open, so what must not leave would not be recognised: {error.message}",
+        mend=mend.strip(),
+        code="HF-VAULT-SHUT",
+        detail=f"{error.code} {error.detail}".strip(),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -24,6 +23,8 @@ _LOCK = "lock"
 _LOCK_TIMEOUT_S = 10.0
 _PAUSE_S = 0.002
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNNAMED = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
+_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _DRAFT = ".draft."
 
 Identity = tuple[int, int, int, int]
@@ -87,27 +88,61 @@ class Folder:
         """Drafts of whoever was killed; only for a holder of the lock."""
         for name in os.listdir(self._descriptor):
             if name.startswith(_DRAFT):
-                os.unlink(name, dir_fd=self._descriptor)
+                sweep_draft(self._descriptor, name.removeprefix(_DRAFT))
 
 
 def replace_file(folder: int, name: str, data: bytes) -> None:
-    """Durable before it has its name; what had that name before is overwritten."""
-    draft = f"{_DRAFT}{name}.{secrets.token_hex(8)}"
-    descriptor = os.open(draft, _NEW, 0o600, dir_fd=folder)
+    """Durable before it has its name; what had that name before is overwritten.
+
+    Only for a holder of a lock: the draft has a fixed name, so that it is found by whoever comes
+    after somebody who was killed.
+    """
+    draft = draft_of(name)
+    sweep_draft(folder, name)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
+        _write_draft(folder, draft, data)
         before = _before(folder, name)
         os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
-            os.unlink(draft, dir_fd=folder)
+            sweep_draft(folder, name)
         raise
     os.fsync(folder)
     if before is not None:
         _overwrite(before)
+
+
+def draft_of(name: str) -> str:
+    """What a file is called for the moment before it takes the place of the one before."""
+    return f"{_DRAFT}{name}"
+
+
+def sweep_draft(folder: int, name: str) -> None:
+    """What a killed writer left may hold a key in clear: overwritten, not only unlinked."""
+    left = _before(folder, draft_of(name))
+    with suppress(FileNotFoundError):
+        os.unlink(draft_of(name), dir_fd=folder)
+    if left is not None:
+        _overwrite(left)
+
+
+def _write_draft(folder: int, draft: str, data: bytes) -> None:
+    """Without a name until it is whole, where the file system can do that: a kill leaves nothing
+    then, but in the moment between the name and the rename."""
+    is_unnamed = True
+    try:
+        descriptor = os.open(".", _UNNAMED, 0o600, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in _NO_UNNAMED:
+            raise
+        is_unnamed = False
+        descriptor = os.open(draft, _NEW, 0o600, dir_fd=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+        if is_unnamed:
+            os.link(f"/proc/self/fd/{descriptor}", draft, dst_dir_fd=folder)
 
 
 def _before(folder: int, name: str) -> int | None:
@@ -136,15 +171,26 @@ def _overwrite(descriptor: int) -> None:
 
 @contextmanager
 def opened(directory: str, *, alone: bool, make: bool = False) -> Iterator[Folder]:
-    """The folder, locked: alone to write, together with others to read.
-
-    What the system refuses comes out as a `VaultError`, so third-party names never do.
-    """
-    try:
+    """The folder, locked: alone to write, together with others to read."""
+    with _told():
         if make:
             _make(directory)
-        with _held(directory) as descriptor, _locked(descriptor, alone=alone):
+        with _held(directory) as descriptor, locked(descriptor, _LOCK, alone=alone):
             yield Folder(descriptor)
+
+
+@contextmanager
+def looked_at(directory: str) -> Iterator[Folder]:
+    """The folder without its lock, for one file of it: each is replaced whole."""
+    with _told(), _held(directory) as descriptor:
+        yield Folder(descriptor)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the system refuses comes out as a `VaultError`, so third-party names never do."""
+    try:
+        yield
     except FileNotFoundError:
         raise failures.missing() from None
     except OSError as error:
@@ -180,9 +226,10 @@ def _held(directory: str) -> Iterator[int]:
 
 
 @contextmanager
-def _locked(folder: int, *, alone: bool) -> Iterator[None]:
+def locked(folder: int, name: str, *, alone: bool) -> Iterator[None]:
+    """A lock among processes, by a file of this name."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(_LOCK, flags, 0o600, dir_fd=folder)
+    descriptor = os.open(name, flags, 0o600, dir_fd=folder)
     try:
         _check_private(os.fstat(descriptor))
         _wait_for(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

@@ -17,7 +17,8 @@ from holdfast.secrets.failures import bad_input
 
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MOST_GRANTS = 64
-_TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+TOOLS = ("run", "code", "sandbox")
+"""What can hold a lease: a fetch carries no secret, and a host's own tool runs outside."""
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?"
 _HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*[a-z0-9](?:[a-z0-9-]{{0,61}}[a-z0-9])?")
 _MOST_HOST = 253
@@ -42,7 +43,7 @@ class Grant:
     id: str
     binding: Binding
     tools: tuple[str, ...] = ()
-    """`run`, `code`, `fetch` or the name of a tool. None named: any."""
+    """Of TOOLS. None named: any."""
     session: str = ""
     """Only for this one. Empty: for any."""
     until_s: float | None = None
@@ -91,8 +92,13 @@ def check_grant(grant: Grant) -> Grant:
     """The grant itself, if it says plainly where a value may go."""
     check_binding(grant.binding)
     for tool in _bounded(grant.tools, "tools"):
-        if _TOOL.fullmatch(tool) is None:
-            raise _bad("a tool is run, code, fetch, or the name of one")
+        if tool not in TOOLS:
+            raise bad_input(
+                "a secret is never lent to this tool",
+                mend=f"One of: {', '.join(TOOLS)}; the last is any use in a live sandbox. A fetch "
+                "carries no secret: have code make the request.",
+                code="HF-VAULT-GRANT",
+            )
     if grant.session:
         check_id(grant.session, what="session id")
     if grant.until_s is not None and not 0 < grant.until_s < 1 << 40:

@@ -14,12 +14,13 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.secrets import failures
-from holdfast.secrets.folder import replace_file
+from holdfast.secrets.folder import draft_of, locked, replace_file, sweep_draft
 from holdfast.secrets.sealing import KEY_BYTES
 
 _SERVICE = "holdfast-vault"
@@ -34,6 +35,12 @@ Keys = dict[tuple[str, str], bytes]
 
 class KeyPlace(Protocol):
     """Where such lines lie. The caller holds the vault's lock."""
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Around read and write: other vaults keep their keys there, too."""
+
+    def has_draft(self) -> bool:
+        """Whether somebody was killed who wrote there."""
 
     def read(self, vault: str) -> Keys: ...
 
@@ -54,27 +61,32 @@ def key_in(place: KeyPlace, vault: str, key_id: str) -> bytearray:
 def add_key(place: KeyPlace, vault: str, key_id: str) -> bytearray:
     """A new one, durable before anything is sealed with it."""
     key = bytearray(os.urandom(KEY_BYTES))
-    keys = place.read(vault)
-    keys[vault, key_id] = base64.b64encode(key)
-    place.write(vault, keys)
+    with place.changing():
+        keys = place.read(vault)
+        keys[vault, key_id] = base64.b64encode(key)
+        place.write(vault, keys)
     return key
 
 
 def has_others(place: KeyPlace, vault: str, key_id: str) -> bool:
     """Whether an old key of the vault is left behind."""
-    return any(owner == vault and each != key_id for owner, each in place.read(vault))
+    is_left = any(owner == vault and each != key_id for owner, each in place.read(vault))
+    return is_left or place.has_draft()
 
 
 def drop_others(place: KeyPlace, vault: str, key_id: str) -> None:
     """Every key of this vault but one; those of other vaults stay."""
-    keys = place.read(vault)
-    kept = {
-        (owner, each): text
-        for (owner, each), text in keys.items()
-        if owner != vault or each == key_id
-    }
-    if kept != keys:
-        place.write(vault, kept)
+    if not has_others(place, vault, key_id):
+        return  # nothing to write, so no lock beside a file that may be read-only
+    with place.changing():
+        keys = place.read(vault)
+        kept = {
+            (owner, each): text
+            for (owner, each), text in keys.items()
+            if owner != vault or each == key_id
+        }
+        if kept != keys:
+            place.write(vault, kept)
 
 
 def _decoded(text: bytes) -> bytearray:
@@ -113,6 +125,29 @@ class KeyFile:
 
     path: str
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """By a lock beside it: the file itself is replaced, so a lock on it is soon on no file.
+
+        Of two vaults with one key file each would else write back what it had read before the
+        other one's new key was there.
+        """
+        directory, name = os.path.split(self.path)
+        try:
+            folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                with locked(folder, f".{name}.lock", alone=True):
+                    sweep_draft(folder, name)
+                    yield
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise _unreadable(error) from None
+
+    def has_draft(self) -> bool:
+        directory, name = os.path.split(self.path)
+        return os.path.lexists(os.path.join(directory, draft_of(name)))
+
     def read(self, vault: str) -> Keys:  # noqa: ARG002  # one file for all vaults
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -128,16 +163,23 @@ class KeyFile:
             is_plain = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
             if not is_plain or info.st_mode & 0o077:
                 raise failures.unsafe("the key file")
+            if info.st_size > _MOST_BYTES:  # what is cut off here would be lost with the next write
+                raise failures.no_key(
+                    "the key file is too large", mend="Name another file; each vault takes a line."
+                )
             return _parse(os.read(descriptor, _MOST_BYTES))
         finally:
             os.close(descriptor)
 
     def write(self, vault: str, keys: Keys) -> None:  # noqa: ARG002  # one file for all vaults
         directory, name = os.path.split(self.path)
+        data = _written(keys)
+        if len(data) > _MOST_BYTES:
+            raise failures.full(f"a key file has at most {_MOST_BYTES >> 10} KiB")
         try:
             folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                replace_file(folder, name, _written(keys))
+                replace_file(folder, name, data)
                 if not keys:
                     os.unlink(name, dir_fd=folder)
             finally:
@@ -157,6 +199,12 @@ def _unreadable(error: OSError) -> Exception:
 @dataclass(frozen=True, slots=True)
 class KeyRing:
     """The system's own key ring, through the library `keyring`; one entry for each vault."""
+
+    def changing(self) -> AbstractContextManager[None]:
+        return nullcontext()  # no other vault's keys are in the entry
+
+    def has_draft(self) -> bool:
+        return False
 
     def read(self, vault: str) -> Keys:
         return _parse((self._call("get_password", vault) or "").encode())

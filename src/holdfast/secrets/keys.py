@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 LEAST_PASSPHRASE_BYTES = 8
 MOST_PASSPHRASE_BYTES = 1024
+# What a file that anybody may have written can ask for, unless the configuration asks for more.
+_MOST_MEMORY_KIB = 1_048_576
+_MOST_PASSES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,14 @@ class Keys:
                 "the vault is opened by a passphrase, and none was given",
                 mend="Run it on a terminal, or give --passphrase-fd.",
             )
+        self._check_cost(slot.argon2)
         return passphrase
+
+    def _check_cost(self, cost: Argon2 | None) -> None:
+        most_kib = max(_MOST_MEMORY_KIB, self.settings.argon2_memory_kib)
+        most_passes = max(_MOST_PASSES, self.settings.argon2_passes)
+        if cost is None or cost.memory_kib > most_kib or cost.passes > most_passes:
+            raise failures.costly()
 
     def new_slot(self, vault: str, passphrase: bytearray | None, page: KeyPage) -> Slot:
         """The vault key of the page, sealed anew. The vault's lock is held alone."""

@@ -49,7 +49,8 @@ class Lease:
     ) -> None:
         self.session = session
         self.revealed: Counter[str] = Counter()
-        """How often each value was asked for; for the record."""
+        """How often each value was handed to the way out, to put it into a request or to find it
+        in an answer. Into which request it was put stands in the record with that connection."""
         self._source = source
         self._clock = clock
         self._is_over = False

@@ -104,9 +104,14 @@ def read(folder: Folder) -> Snapshot:
     found = folder.read(STORE, most_bytes=MOST_FILE_BYTES)
     if found is None:
         raise failures.missing()
-    note = folder.read(SEEN, most_bytes=_MOST_SEEN_BYTES)
-    seen = None if note is None else _read_seen(note.data)
+    seen = read_note(folder)
     return Snapshot(read_frame(found.data), seen, found.identity)
+
+
+def read_note(folder: Folder) -> Seen | None:
+    """As it says of itself: only a key vouches for it."""
+    note = folder.read(SEEN, most_bytes=_MOST_SEEN_BYTES)
+    return None if note is None else _read_seen(note.data)
 
 
 def open_vault(

@@ -17,6 +17,19 @@ from holdfast.secrets.sealing import (
 )
 
 MOST_VALUE_BYTES = 64 * 1024
+LEAST_LENT_BYTES = 8
+"""A shorter one is met by chance and guessed: nobody can take it out of an answer (SEC-5)."""
+_COMMON = frozenset(
+    (
+        *("password", "passw0rd", "password1", "password123", "changeme", "changeit", "letmein"),
+        *("welcome1", "iloveyou", "sunshine", "princess", "football", "baseball", "superman"),
+        *("trustno1", "qwertyui", "qwerty123", "1q2w3e4r", "abcd1234", "12345678", "123456789"),
+        *("1234567890", "11111111", "00000000", "administrator", "username", "anonymous"),
+        *("localhost", "undefined", "example.com", "database", "postgres", "rabbitmq"),
+        *("production", "development", "staging1", "testtest", "authorization", "content-type"),
+        *("application", "response", "document", "function", "directory", "computer", "internet"),
+    )
+)
 
 
 def check_value(value: bytes | bytearray) -> None:
@@ -27,6 +40,30 @@ def check_value(value: bytes | bytearray) -> None:
             mend="Give it on standard input, or at the prompt.",
             code="HF-VAULT-VALUE",
         )
+
+
+def weakness(name: str, value: bytes | bytearray) -> str:
+    """Why a value cannot be kept apart from other text, if it cannot; never the value itself."""
+    if len(value) < LEAST_LENT_BYTES:
+        return f"it is shorter than {LEAST_LENT_BYTES} bytes: no lease gives it out"
+    folded = bytes(value).lower()
+    if folded in name.lower().encode():
+        return "it is part of its own name, which everybody may see"
+    if folded in {word.encode() for word in _COMMON}:
+        return "it is a common word: everybody guesses it, and requests that hold it are refused"
+    return ""
+
+
+def is_lendable(page: KeyPage, name: str, version: Version) -> bool:
+    """Whether it is long enough; leaves no copy of the value behind."""
+    plain = _opened(page, name, version)
+    try:
+        with value_in(plain) as value:
+            return len(value) >= LEAST_LENT_BYTES
+    except BadSeal:
+        raise failures.tampered("a value has no length") from None
+    finally:
+        wipe(plain)
 
 
 def new_version(

@@ -20,7 +20,14 @@ from holdfast.secrets.keys import Keys
 from holdfast.secrets.leases import Lease
 from holdfast.secrets.settings import KeySource, VaultSettings
 from holdfast.secrets.store import Opened
-from holdfast.secrets.values import MOST_VALUE_BYTES, check_value, new_version, value_of
+from holdfast.secrets.values import (
+    LEAST_LENT_BYTES,
+    MOST_VALUE_BYTES,
+    check_value,
+    is_lendable,
+    new_version,
+    value_of,
+)
 
 __all__ = ["MOST_VALUE_BYTES", "SecretInfo", "Vault"]
 
@@ -116,6 +123,10 @@ class Vault:
             )
             for name, each in sorted(self._door.current().content.secrets.items())
         )
+
+    def has(self, name: str) -> bool:
+        """Whether there is a secret of this name."""
+        return name in self._door.current().content.secrets
 
     def set(self, name: str, value: bytes | bytearray, *, must_exist: bool = False) -> int:
         """Store a value; the one before it stays known until the next. Returns its version."""
@@ -233,6 +244,8 @@ class Vault:
                 ]
                 if not granted[name]:
                     raise failures.not_granted(name, tool)
+                if not is_lendable(self._door.page, name, secret.current):
+                    raise failures.too_short(name, LEAST_LENT_BYTES)
             lease = Lease(self, granted, session=session, clock=self._clock)
             self._leases.add(lease)
             return lease
@@ -250,7 +263,10 @@ class Vault:
             secret = self._door.current().content.secrets.get(name)
             if secret is None or not grants <= {grant.id for grant in secret.grants}:
                 raise failures.lease_ended(name)
-            return value_of(self._door.page, name, secret.current)
+            value = value_of(self._door.page, name, secret.current)
+            if len(value) < LEAST_LENT_BYTES:  # rotated since it was lent
+                raise failures.too_short(name, LEAST_LENT_BYTES)
+            return value
 
     def values(self) -> Mapping[str, bytes]:
         """Every value that must not leave, the previous ones as NAME@VERSION; empty while locked.

@@ -92,6 +92,7 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         *("/", "/root", "/home", "/etc", "/proc", "/sys", "/run", "/dev", "/var", "/tmp"),
         *("/proc/1", "/proc/self/root", "/sys/kernel", "/dev/shm", "/run/user/1000"),
         *("/var/run", "/var/run/docker.sock", "/home/alice"),
+        *("/tmp/x", "/workspace", "/workspace/x", "/code", "/skills/x", "/.holdfast/net"),
         *("/etc/", "//etc", "/./etc", "/opt/../etc", "/opt//x", "//", "/..", "/etc/."),
         *("", "opt", "./opt", "../etc", "~", "~/x", "$HOME"),
         *("/opt/\0", "/opt/a\nb", "/opt/\u202ex", "/" + "a" * 4096),

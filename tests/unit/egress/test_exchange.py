@@ -39,6 +39,10 @@ def body_of(reply: bytes) -> bytes:
     return reply.partition(b"\r\n\r\n")[2]
 
 
+def connect(host: str, port: int) -> bytes:
+    return f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
+
+
 def post(url: str, body: bytes, *headers: str) -> bytes:
     return get(url, f"Content-Length: {len(body)}", *headers, method="POST") + body
 
@@ -340,14 +344,19 @@ def leaks(url: str) -> dict[str, bytes]:
 @pytest.mark.requirement("NET-5")
 def test_secret_does_not_leave_by_any_part_of_a_request(house: House) -> None:
     server = house.server(repeat_requests, HOST)
-    cell = house.cell(f"{HOST}:{server.port}", known=Known(token=SECRET))
     url = f"http://{HOST}:{server.port}"
     for name, request in leaks(url).items():
+        cell = house.cell(f"{HOST}:{server.port}", known=Known(token=SECRET))
         reply = cell.ask(request)
         code = "HF-CONTENT-ENCODING" if name == "unknown coding" else "HF-LEAK"
         assert refusal_of(reply) == (403, code), name
         assert SECRET not in reply
         assert SECRET.hex().encode() not in reply.lower()
+        cell.network.end()
+        assert b"token" not in reply.replace(b"GitHub token", b""), (
+            "inside not even the name is told"
+        )
+    cell = house.cell(f"{HOST}:{server.port}", known=Known(token=SECRET))
     assert server.connections == 0
     harmless = SECRET[:-1] + b"x"
     packed = gzip.compress(harmless)
@@ -358,6 +367,43 @@ def test_secret_does_not_leave_by_any_part_of_a_request(house: House) -> None:
     assert {(body["secret"], body["kind"]) for body in told[:-1]} == {("token", "known")}
     assert told[-1]["kind"] == "pattern"
     assert SECRET.decode() not in repr(house.record.bodies)
+
+
+@pytest.mark.requirement("NET-5")
+def test_way_out_is_closed_to_who_tries_secrets_again_and_again(house: House) -> None:
+    """Each refusal would confirm a guess."""
+    server = house.server(repeat_requests, HOST)
+    cell = house.cell(f"{HOST}:{server.port}", known=Known(token=SECRET))
+    url = f"http://{HOST}:{server.port}"
+    harmless = get(f"{url}/")
+    for _ in range(5):
+        assert cell.ask(harmless).startswith(b"HTTP/1.1 200 ")
+        assert refusal_of(cell.ask(get(f"{url}/{SECRET.decode()}"))) == (403, "HF-LEAK")
+    shape = get(f"{url}/ghp_A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8")
+    for request in (harmless, get(f"{url}/{SECRET.decode()}"), shape):
+        assert refusal_of(cell.ask(request)) == (403, "HF-LEAK-LIMIT")
+    assert refusal_of(cell.ask(connect(HOST, server.port))) == (403, "HF-LEAK-LIMIT")
+    # What only looks like a secret confirms nothing, and closes nothing.
+    other = house.cell(f"{HOST}:{server.port}", known=Known(token=SECRET))
+    for _ in range(6):
+        assert refusal_of(other.ask(shape)) == (403, "HF-LEAK")
+    assert other.ask(harmless).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.requirement("NET-5")
+def test_secret_does_not_leave_as_the_name_of_a_host(house: House) -> None:
+    server = house.server(repeat_requests, "correct-horse.wild.example")
+    cell = house.cell(f"*.wild.example:{server.port}", known=Known(token=SECRET))
+    host = f"{SECRET.decode()}.wild.example"
+    asked = get(f"http://{host}:{server.port}/")
+    assert refusal_of(cell.ask(asked)) == (403, "HF-LEAK")
+    assert refusal_of(cell.ask(connect(host, server.port))) == (403, "HF-LEAK")
+    harmless = get(f"http://correct-horse.wild.example:{server.port}/")
+    assert cell.ask(harmless).startswith(b"HTTP/1.1 200 ")
+    assert set(house.zone.asked) == {"correct-horse.wild.example"}
+    cell.network.end()
+    told = house.record.of("leak-refused")
+    assert [(body["secret"], body["host"]) for body in told] == [("token", "")] * 2
 
 
 @pytest.mark.requirement("NET-5")

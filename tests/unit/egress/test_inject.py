@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.core.errors import EgressRefused, VaultError
 from holdfast.core.network import Binding, SecretUse
+from holdfast.egress.echoes import Told
 from holdfast.egress.inject import Swapped, swap
 
 VALUE = b"v@lue/1 2"
@@ -15,6 +16,9 @@ SHOWN = "hfsecret_token_abcdefghijklmnopqrstuvwxyz"
 MARK = SHOWN.encode()
 HEADERS = [(b"accept", b"*/*"), (b"authorization", b"Bearer " + MARK)]
 PUT = [(b"accept", b"*/*"), (b"authorization", b"Bearer " + VALUE)]
+
+
+TOLD = (Told(name="TOKEN", placeholder=SHOWN, value=VALUE),)
 
 
 def use(
@@ -41,7 +45,7 @@ BOUND = Binding(host="api.example.com")
 @pytest.mark.requirement("SEC-5")
 def test_a_value_is_put_into_the_bound_header() -> None:
     given = list(HEADERS)
-    assert swapped(use(BOUND), headers=given) == Swapped("/v1/items?x=1", PUT, ("TOKEN",), ())
+    assert swapped(use(BOUND), headers=given) == Swapped("/v1/items?x=1", PUT, ("TOKEN",), (), TOLD)
     assert given == HEADERS
 
 
@@ -110,6 +114,7 @@ def test_only_the_bound_header_gets_the_value() -> None:
         [*PUT, (b"x-copy", MARK), (MARK, b"1"), (b"Authorization", VALUE)],
         ("TOKEN",),
         ("TOKEN",),
+        TOLD,
     )
 
 
@@ -122,6 +127,7 @@ def test_a_value_is_put_into_the_bound_field_of_a_query() -> None:
         [],
         ("TOKEN",),
         ("TOKEN",),
+        TOLD,
     )
 
 
@@ -153,7 +159,7 @@ def test_a_value_is_put_into_the_bound_part_of_basic_authentication(
 ) -> None:
     binding = Binding(host="api.example.com", place="basic", name=part)
     result = swapped(use(binding), headers=[basic(*sent)])
-    assert result == Swapped("/v1/items?x=1", [basic(*put)], ("TOKEN",), stayed)
+    assert result == Swapped("/v1/items?x=1", [basic(*put)], ("TOKEN",), stayed, TOLD)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +178,11 @@ def test_a_placeholder_hidden_in_basic_authentication_is_told() -> None:
 
 @pytest.mark.requirement("SEC-5")
 @pytest.mark.parametrize(
-    "value", [b"a\r\nX: y", b"a\nb", b"a\x00b", b"\x7f", b"\x1b[0m", b"a ", b"", b"x" * 20_000]
+    "value",
+    [
+        *(b"a-value\r\nX: y", b"a-value\nb", b"a-value\x00b", b"a-value\x7f", b"a-value\x1b[0m"),
+        *(b"a-value ", b"", b"7 bytes", b"x" * 20_000),
+    ],
 )
 def test_a_value_that_would_break_a_header_is_refused(value: bytes) -> None:
     with pytest.raises(EgressRefused) as error:
@@ -181,11 +191,38 @@ def test_a_value_that_would_break_a_header_is_refused(value: bytes) -> None:
     assert len(value) < 3 or value.decode() not in str(error.value)
 
 
-def test_a_placeholder_repeated_does_not_make_a_small_request_large() -> None:
-    headers = [(b"authorization", MARK * 100)]
-    with pytest.raises(EgressRefused) as error:
-        swapped(use(BOUND, value=b"x" * 1000), headers=headers)
-    assert error.value.code == "HF-SECRET-UNFIT"
+@pytest.mark.requirement("SEC-5")
+@pytest.mark.parametrize("before", [b"A" * 33, b"Bearer " + b"A" * 26, MARK, MARK * 100])
+def test_code_cannot_choose_where_a_value_stands_in_its_field(before: bytes) -> None:
+    """A server that shows the first bytes of a field would show just so much of the value."""
+    query = Binding(host="api.example.com", place="query", name="key")
+    password = Binding(host="api.example.com", place="basic", name="password")
+    for binding, headers, path in (
+        (BOUND, [(b"authorization", before + MARK)], "/v1"),
+        (query, [], f"/v1?key={before.decode().replace(' ', '+')}{SHOWN}"),
+        (password, [basic(b"me", before + MARK)], "/v1"),
+    ):
+        result = swapped(use(binding), headers=headers, path=path)
+        assert result == Swapped(path, headers, (), ("TOKEN",))
+    near = swapped(use(BOUND), headers=[(b"authorization", b"A" * 32 + MARK + b"B" * 100)])
+    assert near.headers == [(b"authorization", b"A" * 32 + VALUE + b"B" * 100)]
+
+
+def test_a_value_is_asked_for_once_in_a_request() -> None:
+    """It may be another one a moment later; what is told is what was put in."""
+    values = iter([b"the first value", b"another value"])
+    changing = SecretUse(
+        name="TOKEN",
+        placeholder=SHOWN,
+        bindings=(BOUND, Binding(host="api.example.com", place="query", name="key")),
+        reveal=lambda: next(values),
+    )
+    result = swapped(changing, path=f"/?key={SHOWN}")
+    assert (result.path, result.headers[1][1]) == (
+        "/?key=the%20first%20value",
+        b"Bearer the first value",
+    )
+    assert result.told == (Told(name="TOKEN", placeholder=SHOWN, value=b"the first value"),)
 
 
 def test_a_name_with_a_colon_is_refused_in_basic_authentication() -> None:

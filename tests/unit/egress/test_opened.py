@@ -16,6 +16,7 @@ from unit.egress.loopback import (
     WAIT_S,
     Cell,
     House,
+    Known,
     Server,
     Talk,
     answer,
@@ -230,12 +231,246 @@ def test_echo_in_a_packed_answer_is_taken_out_and_unknown_packing_is_refused(
     server = outside.server(talk)
     use = secret(server.port)
     cell = house.cell(f"{HOST}:{server.port}", secrets=(use,), upstream_tls=outside.trust)
-    reply = ask(cell, server.port, request(server.port))
+    header = f"Authorization: {PLACEHOLDER}"
+    reply = ask(cell, server.port, request(server.port, "/", header))
     assert b"before " + use.placeholder.encode() + b" after" in reply
     assert b"content-encoding" not in reply.lower()
     assert refusal_of(ask(cell, server.port, request(server.port, "/br")))[1] == (
         "HF-CONTENT-ENCODING"
     )
+
+
+@pytest.mark.requirement("SEC-5", "SEC-3")
+def test_value_that_was_put_in_is_taken_out_whatever_becomes_of_its_lease(
+    house: House, outside: Outside
+) -> None:
+    """Rotated, revoked or locked between the request and its answer, and after."""
+    values = [VALUE]
+
+    def reveal() -> bytes:
+        if not values:
+            raise VaultError("the lease has ended", code="HF-LEASE-ENDED")
+        return values[0]
+
+    got: list[bytes] = []
+
+    def talk(sock: socket.socket) -> None:
+        head, _ = request_of(sock)
+        got.append(head)
+        if b"/over" in head:
+            values.clear()
+        elif b"/rotate" in head:
+            values[:] = [b"the-value-after-it"]
+        sock.sendall(answer(b"".join(got)))
+
+    server = outside.server(talk)
+    use = SecretUse(
+        name="TOKEN",
+        placeholder=PLACEHOLDER,
+        bindings=(Binding(host=HOST, ports=(server.port,)),),
+        reveal=reveal,
+    )
+    cell = house.cell(f"{HOST}:{server.port}", secrets=(use,), upstream_tls=outside.trust)
+    header = f"Authorization: Bearer {PLACEHOLDER}"
+    for path in ("/rotate", "/over"):
+        reply = ask(cell, server.port, request(server.port, path, header))
+        assert reply.startswith(b"HTTP/1.1 200 ")
+        assert VALUE not in reply
+        assert b"the-value-after-it" not in reply
+    after = ask(cell, server.port, request(server.port, "/"))
+    assert after.count(PLACEHOLDER.encode()) == 2
+    assert b"Bearer %s\r\n" % VALUE in got[0]
+    assert b"Bearer the-value-after-it\r\n" in got[1]
+
+
+@pytest.mark.requirement("SEC-5", "SEC-6")
+def test_values_that_a_bound_server_has_from_before_are_taken_out(
+    house: House, outside: Outside
+) -> None:
+    before = b"the-value-of-yesterday"
+
+    def talk(sock: socket.socket) -> None:
+        request_of(sock)
+        sock.sendall(answer(b"[%s|%s|another-secret]" % (before, VALUE)))
+
+    server = outside.server(talk)
+    other = outside.server(talk, "b.example.com")
+    cell = house.cell(
+        f"{HOST}:{server.port}",
+        f"GET b.example.com:{other.port}",
+        secrets=(secret(server.port),),
+        known=Known(**{"TOKEN": VALUE, "TOKEN@1": before, "OTHER": b"another-secret"}),
+        upstream_tls=outside.trust,
+    )
+    reply = ask(cell, server.port, request(server.port))
+    shown = PLACEHOLDER.encode()
+    assert b"[%s|%s|another-secret]" % (shown, shown) in reply
+    # A host that no secret is bound to is not searched: it would learn whether a guess is right.
+    elsewhere = request(other.port, host="b.example.com")
+    reply = ask(cell, other.port, elsewhere, host="b.example.com")
+    assert b"[%s|%s|another-secret]" % (before, VALUE) in reply
+
+
+@pytest.mark.requirement("SEC-5")
+def test_other_port_of_a_bound_host_shows_no_value_by_any_way(
+    house: House, outside: Outside
+) -> None:
+    got: list[bytes] = []
+
+    def talk(sock: socket.socket) -> None:
+        head = head_of(sock)
+        got.append(head)
+        sock.sendall(answer(b"".join(got)))
+
+    server = outside.server(talk)
+    secure, plain = outside.server(talk), house.server(talk, HOST)
+    cell = house.cell(
+        *(f"{HOST}:{each.port}" for each in (server, secure, plain)),
+        secrets=(secret(server.port),),
+        upstream_tls=outside.trust,
+    )
+    put = request(server.port, "/", f"Authorization: {PLACEHOLDER}")
+    replies = [ask(cell, server.port, put)]
+    parts = ("Range: bytes=1-2", "If-Range: x", "Request-Range: bytes=1-2", "X_Ms_Range: bytes=1-2")
+    replies.append(ask(cell, secure.port, request(secure.port, "/", *parts)))
+    with cell.tunnel(HOST, plain.port) as sock:
+        sock.sendall(request(plain.port, "/", *parts))
+        replies.append(everything(sock))
+    whole = f"http://{HOST}:{plain.port}/"
+    replies.append(cell.ask(request(plain.port, whole, *parts)))
+    assert [reply.count(PLACEHOLDER.encode()) for reply in replies] == [1, 1, 1, 1]
+    assert not any(VALUE in reply for reply in replies)
+    assert VALUE in got[0]
+    assert not any(b"range" in head.lower() for head in got)
+
+
+@pytest.mark.requirement("SEC-5")
+def test_stream_comes_as_it_is_where_no_value_is_and_by_length_alone_where_one_is(
+    house: House, outside: Outside
+) -> None:
+    """How an answer is cut must not tell whether a guess at the value is right."""
+    # A beginning of the value, and the same with its last byte wrong.
+    guesses = [
+        VALUE[:count] + last for count in (3, 9) for last in (VALUE[count : count + 1], b"~")
+    ]
+    seen = threading.Semaphore(0)
+
+    def talk(sock: socket.socket) -> None:
+        request_of(sock)
+        sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for guess in (*guesses, VALUE + b"\n\n"):
+            sock.sendall(b"%x\r\n%s\r\n" % (len(guess), guess))
+            assert seen.acquire(timeout=WAIT_S)  # the code has seen what comes of it
+        sock.sendall(b"0\r\n\r\n")
+
+    bound, free = outside.server(talk), outside.server(talk, "b.example.com")
+    cell = house.cell(
+        f"{HOST}:{bound.port}",
+        f"GET b.example.com:{free.port}",
+        secrets=(secret(bound.port),),
+        known=Known(TOKEN=VALUE),
+        upstream_tls=outside.trust,
+    )
+    with opened(cell, free.port, host="b.example.com", name="b.example.com") as sock:
+        sock.sendall(request(free.port, host="b.example.com"))
+        assert head_of(sock).startswith(b"HTTP/1.1 200 ")
+        for guess in (*guesses, VALUE + b"\n\n"):
+            assert chunk_of(sock) == guess
+            seen.release()
+    with opened(cell, bound.port) as sock:
+        sock.sendall(request(bound.port))
+        assert head_of(sock).startswith(b"HTTP/1.1 200 ")
+        seen.release(len(guesses))  # nothing comes of any of them: all wait for the empty line
+        assert chunk_of(sock) == b"".join(guesses) + PLACEHOLDER.encode() + b"\n\n"
+        seen.release()
+
+
+def chunk_of(sock: ssl.SSLSocket) -> bytes:
+    with sock.makefile("rb", buffering=0) as file:
+        size = int(file.readline(), 16)
+        return b"".join(file.read(1) or b"" for _ in range(size + 2))[:-2]
+
+
+@pytest.mark.requirement("SEC-5")
+def test_value_comes_back_neither_as_a_name_nor_as_a_reason_nor_after_a_switch(
+    house: House, outside: Outside
+) -> None:
+    value = b"S3cr3t-Value-For-Tests"
+
+    def talk(sock: socket.socket) -> None:
+        head, _ = request_of(sock)
+        extra = b"%s: x\r\nX-%s-Y: x\r\nX-Kept: x\r\n" % (value, value.lower())
+        if b"/switch" not in head:
+            told = answer(b"ok", extra=extra).replace(b"200 OK", b"200 " + value)
+            sock.sendall(told)
+            return
+        sock.sendall(
+            b"HTTP/1.1 101 %s\r\nConnection: upgrade\r\nUpgrade: websocket\r\n%s\r\n"
+            % (value, extra)
+        )
+        sock.sendall(b"\x81\x05hello")
+        sock.recv(1)
+        sock.sendall(b"\x81\x16" + value)
+        sock.recv(1)
+
+    server = outside.server(talk)
+    use = SecretUse(
+        name="TOKEN",
+        placeholder=PLACEHOLDER,
+        bindings=(Binding(host=HOST, ports=(server.port,)),),
+        reveal=lambda: value,
+    )
+    cell = house.cell(f"{HOST}:{server.port}", secrets=(use,), upstream_tls=outside.trust)
+    header = f"Authorization: {PLACEHOLDER}"
+    reply = ask(cell, server.port, request(server.port, "/", header))
+    assert reply.startswith(b"HTTP/1.1 200 " + PLACEHOLDER.encode())
+    assert b"\r\nx-kept: x\r\n" in reply
+    assert value.lower() not in reply.lower()
+    upgrade = request(
+        server.port,
+        "/switch",
+        header,
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    ).replace(b"Connection: close", b"Connection: Upgrade")
+    with opened(cell, server.port) as sock:
+        sock.sendall(upgrade)
+        head = head_of(sock)
+        assert head.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
+        assert b"\r\nx-kept: x\r\n" in head
+        assert value.lower() not in head.lower()
+        assert sock.recv(7) == b"\x81\x05hello"
+        sock.sendall(b".")
+        assert last_words(sock) == b""
+    cell.network.end()
+    assert [body["code"] for body in house.record.of("refused")] == ["HF-ECHO"]
+
+
+@pytest.mark.requirement("SEC-5", "SEC-3")
+def test_method_of_a_header_must_put_in_the_very_same(house: House, outside: Outside) -> None:
+    server = outside.server(repeat_requests)
+    use = SecretUse(
+        name="TOKEN",
+        placeholder=PLACEHOLDER,
+        bindings=(
+            Binding(host=HOST, ports=(server.port,), methods=("POST",)),
+            Binding(host=HOST, ports=(server.port,), methods=("DELETE",), name="x-key"),
+        ),
+        reveal=lambda: VALUE,
+    )
+    cell = house.cell(f"{HOST}:{server.port}", secrets=(use,), upstream_tls=outside.trust)
+    fields = f"Authorization: {PLACEHOLDER}", f"X-Key: {PLACEHOLDER}"
+    for name in ("X-HTTP-Method-Override", "X_HTTP_Method_Override", "X.Http.Method"):
+        trick = request(server.port, "/", *fields, f"{name}: DELETE", method="POST")
+        assert refusal_of(ask(cell, server.port, trick)) == (403, "HF-SECRET-METHOD")
+    for name in ("X-Original-URL", "X_Original_URL", "X~Rewrite~URL"):
+        trick = request(server.port, "/", *fields, f"{name}: /admin", method="POST")
+        assert refusal_of(ask(cell, server.port, trick)) == (400, "HF-BAD-REQUEST")
+    assert server.connections == 0
+    for method in ("POST", "DELETE"):
+        same = request(server.port, "/", *fields, f"X-HTTP-Method: {method}", method=method)
+        assert ask(cell, server.port, same).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.requirement("SEC-5", "SEC-3")

@@ -426,10 +426,10 @@ def test_a_way_out_is_leased_after_the_intent_and_its_variables_hold_placeholder
         "lend",
         "take way out",
         "run",
-        "settle",
-        "clean",
         "release way out",
         "end of loan",
+        "settle",
+        "clean",
         *RELEASED,
         "write outcome",
     ]

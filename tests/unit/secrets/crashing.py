@@ -22,7 +22,7 @@ from holdfast.core.errors import VaultError
 from holdfast.secrets.vault import Vault
 from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, at, made, passphrase
 
-STEPS = ("fsync", "rename", "unlink", "pwrite", "mkdir")
+STEPS = ("fsync", "link", "rename", "unlink", "pwrite", "mkdir")
 GENERATION = 5  # of `made`
 BEFORE = {"TOKEN": VALUE, "TOKEN@1": b"the value before", "OTHER": OTHER}
 NEW = "a new passphrase"
@@ -82,6 +82,7 @@ def state(home: Path, change: Change) -> str:
     # Whatever was left undone is done by now, or by the next change.
     vault.set("LATER", b"later")
     assert sorted(os.listdir(at(home))) == ["lock", "seen", "store"]
+    assert not [name for name in os.listdir(home) if "draft" in name]
     key_file = home / "vault-key"
     lines = key_file.read_text().splitlines() if key_file.exists() else []
     assert len(lines) == (vault.source == "file")

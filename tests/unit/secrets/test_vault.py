@@ -266,7 +266,7 @@ def test_only_what_is_granted_is_lent(vault):
     assert refusal(vault.lease, ["TOKEN", "OTHER"], tool="run") == "HF-VAULT-NOT-GRANTED"
     assert refusal(vault.lease, ["NOTHING"], tool="run") == "HF-VAULT-UNKNOWN"
     assert refusal(vault.lease, ["not a name"], tool="run") == "HF-VAULT-NAME"
-    vault.grant("OTHER", Binding(host="a.example.com"), tools=["fetch"], session=MINE)
+    vault.grant("OTHER", Binding(host="a.example.com"), tools=["code"], session=MINE)
     assert refusal(vault.lease, ["OTHER"], tool="run", session=MINE) == "HF-VAULT-NOT-GRANTED"
     assert refusal(vault.lease, ["OTHER"], tool="fetch") == "HF-VAULT-NOT-GRANTED"
     lease = vault.lease(["TOKEN", "OTHER"], tool="fetch", session=MINE)

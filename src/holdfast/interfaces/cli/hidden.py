@@ -6,16 +6,27 @@ Never from arguments or the environment, which other processes see and shells re
 from __future__ import annotations
 
 import os
+import resource
+import select
+import signal
 import termios
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
+
+from anyio import from_thread
 
 from holdfast.core.errors import BadInput
 from holdfast.interfaces.cli.streams import write_all
 
-_MOST_TYPED_BYTES = 4095  # what the kernel keeps of one line
+# The kernel keeps 4095 bytes of a line and drops the rest without a word: a line that is as long as
+# that may have been cut.
+_MOST_TYPED_BYTES = 4094
 _MOST_PASSPHRASE_BYTES = 1024
 _NEWLINE = ord("\n")
+_LOOK_S = 0.2
+_ENDING = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP)
 
 
 def read_value(*, most_bytes: int, keep_newline: bool) -> bytearray:
@@ -46,12 +57,21 @@ def ask_twice(what: str) -> bytearray:
 
 def ask(prompt: str) -> bytearray:
     """One line from the terminal, without an echo."""
-    with _terminal() as terminal:
-        write_all(terminal, prompt.encode())
+    with _terminal(prompt) as terminal:
         try:
+            _wait_for(terminal)
             return _line(terminal, _MOST_TYPED_BYTES)
         finally:
             write_all(terminal, b"\n")
+
+
+def _wait_for(terminal: int) -> None:
+    """In a thread of the event loop: Ctrl-C ends the loop's task, and must end this wait, too."""
+    if threading.current_thread() is threading.main_thread():
+        return
+    while not select.select([terminal], [], [], _LOOK_S)[0]:
+        with suppress(RuntimeError):  # a thread of somebody else
+            from_thread.check_cancelled()
 
 
 def _line(descriptor: int, most_bytes: int) -> bytearray:
@@ -68,7 +88,11 @@ def _line(descriptor: int, most_bytes: int) -> bytearray:
     room[:] = bytes(len(room))
     if length > most_bytes:
         line[:] = bytes(len(line))
-        raise BadInput(f"a line has at most {most_bytes} bytes", code="HF-TYPED-LONG")
+        raise BadInput(
+            f"a line has at most {most_bytes} bytes",
+            mend="Give a longer value on standard input.",
+            code="HF-TYPED-LONG",
+        )
     return line
 
 
@@ -83,8 +107,64 @@ def _read_to_end(descriptor: int, most_bytes: int) -> bytearray:
     return read
 
 
+class _Hidden:
+    """A terminal that shows nothing of what is typed; it shows it again whatever ends us."""
+
+    def __init__(self, terminal: int, prompt: str) -> None:
+        self._terminal, self._prompt = terminal, prompt.encode()
+        self._before = termios.tcgetattr(terminal)
+        self._silent = list(self._before)
+        self._silent[0] |= termios.ICRNL
+        self._silent[3] |= termios.ICANON | termios.ISIG
+        self._silent[3] &= ~(termios.ECHO | termios.ECHONL)
+        self._ours: list[signal.Signals] = []
+
+    def hide(self) -> None:
+        # What was typed ahead was typed for somebody else, and seen.
+        termios.tcsetattr(self._terminal, termios.TCSAFLUSH, self._silent)
+        write_all(self._terminal, self._prompt)
+
+    def show(self) -> None:
+        # Half of a passphrase must not become the first words of a shell's next line.
+        with suppress(termios.error):
+            termios.tcsetattr(self._terminal, termios.TCSAFLUSH, self._before)
+
+    def take_signals(self) -> None:
+        """Those that would end or stop us at once; who has a handler runs into our `finally`."""
+        for number in _ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._on_signal)
+                self._ours.append(number)
+
+    def give_signals_back(self) -> None:
+        for number in self._ours:
+            signal.signal(number, signal.SIG_DFL)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self.show()
+        if number == signal.SIGQUIT:
+            # Its core would hold what was typed. One byte, not none: by that the kernel also
+            # leaves alone a program that collects cores (core(5)).
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+        # Only who was stopped comes here, once somebody lets them go on.
+        signal.signal(number, self._on_signal)
+        self.hide()
+
+
+def _in_main_thread(work: Callable[[], None]) -> None:
+    """Python takes signals there alone."""
+    if threading.current_thread() is threading.main_thread():
+        work()
+        return
+    with suppress(RuntimeError, ValueError):  # no loop of ours, or not there: without handlers
+        from_thread.run_sync(work)
+
+
 @contextmanager
-def _terminal() -> Iterator[int]:
+def _terminal(prompt: str) -> Iterator[int]:
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -94,17 +174,14 @@ def _terminal() -> Iterator[int]:
             code="HF-NO-TERMINAL",
         ) from None
     try:
-        before = termios.tcgetattr(terminal)
-        silent = list(before)
-        silent[0] |= termios.ICRNL
-        silent[3] = (silent[3] | termios.ICANON | termios.ISIG) & ~(termios.ECHO | termios.ECHONL)
-        # What was typed ahead was typed for somebody else, and seen.
-        termios.tcsetattr(terminal, termios.TCSAFLUSH, silent)
+        hidden = _Hidden(terminal, prompt)
         try:
+            _in_main_thread(hidden.take_signals)
+            hidden.hide()
             yield terminal
         finally:
-            with suppress(termios.error):
-                termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
+            hidden.show()
+            _in_main_thread(hidden.give_signals_back)
     except termios.error:
         raise BadInput("the terminal is gone", code="HF-NO-TERMINAL") from None
     finally:

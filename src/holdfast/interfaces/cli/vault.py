@@ -276,7 +276,7 @@ def _store(
     as_json: bool,
 ) -> int:
     from holdfast.interfaces.cli.hidden import read_value  # noqa: PLC0415  # only here
-    from holdfast.runtime.vault import MOST_VALUE_BYTES, wipe  # noqa: PLC0415  # heavy
+    from holdfast.runtime.vault import MOST_VALUE_BYTES, weakness, wipe  # noqa: PLC0415  # heavy
 
     name = secret_name(words)
     if passphrase_fd == 0:
@@ -291,6 +291,7 @@ def _store(
         version = (
             found.rotate(name, value, who) if what == "rotate" else found.set(name, value, who)
         )
+        weak = weakness(name, value)
     finally:
         wipe(value)
     if as_json:
@@ -299,6 +300,8 @@ def _store(
         print_text(f"{name} stored: version {version}\n")
         if version > 1:
             say(f"the value before is still known; see: holdfast vault rotate --end-overlap {name}")
+    if weak:
+        say(f"warning: this value protects little: {weak}")
     return 0
 
 
@@ -313,6 +316,11 @@ def _choice(key: str | None, key_file: str | None, key_command: str | None) -> K
 
 
 def _tell_key(found: Vault, what: str, *, as_json: bool) -> None:
+    if found.is_cheap_to_guess:
+        say(
+            "warning: guessing the passphrase is cheap; set [vault] argon2_memory_kib to 19456 and "
+            "argon2_passes to 2 at least"
+        )
     if as_json:
         about: dict[str, Json] = {"id": found.id, "generation": found.generation}
         print_json({**about, "key": found.source})

@@ -31,7 +31,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 Examples:
   holdfast vault grant GITHUB_TOKEN --host api.github.com
   holdfast vault grant GITHUB_TOKEN --host api.github.com --method GET --path /repos --for 8h
-  holdfast vault grant MAPS_KEY --host maps.example.com --query key --tool fetch
+  holdfast vault grant MAPS_KEY --host maps.example.com --query key --tool code
   holdfast vault grant REGISTRY --host pypi.example.com --basic password --tool run
 {EXIT_CODES}"""
 )
@@ -56,7 +56,7 @@ Examples:
     "tools",
     metavar="TOOL",
     multiple=True,
-    help="Only for run, code, fetch or a tool of this name; may be repeated.  [default: any]",
+    help="Only for run, code or sandbox (a live one); may be repeated.  [default: any]",
 )
 @click.option("--session", metavar="ID", default="", help="Only for this sandbox.  [default: any]")
 @click.option(
