@@ -8,9 +8,11 @@ import shlex
 import subprocess
 
 import pytest
+from click.testing import CliRunner
 
 from conftest import growing_segment
 from holdfast import __version__
+from holdfast.interfaces.cli.main import cli
 from interfaces.test_cli_process import PROGRAM, holdfast
 
 COMMANDS = [
@@ -45,14 +47,21 @@ def test_holdfast_alone_prints_its_help():
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), *INNER])
-@pytest.mark.parametrize("option", ["-h", "--help"])
-def test_every_help_has_examples_that_name_the_command(words, option):
-    done = holdfast(*words, option)
-    assert (done.returncode, done.stderr) == (0, b"")
-    text = done.stdout.decode()
+def test_every_help_has_examples_that_name_the_command(words):
+    # In this process: a start of Python for each of them would take a minute.
+    shown, short = (CliRunner().invoke(cli, [*words, option]) for option in ("--help", "-h"))
+    assert (shown.exit_code, shown.stderr, short.output) == (0, "", shown.output)
+    text = shown.output
     assert "Examples:\n" in text
     assert f"    holdfast {' '.join(words)}".rstrip() in text
     assert text.isascii()  # it must print in every locale
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["vault", "grant"]])
+def test_the_program_itself_prints_it_as_well(words):
+    done = holdfast(*words, "--help")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert f"    holdfast {' '.join(words)}".rstrip() in done.stdout.decode()
 
 
 @pytest.mark.parametrize("name", ["run", "code"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from dataclasses import replace
@@ -16,9 +17,20 @@ from argon2.low_level import Type, hash_secret_raw
 from holdfast.core.errors import BadInput, VaultError
 from holdfast.secrets import keys
 from holdfast.secrets.format import Argon2
+from holdfast.secrets.key_texts import KeyFile
 from holdfast.secrets.settings import VaultSettings
 from holdfast.secrets.vault import Vault
-from unit.secrets.vaults import BY_FILE, OTHER, QUICK, VALUE, again, at, made, passphrase
+from unit.secrets.vaults import (
+    BY_FILE,
+    OTHER,
+    QUICK,
+    VALUE,
+    again,
+    at,
+    made,
+    passphrase,
+    resealed_frame,
+)
 
 KEY_TEXT = "0123456789abcdef0123456789abcdef"
 
@@ -115,6 +127,40 @@ def test_the_cost_of_a_guess_is_raised_and_never_lowered(home):
     assert not again(home, dearer).is_weaker
 
 
+@pytest.mark.requirement("SEC-7")
+@pytest.mark.parametrize("cost", [b"[1048577,1,1]", b"[64,17,1]", b"[4194304,100,64]"])
+def test_a_forged_file_cannot_ask_for_all_memory_or_hours(home, cost):
+    made(home, QUICK)
+    path = Path(at(home), "store")
+    data = path.read_bytes()
+    assert data.count(b'"argon2id":[64,1,1]') == 1
+    path.write_bytes(resealed_frame(data.replace(b"[64,1,1]", cost)))
+    assert refused(Vault(at(home), QUICK), passphrase()) == "HF-VAULT-COST"
+    # What is within the bounds is tried, and is another key.
+    path.write_bytes(resealed_frame(data.replace(b"[64,1,1]", b"[64,16,1]")))
+    assert refused(Vault(at(home), QUICK), passphrase()) == "HF-VAULT-WRONG-KEY"
+
+
+def test_a_configuration_may_ask_for_more_than_a_file_may(home):
+    made(home, replace(QUICK, argon2_passes=17))
+    assert refused(Vault(at(home), QUICK), passphrase()) == "HF-VAULT-COST"
+    assert again(home, replace(QUICK, argon2_passes=17)).is_unlocked
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_cheap"),
+    [
+        (VaultSettings(), False),
+        (VaultSettings(argon2_memory_kib=19_456, argon2_passes=2, argon2_lanes=1), False),
+        (VaultSettings(argon2_memory_kib=19_455), True),
+        (VaultSettings(argon2_passes=1), True),
+        (VaultSettings(key="file", argon2_passes=1), False),
+    ],
+)
+def test_what_is_advised_at_least_is_known(settings, is_cheap):
+    assert settings.is_cheap_to_guess is is_cheap
+
+
 # Files
 
 
@@ -180,6 +226,72 @@ def test_the_key_of_another_vault_is_a_wrong_key(home):
     path.write_text(f"{vault} {key_id} {'A' * 43}=\n")
     assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-WRONG-KEY"
     path.write_text(f"{vault} {key_id} {'A' * 44}\n")
+    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-NO-KEY"
+
+
+@pytest.mark.requirement("SEC-6")
+def test_two_vaults_with_one_key_file_do_not_lose_each_others_keys(home, monkeypatch):
+    elsewhere = home / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    shared = VaultSettings(key="file", key_file=str(home / "vault-key"))
+    vault, other = made(home), made(elsewhere, shared)
+    real, met = KeyFile.write, []
+
+    def write(self: KeyFile, owner: str, keys: dict) -> None:
+        # At the worst moment: the first has read, and has not yet written.
+        monkeypatch.setattr(KeyFile, "write", real)
+        with pytest.raises(VaultError) as caught:
+            other.rekey()
+        met.append(caught.value.code)
+        real(self, owner, keys)
+
+    monkeypatch.setattr(KeyFile, "write", write)
+    monkeypatch.setattr("holdfast.secrets.folder._LOCK_TIMEOUT_S", 0.05)
+    vault.rekey()
+    assert met == ["HF-VAULT-BUSY"]
+    other.rekey()
+    assert again(home).values() == again(elsewhere, shared).values()
+    assert len((home / "vault-key").read_text().splitlines()) == 2
+
+
+@pytest.mark.requirement("SEC-4", "SEC-6")
+def test_a_draft_of_the_key_file_is_swept_by_whoever_opens_the_vault_next(home):
+    made(home)
+    draft = home / ".draft.vault-key"
+    draft.write_bytes((home / "vault-key").read_bytes())
+    with draft.open("rb") as still_open:
+        again(home)
+        assert not draft.exists()
+        # Not only its name is gone.
+        assert not any(still_open.read())
+    assert any((home / "vault-key").read_bytes())
+
+
+def test_where_no_file_can_be_without_a_name_a_draft_does(home, monkeypatch):
+    real = os.open
+
+    def no_unnamed(path: str, flags: int, *words: int, **named: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            refusals.append(path)
+            raise OSError(errno.EOPNOTSUPP, "not here")
+        return real(path, flags, *words, **named)
+
+    refusals: list[str] = []
+    monkeypatch.setattr(os, "open", no_unnamed)
+    made(home).rekey()
+    assert again(home).values()["TOKEN"] == VALUE
+    assert refusals
+    assert sorted(os.listdir(home)) == [".vault-key.lock", "vault", "vault-key"]
+    assert (home / "vault-key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_key_file_of_which_a_part_would_be_lost_is_refused(home):
+    made(home)
+    path = home / "vault-key"
+    own = path.read_bytes()
+    path.write_bytes(own * (64 * 1024 // len(own)))
+    assert again(home).is_unlocked
+    path.write_bytes(own * (64 * 1024 // len(own) + 1))
     assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-NO-KEY"
 
 

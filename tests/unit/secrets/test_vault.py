@@ -15,6 +15,7 @@ from holdfast.core.errors import BadInput, VaultError
 from holdfast.core.network import Binding
 from holdfast.secrets.leases import new_placeholder
 from holdfast.secrets.settings import VaultSettings
+from holdfast.secrets.values import weakness
 from holdfast.secrets.vault import MOST_VALUE_BYTES, Vault
 from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, again, at, made, passphrase
 
@@ -268,8 +269,8 @@ def test_only_what_is_granted_is_lent(vault):
     assert refusal(vault.lease, ["not a name"], tool="run") == "HF-VAULT-NAME"
     vault.grant("OTHER", Binding(host="a.example.com"), tools=["code"], session=MINE)
     assert refusal(vault.lease, ["OTHER"], tool="run", session=MINE) == "HF-VAULT-NOT-GRANTED"
-    assert refusal(vault.lease, ["OTHER"], tool="fetch") == "HF-VAULT-NOT-GRANTED"
-    lease = vault.lease(["TOKEN", "OTHER"], tool="fetch", session=MINE)
+    assert refusal(vault.lease, ["OTHER"], tool="code") == "HF-VAULT-NOT-GRANTED"
+    lease = vault.lease(["TOKEN", "OTHER"], tool="code", session=MINE)
     assert [use.reveal() for use in lease.uses] == [VALUE, OTHER]
 
 
@@ -353,3 +354,50 @@ def test_a_broken_file_is_not_an_empty_list_of_values(home, vault):
     assert refusal(vault.contains_old, b"x") == "HF-VAULT-TRUNCATED"
     store.unlink()
     assert refusal(vault.values) == "HF-VAULT-MISSING"
+
+
+# Short values
+
+
+@pytest.mark.requirement("SEC-5")
+def test_a_value_that_would_be_met_by_chance_is_not_lent(vault):
+    vault.set("PIN", b"1234567")
+    vault.grant("PIN", GITHUB)
+    assert refusal(vault.lease, ["PIN"], tool="run") == "HF-VAULT-VALUE"
+    vault.rotate("PIN", b"12345678")
+    lease = vault.lease(["PIN"], tool="run")
+    assert lease.uses[0].reveal() == b"12345678"
+    vault.rotate("PIN", b"1234")
+    assert refusal(lease.uses[0].reveal) == "HF-VAULT-VALUE"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("PIN", b"1234567", "shorter"),
+        ("GITHUB_TOKEN", b"github_t", "own name"),
+        ("DOOR", b"PassWord", "common"),
+        ("DOOR", b"q8ZxkP2m", ""),
+    ],
+)
+def test_what_is_told_of_a_weak_value(name, value, word):
+    told = weakness(name, value)
+    assert word in told
+    assert bool(told) is bool(word)
+    assert value.decode() not in told
+
+
+# A vault that is lost
+
+
+@pytest.mark.requirement("NET-5", "SEC-7")
+def test_a_vault_whose_file_is_gone_is_not_one_that_never_was(home, vault):
+    never = Vault(str(home / "never"), BY_FILE)
+    assert not never.exists
+    Path(at(home), "store").unlink()
+    lost = Vault(at(home), BY_FILE)
+    assert lost.exists
+    assert refusal(lost.unlock) == "HF-VAULT-MISSING"
+    assert refusal(lost.init) == "HF-VAULT-EXISTS"
+    Path(at(home), "seen").unlink()
+    assert not lost.exists

@@ -597,6 +597,7 @@ def real(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.requirement("LANG-2")
+@pytest.mark.xdist_group("python-data")  # what they import is installed once for all of them
 class TestRealLibraries:
     def test_numbers_and_small_arrays_have_a_json_form(self, real):
         told = real(

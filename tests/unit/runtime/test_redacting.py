@@ -1,0 +1,73 @@
+"""Values of the vault do not stand in the record, and its own words stay (SEC-2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.types import Principal
+from holdfast.runtime.lending import Lending
+from holdfast.runtime.redacting import Redactor
+from holdfast.runtime.vault import KeyChoice, Vault
+
+ME = Principal("somebody", "cli")
+VALUE = "a-value-that-is-looked-for"
+OLD = "the-value-before-the-last-one"
+
+
+@pytest.fixture
+def vault(state_home: str) -> Vault:
+    vault = Vault.configured()
+    vault.init(choice=KeyChoice(source="file"), principal=ME)
+    for value in (OLD, "in-between-value", VALUE):
+        vault.set("TOKEN", value.encode(), ME)
+    return vault
+
+
+@pytest.fixture
+def redact(vault: Vault, state_home: str) -> Redactor:
+    return Redactor(Lending(vault, state_home))
+
+
+@pytest.mark.requirement("SEC-2")
+def test_values_are_taken_out_at_any_depth_and_from_keys_that_others_chose(redact):
+    body = {
+        "message": f"run {VALUE} now",
+        "argv": ["echo", VALUE, {"deep": [f"x={VALUE}"]}],
+        "arguments": {VALUE: 1, "plain": VALUE},
+        "count": 3,
+        "old": f"was {OLD} once",
+    }
+    assert redact(body) == {
+        "message": "run [secret TOKEN] now",
+        "argv": ["echo", "[secret TOKEN]", {"deep": ["x=[secret TOKEN]"]}],
+        "arguments": {"[secret TOKEN]": 1, "plain": "[secret TOKEN]"},
+        "count": 3,
+        "old": "[left out: holds an old value of TOKEN]",
+    }
+
+
+@pytest.mark.requirement("SEC-2", "AUD-1")
+def test_a_secret_that_is_a_word_of_the_record_takes_no_field_away(redact, vault):
+    vault.set("WORD", b"status", ME)
+    vault.set("WORD2", b"message", ME)
+    body = {"status": "ok", "message": "the status is ok", "exit_code": 0}
+    assert redact(body) == {
+        "status": "ok",
+        "message": "the [secret WORD] is ok",
+        "exit_code": 0,
+    }
+
+
+@pytest.mark.requirement("AUD-1")
+def test_keys_that_look_the_same_afterwards_are_all_kept(redact):
+    given = {f"{OLD} 1": 1, f"{OLD} 2": 2, VALUE: 3, "[secret TOKEN]": 4}
+    found = redact({"arguments": given})["arguments"]
+    assert isinstance(found, dict)
+    assert sorted(found.values()) == [1, 2, 3, 4]
+    assert found["[secret TOKEN]"] == 4
+    assert not [key for key in found if OLD in key or VALUE in key]
+
+
+def test_while_it_is_locked_nothing_is_known(redact, vault):
+    vault.lock()
+    assert redact({"message": VALUE}) == {"message": VALUE}  # the limit that the docs tell
