@@ -6,19 +6,22 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
+import termios
 from pathlib import Path
 
 import pytest
 
 import holdfast as sdk
+import terminals
 from conftest import audit_records
 from holdfast.core.events import EventKind
 from holdfast.interfaces.cli.main import main
 from holdfast.secrets.settings import VaultSettings
 from holdfast.secrets.vault import Vault
-from interfaces.test_cli_asking import on_terminal
-from interfaces.test_cli_process import error_code, holdfast
+from interfaces.test_cli_asking import Screen, on_terminal
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, error_code, holdfast
 
 VALUE = b"the-value-that-nobody-prints"
 QUICK = "[vault]\nargon2_memory_kib = 64\nargon2_passes = 1\nargon2_lanes = 1\n"
@@ -190,6 +193,130 @@ def test_a_passphrase_comes_by_a_descriptor_and_never_by_a_variable(quick, state
     assert (done.returncode, done.stdout) == (0, b"no secrets\n")
     done = here("list", "--passphrase-fd", "999999")
     assert error_code(done) == "HF-USAGE"
+
+
+# Signals at the prompt
+
+# As a shell: the program has a process group of its own, so that it can be stopped.
+SHELL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+pid = os.fork()
+if pid == 0:
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.tcsetpgrp(2, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.argv[1], sys.argv[1:])
+status = os.waitpid(pid, os.WUNTRACED)[1]
+has_echo = bool(termios.tcgetattr(2)[3] & termios.ECHO)
+print("stopped", os.WIFSTOPPED(status), "echo", has_echo, flush=True)
+os.kill(pid, signal.SIGCONT)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def has_echo(screen: Screen) -> bool:
+    return bool(termios.tcgetattr(screen._terminal)[3] & termios.ECHO)
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_whatever_ends_a_hidden_prompt_the_terminal_has_its_echo_again(state_home, number):
+    assert here("init", "--key", "file").returncode == 0
+    with on_terminal("vault", "set", "TOKEN") as screen:
+        screen.until("Value: ")
+        assert not has_echo(screen)
+        screen.type("half of a value")
+        screen.process.send_signal(number)
+        # As who was ended by it, however we take it.
+        assert screen.process.wait(DEADLINE_S) in (-number, 128 + number)
+        assert has_echo(screen)
+    assert values(state_home) == {}
+
+
+@pytest.mark.requirement("SEC-2")
+def test_who_is_stopped_at_a_hidden_prompt_has_an_echo_meanwhile_and_none_after(state_home):
+    assert here("init", "--key", "file").returncode == 0
+    words = [sys.executable, "-c", SHELL, PROGRAM, "vault", "set", "TOKEN"]
+    with terminals.on_terminal(words, Screen) as screen:
+        screen.until("Value: ")
+        screen.type("half of a value\x1a")
+        screen.until("stopped True echo True")
+        screen.until("echo True[^$]*Value: ")
+        assert not has_echo(screen)
+        screen.type(VALUE.decode() + "\n")
+        screen.until("The same again: ")
+        screen.type(VALUE.decode() + "\n")
+        code, seen = screen.end()
+    assert (code, VALUE.decode() in seen) == (0, False)
+    assert values(state_home) == {"TOKEN": VALUE}
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize("typed", ["\x03", "\x1c"])
+def test_the_prompt_of_a_run_is_ended_by_a_key_as_well(quick, state_home, typed):
+    secret = b"a long passphrase\n"
+    assert here("init", "--passphrase-fd", "0", stdin=secret).returncode == 0
+    words = ["run", "--secret", "TOKEN", "--allow-domain", "api.example.com", "--", "true"]
+    with on_terminal(*words) as screen:
+        screen.until("Passphrase of the vault: ")
+        assert not has_echo(screen)
+        screen.type("half of it" + typed)
+        assert screen.process.wait(DEADLINE_S) in (130, -signal.SIGQUIT)
+        assert has_echo(screen)
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize(("length", "is_taken"), [(4094, True), (4095, False), (4200, False)])
+def test_a_line_that_the_terminal_may_have_cut_is_refused(state_home, length, is_taken):
+    assert here("init", "--key", "file").returncode == 0
+    typed = "x" * (length - 3) + "END"
+    with on_terminal("vault", "set", "TOKEN") as screen:
+        screen.until("Value: ")
+        screen.type(typed + "\n")
+        if is_taken:
+            screen.until("The same again: ")
+            screen.type(typed + "\n")
+        code, seen = screen.end()
+    assert (code, "HF-TYPED-LONG" in seen) == ((0, False) if is_taken else (125, True))
+    assert values(state_home) == ({"TOKEN": typed.encode()} if is_taken else {})
+
+
+# What is weak is told
+
+
+@pytest.mark.requirement("SEC-2")
+def test_a_value_that_protects_little_is_told_and_not_shown(state_home):
+    assert here("init", "--key", "file").returncode == 0
+    for words, value, told_word in (
+        (["set", "PIN"], b"0451234", b"shorter than 8 bytes"),
+        (["rotate", "PIN", "--json"], b"changeme", b"common word"),
+        (["set", "GITHUB_TOKEN"], b"hub_token", b"own name"),
+    ):
+        done = here(*words, stdin=value)
+        assert (done.returncode, told_word in done.stderr) == (0, True), done
+        assert value not in done.stdout + done.stderr
+    assert b"warning" not in here("set", "TOKEN", stdin=VALUE).stderr
+
+
+@pytest.mark.requirement("SEC-3")
+def test_a_grant_that_could_never_be_used_is_refused(state_home):
+    assert here("init", "--key", "file").returncode == 0
+    told("set", "TOKEN", stdin=VALUE)
+    done = here("grant", "TOKEN", "--host", "a.example.com", "--tool", "fetch")
+    assert (done.returncode, error_code(done)) == (125, "HF-VAULT-GRANT")
+    assert b"A fetch carries no secret" in done.stderr
+    for tool in ("run", "code", "sandbox"):
+        assert told("grant", "TOKEN", "--host", "a.example.com", "--tool", tool)["tools"] == [tool]
+
+
+@pytest.mark.requirement("SEC-1")
+def test_a_passphrase_that_is_cheap_to_guess_is_told(quick, state_home):
+    done = here("init", "--passphrase-fd", "0", stdin=b"a long passphrase\n")
+    assert (done.returncode, b"argon2_memory_kib to 19456" in done.stderr) == (0, True)
+    done = here("rekey", "--key", "file", "--passphrase-fd", "0", stdin=b"a long passphrase\n")
+    assert (done.returncode, b"warning" in done.stderr) == (0, False)
 
 
 # The library

@@ -73,6 +73,8 @@ class KnownNow:
         if header not in self._clean:
             if hit := index.find_in_host(host):
                 raise Leak(hit, is_host=True)
+            if len(self._clean) >= _MOST_CLEAN:
+                self._clean.clear()
             self._clean.add(header)
 
     def told_before(self, use: SecretUse) -> Iterator[Told]:

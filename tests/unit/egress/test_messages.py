@@ -218,6 +218,7 @@ SMUGGLED = {
     "CL empty": post("Content-Length:", body=b""),
     "CL enormous": post("Content-Length: 9999999999999999999", body=b""),
     "CL imitated": post("Content_Length: 5", "Content-Length: 0"),
+    "CL imitated with a dot": post("Content.Length: 5", "Content-Length: 0"),
     # Transfer-Encoding in disguise.
     "TE twice": post("Transfer-Encoding: chunked", "Transfer-Encoding: chunked", body=CHUNKS),
     "TE identity": post("Transfer-Encoding: identity"),
