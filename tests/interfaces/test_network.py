@@ -64,6 +64,10 @@ def test_what_is_named_is_reached_and_nothing_else_and_both_are_on_record(world,
     code = f"{SHOWN}[get('{named.url}/a'), get('{other.url}/b')]"
     done = holdfast.run_code(code, config=config, allow_domains=[named.rule])
     assert done.value == ["hello from outside\n", "403 HF-NOT-ALLOWED"]
+    assert [(each.category, each.severity) for each in done.outcome.findings] == [
+        ("network", "low")
+    ]
+    assert f"--allow-domain {other.rule}" in done.outcome.findings[0].message
     assert ([seen.path for seen in named.seen], other.seen) == (["/a"], [])
     told = [
         {key: each["body"].get(key) for key in ("event", "host", "code")}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Literal, Protocol
+
+from holdfast.core.types import Finding
 
 PROXY_PORT = 3128
 """On 127.0.0.1 of the cell's own network namespace, in which nothing else listens at first."""
@@ -71,6 +73,9 @@ class CellNetwork(Protocol):
     @property
     def ports(self) -> tuple[int, ...]:
         """For programs that know no proxy: ports on which any name of the cell's DNS answers."""
+
+    def noticed(self) -> Sequence[Finding]:
+        """What was refused since this was asked last; for whoever reads the outcome."""
 
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
         """Own the sockets (`proxy`, `dns`, `tcp:443` …) and serve what comes in by them."""

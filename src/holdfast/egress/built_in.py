@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast.core.errors import EgressRefused
 from holdfast.core.network import NETWORK_INSIDE, PROXY_PORT, SecretUse, Traveller
+from holdfast.core.types import Finding
 from holdfast.egress.proxy import Door, serve_proxy
 from holdfast.egress.session import Session
 from holdfast.egress.transparent import NameServer, serve_transparent
@@ -110,6 +111,9 @@ class BuiltIn:
         if name == "proxy":
             return Door(self.session, sock, serve_proxy, via="proxy")
         return Door(self.session, sock, serve_transparent, via="transparent")
+
+    def noticed(self) -> tuple[Finding, ...]:
+        return self.session.ledger.noticed()
 
     def renew(self, traveller: Traveller, secrets: Sequence[SecretUse]) -> None:
         """One more action in a live sandbox: its connections are recorded as its own."""

@@ -31,6 +31,7 @@ _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """What may be asked again when a connection that was kept turns out to be closed (RFC 9110)."""
 _TLS_PORT = 443
 _NO_BODY = frozenset({204, 304})
+_PIECES_PER_TURN = 64
 _OF_PACKING = frozenset({b"accept-encoding", b"sec-websocket-extensions"})
 
 
@@ -252,10 +253,12 @@ class Exchange:
         self._visit.tell = tell_nothing
         while True:
             piece = server.event_now()
-            if piece is None:
+            if piece is None or len(out) >= _PIECES_PER_TURN:
                 await client.send(b"".join(out))
                 out.clear()
-                piece = await server.event()
+                # Thousands of tiny chunks must not stop everybody.
+                piece = piece or await server.event()
+                await asyncio.sleep(0)
             if isinstance(piece, h11.Data):
                 for data in _pieces(cleaner, bytes(piece.data)):
                     out.append(client.side.send(h11.Data(data=data)))
@@ -263,6 +266,7 @@ class Exchange:
                         # A little that was packed well becomes a lot: never all of it at once.
                         await client.send(b"".join(out))
                         out.clear()
+                        await asyncio.sleep(0)
             elif isinstance(piece, h11.EndOfMessage):
                 out.append(self._last(cleaner, server))
                 await client.send(b"".join(out))

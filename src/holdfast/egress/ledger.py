@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.core.errors import AuditFailed, EgressRefused, HoldfastError
 from holdfast.core.network import Traveller
-from holdfast.core.types import Json
+from holdfast.core.types import Finding, Json
 from holdfast.egress.scan import Hit
 
 _MOST_TOLD_ONCE = 4096
@@ -22,6 +22,8 @@ Record = Callable[[dict[str, Json], Traveller], Awaitable[object]]
 
 _REFUSALS_PER_WINDOW = 20
 _WINDOW_S = 1.0
+_MOST_PLACES = 1024
+_MOST_NOTICED = 16
 
 
 class Leak(EgressRefused):
@@ -63,6 +65,20 @@ class Ledger:
         self._window: asyncio.TimerHandle | None = None
         self._told = 0
         self._untold: Counter[str] = Counter()
+        self._places: set[str] = set()
+        self._noticed: dict[tuple[str, int, str], HoldfastError] = {}
+
+    def noticed(self) -> tuple[Finding, ...]:
+        """What was refused since somebody asked last, and how it could be allowed."""
+        found, self._noticed = self._noticed, {}
+        return tuple(
+            Finding(
+                "network",
+                "high" if isinstance(error, Leak) else "low",
+                f"{host}:{port} was refused ({code}): {error.message}. {error.mend}",
+            )
+            for (host, port, code), error in found.items()
+        )
 
     def check(self) -> None:
         """Refuse whatever would follow on a record that could not be written."""
@@ -104,7 +120,14 @@ class Ledger:
         """
         if self._window is None:
             self._window = self._loop.call_later(_WINDOW_S, self._end_window)
-        if self._told >= _REFUSALS_PER_WINDOW:
+        host = "" if isinstance(error, Leak) and error.is_host else host[:253]
+        if len(self._noticed) < _MOST_NOTICED:
+            self._noticed.setdefault((host, port, error.code), error)
+        place = f"{host}:{port}"
+        is_new = place not in self._places and len(self._places) < _MOST_PLACES
+        self._places |= {place} if is_new else set()
+        # A leak, and where nobody went before, always stand by themselves: noise hides neither.
+        if self._told >= _REFUSALS_PER_WINDOW and not is_new and not isinstance(error, Leak):
             self._untold[error.code] += 1
             return
         self._told += 1
@@ -112,7 +135,7 @@ class Ledger:
             "event": "refused",
             "code": error.code,
             "reason": error.message,
-            "host": "" if isinstance(error, Leak) and error.is_host else host[:253],
+            "host": host,
             "port": port,
             "via": via,
         }

@@ -20,7 +20,6 @@ from holdfast.egress.scan import KnownIndex, LeakScan, Patterns, scan_head
 _KNOWN_S = 1.0
 _INFLATED_MOST = 16
 """Times the upload's own bound; beyond that a body is made to unpack, not to be sent."""
-_PIECES_PER_TURN = 16
 _MOST_CLEAN = 4096
 _CLEAN_BYTES = 1024
 _OF_BODY = frozenset({b"content-length", b"content-encoding", b"content-md5", b"digest"})
@@ -64,7 +63,9 @@ class KnownNow:
         if len(self._clean) + len(new) >= _MOST_CLEAN:
             self._clean.clear()
         new.append((b"", target))
-        self._clean.update(header for header in new if len(header[1]) <= _CLEAN_BYTES)
+        self._clean.update(
+            header for header in new if len(header[0]) + len(header[1]) <= _CLEAN_BYTES
+        )
 
     def check_host(self, host: str) -> None:
         """Refuse a name that holds a secret: to ask for its address is to tell it."""
@@ -102,10 +103,9 @@ class BodyScan:
 
     async def look(self, data: bytes) -> None:
         """Refuses what completes a secret."""
-        for count, piece in enumerate(self._inflate.feed(data)):
+        for piece in self._inflate.feed(data):
             self.check(piece)
-            if count % _PIECES_PER_TURN == _PIECES_PER_TURN - 1:
-                await asyncio.sleep(0)  # little that was packed well must not stop everybody
+            await asyncio.sleep(0)  # little that was packed well must not stop everybody
 
     def check(self, data: bytes) -> None:
         """For bytes that are not packed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import h11
@@ -13,6 +14,7 @@ from holdfast.egress.session import Session
 from holdfast.egress.wire import Lost
 
 _GATHER_BYTES = 64 * 1024
+_CHUNKS_PER_TURN = 64
 
 
 class Upload:
@@ -31,14 +33,27 @@ class Upload:
 
     async def gather(self) -> None:
         """What has come already: mostly all of it."""
-        while len(self._held) < _GATHER_BYTES:
+        data, is_end = await self._come(b"")
+        if data:
+            await self._take(data)
+        if is_end:
+            self._end()
+
+    async def _come(self, first: bytes) -> tuple[bytes, bool]:
+        """What is there, in one piece, and whether it is the end of the body.
+
+        To look at each of thousands of tiny chunks by itself would stop everybody else.
+        """
+        pieces, size = [first], len(first)
+        while size < _GATHER_BYTES:
             piece = self._client.body_now()
-            if piece is None:
-                return
             if not piece:
-                self._end()
-                return
-            await self._take(piece)
+                return b"".join(pieces), piece is not None
+            pieces.append(piece)
+            size += len(piece)
+            if len(pieces) % _CHUNKS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return b"".join(pieces), False
 
     def first(self, server: ServerEnd) -> bytes:
         """To send with the head; the same again if the head has to be sent again."""
@@ -50,8 +65,10 @@ class Upload:
     async def pump(self, server: ServerEnd) -> None:
         """The rest, as it comes."""
         try:
-            while piece := await self._client.body():
-                await self._take(piece)
+            is_end = False
+            while not is_end and (piece := await self._client.body()):
+                data, is_end = await self._come(piece)
+                await self._take(data)
                 await self._send(server, self._released(server))
             self._end()
         except BaseException:

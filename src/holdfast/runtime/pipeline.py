@@ -282,12 +282,13 @@ class Runtime:
                         skills=skills,
                         network=network,
                     )
+                noticed = network.noticed() if network is not None else ()
             finally:
                 with anyio.CancelScope(shield=True):
                     settled = await workspace.settle()
             # (9) What comes back is untrusted.
             result = self.guard.clean(action, result)
-            result = replace(result, findings=(*result.findings, *settled))
+            result = replace(result, findings=(*result.findings, *noticed, *settled))
             return outcome_of(action, decision, audit_id, result, workspace.id)
 
     @asynccontextmanager

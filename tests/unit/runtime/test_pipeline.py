@@ -47,6 +47,7 @@ from holdfast.runtime.bounds import Bounds
 from holdfast.runtime.pipeline import Runtime
 
 INPUT_FINDING = Finding("input", "low", "seen on the way in")
+NETWORK_FINDING = Finding("network", "low", "seen on the way out")
 BORDER_FINDING = Finding("workspace", "medium", "seen after the run")
 
 
@@ -120,6 +121,9 @@ class Stage:
             text="page",
             body=b"page",
         )
+
+    def noticed(self) -> tuple[Finding, ...]:
+        return (NETWORK_FINDING,)
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
         self._step(f"allow {session_id[:3]} {','.join(domains)}")
@@ -421,6 +425,7 @@ def test_a_way_out_is_leased_after_the_intent_and_its_variables_hold_placeholder
     )
     outcome = perform(stage, wanted)
     assert outcome.status is Status.OK
+    assert outcome.findings == (INPUT_FINDING, NETWORK_FINDING, BORDER_FINDING)
     assert stage.steps == [
         *LEASED,
         "lend",
