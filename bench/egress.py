@@ -27,7 +27,7 @@ from holdfast.audit.log import AuditLog
 from holdfast.core.events import Event, EventKind
 from holdfast.core.network import Binding, Traveller
 from holdfast.core.types import Action, Principal, RunCommand
-from holdfast.egress.allowlist import Allowlist
+from holdfast.egress.reach.allowlist import Allowlist
 from holdfast.egress.service import EgressService
 from holdfast.egress.settings import EgressSettings
 from holdfast.secrets.settings import VaultSettings

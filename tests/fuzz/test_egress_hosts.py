@@ -14,8 +14,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import BadInput, EgressRefused
-from holdfast.egress.allowlist import Allowlist, Rule, normal_path, parse_rule
-from holdfast.egress.names import address_of, host_name, host_of, is_public_suffix
+from holdfast.egress.reach.allowlist import Allowlist, Rule, normal_path, parse_rule
+from holdfast.egress.reach.names import address_of, host_name, host_of, is_public_suffix
 
 CANONICAL = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 

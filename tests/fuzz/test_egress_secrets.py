@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.egress.echoes import EchoFilter, EchoIndex, Told
-from holdfast.egress.encodings import PIECE_BYTES, forms, pieces
-from holdfast.egress.scan import KnownIndex, LeakScan, Patterns
+from holdfast.egress.values.echoes import EchoFilter, EchoIndex, Told
+from holdfast.egress.values.encodings import PIECE_BYTES, forms, pieces
+from holdfast.egress.values.scan import KnownIndex, LeakScan, Patterns
 
 PLACEHOLDER = b"hfsecret_key_abcdefghijklmnopqrstuvwxyz"
 NO_PATTERNS = Patterns(())

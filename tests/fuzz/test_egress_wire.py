@@ -20,11 +20,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import EgressRefused
-from holdfast.egress.client_hello import INCOMPLETE, server_name
-from holdfast.egress.messages import ClientSide, ServerSide, forwardable, read_request, returnable
-from holdfast.egress.names import host_of
-from holdfast.egress.names_inside import NETWORK, NameTable, answer, looks_like_data
-from holdfast.egress.socks import Handshake
+from holdfast.egress.protocols.client_hello import INCOMPLETE, server_name
+from holdfast.egress.protocols.messages import (
+    ClientSide,
+    ServerSide,
+    forwardable,
+    read_request,
+    returnable,
+)
+from holdfast.egress.protocols.socks import Handshake
+from holdfast.egress.reach.names import host_of
+from holdfast.egress.reach.names_inside import NETWORK, NameTable, answer, looks_like_data
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)
 

@@ -23,16 +23,16 @@ import anyio.to_thread
 from holdfast.core.errors import BadInput, EgressRefused
 from holdfast.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
 from holdfast.core.types import Action, FetchUrl
-from holdfast.egress.allowlist import Allowlist
-from holdfast.egress.built_in import BuiltIn
-from holdfast.egress.ledger import Ledger, Record
-from holdfast.egress.resolve import Resolver, ServersResolver, SystemResolver
-from holdfast.egress.screen import KnownNow
-from holdfast.egress.session import Outside, Session
+from holdfast.egress.proxy.built_in import BuiltIn
+from holdfast.egress.proxy.ledger import Ledger, Record
+from holdfast.egress.proxy.session import Outside, Session
+from holdfast.egress.reach.allowlist import Allowlist
+from holdfast.egress.reach.resolve import Resolver, ServersResolver, SystemResolver
 from holdfast.egress.settings import EgressSettings
+from holdfast.egress.values.screen import KnownNow
 
 if TYPE_CHECKING:
-    from holdfast.egress.authority import Authority
+    from holdfast.egress.proxy.authority import Authority
 
 _T = TypeVar("_T")
 
@@ -230,7 +230,7 @@ class _Home:
         self, want: FetchUrl, allowlist: Allowlist, bounds: EgressSettings, traveller: Traveller
     ) -> Page:
         # Pages are parsed with libraries that a session never needs.
-        from holdfast.egress.fetch import fetch_page  # noqa: PLC0415
+        from holdfast.egress.pages.fetch import fetch_page  # noqa: PLC0415
 
         outside = self.outside
         ledger = Ledger(outside.record, traveller, self._loop)
@@ -260,7 +260,7 @@ class _Home:
 
 def _new_authority() -> Authority:
     # The libraries for certificates take longer to load than most sessions to start.
-    from holdfast.egress.authority import Authority  # noqa: PLC0415
+    from holdfast.egress.proxy.authority import Authority  # noqa: PLC0415
 
     return Authority()
 

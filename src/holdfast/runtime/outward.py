@@ -39,7 +39,7 @@ def domains_of(settings: Settings) -> tuple[str, ...]:
 
 def check_domain(text: str) -> None:
     """Raises `BadInput` for what names nothing that can be allowed."""
-    from holdfast.egress.allowlist import parse_rule  # noqa: PLC0415  # see above
+    from holdfast.egress.reach.allowlist import parse_rule  # noqa: PLC0415  # see above
 
     parse_rule(text)
 
@@ -48,7 +48,7 @@ def reaching(action: Action, domains: tuple[str, ...]) -> Action:
     """The action with what the configuration lets every sandbox reach."""
     own = action.allow_domains
     if isinstance(action.want, FetchUrl) and not own:
-        from holdfast.egress.urls import domain_of  # noqa: PLC0415  # see above
+        from holdfast.egress.pages.urls import domain_of  # noqa: PLC0415  # see above
 
         # Exactly this address was judged and allowed; where it redirects to was not.
         own = (domain_of(action.want.url),)

@@ -25,7 +25,7 @@ from holdfast.core.events import Event, EventKind
 from holdfast.core.network import Binding
 from holdfast.core.roles import Permission
 from holdfast.core.types import Json, Principal, new_id
-from holdfast.egress.allowlist import parse_rule
+from holdfast.egress.reach.allowlist import parse_rule
 from holdfast.runtime.home import state_home
 from holdfast.runtime.permissions import require
 from holdfast.runtime.record import Change, open_record

@@ -23,7 +23,7 @@ import dns.rrset
 
 from holdfast.core.network import SecretUse, Traveller
 from holdfast.core.types import Action, Json, Principal, RunCommand
-from holdfast.egress.built_in import BuiltIn
+from holdfast.egress.proxy.built_in import BuiltIn
 from holdfast.egress.service import EgressService
 from holdfast.egress.settings import EgressSettings
 

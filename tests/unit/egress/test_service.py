@@ -14,7 +14,7 @@ from holdfast.core.errors import BadInput, EgressRefused
 from holdfast.core.network import Page
 from holdfast.core.ports import EgressPort
 from holdfast.core.types import FetchUrl
-from holdfast.egress.built_in import BuiltIn
+from holdfast.egress.proxy.built_in import BuiltIn
 from holdfast.egress.service import EgressService
 from unit.egress.loopback import (
     WAIT_S,
@@ -27,7 +27,7 @@ from unit.egress.loopback import (
     refusal_of,
     request_of,
 )
-from unit.egress.test_proxy import connect_to
+from unit.egress.proxy.test_door import connect_to
 
 SESSION = "ses_0123456789abcdefghjk"
 

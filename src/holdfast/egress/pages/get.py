@@ -1,0 +1,180 @@
+"""One GET over one new connection, and its answer within bounds (NET-4)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import h11
+
+from holdfast import __version__
+from holdfast.core.errors import EgressRefused
+from holdfast.egress.pages.content import Content
+from holdfast.egress.pages.urls import Url
+from holdfast.egress.protocols.framing import bad_response
+from holdfast.egress.protocols.sides import ServerSide
+from holdfast.egress.proxy.wire import Lost, Stream, TlsWire, Wire
+from holdfast.egress.reach.addresses import Address
+from holdfast.egress.reach.dial import dial
+from holdfast.egress.settings import EgressSettings
+from holdfast.egress.values.inflate import Inflate
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_ROOM_BYTES = 1024 * 1024
+"""How far one piece may reach beyond the limit at which it is cut."""
+_CODINGS = frozenset({"", "identity", "gzip", "x-gzip"})
+# Whatever the host's environment says: no proxy, cookie, password file or referrer takes part.
+_HEADERS = [
+    (b"User-Agent", f"Holdfast/{__version__}".encode("ascii")),
+    (b"Accept", b"text/markdown, text/html;q=0.9, text/*;q=0.8, application/json;q=0.8, */*;q=0.1"),
+    (b"Accept-Encoding", b"gzip, identity"),
+    (b"Connection", b"close"),
+]
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A body, or where it leads on to."""
+
+    status: int
+    content: Content = Content()
+    body: bytes = b""
+    is_cut: bool = False
+    """Whether there was more than may be fetched."""
+    location: bytes | None = None
+
+
+class Get:
+    """Tells how many bytes went and came, also when it fails in the middle."""
+
+    def __init__(self, url: Url, settings: EgressSettings, tls: ssl.SSLContext) -> None:
+        self.url = url
+        self._settings = settings
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + settings.fetch_timeout_s
+        self._side = ServerSide()
+        self._wire: Wire | None = None
+
+    @property
+    def sent_bytes(self) -> int:
+        return 0 if self._wire is None else self._wire.sent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        return 0 if self._wire is None else self._wire.received_bytes
+
+    async def answer(self, addresses: tuple[Address, ...]) -> Answer:
+        """Dials exactly these addresses; the connection has ended when this returns."""
+        timeout_s = self._settings.connect_timeout_s
+        self._wire = wire = Wire(await dial(addresses, self.url.port, timeout_s=timeout_s))
+        try:
+            stream = await self._secured(wire) if self.url.scheme == "https" else wire
+            return await self._asked(stream)
+        except Lost:
+            raise EgressRefused(
+                f"{self.url.host} closed the connection in the middle",
+                mend="Try again later.",
+                code="HF-BAD-RESPONSE",
+            ) from None
+        finally:
+            wire.abort()
+
+    async def _secured(self, wire: Wire) -> TlsWire:
+        host = self.url.host
+        stream = TlsWire(wire, self._tls, server_name=host)
+        try:
+            await stream.handshake(self._within(self._settings.connect_timeout_s))
+        except ssl.SSLCertVerificationError as error:
+            raise EgressRefused(
+                f"the certificate of {host} is not good: {error.verify_message}",
+                mend="Look whether the URL is right; this host must trust the server's authority.",
+                code="HF-UPSTREAM-TLS",
+            ) from None
+        except (ssl.SSLError, Lost) as error:
+            raise EgressRefused(
+                f"{host} does not speak TLS as it should",
+                mend="Look whether this port is served with TLS 1.2 or newer.",
+                code="HF-UPSTREAM-TLS",
+                detail=repr(error),
+            ) from None
+        return stream
+
+    async def _asked(self, stream: Stream) -> Answer:
+        headers = [(b"Host", self.url.authority.encode("ascii")), *_HEADERS]
+        asked = h11.Request(method="GET", target=self.url.target, headers=headers)
+        until = self._within(self._settings.head_timeout_s)
+        await stream.send(self._side.send(asked) + self._side.send(h11.EndOfMessage()), until)
+        event = await self._event(stream, until)
+        while isinstance(event, h11.InformationalResponse) and event.status_code != 101:
+            event = await self._event(stream, until)
+        if not isinstance(event, h11.Response):
+            raise bad_response("it is none to what was asked")
+        return await self._read(stream, event.status_code, list(event.headers))
+
+    async def _read(
+        self, stream: Stream, status: int, headers: list[tuple[bytes, bytes]]
+    ) -> Answer:
+        if status in _REDIRECTS and (location := _only(headers, b"location")) is not None:
+            return Answer(status, location=location)
+        content = Content.of(_only(headers, b"content-type"))
+        if not content.may_be_text and status >= 400:
+            # That it failed is worth more to know than how the failure is painted.
+            return Answer(status, content)
+        if not content.may_be_text:
+            raise content.refusal()
+        coding = (_only(headers, b"content-encoding") or b"").decode("latin-1").strip().lower()
+        if coding not in _CODINGS:
+            raise bad_response("it is packed in a way that nobody asked for")
+        body, is_cut = await self._body(stream, coding)
+        return Answer(status, content, body, is_cut)
+
+    async def _body(self, stream: Stream, coding: str) -> tuple[bytes, bool]:
+        most = self._settings.fetch_max_bytes
+        opened = Inflate(coding, most + _ROOM_BYTES)
+        body = bytearray()
+        came_bytes = 0
+        while isinstance(event := await self._event(stream, self._until), h11.Data):
+            came_bytes += len(event.data)
+            pieces = opened.feed(bytes(event.data))
+            while (piece := _unpacked(lambda: next(pieces, None))) is not None:  # noqa: B023  # called at once
+                body += piece
+                if len(body) > most:
+                    return bytes(body[:most]), True
+            # What unpacks to nothing is bounded as well.
+            if came_bytes > most:
+                return bytes(body), True
+        if not isinstance(event, h11.EndOfMessage):
+            raise bad_response("it ends in the middle")
+        _unpacked(opened.end)
+        return bytes(body), False
+
+    async def _event(self, stream: Stream, until: float) -> h11.Event:
+        while True:
+            event = self._side.next_event()
+            if isinstance(event, h11.Event):
+                return event
+            self._side.feed(await stream.recv(until))
+
+    def _within(self, timeout_s: float) -> float:
+        return min(self._until, self._loop.time() + timeout_s)
+
+
+def _only(headers: list[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:
+    """A header that says something once; two of them could mean two things to two readers."""
+    found = [value for name, value in headers if name == wanted]
+    if len(found) > 1:
+        raise bad_response(f"it has more than one {wanted.decode('ascii')}")
+    return found[0] if found else None
+
+
+def _unpacked(work: Callable[[], Made]) -> Made:
+    """The same in the words of an answer: `Inflate` has those of a request."""
+    try:
+        return work()
+    except EgressRefused as error:
+        raise bad_response("its body cannot be unpacked") from error

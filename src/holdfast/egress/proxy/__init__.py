@@ -1,0 +1,1 @@
+"""The proxy: one session for each cell, one visit for each of its connections."""

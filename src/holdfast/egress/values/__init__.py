@@ -1,0 +1,1 @@
+"""Values of secrets on the wire: found, put in, taken out."""

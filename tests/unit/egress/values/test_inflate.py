@@ -1,0 +1,166 @@
+"""Bodies in a content coding are opened within bounds, or refused."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import pytest
+import zstandard
+
+from holdfast.core.errors import EgressRefused
+from holdfast.egress.values.inflate import Inflate, can_inflate
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+PACKERS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "identity": ("identity", bytes),
+    "none": ("", bytes),
+    "gzip": ("gzip", gzip.compress),
+    "x-gzip": (" X-GZIP ", gzip.compress),
+    "deflate": ("deflate", zlib.compress),
+    "bare deflate": ("deflate", raw_deflate),
+    "zstd": ("zstd", zstd),
+}
+PACKED = [name for name in PACKERS if name not in ("identity", "none")]
+SAMPLE = b"".join(b"line %d of a text\n" % number for number in range(5000))
+
+
+def opened(encoding: str, data: bytes, *, max_bytes: int = 1 << 20, step: int = 1 << 20) -> bytes:
+    inflate = Inflate(encoding, max_bytes)
+    pieces = [
+        piece for at in range(0, len(data), step) for piece in inflate.feed(data[at : at + step])
+    ]
+    inflate.end()
+    return b"".join(pieces)
+
+
+@pytest.mark.parametrize("name", PACKERS)
+@pytest.mark.parametrize("step", [1, 7, 300, 1 << 20])
+def test_a_body_is_opened_however_it_is_cut(name: str, step: int) -> None:
+    encoding, pack = PACKERS[name]
+    assert opened(encoding, pack(SAMPLE), step=step) == SAMPLE
+
+
+@pytest.mark.parametrize("name", PACKERS)
+def test_nothing_at_all_is_an_empty_body(name: str) -> None:
+    assert opened(PACKERS[name][0], b"") == b""
+
+
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 131072, 131330])
+def test_a_body_as_long_as_a_piece_is_whole(name: str, size: int) -> None:
+    encoding, pack = PACKERS[name]
+    assert opened(encoding, pack(bytes(size))) == bytes(size)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_members_one_after_another_are_one_body(encoding: str) -> None:
+    pack = PACKERS[encoding][1]
+    assert opened(encoding, pack(b"one ") + pack(b"") + pack(b"two"), step=5) == b"one two"
+
+
+@pytest.mark.requirement("NET-5")
+@pytest.mark.parametrize("name", PACKERS)
+def test_a_body_that_unpacks_beyond_its_bound_is_refused(name: str) -> None:
+    encoding, pack = PACKERS[name]
+    packed = pack(SAMPLE)
+    assert opened(encoding, packed, max_bytes=len(SAMPLE)) == SAMPLE
+    with pytest.raises(EgressRefused) as error:
+        opened(encoding, packed, max_bytes=len(SAMPLE) - 1)
+    assert error.value.code == "HF-BODY-TOO-LARGE"
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_bomb_comes_in_small_pieces_and_stops_at_the_bound(name: str) -> None:
+    encoding, pack = PACKERS[name]
+    sizes = sizes_until_refused(encoding, pack(bytes(4 << 20)), max_bytes=3 << 20)
+    assert (sum(sizes), max(sizes)) == (3 << 20, 64 << 10)
+
+
+def test_a_zstd_bomb_of_four_bytes_a_block_does_not_unpack_all_at_once() -> None:
+    head = bytes.fromhex("28b52ffd 00 38")  # no size is told, the window is 128 KiB
+    repeated = (131072 << 3 | 1 << 1).to_bytes(3, "little") + b"a"
+    bomb = head + repeated * 16_000
+    tracemalloc.start()
+    sizes = sizes_until_refused("zstd", bomb, max_bytes=3 << 20)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (sum(sizes), max(sizes)) == (3 << 20, 64 << 10)
+    assert most_bytes < 32 << 20  # all of it are 2 GB
+
+
+def sizes_until_refused(encoding: str, data: bytes, *, max_bytes: int) -> list[int]:
+    pieces = Inflate(encoding, max_bytes).feed(data)
+    sizes = []
+    with pytest.raises(EgressRefused) as error:
+        while True:
+            sizes.append(len(next(pieces)))
+    assert error.value.code == "HF-BODY-TOO-LARGE"
+    return sizes
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_body_that_is_cut_short_is_refused(name: str) -> None:
+    encoding, pack = PACKERS[name]
+    packed = pack(SAMPLE)
+    for size in (1, 2, len(packed) // 2, len(packed) - 1):
+        with pytest.raises(EgressRefused) as error:
+            opened(encoding, packed[:size])
+        assert error.value.code == "HF-BAD-BODY"
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_follows_the_end_is_refused(name: str) -> None:
+    encoding, pack = PACKERS[name]
+    with pytest.raises(EgressRefused) as error:
+        opened(encoding, pack(SAMPLE) + b"and more")
+    assert error.value.code == "HF-BAD-BODY"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_empty_members_without_end_are_refused(encoding: str) -> None:
+    empty = PACKERS[encoding][1](b"")
+    assert opened(encoding, empty * 1000) == b""
+    with pytest.raises(EgressRefused) as error:
+        opened(encoding, empty * 1001)
+    assert error.value.code == "HF-BAD-BODY"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
+def test_a_body_that_is_not_what_it_says_is_refused(encoding: str) -> None:
+    with pytest.raises(EgressRefused) as error:
+        opened(encoding, b"plainly a text of some length")
+    assert error.value.code == "HF-BAD-BODY"
+
+
+def test_a_zstd_frame_that_asks_for_much_memory_is_refused() -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=27)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    packed = packer.compress(b"text") + packer.flush()
+    with pytest.raises(EgressRefused) as error:
+        opened("zstd", packed)
+    assert error.value.code == "HF-BAD-BODY"
+
+
+@pytest.mark.requirement("NET-5")
+@pytest.mark.parametrize("encoding", ["br", "compress", "gzip, gzip", "gzip,br", "chunked", "zst"])
+def test_a_coding_that_cannot_be_opened_is_refused(encoding: str) -> None:
+    assert not can_inflate(encoding)
+    with pytest.raises(EgressRefused) as error:
+        Inflate(encoding, 100)
+    assert error.value.code == "HF-CONTENT-ENCODING"
+
+
+def test_what_can_be_opened_is_said() -> None:
+    assert all(can_inflate(encoding) for encoding, _ in PACKERS.values())
