@@ -16,8 +16,8 @@ import pytest
 from conftest import audit_records
 from holdfast.core.errors import VaultError
 from holdfast.core.events import EventKind
-from holdfast.runtime.vault import KeyChoice
 from holdfast.runtime.vault import Vault as RecordedVault
+from holdfast.runtime.vault_keys import KeyChoice
 from holdfast.runtime.wiring import principal
 from holdfast.secrets.vault import Vault
 from interfaces.test_cli_process import PROGRAM, holdfast

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ipaddress
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,16 @@ from holdfast.config.outward import read_server
 from holdfast.core.errors import BadInput, ConfigError
 from holdfast.core.events import Event, EventKind
 from holdfast.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
-from holdfast.core.types import Action, FetchUrl, Json
+from holdfast.core.ports import EgressPort, VaultPort
+from holdfast.core.roles import Permission, Role
+from holdfast.core.types import Action, FetchUrl, Json, RunCode, RunCommand, SetDomains
 
 if TYPE_CHECKING:
     from holdfast.egress.service import EgressService
     from holdfast.egress.settings import EgressSettings
+
+_REACHING = (RunCommand, RunCode, FetchUrl, SetDomains)
+"""What can reach the network itself."""
 
 
 def domains_of(settings: Settings) -> tuple[str, ...]:
@@ -44,8 +49,11 @@ def check_domain(text: str) -> None:
     parse_rule(text)
 
 
-def reaching(action: Action, domains: tuple[str, ...]) -> Action:
-    """The action with what the configuration lets every sandbox reach."""
+def reaching(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
+    """The action with what the configuration lets every sandbox reach whose user may at all."""
+    may = Permission.NETWORK_USE in role.permissions
+    if not may or not isinstance(action.want, _REACHING):
+        return action
     own = action.allow_domains
     if isinstance(action.want, FetchUrl) and not own:
         from holdfast.egress.pages.urls import domain_of  # noqa: PLC0415  # see above
@@ -53,6 +61,19 @@ def reaching(action: Action, domains: tuple[str, ...]) -> Action:
         # Exactly this address was judged and allowed; where it redirects to was not.
         own = (domain_of(action.want.url),)
     return replace(action, allow_domains=(*own, *domains)) if own or domains else action
+
+
+@asynccontextmanager
+async def way_out(
+    vault: VaultPort, egress: EgressPort, action: Action
+) -> AsyncIterator[tuple[CellNetwork | None, Mapping[str, str]]]:
+    """A way out and what the code gets to know of it: placeholders, never values (SEC-5)."""
+    if not action.allow_domains and not action.secrets:
+        yield None, action.env
+        return
+    async with vault.lease(action) as secrets, egress.session(action, secrets) as network:
+        lent = {use.name: use.placeholder for use in secrets}
+        yield network, {**network.env, **action.env, **lent}
 
 
 class Outward:

@@ -13,8 +13,7 @@ or a cancellation leaves as an exception, and the leases are given back then, to
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,7 +21,6 @@ import anyio
 
 from holdfast.core.errors import AuditFailed, BadInput, Denied, HoldfastError
 from holdfast.core.events import Event, EventKind
-from holdfast.core.network import CellNetwork
 from holdfast.core.ports import (
     ApproverPort,
     AuditPort,
@@ -38,7 +36,7 @@ from holdfast.core.ports import (
     VaultPort,
     WorkspacePort,
 )
-from holdfast.core.roles import Permission, Role
+from holdfast.core.roles import Role
 from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
@@ -51,8 +49,6 @@ from holdfast.core.types import (
     Outcome,
     OutputSink,
     ProcessOperation,
-    RunCode,
-    RunCommand,
     RunResult,
     SetDomains,
     Status,
@@ -76,12 +72,9 @@ from holdfast.runtime.outcomes import (
     summary,
     unasked,
 )
-from holdfast.runtime.outward import reaching
+from holdfast.runtime.outward import reaching, way_out
 from holdfast.runtime.questions import question_of
 from holdfast.runtime.toolcalls import called, tool_caller
-
-_REACHING = (RunCommand, RunCode, FetchUrl, SetDomains)
-"""What can reach the network itself."""
 
 
 class Traffic(threading.local):
@@ -182,7 +175,7 @@ class Runtime:
                 audit_id = await self._record(action, EventKind.DENIAL, denial(action, decision))
                 error = denied(decision, by_role=lacking is not None)
                 return ended(action, Status.DENIED, decision, findings, audit_id, error)
-            action = _reaching(action, role, self.domains)
+            action = reaching(action, role, self.domains)
             # (6) Skills are verified now, so that the record names what the cell will hold (SKL-1).
             # Durable before the effect, or there is no effect (AUD-1).
             skills = await self._verified(action)
@@ -270,7 +263,7 @@ class Runtime:
             # directory does not become harmless because its run was cancelled (FS-4).
             try:
                 # Its way out ends before the files are looked at: what it had open then is gone.
-                async with self._way_out(action) as (network, env):
+                async with way_out(self.vault, self.egress, action) as (network, env):
                     result = await self.sandbox.run(
                         replace(action, env=env),
                         slot=slot,
@@ -290,21 +283,6 @@ class Runtime:
             result = self.guard.clean(action, result)
             result = replace(result, findings=(*result.findings, *noticed, *settled))
             return outcome_of(action, decision, audit_id, result, workspace.id)
-
-    @asynccontextmanager
-    async def _way_out(
-        self, action: Action
-    ) -> AsyncIterator[tuple[CellNetwork | None, Mapping[str, str]]]:
-        """A way out and what the code gets to know of it: placeholders, never values (SEC-5)."""
-        if not action.allow_domains and not action.secrets:
-            yield None, action.env
-            return
-        async with (
-            self.vault.lease(action) as secrets,
-            self.egress.session(action, secrets) as network,
-        ):
-            lent = {use.name: use.placeholder for use in secrets}
-            yield network, {**network.env, **action.env, **lent}
 
     async def _judged(self, action: Action, findings: Sequence[Finding]) -> Decision:
         """What an agent writes can take its time to be read; others go on meanwhile."""
@@ -399,12 +377,6 @@ def _as(role: Role, action: Action) -> Action:
     if who.role == role.name:
         return action
     return replace(action, principal=replace(who, role=role.name))
-
-
-def _reaching(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
-    """What the configuration lets every sandbox reach, for those who may use the network."""
-    may = Permission.NETWORK_USE in role.permissions
-    return reaching(action, domains) if may and isinstance(action.want, _REACHING) else action
 
 
 def _session(action: Action) -> str:

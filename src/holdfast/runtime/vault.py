@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import anyio
 
@@ -21,7 +21,7 @@ from holdfast.audit.log import AuditLog
 from holdfast.config.load import load_settings
 from holdfast.config.models import Settings
 from holdfast.core.errors import AuditFailed, BadInput, HoldfastError, VaultError
-from holdfast.core.events import Event, EventKind
+from holdfast.core.events import EventKind
 from holdfast.core.network import Binding
 from holdfast.core.roles import Permission
 from holdfast.core.types import Json, Principal, new_id
@@ -29,11 +29,13 @@ from holdfast.egress.reach.allowlist import parse_rule
 from holdfast.runtime.home import state_home
 from holdfast.runtime.permissions import require
 from holdfast.runtime.record import Change, open_record
+from holdfast.runtime.vault_events import released, told_error, vault_event
+from holdfast.runtime.vault_keys import AskPassphrase, KeyChoice, vault_settings
 from holdfast.secrets import failures
 from holdfast.secrets.grants import Grant, check_secret_name
 from holdfast.secrets.leases import Lease
 from holdfast.secrets.memory import wipe
-from holdfast.secrets.settings import KEY_SOURCES, KeySource, VaultSettings
+from holdfast.secrets.settings import KEY_SOURCES, KeySource
 from holdfast.secrets.values import weakness
 from holdfast.secrets.vault import MOST_VALUE_BYTES, SecretInfo
 from holdfast.secrets.vault import Vault as Store
@@ -41,63 +43,14 @@ from holdfast.secrets.vault import Vault as Store
 __all__ = [
     "KEY_SOURCES",
     "MOST_VALUE_BYTES",
-    "AskPassphrase",
     "Grant",
-    "KeyChoice",
     "KeySource",
     "Lease",
     "SecretInfo",
     "Vault",
-    "vault_settings",
     "weakness",
     "wipe",
 ]
-
-AskPassphrase = Callable[[bool], bytearray]
-"""Given by the interface; told whether it is a new one, which a person types twice. We wipe it."""
-
-
-def vault_settings(settings: Settings) -> VaultSettings:
-    """As the configuration says it."""
-    vault = settings.vault
-    source = next(each for each in KEY_SOURCES if each == vault.key)
-    return VaultSettings(
-        key=source,
-        key_file=vault.key_file,
-        key_command=vault.key_command,
-        argon2_memory_kib=vault.argon2_memory_kib,
-        argon2_passes=vault.argon2_passes,
-        argon2_lanes=vault.argon2_lanes,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyChoice:
-    """What shall open the vault from now on, where it is not what the configuration says."""
-
-    source: str | None = None
-    file: str | None = None
-    command: tuple[str, ...] = ()
-
-    def over(self, settings: VaultSettings) -> VaultSettings:
-        # Whoever names a file or a command wants it used.
-        implied = {"file"} if self.file else set()
-        implied |= {"command"} if self.command else set()
-        said = implied | ({self.source} if self.source else set())
-        found = [each for each in KEY_SOURCES if each in said]
-        if len(said) > 1 or len(found) < len(said):
-            raise BadInput(
-                "these options do not name one kind of key",
-                mend=f"One of: {', '.join(KEY_SOURCES)}.",
-                code="HF-VAULT-INPUT",
-            )
-        return replace(
-            settings,
-            key=found[0] if found else settings.key,
-            key_file=os.path.abspath(self.file) if self.file else settings.key_file,
-            key_command=self.command or settings.key_command,
-        )
-
 
 _LENT: weakref.WeakValueDictionary[str, Vault] = weakref.WeakValueDictionary()
 
@@ -242,7 +195,7 @@ class Vault:
             except HoldfastError as error:
                 self._store.lock()
                 with suppress(AuditFailed):  # a second failure must not hide the first
-                    self._write(audit, principal, "unlock", "failed", _told(error))
+                    self._write(audit, principal, "unlock", "failed", told_error(error))
                 raise
 
     def lock(self) -> None:
@@ -371,7 +324,7 @@ class Vault:
             lease = self._store.lease(names, tool=tool, session=session_id)
             told["generation"] = self._store.generation
         except HoldfastError as error:
-            body = told | _told(error)
+            body = told | told_error(error)
             with suppress(AuditFailed):  # a second failure must not hide the first
                 await self._write_use(principal, "lease", "refused", body, action_id, session_id)
             raise
@@ -385,16 +338,14 @@ class Vault:
     async def release(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None:
         """The lease ends, whatever becomes of the record of it."""
         lease.end()
-        await self._write_use(
-            principal, "release", "ok", _released(lease), action_id, lease.session
-        )
+        await self._write_use(principal, "release", "ok", released(lease), action_id, lease.session)
 
     def release_now(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None:
         """The same, for whoever has no event loop any more."""
         lease.end()
-        told = _released(lease)
+        told = released(lease)
         with self._record() as audit:
-            audit.write(_event(principal, "release", "ok", told, action_id, lease.session))
+            audit.write(vault_event(principal, "release", "ok", told, action_id, lease.session))
 
     def end_session(self, session_id: str) -> None:
         """Every lease of it ends."""
@@ -442,7 +393,7 @@ class Vault:
     def _write(
         self, audit: AuditLog, who: Principal, what: str, status: str, body: dict[str, Json]
     ) -> None:
-        audit.write(_event(who, what, status, body, new_id("act"), ""))
+        audit.write(vault_event(who, what, status, body, new_id("act"), ""))
 
     async def _write_use(
         self,
@@ -454,7 +405,7 @@ class Vault:
         session_id: str,
     ) -> None:
         with self._record() as audit:
-            await audit.record(_event(who, what, status, body, action_id, session_id))
+            await audit.record(vault_event(who, what, status, body, action_id, session_id))
 
     # Passphrases
 
@@ -478,23 +429,6 @@ class Vault:
             yield passphrase
         finally:
             wipe(passphrase)
-
-
-def _event(
-    who: Principal, what: str, status: str, body: dict[str, Json], action_id: str, session_id: str
-) -> Event:
-    names = body.get("names")
-    about = ", ".join(map(str, names)) if isinstance(names, list) else "vault"
-    told = {"change": what, "message": f"{what} {about}: {status}", "status": status, **body}
-    return Event(EventKind.VAULT, action_id, who.name, who.interface, told, session_id)
-
-
-def _released(lease: Lease) -> dict[str, Json]:
-    return {"names": list(lease.names), "revealed": dict(lease.revealed)}
-
-
-def _told(error: HoldfastError) -> dict[str, Json]:
-    return {"error_code": error.code, "reason": error.message, "detail": error.detail}
 
 
 def _canonical_host(text: str) -> str:

@@ -30,7 +30,8 @@ from holdfast.runtime.pipeline import Runtime
 from holdfast.runtime.policy_file import user_policy_path
 from holdfast.runtime.record import note_configuration, open_record
 from holdfast.runtime.redacting import Redactor
-from holdfast.runtime.vault import AskPassphrase, Vault
+from holdfast.runtime.vault import Vault
+from holdfast.runtime.vault_keys import AskPassphrase
 from holdfast.sandbox import environments, protected
 from holdfast.sandbox.given import identity_of, open_given
 from holdfast.sandbox.governor import Governor

@@ -17,7 +17,8 @@ from holdfast.core.events import EventKind
 from holdfast.core.network import Binding
 from holdfast.core.types import Action, Principal, RunCommand
 from holdfast.runtime.lending import Lending
-from holdfast.runtime.vault import KeyChoice, Vault
+from holdfast.runtime.vault import Vault
+from holdfast.runtime.vault_keys import KeyChoice
 from interfaces.test_cli_vault import QUICK
 
 ME = Principal("somebody", "cli")

@@ -7,7 +7,8 @@ import pytest
 from holdfast.core.types import Principal
 from holdfast.runtime.lending import Lending
 from holdfast.runtime.redacting import Redactor
-from holdfast.runtime.vault import KeyChoice, Vault
+from holdfast.runtime.vault import Vault
+from holdfast.runtime.vault_keys import KeyChoice
 
 ME = Principal("somebody", "cli")
 VALUE = "a-value-that-is-looked-for"

@@ -15,7 +15,8 @@ from holdfast.core.errors import AuditFailed, BadInput, Denied, VaultError
 from holdfast.core.events import EventKind
 from holdfast.core.network import Binding
 from holdfast.core.types import Principal
-from holdfast.runtime.vault import KeyChoice, Vault
+from holdfast.runtime.vault import Vault
+from holdfast.runtime.vault_keys import KeyChoice
 
 ME = Principal("somebody", "cli")
 VALUE = b"a value that is looked for"

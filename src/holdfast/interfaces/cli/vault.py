@@ -23,7 +23,8 @@ from holdfast.interfaces.cli.vault_words import secret_json, secret_lines
 
 if TYPE_CHECKING:
     from holdfast.core.types import Json
-    from holdfast.runtime.vault import KeyChoice, Vault
+    from holdfast.runtime.vault import Vault
+    from holdfast.runtime.vault_keys import KeyChoice
 
 KINDS = ("passphrase", "file", "keyring", "command")
 
@@ -306,7 +307,7 @@ def _store(
 
 
 def _choice(key: str | None, key_file: str | None, key_command: str | None) -> KeyChoice:
-    from holdfast.runtime.vault import KeyChoice  # noqa: PLC0415  # heavy
+    from holdfast.runtime.vault_keys import KeyChoice  # noqa: PLC0415  # heavy
 
     try:
         command = tuple(shlex.split(key_command or ""))

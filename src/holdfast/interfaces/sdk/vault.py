@@ -12,8 +12,9 @@ from typing import TypeAlias
 from holdfast.core.network import Binding, Place
 from holdfast.core.types import Principal
 from holdfast.runtime import wiring
-from holdfast.runtime.vault import Grant, KeyChoice, SecretInfo
+from holdfast.runtime.vault import Grant, SecretInfo
 from holdfast.runtime.vault import Vault as Kept
+from holdfast.runtime.vault_keys import KeyChoice
 
 Asked: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
 
