@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from conftest import need
-from interfaces.test_cli_process import error_code, holdfast, through_shell
+from interfaces.test_cli_process import error_code, holdfast, in_process, through_shell
 
 
 def result(*words: str | bytes, **changes) -> dict:
@@ -302,7 +302,7 @@ KEYS = {
 @pytest.mark.requirement("ERR-1", "ERR-2")
 @pytest.mark.parametrize(("words", "code"), [*REFUSALS, (["run"], "HF-USAGE")])
 def test_a_refusal_is_one_object_where_json_was_asked_for(words, code):
-    done = holdfast(*with_json(words))
+    done = in_process(*with_json(words))
     told = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (125, b"")
     assert told.keys() >= KEYS

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from conftest import need
+from holdfast.interfaces.cli.main import main
 
 PROGRAM = str(Path(sys.executable).parent / "holdfast")
 DEADLINE_S = 60
@@ -30,6 +32,29 @@ def holdfast(*words: str | bytes, stdin: bytes = b"", **changes) -> subprocess.C
         env={**os.environ, **changes},
         check=False,
     )
+
+
+def in_process(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess:
+    """The same program in this process: a start of Python for each word would take long."""
+    before, handler = [os.dup(number) for number in range(3)], signal.getsignal(signal.SIGTERM)
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
+        given.write(stdin)
+        given.seek(0)
+        try:
+            for number, file in enumerate((given, out, err)):
+                os.dup2(file.fileno(), number)
+            code = main(list(words))
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+            for number, saved in enumerate(before):
+                os.dup2(saved, number)
+                os.close(saved)
+        shown = [(file.seek(0), file.read())[1] for file in (out, err)]
+    return subprocess.CompletedProcess(words, code, *shown)
 
 
 def through_shell(line: str) -> subprocess.CompletedProcess:

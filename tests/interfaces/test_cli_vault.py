@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import termios
 from pathlib import Path
 
@@ -17,37 +16,17 @@ import holdfast as sdk
 import terminals
 from conftest import audit_records
 from holdfast.core.events import EventKind
-from holdfast.interfaces.cli.main import main
 from holdfast.secrets.settings import VaultSettings
 from holdfast.secrets.vault import Vault
 from interfaces.test_cli_asking import Screen, on_terminal
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, error_code, holdfast
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, error_code, holdfast, in_process
 
 VALUE = b"the-value-that-nobody-prints"
 QUICK = "[vault]\nargon2_memory_kib = 64\nargon2_passes = 1\nargon2_lanes = 1\n"
 
 
 def here(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess:
-    """The same program in this process: a start of Python for each word would take long."""
-    before, handler = [os.dup(number) for number in range(3)], signal.getsignal(signal.SIGTERM)
-    with (
-        tempfile.TemporaryFile() as given,
-        tempfile.TemporaryFile() as out,
-        tempfile.TemporaryFile() as err,
-    ):
-        given.write(stdin)
-        given.seek(0)
-        try:
-            for number, file in enumerate((given, out, err)):
-                os.dup2(file.fileno(), number)
-            code = main(["vault", *words])
-        finally:
-            signal.signal(signal.SIGTERM, handler)
-            for number, saved in enumerate(before):
-                os.dup2(saved, number)
-                os.close(saved)
-        shown = [(file.seek(0), file.read())[1] for file in (out, err)]
-    return subprocess.CompletedProcess(words, code, *shown)
+    return in_process("vault", *words, stdin=stdin)
 
 
 def told(*words: str, stdin: bytes = b"") -> dict:
