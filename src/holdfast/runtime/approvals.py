@@ -28,7 +28,6 @@ from holdfast.core.roles import Permission
 from holdfast.core.types import Json
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.runtime.approval_queue import ApprovalQueue, Waiting
-from holdfast.runtime.policy_file import add_rule
 
 _MOST_REMEMBERED = 1000
 
@@ -152,6 +151,8 @@ class Broker:
                 self._remembered.pop(next(iter(self._remembered)), None)
             self._remembered[question.session_id, question.call_sha256] = answer
         if answer.kind is AnswerKind.RULE:
+            from holdfast.runtime.policy_file import add_rule  # noqa: PLC0415  # heavy, seldom
+
             reason = f"allowed by {answer.by.name} at {question.id}"
             try:
                 await anyio.to_thread.run_sync(

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from holdfast.config.load import candidates
 from holdfast.core.home import state_path
 from holdfast.core.verdict import Verdict
 from holdfast.policy.calls import ToolCall as Call
@@ -29,25 +28,20 @@ from holdfast.policy.engine import Policy
 from holdfast.policy.files import load_policy_file
 from holdfast.policy.parse import parse_rule
 from holdfast.policy.rules import Layer, Rule, Source
-from holdfast.runtime import policy_trusted
+from holdfast.runtime import policy_places, policy_trusted
+from holdfast.runtime.policy_places import is_there, project_files, user_policy
 
 __all__ = [
     "Call",
     "Policy",
     "effective_policy",
-    "is_given",
     "parse_call",
     "places",
-    "project_files",
     "read_call",
     "set_aside",
-    "user_policy",
 ]
 
-ADMINISTRATOR = "/etc/holdfast/policy.toml"
-_NAME = "policy.toml"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PROJECT_FILES = (".holdfast/policy.toml", ".claude/settings.json", ".claude/settings.local.json")
 
 Stamp = tuple[tuple[str, int, int, int], ...]
 
@@ -64,39 +58,13 @@ def places(
     *, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]
 ) -> tuple[PolicyPlace, ...]:
     """Those that are there; what was named must be."""
-    found = [PolicyPlace(ADMINISTRATOR, Layer.ADMINISTRATOR)]
+    found = [PolicyPlace(policy_places.ADMINISTRATOR, Layer.ADMINISTRATOR)]
     if named:
         found += [PolicyPlace(os.path.join(cwd, each), Layer.SESSION) for each in named]
     else:
         found.append(PolicyPlace(user_policy(environ), Layer.USER))
         found += [PolicyPlace(path, Layer.PROJECT) for path in project_files(cwd)]
-    return tuple(each for each in found if each.layer is Layer.SESSION or _is_there(each.path))
-
-
-def user_policy(environ: Mapping[str, str]) -> str:
-    """Where the user's own would lie."""
-    return os.path.join(os.path.dirname(candidates(None, environ)[0]), _NAME)
-
-
-def project_files(cwd: str) -> Iterator[str]:
-    """Those of all projects that a folder belongs to: one inside of another hides nothing of it."""
-    folder = os.path.abspath(cwd)
-    home = os.path.expanduser("~")
-    while folder not in {"/", home}:
-        there = (os.path.join(folder, name) for name in PROJECT_FILES)
-        yield from (path for path in there if _is_there(path))
-        folder = os.path.dirname(folder)
-
-
-def _is_there(path: str) -> bool:
-    """A file that may not even be looked at is there: then it is told that it cannot be read."""
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
-    return True
+    return tuple(each for each in found if each.layer is Layer.SESSION or is_there(each.path))
 
 
 def effective_policy(*, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]) -> Policy:
@@ -117,11 +85,6 @@ def _effective(named: Sequence[str], cwd: str, environ: Mapping[str, str]) -> _L
     trust = policy_trusted.stamp(environ) if is_project else None
     own = own_places(environ, found)
     return _loaded(found, _stamp(found), os.path.expanduser("~"), trust, own)
-
-
-def is_given(named: Sequence[str]) -> bool:
-    """Whether rules judge what a person asks for as well: they said so, or the administrator."""
-    return bool(named) or _is_there(ADMINISTRATOR)
 
 
 def _stamp(found: Sequence[PolicyPlace]) -> Stamp:

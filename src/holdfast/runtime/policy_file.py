@@ -8,22 +8,15 @@ import os
 import secrets
 import stat
 import tomllib
-from collections.abc import Mapping
 from contextlib import suppress
 
 from holdfast.core.errors import HoldfastError
 from holdfast.policy.files import parse_policy
 from holdfast.policy.rules import Layer
-from holdfast.runtime.policies import user_policy
 
 _MOST_BYTES = 1 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-def user_policy_path(environ: Mapping[str, str]) -> str:
-    """Beside the configuration: the very file that the rules of the user are read from."""
-    return user_policy(environ)
 
 
 def add_rule(path: str, rule: str, *, reason: str, answers: str) -> bool:

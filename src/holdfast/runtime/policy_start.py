@@ -24,7 +24,7 @@ from holdfast.policy.files import parse_policy
 from holdfast.policy.rules import Layer
 from holdfast.policy.starting import Found, Start, start
 from holdfast.runtime.permissions import require
-from holdfast.runtime.policies import PROJECT_FILES, project_files, user_policy
+from holdfast.runtime.policy_places import PROJECT_FILES, project_files, user_policy
 from holdfast.runtime.policy_trust import Offered, PolicyTrust
 from holdfast.runtime.policy_work import read_plain
 

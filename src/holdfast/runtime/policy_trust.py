@@ -26,7 +26,7 @@ from holdfast.policy.files import load_policy_file
 from holdfast.policy.rules import Layer, Rule
 from holdfast.runtime.home import state_home
 from holdfast.runtime.permissions import require
-from holdfast.runtime.policies import PROJECT_FILES, project_files
+from holdfast.runtime.policy_places import PROJECT_FILES, project_files
 from holdfast.runtime.policy_trusted import FOLDER, NAME, Entry, broken, encoded, read_entries
 from holdfast.runtime.record import Change, open_record
 

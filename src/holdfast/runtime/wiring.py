@@ -27,7 +27,7 @@ from holdfast.runtime.lending import Lending
 from holdfast.runtime.outward import Outward, domains_of
 from holdfast.runtime.permissions import roles_of
 from holdfast.runtime.pipeline import Runtime
-from holdfast.runtime.policy_file import user_policy_path
+from holdfast.runtime.policy_places import user_policy
 from holdfast.runtime.record import note_configuration, open_record
 from holdfast.runtime.redacting import Redactor
 from holdfast.runtime.vault import Vault
@@ -200,7 +200,7 @@ def open_house(
             timeout_s=settings.approvals.timeout_s,
             channels=settings.approvals.channels,
             queue=ApprovalQueue(home),
-            policy_path=user_policy_path(environ),
+            policy_path=user_policy(environ),
         ),
         bounds=Bounds(
             max_code_bytes=settings.sandbox.max_code_bytes,

@@ -16,7 +16,7 @@ from holdfast.core.types import (
     UseTool,
 )
 from holdfast.core.verdict import Verdict
-from holdfast.runtime import policies
+from holdfast.runtime import policy_places
 from holdfast.runtime.judging import RuledPolicy
 
 RULES = """
@@ -36,7 +36,7 @@ def rules(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _nobody_elses_rules(tmp_path, monkeypatch):
-    monkeypatch.setattr(policies, "ADMINISTRATOR", str(tmp_path / "none.toml"))
+    monkeypatch.setattr(policy_places, "ADMINISTRATOR", str(tmp_path / "none.toml"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -138,7 +138,7 @@ def test_the_administrators_rules_hold_for_people_and_for_named_policies(
     administrator = tmp_path / "admin.toml"
     administrator.write_text('[permissions]\nallow = ["Bash(git *)", "Bash(ls)"]\n')
     administrator.chmod(0o644)
-    monkeypatch.setattr(policies, "ADMINISTRATOR", str(administrator))
+    monkeypatch.setattr(policy_places, "ADMINISTRATOR", str(administrator))
     assert judge(action(RunCommand(("curl", "x")), "cli")).verdict is Verdict.DENY
     assert judge(action(RunCommand(("git", "status")), "cli")).verdict is Verdict.ALLOW
     named = {"policy": (rules,)}

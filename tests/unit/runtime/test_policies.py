@@ -7,7 +7,7 @@ import os
 import pytest
 
 from holdfast.core.errors import HoldfastError
-from holdfast.runtime import policies
+from holdfast.runtime import policies, policy_places
 from holdfast.runtime.policies import effective_policy
 
 CLONE = '{"permissions": {"allow": ["Bash"], "deny": ["Read(.env)"]}}'
@@ -16,7 +16,7 @@ CLONE = '{"permissions": {"allow": ["Bash"], "deny": ["Read(.env)"]}}'
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A project, and folders for the user's and the administrator's rules."""
-    monkeypatch.setattr(policies, "ADMINISTRATOR", str(tmp_path / "admin" / "policy.toml"))
+    monkeypatch.setattr(policy_places, "ADMINISTRATOR", str(tmp_path / "admin" / "policy.toml"))
     for name in ("admin", "config/holdfast", "project/sub"):
         (tmp_path / name).mkdir(parents=True)
     return tmp_path
@@ -112,12 +112,12 @@ def test_rules_of_the_administrator_that_cannot_be_looked_at_are_not_taken_for_n
     place, monkeypatch
 ):
     def no_access(path, *more, **options):
-        if str(path) == policies.ADMINISTRATOR:
+        if str(path) == policy_places.ADMINISTRATOR:
             raise PermissionError(13, "no")
         return real(path, *more, **options)
 
     real = os.lstat
     monkeypatch.setattr(os, "lstat", no_access)
-    assert policies.is_given(())
+    assert policy_places.is_given(())
     with pytest.raises(HoldfastError):
         verdict(place, "Bash(ls)")

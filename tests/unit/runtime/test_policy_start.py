@@ -11,7 +11,8 @@ from holdfast.core.errors import Denied, HoldfastError
 from holdfast.core.types import Principal
 from holdfast.core.verdict import Verdict
 from holdfast.runtime import policy_start
-from holdfast.runtime.policies import effective_policy, user_policy
+from holdfast.runtime.policies import effective_policy
+from holdfast.runtime.policy_places import user_policy
 from holdfast.runtime.policy_trust import PolicyTrust
 
 ME = Principal("ann", "cli")

@@ -13,7 +13,8 @@ from conftest import audit_records
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Principal
 from holdfast.core.verdict import Verdict
-from holdfast.runtime.policies import effective_policy, set_aside, user_policy
+from holdfast.runtime.policies import effective_policy, set_aside
+from holdfast.runtime.policy_places import user_policy
 from holdfast.runtime.policy_trust import PolicyTrust
 
 ME = Principal("ann", "cli")

@@ -114,7 +114,7 @@ def untrust(
 
 
 def _project() -> list[str]:
-    from holdfast.runtime.policies import project_files  # noqa: PLC0415  # heavy
+    from holdfast.runtime.policy_places import project_files  # noqa: PLC0415  # heavy
 
     found = [*project_files(os.getcwd())]
     # A file's folder lies in that of the project.
