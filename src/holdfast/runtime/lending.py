@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Mapping
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 
 from holdfast.core.errors import AuditFailed, BadInput
 from holdfast.core.network import SecretUse
 from holdfast.core.types import Action, FetchUrl, Principal, RunCode
-from holdfast.runtime.vault import Lease, Vault
-from holdfast.secrets import failures
+
+if TYPE_CHECKING:
+    from holdfast.runtime.vault import Lease, Vault
+
+_OPENED: weakref.WeakValueDictionary[str, Vault] = weakref.WeakValueDictionary()
+
+
+def lend_from(vault: Vault, home: str) -> None:
+    """Let the sandboxes of this process use it for as long as it is unlocked."""
+    _OPENED[home] = vault
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +39,38 @@ class _Kept:
 class Lending:
     """Keeps `VaultPort`, and `KnownValues` for whoever watches what leaves."""
 
-    def __init__(self, vault: Vault, home: str) -> None:
-        self._own = vault
+    def __init__(self, make: Callable[[], Vault], home: str) -> None:
+        """`make` is called with the first use: most runs have none, and it takes its time."""
+        self._make = make
+        self._made: Vault | None = None
         self._home = home
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
 
     @property
+    def own(self) -> Vault:
+        """Ours."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    @property
+    def opened(self) -> Vault | None:
+        """One that is unlocked: ours, or the one that the program around us has opened."""
+        for vault in (self._made, _OPENED.get(self._home)):
+            if vault is not None and vault.is_unlocked:
+                return vault
+        return None
+
+    @property
     def vault(self) -> Vault:
-        """Ours, or the one that the program around us has opened."""
-        return self._own if self._own.is_unlocked else Vault.lent(self._home) or self._own
+        """The one to use."""
+        return self.opened or self.own
+
+    def close(self) -> None:
+        """Forget its keys; every lease ends."""
+        if self._made is not None:
+            self._made.lock()
 
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[tuple[SecretUse, ...]]:
@@ -79,6 +111,8 @@ class Lending:
         A vault that opens without one is open before there is a way out; if it is not any more,
         whoever watches must not find nothing (NET-5).
         """
+        from holdfast.secrets import failures  # noqa: PLC0415  # only with a way out
+
         vault = self.vault
         if not vault.is_unlocked and vault.opens_alone:
             raise failures.shut(failures.locked())
@@ -93,7 +127,8 @@ class Lending:
                 kept.vault.release_now(
                     kept.lease, principal=kept.principal, action_id=kept.action_id
                 )
-        self._own.end_session(session_id)
+        if self._made is not None:
+            self._made.end_session(session_id)
 
 
 async def _lent(vault: Vault, action: Action) -> Lease:

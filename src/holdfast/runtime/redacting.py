@@ -25,8 +25,8 @@ class Redactor:
         self._values: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, body: Mapping[str, Json]) -> dict[str, Json]:
-        vault = self._lending.vault
-        if not vault.is_unlocked:
+        vault = self._lending.opened
+        if vault is None:
             return dict(body)
         try:
             seen = (id(vault), vault.generation)

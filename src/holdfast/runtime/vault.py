@@ -10,7 +10,6 @@ A change goes:
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -52,8 +51,6 @@ __all__ = [
     "wipe",
 ]
 
-_LENT: weakref.WeakValueDictionary[str, Vault] = weakref.WeakValueDictionary()
-
 
 class Vault:
     """The vault of one state folder. Keeps `core.network.KnownValues`."""
@@ -73,16 +70,6 @@ class Vault:
         self._chosen = vault_settings(settings)
         self._store = Store(os.path.join(home, "vault"), self._chosen)
 
-    def lend(self) -> None:
-        """Let the sandboxes of this process use it for as long as it is unlocked."""
-        _LENT[self._home] = self
-
-    @staticmethod
-    def lent(home: str) -> Vault | None:
-        """The one that a program has opened for its sandboxes, if it still is."""
-        found = _LENT.get(home)
-        return found if found is not None and found.is_unlocked else None
-
     @classmethod
     def configured(
         cls,
@@ -94,6 +81,11 @@ class Vault:
         """As the configuration and the environment say."""
         settings = load_settings(file=config, profile=profile, environ=os.environ)
         return cls(state_home(os.environ), settings, ask=ask)
+
+    @property
+    def home(self) -> str:
+        """The state folder that it belongs to."""
+        return self._home
 
     @property
     def exists(self) -> bool:

@@ -8,6 +8,7 @@ import pwd
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from holdfast.audit.log import AuditLog
 from holdfast.config.load import candidates, load_settings
@@ -30,8 +31,6 @@ from holdfast.runtime.pipeline import Runtime
 from holdfast.runtime.policy_places import user_policy
 from holdfast.runtime.record import note_configuration, open_record
 from holdfast.runtime.redacting import Redactor
-from holdfast.runtime.vault import Vault
-from holdfast.runtime.vault_keys import AskPassphrase
 from holdfast.sandbox import environments, protected
 from holdfast.sandbox.given import identity_of, open_given
 from holdfast.sandbox.governor import Governor
@@ -45,6 +44,10 @@ from holdfast.sandbox.runs import RunLedger
 from holdfast.sandbox.workspace import Workspaces
 from holdfast.sandbox.workspace_store import WorkspaceStore
 from holdfast.skills.store import SkillStore
+
+if TYPE_CHECKING:
+    from holdfast.runtime.vault import Vault
+    from holdfast.runtime.vault_keys import AskPassphrase
 
 _PROMISED_SHARE = 0.8
 
@@ -65,7 +68,7 @@ class House:
     pool: Pool
     native: NativeSettings
     egress: Outward
-    vault: Vault
+    lending: Lending
 
     def warm_up(self) -> None:
         """For a process that will serve many runs: start the templates now, in the background."""
@@ -76,7 +79,7 @@ class House:
         """End its templates, and with them every cell that is left."""
         self.pool.close()
         self.egress.close()
-        self.vault.lock()
+        self.lending.close()
         self.governor.close()
         self.ledger.close()
         self.audit.close()
@@ -188,8 +191,7 @@ def open_house(
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = _governor(settings, home)
     roles = roles_of(settings)
-    vault = Vault(home, settings, ask=ask_passphrase, audit=audit)
-    lending = Lending(vault, home)
+    lending = Lending(functools.partial(_open_vault, home, settings, ask_passphrase, audit), home)
     audit.redact_with(Redactor(lending))
     egress = Outward(settings, audit, lending)
     runtime = Runtime(
@@ -231,8 +233,14 @@ def open_house(
         pool,
         native,
         egress,
-        vault,
+        lending,
     )
+
+
+def _open_vault(home: str, settings: Settings, ask: AskPassphrase | None, audit: AuditLog) -> Vault:
+    from holdfast.runtime.vault import Vault  # noqa: PLC0415  # most runs need none
+
+    return Vault(home, settings, ask=ask, audit=audit)
 
 
 def _governor(settings: Settings, home: str) -> Governor:

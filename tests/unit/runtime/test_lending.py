@@ -33,7 +33,7 @@ def told() -> list[tuple[str, str]]:
 
 
 def lending(home: str) -> Lending:
-    return Lending(Vault.configured(), home)
+    return Lending(Vault.configured, home)
 
 
 def lend(lender: Lending, action: Action = ACTION) -> tuple[Any, ...]:
@@ -162,7 +162,7 @@ def test_a_passphrase_that_nobody_has_typed_refuses_nothing(state_home, monkeypa
     vault.set("TOKEN", VALUE, ME)
     lender = lending(state_home)
     assert (lend(lender), dict(lender.values())) == ((), {})  # the limit that the docs tell
-    assert dict(Lending(vault, state_home).values()) == {"TOKEN": VALUE}
+    assert dict(Lending(lambda: vault, state_home).values()) == {"TOKEN": VALUE}
     # Damaged so that nobody can tell what opens it: then it may be one that needs nobody.
     flip(Path(state_home))
     assert refusal(lend, lender).code == "HF-VAULT-SHUT"

@@ -26,7 +26,9 @@ def vault(state_home: str) -> Vault:
 
 @pytest.fixture
 def redact(vault: Vault, state_home: str) -> Redactor:
-    return Redactor(Lending(vault, state_home))
+    lending = Lending(lambda: vault, state_home)
+    assert lending.own is vault
+    return Redactor(lending)
 
 
 @pytest.mark.requirement("SEC-2")

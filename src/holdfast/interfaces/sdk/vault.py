@@ -12,6 +12,7 @@ from typing import TypeAlias
 from holdfast.core.network import Binding, Place
 from holdfast.core.types import Principal
 from holdfast.runtime import wiring
+from holdfast.runtime.lending import lend_from
 from holdfast.runtime.vault import Grant, SecretInfo
 from holdfast.runtime.vault import Vault as Kept
 from holdfast.runtime.vault_keys import KeyChoice
@@ -58,7 +59,7 @@ class Vault:
         else:
             kept.find_by(choice)
             kept.unlock(who)
-        kept.lend()
+        lend_from(kept, kept.home)
         return cls(kept, who)
 
     def __enter__(self) -> Vault:
