@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Literal
 
@@ -152,6 +153,7 @@ def _target(method: str, target: str, scheme: Scheme) -> tuple[Form, str, int, s
     return Form.ABSOLUTE, host, port, found[3] if found[3].startswith("/") else f"/{found[3]}"
 
 
+@lru_cache(maxsize=4096)
 def _authority(text: str, default_port: int | None) -> tuple[str, int]:
     found = _AUTHORITY.fullmatch(text)
     if found is None or (found[2] is None and default_port is None):

@@ -253,12 +253,14 @@ class Exchange:
         self._visit.tell = tell_nothing
         while True:
             piece = server.event_now()
-            if piece is None or len(out) >= _PIECES_PER_TURN:
+            if piece is None:
                 await client.send(b"".join(out))
                 out.clear()
-                # Thousands of tiny chunks must not stop everybody.
-                piece = piece or await server.event()
-                await asyncio.sleep(0)
+                piece = await server.event()
+            elif len(out) >= _PIECES_PER_TURN:
+                await client.send(b"".join(out))
+                out.clear()
+                await asyncio.sleep(0)  # thousands of tiny chunks must not stop everybody
             if isinstance(piece, h11.Data):
                 for data in _pieces(cleaner, bytes(piece.data)):
                     out.append(client.side.send(h11.Data(data=data)))

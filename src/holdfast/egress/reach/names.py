@@ -101,6 +101,7 @@ def host_name(text: str) -> str:
     return name
 
 
+@lru_cache(maxsize=4096)  # the same few in every request; what is refused is not kept
 def host_of(text: str) -> str | Address:
     """What a request names: `192.0.2.1` or `[2001:db8::1]` as an address, else `host_name`."""
     # Without brackets the colons of IPv6 cannot be told from the one before a port.
