@@ -35,6 +35,7 @@ RECORDS, PACKED, CHECKPOINTS, SEAL, INDEX = (
     ".index",
 )
 _FILE_NAME = re.compile(r"([0-9]{16})(\.jsonl|\.jsonl\.zst|\.checkpoints|\.seal|\.index)")
+_MOST_LOOKS = 16
 # Only from the start of a line, and nothing is given back: else a long line takes for ever.
 _NOTE = re.compile(
     rb"^([^\n]++\n[0-9]++\n[0-9A-Za-z+/=]{44}\n\n(?:\xe2\x80\x94 [^\n]++\n)++)\n", re.MULTILINE
@@ -91,12 +92,23 @@ def segment_name(first: int, part: str) -> str:
 
 def list_segments(directory: str) -> list[Segment]:
     """All that are there, in the order of their records."""
+    # The kernel reads a folder piece by piece: of a segment that is packed meanwhile it may show
+    # neither the old file nor the new one. Twice the same is what was there.
+    parts = _parts(directory)
+    for _ in range(_MOST_LOOKS):
+        before, parts = parts, _parts(directory)
+        if parts == before:
+            break
+    return [Segment(directory, first, frozenset(parts[first])) for first in sorted(parts)]
+
+
+def _parts(directory: str) -> dict[int, set[str]]:
     parts: dict[int, set[str]] = {}
     for name in os.listdir(directory):
         found = _FILE_NAME.fullmatch(name)
         if found is not None:
             parts.setdefault(int(found[1]), set()).add(found[2])
-    return [Segment(directory, first, frozenset(parts[first])) for first in sorted(parts)]
+    return parts
 
 
 @contextmanager

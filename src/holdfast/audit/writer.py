@@ -247,19 +247,26 @@ class Writer:
                 self._enter(tail.seq + 1, is_new=True)
                 self._tail = self._new_tail(tail)
 
-    def _skip_ahead(self, following: int) -> bool:
-        """To the segment that grows now, past those that others sealed, packed and perhaps deleted
-        while we were idle. False if there is none after ours."""
+    def _skip_ahead(self, after_ours: int) -> bool:
+        """To the next segment that is not packed, past those that others sealed, packed and perhaps
+        deleted while we were idle. False if there is none after ours."""
         later = [each for each in list_segments(self._directory) if each.first > self._first]
-        for segment in later[:-1]:
-            if segment.first != following or SEAL not in segment.parts:
+        following = after_ours
+        for segment in later:
+            if segment.first != following:
+                raise altered("a segment of the audit log is gone")
+            if RECORDS in segment.parts:
+                # Perhaps sealed already, and not by its own file yet: it is read like any other.
+                with suppress(FileNotFoundError):
+                    self._enter(segment.first)
+                    return True
+                return self._skip_ahead(after_ours)  # packed since we looked
+            if SEAL not in segment.parts:
                 raise altered("a segment of the audit log is gone")
             following = read_seal(segment).last + 1
-        if later and (later[-1].first != following or RECORDS not in later[-1].parts):
-            raise altered("a segment of the audit log is gone")
         if later:
-            self._enter(later[-1].first)
-        return bool(later)
+            raise altered("the last segment of the audit log is gone")
+        return False
 
     def _new_tail(self, sealed: Tail) -> Tail:
         return Tail.of_empty(sealed.seq + 1, sealed.prev)
