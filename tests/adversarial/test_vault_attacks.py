@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -443,10 +444,13 @@ def test_a_value_is_in_no_argument_variable_file_log_or_record(state_home, tmp_p
     ) as process:
         process.stdin.write(VALUE)
         process.stdin.flush()
-        seen = (
-            Path(f"/proc/{process.pid}/environ").read_bytes()
-            + Path(f"/proc/{process.pid}/cmdline").read_bytes()
-        )
+        # It waits for the end of its input. Before it has become the program it has neither.
+        seen, until = b"", time.monotonic() + 60
+        while b"a-mark-that-is-seen" not in seen and time.monotonic() < until:
+            seen = (
+                Path(f"/proc/{process.pid}/environ").read_bytes()
+                + Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            )
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert b"a-mark-that-is-seen" in seen
