@@ -230,7 +230,7 @@ class _Home:
         self, want: FetchUrl, allowlist: Allowlist, bounds: EgressSettings, traveller: Traveller
     ) -> Page:
         # Pages are parsed with libraries that a session never needs.
-        from holdfast.egress.pages.fetch import fetch_page  # noqa: PLC0415
+        from holdfast.egress.pages.fetch import fetch_page  # noqa: PLC0415  # see above
 
         outside = self.outside
         ledger = Ledger(outside.record, traveller, self._loop)
@@ -260,7 +260,7 @@ class _Home:
 
 def _new_authority() -> Authority:
     # The libraries for certificates take longer to load than most sessions to start.
-    from holdfast.egress.proxy.authority import Authority  # noqa: PLC0415
+    from holdfast.egress.proxy.authority import Authority  # noqa: PLC0415  # see above
 
     return Authority()
 

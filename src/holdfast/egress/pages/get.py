@@ -16,7 +16,8 @@ from holdfast.egress.pages.content import Content
 from holdfast.egress.pages.urls import Url
 from holdfast.egress.protocols.framing import bad_response
 from holdfast.egress.protocols.sides import ServerSide
-from holdfast.egress.proxy.wire import Lost, Stream, TlsWire, Wire
+from holdfast.egress.proxy.upstream_tls import secured
+from holdfast.egress.proxy.wire import Lost, Stream, Wire
 from holdfast.egress.reach.addresses import Address
 from holdfast.egress.reach.dial import dial
 from holdfast.egress.settings import EgressSettings
@@ -73,7 +74,16 @@ class Get:
         timeout_s = self._settings.connect_timeout_s
         self._wire = wire = Wire(await dial(addresses, self.url.port, timeout_s=timeout_s))
         try:
-            stream = await self._secured(wire) if self.url.scheme == "https" else wire
+            stream = (
+                await secured(
+                    wire,
+                    self._tls,
+                    self.url.host,
+                    self._within(self._settings.connect_timeout_s),
+                )
+                if self.url.scheme == "https"
+                else wire
+            )
             return await self._asked(stream)
         except Lost:
             raise EgressRefused(
@@ -83,26 +93,6 @@ class Get:
             ) from None
         finally:
             wire.abort()
-
-    async def _secured(self, wire: Wire) -> TlsWire:
-        host = self.url.host
-        stream = TlsWire(wire, self._tls, server_name=host)
-        try:
-            await stream.handshake(self._within(self._settings.connect_timeout_s))
-        except ssl.SSLCertVerificationError as error:
-            raise EgressRefused(
-                f"the certificate of {host} is not good: {error.verify_message}",
-                mend="Look whether the URL is right; this host must trust the server's authority.",
-                code="HF-UPSTREAM-TLS",
-            ) from None
-        except (ssl.SSLError, Lost) as error:
-            raise EgressRefused(
-                f"{host} does not speak TLS as it should",
-                mend="Look whether this port is served with TLS 1.2 or newer.",
-                code="HF-UPSTREAM-TLS",
-                detail=repr(error),
-            ) from None
-        return stream
 
     async def _asked(self, stream: Stream) -> Answer:
         headers = [(b"Host", self.url.authority.encode("ascii")), *_HEADERS]

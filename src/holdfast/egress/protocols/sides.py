@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 
 import h11
 
@@ -28,7 +29,7 @@ _REQUEST_LINE = re.compile(rb"([A-Z][A-Z0-9-]{0,31}) ([\x21-\x7e]+) HTTP/1\.([01
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [\x20-\x7e\x80-\xff\t]*)?")
 
 
-class _Side:
+class _Side(ABC):
     """One end of the exchange: bytes to events and back, one message at a time."""
 
     def __init__(self, role: type[h11.CLIENT] | type[h11.SERVER], bounds: Bounds) -> None:
@@ -107,8 +108,8 @@ class _Side:
         self._refusal = self._delimiter.bad(why)
         return self._refusal
 
-    def _read_head(self, first: bytes, fields: Fields) -> Extent:
-        raise NotImplementedError
+    @abstractmethod
+    def _read_head(self, first: bytes, fields: Fields) -> Extent: ...
 
 
 class ClientSide(_Side):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 
 import h11
 
@@ -11,7 +10,8 @@ from holdfast.core.errors import EgressRefused, HoldfastError
 from holdfast.egress.protocols.sides import ClientSide, ServerSide
 from holdfast.egress.proxy.journey import Journey
 from holdfast.egress.proxy.session import Session, Target, Way
-from holdfast.egress.proxy.wire import Lost, Stream, TlsWire, Wire
+from holdfast.egress.proxy.upstream_tls import secured
+from holdfast.egress.proxy.wire import Lost, Stream, Wire
 from holdfast.egress.settings import EgressSettings
 
 
@@ -107,7 +107,9 @@ class ServerEnd:
         stream: Stream = wire
         if is_tls:
             try:
-                stream = await _secured(session, wire, target.way.host)
+                until = asyncio.get_running_loop().time() + session.settings.connect_timeout_s
+                tls = session.outside.upstream_tls
+                stream = await secured(wire, tls, target.way.host, until)
             except BaseException as error:
                 wire.abort()
                 journey.ended(
@@ -178,24 +180,3 @@ class ServerEnd:
         self.journey.ended(
             up_bytes=self._wire.sent_bytes, down_bytes=self._wire.received_bytes, error=error
         )
-
-
-async def _secured(session: Session, wire: Wire, host: str) -> TlsWire:
-    stream = TlsWire(wire, session.outside.upstream_tls, server_name=host)
-    until = asyncio.get_running_loop().time() + session.settings.connect_timeout_s
-    try:
-        await stream.handshake(until)
-    except ssl.SSLCertVerificationError as error:
-        raise EgressRefused(
-            f"the certificate of {host} is not good: {error.verify_message}",
-            mend="Nothing to mend inside; this host must trust the server's authority.",
-            code="HF-UPSTREAM-TLS",
-        ) from None
-    except (ssl.SSLError, Lost) as error:
-        raise EgressRefused(
-            f"{host} does not speak TLS as it should",
-            mend="Look whether this port is served with TLS 1.2 or newer.",
-            code="HF-UPSTREAM-TLS",
-            detail=repr(error),
-        ) from None
-    return stream
