@@ -9,8 +9,9 @@ from enum import StrEnum
 from holdfast.core.types import Json, Principal
 
 ID_PREFIX = "ask"
-CHANNELS = ("terminal", "queue", "callback")
-"""The ways to a person. `callback` is a function that the embedding program gives."""
+CHANNELS = ("terminal", "queue", "callback", "elicitation")
+"""The ways to a person. `callback` is a function that the embedding program gives, `elicitation`
+the form that an agent's client shows (MCP)."""
 
 
 class AnswerKind(StrEnum):

@@ -29,6 +29,11 @@ def state_path(environ: Mapping[str, str]) -> str:
     )
 
 
+def cache_path(environ: Mapping[str, str]) -> str:
+    """For what can be made again at any time; one for all state folders of a user."""
+    return os.path.join(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "holdfast")
+
+
 def shaping(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that shape a runtime, with names that mean the same in every directory."""
     found = {name: environ[name] for name in SHAPING if name in environ}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from base64 import b64decode, b64encode
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _MOST_KEY_BYTES = 16 * 1024
+# All but the 32 bytes of the key is the same in every such file (RFC 8410).
+_BEGIN, _END = b"-----BEGIN PRIVATE KEY-----\n", b"\n-----END PRIVATE KEY-----\n"
+_PKCS8 = bytes.fromhex("302e020100300506032b657004220420")
+_SEED_BYTES = 32
 
 
 class SigningKey:
@@ -33,9 +38,6 @@ class SigningKey:
 
 def load_key(path: str, name: str) -> SigningKey:
     """An unencrypted PKCS #8 PEM file, such as `openssl genpkey -algorithm ed25519` writes."""
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # heavy, seldom
-    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
-
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
@@ -55,11 +57,8 @@ def load_key(path: str, name: str) -> SigningKey:
             mend="chmod 600 it; if others may have read it, make a new one.",
             code="HF-KEY-UNSAFE",
         )
-    try:
-        key = serialization.load_pem_private_key(text, password=None)
-    except (ValueError, TypeError):
-        key = None
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
+    key = _parsed(text)
+    if key is None:
         raise KeyFailed(
             "the signing key is no unencrypted Ed25519 key in PEM form",
             mend="Make one with `openssl genpkey -algorithm ed25519`.",
@@ -67,17 +66,30 @@ def load_key(path: str, name: str) -> SigningKey:
     return SigningKey(name, key)
 
 
+def _parsed(text: bytes) -> Ed25519PrivateKey | None:
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  # heavy
+
+    if text.startswith(_BEGIN) and text.endswith(_END):
+        with suppress(ValueError):
+            told = b64decode(text[len(_BEGIN) : -len(_END)], validate=True)
+            if told.startswith(_PKCS8) and len(told) == len(_PKCS8) + _SEED_BYTES:
+                return ed25519.Ed25519PrivateKey.from_private_bytes(told[len(_PKCS8) :])
+    # Written in another way than ours. What reads that takes longer to load than all of a run.
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+
+    try:
+        key = serialization.load_pem_private_key(text, password=None)
+    except (ValueError, TypeError):
+        return None
+    return key if isinstance(key, ed25519.Ed25519PrivateKey) else None
+
+
 def make_key(path: str, name: str) -> SigningKey:
     """A new one, durable before it is used; if another process was first, theirs."""
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # heavy, seldom
-    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  # heavy
 
     private = ed25519.Ed25519PrivateKey.generate()
-    text = private.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+    text = _BEGIN + b64encode(_PKCS8 + private.private_bytes_raw()) + _END
     directory = os.path.dirname(path)
     draft = f"{path}.{secrets.token_hex(8)}"
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Literal, Protocol
 
-from holdfast.core.types import Finding
+from holdfast.core.outcomes import Finding
 
 PROXY_PORT = 3128
 """On 127.0.0.1 of the cell's own network namespace, in which nothing else listens at first."""

@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from holdfast.core.approvals import Answer, Question
 from holdfast.core.events import Event
 from holdfast.core.limits import Limits
 from holdfast.core.network import CellNetwork, Page, SecretUse
+from holdfast.core.outcomes import Finding, RunResult
 from holdfast.core.roles import Role
 from holdfast.core.skills import Skill
-from holdfast.core.types import (
-    Action,
-    Finding,
-    Json,
-    OutputSink,
-    Principal,
-    RunResult,
-    WorkspaceMount,
-)
+from holdfast.core.types import Action, Json, OutputSink, Principal, WorkspaceMount
 from holdfast.core.verdict import Decision
 
 
@@ -60,12 +53,35 @@ class BrokerPort(Protocol):
         """What was allowed for a session ends with it."""
 
 
+class CleanSink(Protocol):
+    """A sink in front of another one."""
+
+    def __call__(self, name: Literal["stdout", "stderr"], chunk: bytes, /) -> None: ...
+
+    def end(self) -> None:
+        """There is no more: what was held back is handed on."""
+
+
 class GuardPort(Protocol):
     """Looks at what goes in and cleans what comes out. A signal, never the wall."""
 
-    def screen(self, action: Action) -> Sequence[Finding]: ...
+    def screen(self, action: Action) -> Sequence[Finding]:
+        """What is worth knowing about it; what is `high` refuses it."""
 
-    def clean(self, action: Action, result: RunResult) -> RunResult: ...
+    def clean(self, action: Action, result: RunResult) -> RunResult:
+        """Without secrets, with findings, and with `shown` if a model reads it."""
+
+    def redact(self, text: str) -> str:
+        """Words of ours without a secret that a name in them may hold."""
+
+    def tell(self, action: Action, text: str) -> str:
+        """The same as a model may see them: names that others chose are data."""
+
+    def stream(self, sink: OutputSink) -> CleanSink:
+        """The same for output that is handed on as it comes, as far as that can be."""
+
+    def end_session(self, session_id: str) -> None:
+        """What was kept for a live sandbox is forgotten."""
 
 
 class AuditPort(Protocol):

@@ -1,4 +1,4 @@
-"""What travels through the house: an `Action` goes in, an `Outcome` comes out."""
+"""What goes into the house: an `Action`, and what it is made of."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from holdfast.core.errors import BadInput, Denied, HoldfastError, LimitReached, RunFailed
+from holdfast.core.errors import BadInput
 from holdfast.core.files import ByteSink, ByteSource
-from holdfast.core.limits import LimitName, Limits
+from holdfast.core.limits import Limits
 from holdfast.core.roles import OWNER
-from holdfast.core.verdict import Decision, Verdict
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+Audience: TypeAlias = Literal["program", "model"]
+"""Who reads what comes back. A program gets it as it is but for secrets, and tells apart itself
+what is data; a model gets it cleaned and marked as data (GRD-4)."""
 Cover: TypeAlias = tuple[Literal["ro", "hide", "pin"], str]
 """How a name in a workspace is covered, and its path beneath it."""
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
@@ -39,16 +41,6 @@ def check_id(text: str, *, what: str = "id") -> str:
             code="HF-BAD-ID",
         )
     return text
-
-
-class Status(StrEnum):
-    """How an action ended. A refusal is a value, not an exception."""
-
-    OK = "ok"
-    FAILED = "failed"
-    LIMIT = "limit"
-    DENIED = "denied"
-    ERROR = "error"
 
 
 class WorkspaceMode(StrEnum):
@@ -273,145 +265,5 @@ class Action:
     """Policy files that a person has named for it; never what an agent says."""
     skills: tuple[str, ...] = ()
     """Names of approved skills that the code sees below /skills (SKL-1)."""
+    audience: Audience = "program"
     id: str = field(default_factory=lambda: new_id("act"))
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something a guard or a check saw, worth telling; it never carries the secret it found."""
-
-    category: str
-    severity: Literal["low", "medium", "high"]
-    message: str
-
-    def to_json(self) -> dict[str, str]:
-        return {"category": self.category, "severity": self.severity, "message": self.message}
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a run used (LIM-5). `io_bytes` is None where the host cannot tell."""
-
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    memory_peak: int = 0
-    io_bytes: int | None = None
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "wall_s": round(self.wall_s, 6),
-            "cpu_s": round(self.cpu_s, 6),
-            "memory_peak": self.memory_peak,
-            "io_bytes": self.io_bytes,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
-    """The part of an error that may leave (ERR-1)."""
-
-    code: str
-    message: str
-    mend: str = ""
-
-    @classmethod
-    def of(cls, error: HoldfastError) -> ErrorInfo:
-        return cls(error.code, error.message, error.mend)
-
-    def to_json(self) -> dict[str, str]:
-        return {"code": self.code, "message": self.message, "mend": self.mend}
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """What the sandbox says of one run, before it is cleaned and recorded.
-
-    `exit_code` is the program's own; a program that died of a signal has 128 + its number.
-    `value` and `results` are the code's own words, JSON only, never trusted (CVE-2025-14931).
-    """
-
-    exit_code: int | None
-    stdout: bytes = b""
-    stderr: bytes = b""
-    truncated: bool = False
-    limit: LimitName | None = None
-    value: Json = None
-    text: str | None = None
-    results: tuple[Json, ...] = ()
-    code_error: Json = None
-    usage: Usage = Usage()
-    findings: tuple[Finding, ...] = ()
-    path: str = "cold"
-    state: Literal["kept", "lost"] | None = None
-    """Of a live interpreter's variables; None where there is none."""
-    payload: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of an action: the one object every interface renders."""
-
-    status: Status
-    action_id: str
-    decision: Decision = Decision(Verdict.DENY, reason="never judged")
-    exit_code: int | None = None
-    stdout: str = ""
-    stderr: str = ""
-    stdout_bytes: bytes = b""
-    stderr_bytes: bytes = b""
-    truncated: bool = False
-    limit: LimitName | None = None
-    value: Json = None
-    text: str | None = None
-    results: tuple[Json, ...] = ()
-    code_error: Json = None
-    usage: Usage = Usage()
-    findings: tuple[Finding, ...] = ()
-    error: ErrorInfo | None = None
-    audit_id: str = ""
-    workspace_id: str | None = None
-    sandbox_path: str = ""
-    state: Literal["kept", "lost"] | None = None
-    payload: Any = None
-    """What an operation on files or processes returns."""
-
-    def to_json(self) -> dict[str, Json]:
-        """The object of CONTRACT, for `--json` and every other program-facing interface."""
-        return {
-            "status": self.status.value,
-            "exit_code": self.exit_code,
-            "stdout": self.stdout,
-            "stderr": self.stderr,
-            "truncated": self.truncated,
-            "limit": self.limit.value if self.limit else None,
-            "value": self.value,
-            "text": self.text,
-            "results": list(self.results),
-            "code_error": self.code_error,
-            "usage": self.usage.to_json(),
-            "decision": dict(self.decision.to_json()),
-            "findings": [dict(finding.to_json()) for finding in self.findings],
-            "error": dict(self.error.to_json()) if self.error else None,
-            "audit_id": self.audit_id,
-            "workspace_id": self.workspace_id,
-            "sandbox_path": self.sandbox_path,
-        }
-
-    def raise_for_status(self) -> Outcome:
-        """Turn a failure into an exception; the only place where a refusal raises."""
-        match self.status:
-            case Status.OK:
-                return self
-            case Status.DENIED:
-                error = self.error or ErrorInfo("HF-DENIED", self.decision.reason)
-                raise Denied(error.message, mend=error.mend, code=error.code)
-            case Status.ERROR:
-                error = self.error or ErrorInfo("HF-ERROR", "the action failed")
-                raise HoldfastError(error.message, mend=error.mend, code=error.code)
-            case Status.LIMIT:
-                raise LimitReached(
-                    f"the run was ended by its {self.limit} limit",
-                    mend="Raise that limit, or make the program use less.",
-                )
-            case Status.FAILED:
-                raise RunFailed(f"the program ended with exit code {self.exit_code}")

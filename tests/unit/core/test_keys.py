@@ -47,6 +47,17 @@ def pem(key, *, password: bytes | None = None) -> bytes:
     )
 
 
+def test_key_is_written_and_read_as_other_programs_do(path):
+    made = make_key(str(path), "it")
+    text = path.read_bytes()
+    other = serialization.load_pem_private_key(text, password=None)
+    assert pem(other) == text
+    assert other.public_key().public_bytes_raw() == made.public.raw
+    for written in (text.replace(b"\n", b"\r\n"), b"a comment\n" + text, text.rstrip(b"\n")):
+        path.write_bytes(written)
+        assert load_key(str(path), "it").public == made.public
+
+
 def test_made_key_is_private_durable_and_reads_back(path, monkeypatch):
     synced = []
     real = os.fsync

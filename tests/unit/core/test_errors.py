@@ -1,0 +1,22 @@
+"""Errors as every interface sees them (ERR-1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core import errors
+from holdfast.core.errors import HoldfastError
+from holdfast.core.outcomes import ErrorInfo
+
+
+@pytest.mark.requirement("ERR-1")
+def test_every_error_has_one_root_a_stable_code_and_keeps_its_detail_to_itself() -> None:
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ]
+    assert all(issubclass(kind, HoldfastError) for kind in kinds)
+    assert len({kind.default_code for kind in kinds}) == len(kinds)
+    error = HoldfastError("m", mend="n", code="HF-X", detail="/secret/path")
+    assert "/secret/path" not in f"{error}{error!r}{ErrorInfo.of(error).to_json()}"
