@@ -35,7 +35,7 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=_disk()) as folder:
         _say("one writer", quiet=quiet)
-        figures |= _one_writer(folder, max(rounds * 10, 100))
+        figures |= _one_writer(folder, max(rounds * 50, 1000))
         _say(f"{WRITERS} writers", quiet=quiet)
         figures |= _many_writers(folder)
         _say(f"{MANY} events; this takes a minute", quiet=quiet)

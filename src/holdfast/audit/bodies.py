@@ -34,7 +34,7 @@ _MAX_INTEGER_BITS = 64
 _SCALAR = (str, int, float, type(None))
 _CONSTANTS = {None: "null", True: "true", False: "false"}
 
-_quote = json.encoder.encode_basestring_ascii
+quote = json.encoder.encode_basestring_ascii
 _canonical = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
 )
@@ -45,15 +45,14 @@ def _encoder() -> Callable[[object], str]:
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return _canonical.encode
-    parts = make(None, _canonical.default, _quote, None, ":", ",", True, False, False)
+    parts = make(None, _canonical.default, quote, None, ":", ",", True, False, False)
     return lambda value: "".join(parts(value, 0))
 
 
 _encode = _encoder()
-# Names that are no texts are sorted before they become texts: no canonical order. They are never
-# mixed with texts (that cannot be sorted), so the first of a mapping tells, and a brace before a
-# quote stands nowhere else but at the end of a text.
-_find_number_as_name = re.compile(r'\{"(?:[-0-9]|true"|false"|null")').search
+
+
+_is_number_as_name = re.compile(r'[-0-9]|true"|false"|null"').match
 
 
 def cut_text(text: str, *, max_bytes: int) -> str:
@@ -82,20 +81,49 @@ def encode_body(body: Mapping[str, Json], *, max_field_bytes: int) -> str:
 
     The start of what is too long is always kept: padding an action must not hide it.
     """
+    text = encode_plainly(body, max_field_bytes)
+    return encode_closely(body, max_field_bytes) if text is None else text
+
+
+def encode_plainly(
+    body: Mapping[str, Json], max_field_bytes: int, *, beside: str = ""
+) -> str | None:
+    """The body if nothing in it needs a closer look, as in nearly every one of them.
+
+    So short that nothing in it can be too long, too many or too deep, and nothing that looks like a
+    surrogate or a secret, also not in what stands beside it. The walk costs four times as much.
+    """
     try:
         text = _encode(body)
     except (TypeError, ValueError, RecursionError):
-        return _encode_mapping(body, _Room(max_field_bytes), depth=1)
-    # Nearly every body: so short that nothing in it can be too long, too many or too deep, and
-    # nothing that looks like a surrogate or a secret. The walk costs four times as much.
+        return None
     if (
         len(text) <= max_field_bytes
         and ("\\" not in text or "\\ud" not in text)
-        and not may_hold_secrets(text)
-        and _find_number_as_name(text) is None
+        and not may_hold_secrets(beside + text)
+        and not _may_have_number_as_name(text)
         and text.count("[") + text.count("{") <= _MAX_DEPTH
     ):
         return text
+    return None
+
+
+def _may_have_number_as_name(text: str) -> bool:
+    """Names that are no texts are sorted before they become texts: no canonical order.
+
+    They are never mixed with texts (that cannot be sorted), so the first of a mapping tells, and a
+    brace before a quote stands nowhere else but at the end of a text.
+    """
+    at = text.find('{"') + 2
+    while at > 1:
+        if text[at] in "-0123456789tfn" and _is_number_as_name(text, at):
+            return True
+        at = text.find('{"', at) + 2
+    return False
+
+
+def encode_closely(body: Mapping[str, Json], max_field_bytes: int) -> str:
+    """The same, looking at every part."""
     return _encode_mapping(body, _Room(max_field_bytes), depth=1)
 
 
@@ -127,7 +155,7 @@ def _encode_value(value: object, room: _Room, *, depth: int) -> str:
 
 def _encode_scalar(value: object, max_bytes: int) -> str:
     if isinstance(value, str):
-        return _quote(cut_text(value, max_bytes=max_bytes))
+        return quote(cut_text(value, max_bytes=max_bytes))
     if value is None or isinstance(value, bool):
         return _CONSTANTS[value]
     if isinstance(value, int):
@@ -140,7 +168,7 @@ def _encode_scalar(value: object, max_bytes: int) -> str:
         clean = with_clean_start(bytes(value).decode("latin-1"), max_bytes).encode("latin-1")
         return f'{{"base64":"{_bound_base64(clean, max_bytes)}"}}'
     # Too deep, or no plain data at all. Never its repr: that may hold anything.
-    return _quote(f"[cut: {type(value).__name__:.64}]")
+    return quote(f"[cut: {type(value).__name__:.64}]")
 
 
 def _encode_mapping(mapping: Mapping[str, Json], room: _Room, *, depth: int) -> str:
@@ -149,11 +177,11 @@ def _encode_mapping(mapping: Mapping[str, Json], room: _Room, *, depth: int) -> 
     for key, value in mapping.items():
         if room.is_full:
             name = _new_name("[cut]", kept, times)
-            kept[name] = f"{_quote(name)}:{len(mapping) - len(kept)}"
+            kept[name] = f"{quote(name)}:{len(mapping) - len(kept)}"
             break
         text = _text_of_name(key)
         name = _new_name(cut_text(text, max_bytes=room.max_field_bytes), kept, times)
-        quoted = _quote(name)
+        quoted = quote(name)
         room.encoded_bytes -= len(quoted) + 3
         clean = without_named_secret(text, value) if isinstance(value, str) else value
         kept[name] = f"{quoted}:{_encode_value(clean, room, depth=depth)}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from holdfast.audit.segments import BadSegment
 from holdfast.core.errors import AuditFailed
 
 
@@ -32,3 +35,19 @@ def altered(message: str) -> AuditFailed:
         mend="Check the log with `holdfast audit verify`, keep it, and move it away to begin anew.",
         code="HF-AUDIT-ALTERED",
     )
+
+
+def told(error: OSError | BadSegment) -> AuditFailed:
+    """Either of the two, as whoever uses the log is told of it."""
+    if isinstance(error, OSError):
+        return failed(error)
+    return altered(f"the audit log was altered: {error}")
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """No other error than our own comes out of this."""
+    try:
+        yield
+    except (OSError, BadSegment) as error:
+        raise told(error) from None

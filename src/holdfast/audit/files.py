@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 LOCK_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.000_05
 _LONGEST_PAUSE_S = 0.000_2
+_FILLING = bytes(16 * 1024)
+"""Not more at once: the kernel would keep it in pages so large that each flush must search them."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -79,6 +81,16 @@ def replace_file(name: str, data: bytes, folder: int, *, durable: bool = True) -
         raise
     if durable:
         os.fsync(folder)
+
+
+def fill(descriptor: int, start: int, end: int) -> None:
+    """With NUL bytes. Written and not only reserved: a later flush of what is written over them has
+    no list of blocks to write down."""
+    while start < end:
+        piece = _FILLING[start % len(_FILLING) :][: end - start]
+        if os.pwrite(descriptor, piece, start) != len(piece):
+            raise OSError(errno.ENOSPC, "not all of it was filled")
+        start += len(piece)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def row_of(line: bytes, end: int, leaf: bytes) -> bytes:
     action = _ACTION.match(line)
     return _ROW.pack(
         end,
-        _microseconds(told.time),
+        microseconds_of(told.time),
         leaf,
         blake2b(told.id, digest_size=8).digest(),
         _mark(action[1] if action else b""),
@@ -106,7 +106,8 @@ def _mark(text: bytes) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _microseconds(time: bytes) -> int:
+def microseconds_of(time: bytes) -> int:
+    """Of a record, as it is spelled there; 0 if that is no time."""
     try:
         return max(0, to_microseconds(datetime.fromisoformat(time.decode("ascii"))))
     except (ValueError, OverflowError):

@@ -18,7 +18,9 @@ from typing import IO, Protocol
 from holdfast.audit import files
 from holdfast.audit.checkpoints import deletion_lines
 from holdfast.audit.failures import altered
-from holdfast.audit.index import catch_up, lacks_rows
+from holdfast.audit.index import catch_up, lacks_rows, microseconds_of
+from holdfast.audit.merkle import Frontier, leaf_hash
+from holdfast.audit.records import tail_fields
 from holdfast.audit.search import Query, search
 from holdfast.audit.segments import (
     INDEX,
@@ -29,6 +31,7 @@ from holdfast.audit.segments import (
     Segment,
     list_segments,
     open_records,
+    read_lines,
     read_seal,
     segment_name,
 )
@@ -134,21 +137,31 @@ def _delete_old(
         return []
     oldest_s = time.time() - settings.keep_days * _DAY_S
     gone: list[int] = []
+    before = Frontier()
     deleted = _deleted_before(directory, notary)
     for segment in list_segments(directory):
         if SEAL in segment.parts and not segment.has_records:
-            if read_seal(segment).last > deleted:  # not by us: we do not vouch for that
+            before = read_seal(segment).frontier
+            if before.size > deleted:  # not by us: we do not vouch for that
                 raise altered("a segment of the audit log is gone")
             continue
         if not {SEAL, PACKED} <= segment.parts:
             break
-        # When it was packed: at least as late as its last record, whatever clocks have said.
-        if os.stat(segment.path(PACKED)).st_mtime > oldest_s:
+        # When it was packed: at least as late as its last record, whatever clocks have said. The
+        # one time can be set by anybody, the other is the kernel's.
+        status = os.stat(segment.path(PACKED), follow_symlinks=False)
+        if max(status.st_mtime, status.st_ctime) > oldest_s:
             break
         seal = read_seal(segment)
         # Nothing else will be left of it: what cannot be proved by it must not go.
         if not notary.has_signed(seal):
             raise altered("the seal of a segment of the audit log is not that of what was signed")
+        if _ended_s(segment, seal, before) > oldest_s:
+            break
+        # An index that was changed with care hides records. To read all of them is dear: only now.
+        if not gone and holds(directory, is_sure=True):
+            break
+        before = seal.frontier
         body: dict[str, Json] = {
             "first": seal.first,
             "last": seal.last,
@@ -166,6 +179,18 @@ def _delete_old(
     return gone
 
 
+def _ended_s(segment: Segment, seal: Seal, before: Frontier) -> float:
+    """When its last record was written; all of them must be those that its seal is about."""
+    frontier, line = before.copy(), b""
+    with open_records(segment) as file:
+        for line, _ in read_lines(file, may_grow=False):
+            frontier.push(leaf_hash(line))
+    is_same = (frontier.size, frontier.hashes) == (seal.last, seal.frontier.hashes)
+    if not is_same or leaf_hash(line).hex() != seal.leaf:
+        raise altered("the records of a segment of the audit log are not those that were signed")
+    return microseconds_of(tail_fields(line).time) / 1e6
+
+
 def _deleted_before(directory: str, notary: Vouching) -> int:
     """Up to which record the rule has deleted so far; the last one that we have signed says so."""
     for found in search(directory, Query(kind=EventKind.RETENTION)):
@@ -178,13 +203,15 @@ def _deleted_before(directory: str, notary: Vouching) -> int:
     return 0
 
 
-def holds(directory: str) -> dict[str, str]:
+def holds(directory: str, *, is_sure: bool = False) -> dict[str, str]:
     """The reasons why nothing may be deleted, by name, as the record has them.
 
-    While there is one, nothing is deleted, so what tells of it is always there.
+    While there is one, nothing is deleted, so what tells of it is always there. `is_sure`: all
+    records are read, whatever the index says.
     """
     found: dict[str, str] = {}
-    for each in reversed(list(search(directory, Query(kind=EventKind.HOLD)))):
+    query = Query(kind=EventKind.HOLD, text=EventKind.HOLD.value)  # no other is worth reading
+    for each in reversed(list(search(directory, query, is_indexed=not is_sure))):
         body = each.record["body"]
         if body.get("what") == "hold":
             found[str(body.get("name"))] = str(body.get("reason"))

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 
@@ -55,7 +56,7 @@ class _Waiting(Draft):
         if error is not None:  # one of its own for each: several threads may raise it
             told = {"mend": error.mend, "code": error.code, "detail": error.detail}
             raise AuditFailed(error.message, **told)
-        return self.fields["id"]
+        return self.id
 
 
 class _Line:
@@ -186,6 +187,14 @@ class AuditLog:
         with self._turn:
             self._writer.close()
 
+    def give_back_room(self) -> None:
+        """At the end of a process that does not close it; not while another thread writes."""
+        if self._turn.acquire(blocking=False):
+            try:
+                self._writer.give_back_room()
+            finally:
+                self._turn.release()
+
     def __enter__(self) -> AuditLog:
         return self
 
@@ -218,12 +227,15 @@ class AuditLog:
 
     def write(self, event: Event) -> str:
         """Append an event and return its id once it is on the disk; else raise `AuditFailed`."""
-        event = self._without_values(event)
+        if self._redact is not None:
+            event = self._without_values(event)
         if not self._threads.waiting and self._turn.acquire(blocking=False):
             try:  # nobody else writes: the line would cost more than the record
                 lone = Draft(event, self._settings.max_field_bytes)
-                self._commit((lone,))
-                return lone.fields["id"]
+                if self.notary.trouble is not None:
+                    raise self.notary.trouble
+                self.notary.noticed(self._writer.commit((lone,)))
+                return lone.id
             finally:
                 self._turn.release()
         draft = _Waiting(event, self._settings.max_field_bytes)
@@ -280,7 +292,9 @@ class AuditLog:
             if not self._turn.acquire(timeout=_PATIENCE_S):
                 raise failed(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
             try:
-                self._commit(batch)
+                if self.notary.trouble is not None:
+                    raise self.notary.trouble
+                self.notary.noticed(self._writer.commit(batch))
             finally:
                 self._turn.release()
             problem = None
@@ -289,12 +303,6 @@ class AuditLog:
         finally:
             for draft in batch:
                 draft.error, draft.is_done = problem, True
-
-    def _commit(self, batch: Sequence[Draft]) -> None:
-        """For whoever has the turn."""
-        if self.notary.trouble is not None:
-            raise self.notary.trouble
-        self.notary.noticed(self._writer.commit(batch))
 
     # --- tasks
 
@@ -342,7 +350,10 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     for log in list(_LOGS):
-        log.notary.close()
+        # Whoever presses Ctrl-C again and again means us too: the next process signs.
+        with suppress(KeyboardInterrupt):
+            log.notary.close()
+            log.give_back_room()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -24,6 +24,7 @@ class SignedMemory:
     def __init__(self, directory: str) -> None:
         self._log = directory
         self._directory = os.path.join(os.path.dirname(directory), "keys")
+        self._path = os.path.join(self._directory, _SIGNED)
 
     def keep(self, note: bytes) -> None:
         with suppress(FileExistsError):
@@ -34,21 +35,27 @@ class SignedMemory:
         finally:
             os.close(folder)
 
+    def note(self) -> bytes | None:
+        """What is remembered, as it was signed; of another log, perhaps, that was here before."""
+        with suppress(FileNotFoundError), open_plain(self._path) as file:
+            return file.read(MOST_NOTE_BYTES)
+        return None
+
     def check(self, found: Checkpoint | None, keys: Sequence[PublicKey]) -> None:
         try:
-            with open_plain(os.path.join(self._directory, _SIGNED)) as file:
-                kept, _ = open_checkpoint(file.read(MOST_NOTE_BYTES), keys)
-        except (FileNotFoundError, BadNote):
+            kept, _ = open_checkpoint(self.note() or b"", keys)
+        except BadNote:
             return  # of another log, or of none
         if found is None or found.origin != kept.origin:
             # A log that was moved away to begin anew has another name; ours has not.
-            if found is None and self._is_ours(kept.origin):
+            if found is None and self.is_of_this_log(kept.origin):
                 raise altered("checkpoints are gone from the audit log")
             return
         if found.size < kept.size or (found.size == kept.size and found.root != kept.root):
             raise altered("checkpoints are gone from the audit log")
 
-    def _is_ours(self, origin: str) -> bool:
+    def is_of_this_log(self, origin: str) -> bool:
+        """Whether the log that is there bears this name, by its own word."""
         with suppress(OSError, BadSegment), open_plain(os.path.join(self._log, ORIGIN)) as file:
             return file.read(256).decode("ascii", "replace").strip() == origin
         return False

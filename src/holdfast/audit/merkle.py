@@ -11,6 +11,7 @@ from hashlib import sha256
 
 HASH_BYTES = 32
 EMPTY_ROOT = sha256(b"").digest()
+_LEAF = sha256(b"\x00")
 
 
 class BadProof(Exception):
@@ -19,7 +20,9 @@ class BadProof(Exception):
 
 def leaf_hash(data: bytes) -> bytes:
     """Of one record, without its newline."""
-    return sha256(b"\x00" + data).digest()
+    leaf = _LEAF.copy()  # to make one anew costs a third of it
+    leaf.update(data)
+    return leaf.digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:

@@ -74,6 +74,7 @@ class Notary:
         self._mutex = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+        self._is_at_work = False
         self._walk: Walk | None = None
         self._unsigned = 0
         self._fresh: list[Stretch] = []
@@ -169,13 +170,19 @@ class Notary:
         self._unsigned += len(stretch.leaves)
         if self._unsigned <= _MOST_FRESH:  # else they are read again
             self._fresh.append(stretch)
-        is_alone = self._thread is None or not self._thread.is_alive()
-        if is_alone and not self._is_closed:
-            self._thread = threading.Thread(target=self._work, name="holdfast-notary", daemon=True)
+        if not self._is_at_work and not self._is_closed:
+            self._thread = threading.Thread(target=self._run, name="holdfast-notary", daemon=True)
             with suppress(RuntimeError):  # no thread can be had: the next one tries again
                 self._thread.start()
+                self._is_at_work = True
         if self._unsigned >= self._settings.checkpoint_events:
             self._wake.set()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._is_at_work = False
 
     def _work(self) -> None:
         last_kept_s = -_KEPT_EVERY_S

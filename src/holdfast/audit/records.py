@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 VERSION = 2
 GENESIS = "0" * 64
@@ -33,6 +33,11 @@ _TAIL = re.compile(
     rb',"prev":"([0-9a-f]{64})","principal":' + _TEXT + rb',"seq":([1-9][0-9]{0,17})'
     rb',"session_id":' + _TEXT + rb',"time":"([0-9T:.Z-]+)","v":2\}'
 )
+
+
+Encoded: TypeAlias = tuple[str, str, str, str, str, str, str]
+"""What of a record does not depend on its place, as it is spelled: action_id, body, id, interface,
+kind, principal and session_id."""
 
 
 class BadRecord(Exception):
@@ -76,15 +81,29 @@ _encode = json.JSONEncoder(
 
 
 def record_line(fields: Mapping[str, str], *, body: str, seq: int, time: str, prev: str) -> bytes:
-    """The line, without newline, of a record: its plain fields and its encoded body.
+    """The line, without newline, of a record: its plain fields and its encoded body."""
+    encoded = (
+        _quote(fields["action_id"]),
+        body,
+        _quote(fields["id"]),
+        _quote(fields["interface"]),
+        _quote(fields["kind"]),
+        _quote(fields["principal"]),
+        _quote(fields["session_id"]),
+    )
+    return encoded_line(encoded, seq, time, prev)
+
+
+def encoded_line(encoded: Encoded, seq: int, time: str, prev: str) -> bytes:
+    """The same of fields that are encoded already.
 
     Spelled out and not left to the encoder, since it is on the path of every action.
     """
+    action_id, body, event_id, interface, kind, principal, session_id = encoded
     return (
-        f'{{"action_id":{_quote(fields["action_id"])},"body":{body},"id":{_quote(fields["id"])},'
-        f'"interface":{_quote(fields["interface"])},"kind":{_quote(fields["kind"])},'
-        f'"prev":"{prev}","principal":{_quote(fields["principal"])},"seq":{seq},'
-        f'"session_id":{_quote(fields["session_id"])},"time":"{time}","v":{VERSION}}}'
+        f'{{"action_id":{action_id},"body":{body},"id":{event_id},"interface":{interface},'
+        f'"kind":{kind},"prev":"{prev}","principal":{principal},"seq":{seq},'
+        f'"session_id":{session_id},"time":"{time}","v":{VERSION}}}'
     ).encode("ascii")
 
 

@@ -8,12 +8,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from holdfast.audit.failures import altered, failed
+from holdfast.audit.failures import altered, failures
 from holdfast.audit.index import (
     Index,
     encoded_text,
@@ -31,6 +30,7 @@ from holdfast.audit.segments import (
     BadSegment,
     Content,
     Segment,
+    end_of_records,
     list_segments,
     open_records,
     read_lines,
@@ -84,11 +84,13 @@ class Found:
     segment: Segment
 
 
-def search(directory: str, query: Query) -> Iterator[Found]:
-    """All that fit, the newest first; an altered record among them raises."""
-    with _failures():
+def search(directory: str, query: Query, *, is_indexed: bool = True) -> Iterator[Found]:
+    """All that fit, the newest first; an altered record among them raises. Whoever does not want to
+    rely on the index has all records read."""
+    with failures():
         newest = reversed(_there(directory))
-        looks = (look for each in newest if (look := _Look(each, query)).is_worth)
+        looks = (_Look(each, query, is_indexed=is_indexed) for each in newest)
+        looks = (look for look in looks if look.is_worth)
         yield from _look_through(looks)
 
 
@@ -97,16 +99,6 @@ def _there(directory: str) -> list[Segment]:
         return [each for each in list_segments(directory) if each.has_records]
     except FileNotFoundError:
         return []
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except BadSegment as problem:
-        raise altered(f"the audit log was altered: {problem}") from None
-    except OSError as error:
-        raise failed(error) from None
 
 
 def _look_through(looks: Iterator[_Look]) -> Iterator[Found]:
@@ -128,9 +120,10 @@ def _look_through(looks: Iterator[_Look]) -> Iterator[Found]:
 class _Look:
     """Into one segment: what the index says is worth looking at, and what it does not know."""
 
-    def __init__(self, segment: Segment, query: Query) -> None:
+    def __init__(self, segment: Segment, query: Query, *, is_indexed: bool) -> None:
         self.segment, self._query = segment, query
-        self._index = read_index(segment) if query.needs_index else Index(b"")
+        is_needed = is_indexed and query.needs_index
+        self._index = read_index(segment) if is_needed else Index(b"")
         self._numbers = _candidates(self._index, query)
         self._start = self._index.row(len(self._index) - 1).end if len(self._index) else 0
 
@@ -177,7 +170,7 @@ class _Look:
 
 def follow(directory: str, query: Query) -> Iterator[Found | None]:
     """What is written from now on; None, several times a second, while there is nothing new."""
-    with _failures():
+    with failures():
         segment, following = _from_number(directory, None), 1
         at_end = segment is not None
         while True:
@@ -209,25 +202,30 @@ def _coming(segment: Segment, *, at_end: bool) -> Iterator[bytes | None]:
             yield from deque(lines, maxlen=1) if at_end else lines
             return
         # Open all the time: a sealed one is packed, and its name then gone.
-        number, place = file.fileno(), _last_begin(file.fileno()) if at_end else 0
+        number, place = file.fileno(), end_of_records(file.fileno()) if at_end else 0
+        place, before = _begin_before(number, place), b""
         while True:
             block = os.pread(number, BLOCK_BYTES, place)
-            whole = block[: block.rfind(b"\n") + 1]
+            # What is written into the room of a segment may show its end before its beginning.
+            written = block.partition(b"\0")[0]
+            whole = written[: written.rfind(b"\n") + 1]
             yield from whole.split(b"\n")[:-1]
             place += len(whole)
             if not whole:
                 if len(block) == BLOCK_BYTES:
                     raise BadSegment("a line is longer than any record")
+                if block == before and block.rstrip(b"\0") != written:
+                    raise BadSegment("there is something that is no record")
+                before = block
                 place = min(place, os.fstat(number).st_size)  # a batch may have been taken back
                 yield None
                 time.sleep(_LOOK_EVERY_S)
 
 
-def _last_begin(file: int) -> int:
+def _begin_before(file: int, end: int) -> int:
     """Where the record begins that comes next, or is being written now."""
-    size_bytes = os.fstat(file).st_size
-    start = max(0, size_bytes - BLOCK_BYTES)
-    return start + os.pread(file, size_bytes - start, start).rfind(b"\n") + 1
+    start = max(0, end - BLOCK_BYTES)
+    return start + os.pread(file, end - start, start).rfind(b"\n") + 1
 
 
 def _from_number(directory: str, first: int | None) -> Segment | None:

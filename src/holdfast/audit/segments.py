@@ -1,6 +1,7 @@
 """The files of a log: segments of records, one after another, and what lies beside each.
 
-0000000000000001.jsonl        records from number 1 on, one a line; the last segment grows
+0000000000000001.jsonl        records from number 1 on, one a line; the last segment grows, and may
+                              be prepared: NUL bytes follow, up to a multiple of `ROOM_BYTES`
 0000000000000001.jsonl.zst    the same, sealed and packed
 0000000000000001.checkpoints  signed notes about the tree, each followed by an empty line
 0000000000000001.seal         where a sealed segment ends, and the tree's subtrees there
@@ -42,6 +43,10 @@ _NOTE = re.compile(
 )
 BLOCK_BYTES = 1024 * 1024
 """What is read at once; longer than any record."""
+ROOM_BYTES = 128 * 1024
+"""A busy writer makes the growing segment a multiple of this long: to flush what is written into
+the room costs a third less, since no new length must be written down. Less than `BLOCK_BYTES` and
+than a record may be long."""
 MOST_SEGMENT_BYTES = 4 * 1024**3 + 64 * 1024**2
 """As large as the configuration allows, and the batch that made it so large. A packed file that
 gives more was not packed by us, and might never end."""
@@ -204,7 +209,7 @@ class Content:
         """The bytes before an offset, the last one if none is given; returns where they end."""
         with open_records(self._segment) as file:
             if file.seekable():
-                end = file.seek(0, os.SEEK_END) if end is None else end
+                end = end_of_records(file.fileno()) if end is None else end
                 self._at = file.seek(max(0, end - BLOCK_BYTES))
                 self._held = file.read(end - self._at)
                 return end
@@ -219,8 +224,41 @@ class Content:
             return size_bytes
 
 
-def read_lines(file: IO[bytes], size_bytes: int | None = None) -> Iterator[tuple[bytes, bool]]:
-    """Each line without its newline, and whether it had one; never much more than a block."""
+def end_of_records(file: int) -> int:
+    """Where the whole records of a growing segment end, if it is prepared; else how long it is.
+
+    NUL stands in no record. A file that does not end where a room does was not prepared: what is
+    at its end was torn, or is somebody else's.
+    """
+    size_bytes = os.fstat(file).st_size
+    if size_bytes == 0 or size_bytes % ROOM_BYTES:
+        return size_bytes
+    start = size_bytes - ROOM_BYTES
+    data = os.pread(file, ROOM_BYTES, start)
+    room = data.find(b"\0")
+    return size_bytes if room < 0 else start + data.rfind(b"\n", 0, room) + 1
+
+
+def end_of_bytes(file: int) -> int:
+    """The same with what was torn: for whoever holds the lock, so that nobody writes meanwhile."""
+    size_bytes = os.fstat(file).st_size
+    if size_bytes == 0 or size_bytes % ROOM_BYTES:
+        return size_bytes
+    start = size_bytes - ROOM_BYTES
+    data = os.pread(file, ROOM_BYTES, start)
+    end = data.rfind(b"\n") + 1
+    # Comparing is a hundred times quicker than stripping; only what is torn needs that.
+    return start + (end if data[end:] == bytes(len(data) - end) else len(data.rstrip(b"\0")))
+
+
+def read_lines(
+    file: IO[bytes], size_bytes: int | None = None, *, may_grow: bool = True
+) -> Iterator[tuple[bytes, bool]]:
+    """Each line without its newline, and whether it had one; never much more than a block.
+
+    The room of a segment that may grow is no line. A record that is being written into it may show
+    its end before its beginning: it is not whole.
+    """
     rest, left = b"", size_bytes
     while left is None or left > 0:
         block = file.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left))
@@ -228,14 +266,31 @@ def read_lines(file: IO[bytes], size_bytes: int | None = None) -> Iterator[tuple
             break
         if left is not None:
             left -= len(block)
-        lines = (rest + block).split(b"\n")
+        data, room = rest + block, None
+        if may_grow and b"\0" in block:
+            room = _room_in(data, file)
+        lines = data[:room].split(b"\n")
         rest = lines.pop()
         for line in lines:
             yield line, True
-        if len(rest) > MAX_RECORD_BYTES:
+        if room is not None:
+            rest += data[room:] + file.read(ROOM_BYTES)
+            rest = b"" if rest == bytes(len(rest)) else rest
+        if room is not None or len(rest) > MAX_RECORD_BYTES:
             break
     if rest:
         yield rest, False
+
+
+def _room_in(data: bytes, file: IO[bytes]) -> int | None:
+    """Where in what was read last from a file its room begins; None if that is elsewhere."""
+    if not file.seekable():
+        return None
+    here = file.tell()
+    at, size_bytes = data.find(b"\0"), file.seek(0, os.SEEK_END)
+    file.seek(here)
+    left = size_bytes - (here - len(data) + at)
+    return at if size_bytes % ROOM_BYTES == 0 and 0 < left <= ROOM_BYTES else None
 
 
 def skip(file: IO[bytes], size_bytes: int) -> None:

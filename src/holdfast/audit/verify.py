@@ -35,7 +35,9 @@ from holdfast.audit.segments import (
     SEAL,
     BadSegment,
     Segment,
+    end_of_records,
     list_segments,
+    open_plain,
     open_records,
     parts_agree,
     read_lines,
@@ -88,11 +90,12 @@ def verify(
     """
     notes, tries = list(checkpoints), _MOST_TRIES
     while True:
-        before, tries = _growing_bytes(directory), tries - 1
+        before, tries = _growing(directory), tries - 1
         report = _verify_once(directory, keys, notes, since)
-        # Half a record at the end of a log that grows is one that is being written.
-        is_growing = report.reason.endswith(_INCOMPLETE) and _growing_bytes(directory) != before
-        if not is_growing or tries == 0:
+        # In a segment that grows, half a record is one that is being written, and what was room
+        # when it was read may have been given back a moment later.
+        is_there = report.first_bad is not None and report.first_bad >= before[0]
+        if not is_there or tries == 0 or _growing(directory) == before:
             return report
 
 
@@ -174,7 +177,7 @@ class _Check:
         if segment.has_records:
             if {RECORDS, PACKED} <= segment.parts and not parts_agree(segment):
                 raise _Bad(number, f"record {number}: its segment is there twice, and not the same")
-            kind = self._records(segment)
+            kind = self._records(segment, is_last=is_last)
             self._check_seal(segment)
             number = self.frontier.size + 1
             if not is_last and kind != b"seal":
@@ -210,11 +213,11 @@ class _Check:
         self.frontier, self._prev = seal.frontier, seal.leaf.encode()
         self._meet()
 
-    def _records(self, segment: Segment) -> bytes:
+    def _records(self, segment: Segment, *, is_last: bool) -> bytes:
         """(1), and (2) as the tree grows. Returns the kind of the last one."""
         frontier, before, kind, last = self.frontier, self._prev, b"", b""
         with open_records(segment) as file:
-            for line, is_whole in read_lines(file):
+            for line, is_whole in read_lines(file, may_grow=is_last):
                 number = frontier.size + 1
                 if not is_whole:
                     raise _Bad(number, f"record {number}: {_INCOMPLETE}")
@@ -362,12 +365,15 @@ class _Check:
             raise _Bad(1, "record 1: nothing of this log is signed")
 
 
-def _growing_bytes(directory: str) -> int:
-    """How far the segment that grows has come: any write changes it."""
+def _growing(directory: str) -> tuple[int, int, int]:
+    """The segment that grows, how far it has come and how long it is: any write changes that."""
     try:
-        return os.stat(_segments(directory)[-1].path(RECORDS)).st_size
-    except (OSError, IndexError):
-        return -1
+        segment = _segments(directory)[-1]
+        with open_plain(segment.path(RECORDS)) as file:
+            end = end_of_records(file.fileno())
+            return segment.first, end, file.seek(0, os.SEEK_END)
+    except (OSError, IndexError, BadSegment):
+        return -1, -1, -1
 
 
 def _segments(directory: str) -> list[Segment]:

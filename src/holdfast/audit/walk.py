@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.audit import files
 from holdfast.audit.checkpoints import Checkpoint
@@ -18,6 +18,8 @@ from holdfast.audit.segments import (
     RECORDS,
     SEAL,
     Seal,
+    end_of_bytes,
+    end_of_records,
     list_segments,
     read_lines,
     read_seal,
@@ -28,8 +30,7 @@ _TIP = "tip.json"
 _SEALED = b"seal"
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Records that this very process has put on the disk: nobody needs to read them again."""
 
     segment: int
@@ -179,8 +180,14 @@ def _durable_size(descriptor: int, folder: int) -> int:
     lock = files.open_private("lock", os.O_RDWR, folder)
     try:
         with files.locked(lock, fcntl.LOCK_SH):
-            size_bytes = os.fstat(descriptor).st_size
+            size_bytes, end_bytes = end_of_records(descriptor), end_of_bytes(descriptor)
+            rest = os.pread(descriptor, end_bytes - size_bytes, size_bytes)
     finally:
         os.close(lock)
+    # A batch is written from its beginning to its end, so a killed writer leaves the beginning of
+    # one, and no gap. Behind a gap nothing would ever be signed, and all of it taken for what a
+    # power cut has left: whoever opens a log after one mends it before they sign.
+    if b"\0" in rest:
+        raise altered("there is a gap in the audit log")
     os.fdatasync(descriptor)
     return size_bytes

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
+
+import zstandard
 
 from holdfast.audit.checkpoints import Checkpoint, sign_checkpoint
 from holdfast.audit.log import AuditLog
 from holdfast.audit.merkle import leaf_hash, tree_hash
-from holdfast.audit.segments import CHECKPOINTS, PACKED, RECORDS, segment_name
+from holdfast.audit.segments import CHECKPOINTS, PACKED, RECORDS, ROOM_BYTES, segment_name
 from holdfast.audit.settings import LogSettings
 from holdfast.core.events import Event, EventKind
 from holdfast.core.keys import SigningKey, load_key
@@ -52,7 +55,6 @@ def put_lines(folder: Path, lines: Iterable[bytes], first: int = 1) -> None:
 
 def all_records(folder: Path) -> list[dict]:
     """As they stand in the files, the oldest first, without any of our own reading code."""
-    import zstandard  # noqa: PLC0415
 
     found = []
     for path in sorted(folder.iterdir()):
@@ -63,11 +65,16 @@ def all_records(folder: Path) -> list[dict]:
         if path.name.endswith(".jsonl.zst"):
             data = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
         elif path.name.endswith(".jsonl"):
-            data = path.read_bytes()
+            data = without_room(path.read_bytes())
         else:
             continue
         found += [json.loads(line) for line in data.splitlines()]
     return found
+
+
+def without_room(data: bytes) -> bytes:
+    """Of a segment that a writer has prepared and not closed."""
+    return data if len(data) % ROOM_BYTES else data.rstrip(b"\0")
 
 
 def trusted(folder: Path) -> list[PublicKey]:
@@ -94,6 +101,15 @@ def note_over(folder: Path, lines: list[bytes], *keys: SigningKey) -> bytes:
     origin = (folder / "origin").read_text().strip()
     root = tree_hash(map(leaf_hash, lines))
     return sign_checkpoint(Checkpoint(origin, len(lines), root), *keys)
+
+
+def aged(monkeypatch, folder: Path, days: float, *firsts: int) -> None:
+    """So many days later, when only these packed files were not touched meanwhile."""
+    then = time.time() + days * 86_400
+    monkeypatch.setattr(time, "time", lambda: then)
+    old = {packed_path(folder, first) for first in firsts}
+    for path in set(folder.glob("*.zst")) - old:
+        os.utime(path, (then, then))
 
 
 def forked(work) -> int:

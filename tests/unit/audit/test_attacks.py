@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from dataclasses import replace
 
 import pytest
+import zstandard
 
-from holdfast.audit.keeping import hold, holds, keep
+from holdfast.audit import index as index_module
+from holdfast.audit.keeping import hold, holds, keep, release
 from holdfast.audit.log import AuditLog
 from holdfast.audit.verify import verify
 from holdfast.core.errors import AuditFailed
@@ -21,6 +24,7 @@ from holdfast.runtime import reading
 from unit.audit.audit_logs import (
     ANN,
     NEVER,
+    aged,
     event,
     lines_of,
     note_over,
@@ -36,6 +40,7 @@ from unit.audit.audit_logs import (
 
 pytestmark = pytest.mark.requirement("AUD-2")
 NOW = replace(NEVER, keep_days=0)
+WEEK = replace(NEVER, keep_days=7)
 
 
 @pytest.fixture
@@ -166,7 +171,6 @@ def test_a_segment_that_is_there_twice_must_be_the_same(folder):
         keep(str(folder), NEVER, log.write, log.notary)
     records_path(folder).write_bytes(plain)
     assert verify(str(folder), trusted(folder)).ok  # the control: killed before the original went
-    import zstandard  # noqa: PLC0415
 
     packed_path(folder).write_bytes(zstandard.compress(plain.replace(b'"n":1', b'"n":9')))
     assert verify(str(folder), trusted(folder)).first_bad == 1
@@ -181,6 +185,101 @@ def test_a_hold_is_not_lifted_by_removing_a_file(folder):
             path.unlink()
         assert holds(str(folder)) == {"case": "a court"}
         assert keep(str(folder), NOW, log.write, log.notary) == []
+
+
+@pytest.fixture
+def packed(folder):
+    with reopened(folder) as log:
+        log.seal()
+        log.write(event(7))
+        keep(str(folder), WEEK, log.write, log.notary)
+        assert packed_path(folder).exists()
+        yield log
+
+
+def test_a_file_with_an_old_date_is_not_deleted_before_its_time(packed, folder, monkeypatch):
+    os.utime(packed_path(folder), (1.0, 1.0))
+    assert keep(str(folder), WEEK, packed.write, packed.notary) == []
+    aged(monkeypatch, folder, 8, 1)
+    assert keep(str(folder), WEEK, packed.write, packed.notary) == [1]  # the control
+    sign(packed)
+    assert packed.verify().ok
+
+
+def test_a_record_with_an_old_date_is_not_deleted_before_its_time(folder, monkeypatch):
+    """The clock of the machine was wrong when it was written; or it was no clock."""
+    with reopened(folder) as log:
+        with monkeypatch.context() as patch:
+            aged(patch, folder, -400, 1)
+            log.seal()
+        log.write(event(7))
+        keep(str(folder), WEEK, log.write, log.notary)
+        os.utime(packed_path(folder), (1.0, 1.0))
+        assert keep(str(folder), WEEK, log.write, log.notary) == []
+        aged(monkeypatch, folder, 8, 1)
+        assert keep(str(folder), WEEK, log.write, log.notary) == [1]  # the control
+
+
+def test_a_record_that_is_not_old_is_not_deleted_whatever_files_say(folder, monkeypatch):
+    """The clock of the machine was wrong when it was packed."""
+    with reopened(folder) as log:
+        with monkeypatch.context() as patch:
+            aged(patch, folder, 10, 1)
+            log.write(event(6))
+            log.seal()
+            log.write(event(7))
+        keep(str(folder), WEEK, log.write, log.notary)
+        for days, gone in ((8, []), (18, [1])):
+            with monkeypatch.context() as patch:
+                aged(patch, folder, days, 1)
+                assert keep(str(folder), WEEK, log.write, log.notary) == gone
+        sign(log)
+        assert log.verify().ok
+
+
+def test_records_that_were_changed_are_not_deleted_by_rule(packed, folder, monkeypatch):
+    """Nobody could ever see again that they had been."""
+
+    good = packed_path(folder).read_bytes()
+    plain = zstandard.ZstdDecompressor().decompressobj().decompress(good)
+    aged(monkeypatch, folder, 8, 1)
+    for bad in (plain.replace(b'"n":1', b'"n":9'), plain[: plain[:-1].rfind(b"\n") + 1], b""):
+        packed_path(folder).write_bytes(zstandard.compress(bad))
+        with pytest.raises(AuditFailed) as caught:
+            keep(str(folder), WEEK, packed.write, packed.notary)
+        assert caught.value.code == "HF-AUDIT-ALTERED"
+        assert packed_path(folder).exists()
+    packed_path(folder).write_bytes(good)
+    assert keep(str(folder), WEEK, packed.write, packed.notary) == [1]  # the control
+
+
+def test_a_hold_that_the_index_hides_still_holds(packed, folder, monkeypatch):
+    hold(str(folder), "case", "a court", packed.write, ANN)
+    packed.seal()
+    packed.write(event(8))
+    assert keep(str(folder), WEEK, packed.write, packed.notary) == []
+    hidden = next(path for path in folder.glob("*.index") if hide_holds(path))
+    aged(monkeypatch, folder, 8, 1)
+    assert holds(str(folder)) == {}, "it is hidden"
+    assert keep(str(folder), WEEK, packed.write, packed.notary) == []
+    assert packed_path(folder).exists()
+    hidden.unlink()
+    assert holds(str(folder)) == {"case": "a court"}
+    assert release(str(folder), "case", packed.write, ANN)
+    assert keep(str(folder), WEEK, packed.write, packed.notary)[0] == 1  # the control
+
+
+def hide_holds(path) -> bool:
+    """Give them another kind in the index, and the rows a checksum that fits."""
+    data, head = bytearray(path.read_bytes()), index_module._HEAD
+    kinds = range(head.size + index_module._KIND_AT, len(data), index_module.ROW_BYTES)
+    found = [at for at in kinds if data[at] == index_module._KINDS[b"hold"]]
+    for at in found:
+        data[at] = index_module._KINDS[b"intent"]
+    magic, count, _ = head.unpack_from(data)
+    data[: head.size] = head.pack(magic, count, zlib.crc32(data[head.size :]))
+    path.write_bytes(data)
+    return bool(found)
 
 
 def test_given_checkpoints_are_never_skipped_in_silence(folder):

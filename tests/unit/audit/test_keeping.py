@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from dataclasses import replace
 
 import pytest
@@ -18,6 +17,7 @@ from holdfast.core.errors import AuditFailed
 from unit.audit.audit_logs import (
     ANN,
     NEVER,
+    aged,
     all_records,
     event,
     notes_path,
@@ -26,7 +26,6 @@ from unit.audit.audit_logs import (
     sign,
 )
 
-DAY_S = 86_400
 WEEK = replace(NEVER, keep_days=7)
 NOW = replace(NEVER, keep_days=0)
 
@@ -50,12 +49,6 @@ def sealed(log, folder):
         log.seal()
     log.write(event(2))
     return log
-
-
-def aged(folder, days: float, *firsts: int) -> None:
-    for first in firsts:
-        then = time.time() - days * DAY_S
-        os.utime(packed_path(folder, first), (then, then))
 
 
 @pytest.mark.requirement("AUD-4")
@@ -100,17 +93,17 @@ def test_crash_between_packing_and_deleting_the_original_is_mended(sealed, folde
 
 
 @pytest.mark.requirement("AUD-4")
-def test_nothing_is_deleted_without_a_rule(sealed, folder):
+def test_nothing_is_deleted_without_a_rule(sealed, folder, monkeypatch):
     keep(str(folder), NEVER, sealed.write, sealed.notary)
-    aged(folder, 10_000, 1, 4)
+    aged(monkeypatch, folder, 10_000, 1, 4)
     assert keep(str(folder), NEVER, sealed.write, sealed.notary) == []
     assert packed_path(folder).exists()
 
 
 @pytest.mark.requirement("AUD-4")
-def test_old_segments_are_deleted_and_the_record_says_so(sealed, folder):
+def test_old_segments_are_deleted_and_the_record_says_so(sealed, folder, monkeypatch):
     keep(str(folder), WEEK, sealed.write, sealed.notary)
-    aged(folder, 8, 1)
+    aged(monkeypatch, folder, 8, 1)
     seal = json.loads((folder / "0000000000000001.seal").read_text())
     assert keep(str(folder), WEEK, sealed.write, sealed.notary) == [1]
     assert not packed_path(folder, 1).exists()
@@ -126,9 +119,9 @@ def test_old_segments_are_deleted_and_the_record_says_so(sealed, folder):
 
 
 @pytest.mark.requirement("AUD-4")
-def test_deletion_that_cannot_be_told_is_not_done(sealed, folder):
+def test_deletion_that_cannot_be_told_is_not_done(sealed, folder, monkeypatch):
     keep(str(folder), WEEK, sealed.write, sealed.notary)
-    aged(folder, 8, 1, 4)
+    aged(monkeypatch, folder, 8, 1, 4)
 
     def refuse(_):
         raise AuditFailed("no")
@@ -139,10 +132,10 @@ def test_deletion_that_cannot_be_told_is_not_done(sealed, folder):
     assert sealed.verify().ok
 
 
-def test_younger_segment_before_an_older_one_keeps_it(sealed, folder):
+def test_younger_segment_before_an_older_one_keeps_it(sealed, folder, monkeypatch):
     """Only from the beginning: a hole would be none of the rule's."""
     keep(str(folder), WEEK, sealed.write, sealed.notary)
-    aged(folder, 8, 4)
+    aged(monkeypatch, folder, 8, 4)
     assert keep(str(folder), WEEK, sealed.write, sealed.notary) == []
 
 
@@ -174,10 +167,10 @@ def told(folder) -> list[dict]:
     return [each for each in all_records(folder) if each["kind"] == "retention"]
 
 
-def test_deletion_by_hand_is_not_told_as_one_by_rule(sealed, folder):
+def test_deletion_by_hand_is_not_told_as_one_by_rule(sealed, folder, monkeypatch):
     keep(str(folder), WEEK, sealed.write, sealed.notary)
     packed_path(folder, 4).unlink()
-    aged(folder, 8, 1)
+    aged(monkeypatch, folder, 8, 1)
     with pytest.raises(AuditFailed, match="gone"):
         keep(str(folder), WEEK, sealed.write, sealed.notary)  # after it has deleted the first
     sealed.write(event(5))
@@ -185,7 +178,7 @@ def test_deletion_by_hand_is_not_told_as_one_by_rule(sealed, folder):
     sealed.write(event(6))
     with pytest.raises(AuditFailed, match="gone"):
         keep(str(folder), WEEK, sealed.write, sealed.notary)
-    aged(folder, 8, 6)
+    aged(monkeypatch, folder, 8, 6)
     with pytest.raises(AuditFailed, match="gone"):
         keep(str(folder), WEEK, sealed.write, sealed.notary)
     sign(sealed)

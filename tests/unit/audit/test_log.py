@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +25,7 @@ from holdfast.audit import log as log_module
 from holdfast.audit import writer as writer_module
 from holdfast.audit.keeping import keep
 from holdfast.audit.log import AuditLog
+from holdfast.audit.segments import ROOM_BYTES
 from holdfast.audit.settings import LogSettings
 from holdfast.audit.verify import verify
 from holdfast.core.errors import AuditFailed, ConfigError, HoldfastError
@@ -36,6 +38,7 @@ from unit.audit.audit_logs import (
     records_path,
     sign,
     trusted,
+    without_room,
 )
 
 forks = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
@@ -260,7 +263,7 @@ def test_interrupt_while_waiting_does_not_stop_the_others(log, folder, monkeypat
 
     def interrupt(number, frame):
         late.start()
-        while not any(each.fields["action_id"] == "act_2" for each in log._threads.waiting):
+        while not any(each.encoded[0] == '"act_2"' for each in log._threads.waiting):
             time.sleep(0.001)
         raise Interrupt
 
@@ -489,12 +492,27 @@ def hammer(log: AuditLog, into: int, threads: int) -> None:
     signal.pause()
 
 
-def kill_rounds(folder: Path, rounds: int, seed: int) -> dict[str, int]:
+_ROUNDS_OF_A_LOG = 12
+
+
+def kill_rounds(folder: Path, rounds: int, seed: int, segment_bytes: int = 60_000) -> Counter[str]:
     """Children of a warm parent, each killed after some milliseconds; then all is looked at."""
     chance = random.Random(seed)
-    settings = LogSettings(segment_bytes=60_000, checkpoint_events=40, checkpoint_s=0.002)
+    settings = LogSettings(segment_bytes=segment_bytes, checkpoint_events=40, checkpoint_s=0.002)
+    seen: Counter[str] = Counter()
+    for begun in range(0, rounds, _ROUNDS_OF_A_LOG):
+        # All of a log is checked after each round.
+        log = folder / str(begun) / "audit"  # its keys are kept beside it
+        log.mkdir(parents=True, mode=0o700)
+        seen += kill_rounds_of(log, min(_ROUNDS_OF_A_LOG, rounds - begun), chance, settings)
+    return seen
+
+
+def kill_rounds_of(
+    folder: Path, rounds: int, chance: random.Random, settings: LogSettings
+) -> Counter[str]:
     AuditLog.open(str(folder), settings=settings).close()  # the key, and all that is imported
-    seen = {"acknowledged": 0, "torn": 0, "rounds": 0}
+    seen: Counter[str] = Counter()
     for _ in range(rounds):
         writers = chance.choice((1, 1, 2))
         out, into = os.pipe()
@@ -507,14 +525,14 @@ def kill_rounds(folder: Path, rounds: int, seed: int) -> dict[str, int]:
             children.append(forked(child))
         os.close(into)
         os.set_blocking(out, False)
-        first = time.monotonic() + 5
+        enough, latest = chance.randint(1, 60), time.monotonic() + 5
         told = b""
-        while not told and time.monotonic() < first:  # alive and writing
+        while told.count(b"\n") < enough and time.monotonic() < latest:  # alive and writing
             try:
                 told += os.read(out, 65536)
             except BlockingIOError:
                 time.sleep(0.0005)
-        time.sleep(chance.uniform(0.001, 0.03))
+        time.sleep(chance.uniform(0.0, 0.02))
         for pid in children:
             os.kill(pid, signal.SIGKILL)
         for pid in children:
@@ -524,7 +542,8 @@ def kill_rounds(folder: Path, rounds: int, seed: int) -> dict[str, int]:
             told += file.read()
         ids = [line.decode() for line in told.split(b"\n")[:-1] if line]
         growing = max(folder.glob("*.jsonl"))
-        data = growing.read_bytes()
+        data = without_room(growing.read_bytes())
+        seen["rooms"] += len(data) < growing.stat().st_size
         is_torn = bool(data) and not data.endswith(b"\n")
         before = {each["id"] for each in all_records_but_torn(folder)}
         assert set(ids) <= before, "acknowledged, and not on the disk"
@@ -559,6 +578,25 @@ def all_records_but_torn(folder: Path) -> list[dict]:
 def test_killed_writers_lose_no_acknowledged_event(folder):
     seen = kill_rounds(folder, 15, seed=1)
     assert seen["acknowledged"] > 15
+
+
+@pytest.mark.requirement("AUD-1", "AUD-3")
+@forks
+def test_killed_writers_lose_no_acknowledged_event_from_their_rooms(folder, monkeypatch):
+    monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 0)
+    seen = kill_rounds(folder, 15, seed=6, segment_bytes=3 * ROOM_BYTES)
+    assert seen["acknowledged"] > 15
+    assert seen["rooms"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("AUD-1", "AUD-3")
+@forks
+def test_killed_writers_lose_no_acknowledged_event_from_rooms_in_many_rounds(folder, monkeypatch):
+    monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 0)
+    seen = kill_rounds(folder, 60, seed=12, segment_bytes=3 * ROOM_BYTES)
+    assert seen["rounds"] == 60
+    assert seen["rooms"] > 30
 
 
 @pytest.mark.slow

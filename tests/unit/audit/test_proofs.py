@@ -17,7 +17,7 @@ from holdfast.audit.merkle import BadProof
 from holdfast.audit.proofs import check_proof, prove
 from holdfast.core.errors import AuditFailed, BadInput
 from holdfast.core.keys import make_key
-from unit.audit.audit_logs import ANN, NEVER, all_records, event, private_key, sign, trusted
+from unit.audit.audit_logs import ANN, NEVER, aged, all_records, event, private_key, sign, trusted
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,9 @@ def test_every_record_can_be_proven(built):
 
 @pytest.mark.requirement("AUD-2", "AUD-4")
 @pytest.mark.parametrize("deleted", [1, 2, 3])
-def test_records_are_proven_after_older_ones_were_deleted(folder, deleted):
-    packed = sorted(folder.glob("*.zst"))
-    for path in packed[:deleted]:
-        os.utime(path, (0, 0))
+def test_records_are_proven_after_older_ones_were_deleted(folder, deleted, monkeypatch):
+    packed = sorted(int(path.name[:16]) for path in folder.glob("*.zst"))
+    aged(monkeypatch, folder, 2, *packed[:deleted])
     with AuditLog.open(str(folder), settings=NEVER) as log:
         gone = keep(str(folder), replace(NEVER, keep_days=1), log.write, log.notary)
         assert len(gone) == deleted

@@ -522,6 +522,11 @@ def test_segment_in_the_place_of_another_is_found(segments, first):
     assert found(check(segments)) == (False, first)
 
 
+def unpacked(packed):
+    with zstandard.ZstdDecompressor().stream_reader(bytes(packed)) as file:
+        return file.read()
+
+
 @pytest.mark.requirement("AUD-2")
 def test_changed_packed_segment_is_found(segments):
     path = packed_path(segments, 1)
@@ -533,8 +538,9 @@ def test_changed_packed_segment_is_found(segments):
         path.write_bytes(changed)
         report = check(segments)
         if report.ok:  # it is another packing of the very same records
-            unpacked = zstandard.ZstdDecompressor().decompressobj().decompress(bytes(changed))
-            assert unpacked == plain
+            assert unpacked(changed) == plain
+        elif report.first_bad == 4:  # its check sum, taken for one more block
+            assert unpacked(changed).startswith(plain)
         else:
             assert report.first_bad in (1, 2, 3)
     path.write_bytes(zstandard.compress(plain.replace(b"ann", b"bob")))

@@ -21,6 +21,7 @@ import pytest
 
 from conftest import need
 from holdfast.audit import files
+from holdfast.audit import tail as tail_module
 from holdfast.audit import writer as writer_module
 from holdfast.audit.keeping import keep
 from holdfast.audit.log import AuditLog
@@ -195,6 +196,22 @@ def test_name_of_a_new_segment_is_durable_before_anything_in_it(log, folder, mon
     ]
 
 
+@pytest.mark.requirement("AUD-1")
+def test_name_that_a_killed_process_gave_a_new_segment_is_made_durable(log, folder, monkeypatch):
+    log._writer.seal()  # as if killed before the name was on the disk
+    steps, real = [], os.fsync
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            writer_module.os, "fsync", lambda file: steps.append(os.fstat(file)) or real(file)
+        )
+        with reopened(folder) as other:
+            assert [each.st_ino for each in steps] == [folder.stat().st_ino]
+            other.write(event(0))
+        steps.clear()
+        with reopened(folder):
+            assert steps == []
+
+
 # --- what a crash tore
 
 TORN = [b'{"action_id":"act', b"{", b"\0" * 700, b"\0" * 700 + b"\n", b"\n", b"x" * 200_000]
@@ -217,6 +234,26 @@ def test_torn_end_is_cut_and_the_cut_is_recorded(folder, path, torn, before):
         "recovery",
         {"cut_bytes": len(torn), "cut_sha256": sha256(torn).hexdigest()},
     )
+
+
+@pytest.mark.requirement("AUD-3")
+@pytest.mark.parametrize("unit", [b"x", b"\n"])
+def test_more_than_a_crash_tears_is_kept_as_evidence(folder, path, unit):
+    """Nor is the log locked for minutes while it is looked at."""
+    written(folder, 2)
+    most = tail_module._MOST_TORN_BYTES if unit == b"x" else tail_module._MOST_TORN_LINES - 1
+    whole = path.read_bytes()
+    path.write_bytes(whole + most * unit)
+    with reopened(folder) as log:  # the control
+        assert log.verify().ok
+    assert all_records(folder)[-1]["body"]["cut_bytes"] == most
+    whole = path.read_bytes()
+    for count in (most + 1, 20 * 1024 * 1024):
+        path.write_bytes(whole + count * unit)
+        began_s = time.monotonic()
+        assert refused(lambda: reopened(folder)) == ("HF-AUDIT-ALTERED", "")
+        assert time.monotonic() - began_s < 5.0
+        assert path.stat().st_size == len(whole) + count
 
 
 @pytest.mark.requirement("AUD-3")
@@ -354,7 +391,7 @@ def test_records_cut_off_behind_a_running_writer_are_noticed(log, path):
 
 
 @pytest.mark.requirement("AUD-1")
-@pytest.mark.parametrize("step", ["write", "fdatasync"])
+@pytest.mark.parametrize("step", ["pwrite", "fdatasync"])
 def test_failed_step_takes_the_record_back(log, path, monkeypatch, step):
     log.write(event(0))
     before = path.read_bytes()
@@ -371,11 +408,74 @@ def test_failed_step_takes_the_record_back(log, path, monkeypatch, step):
     assert log.verify().ok
 
 
+class Disk:
+    """Refuses so many steps, after so many that it lets through."""
+
+    def __init__(self, monkeypatch, **failing: range) -> None:
+        self._left = {}
+        for name, numbers in failing.items():
+            self._left[name] = iter([number in numbers for number in range(numbers.stop)])
+            monkeypatch.setattr(writer_module.os, name, self._step(name, getattr(os, name)))
+
+    def _step(self, name, real):
+        def step(*given):
+            if next(self._left[name], False):
+                raise OSError(errno.EIO, "broken disk")
+            return real(*given)
+
+        return step
+
+
+@pytest.mark.requirement("AUD-1")
+def test_seal_that_the_disk_did_not_take_is_taken_back(log, folder, path, monkeypatch):
+    """It would never be flushed again: what follows is in another file."""
+    log.write(event(0))
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        Disk(patch, fdatasync=range(1))
+        assert refused(log.seal) == ("HF-AUDIT-FAILED", "EIO")
+    assert path.read_bytes() == before
+    log.write(event(1))
+    log.seal()
+    log.write(event(2))
+    assert [each["kind"] for each in all_records(folder)][1:] == ["intent"] * 2 + ["seal", "intent"]
+    assert log.verify().ok
+
+
+@pytest.mark.requirement("AUD-1")
+def test_seal_that_cannot_be_taken_back_ends_the_writer(log, path, monkeypatch):
+    log.write(event(0))
+    with monkeypatch.context() as patch:
+        Disk(patch, fdatasync=range(1), ftruncate=range(1))
+        assert refused(log.seal) == ("HF-AUDIT-FAILED", "EIO")
+    assert refused(lambda: log.write(event(1)))[0] == "HF-AUDIT-ALTERED"
+
+
+@pytest.mark.requirement("AUD-3")
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_cut_is_told_also_if_the_disk_refused_at_first(log, folder, path, monkeypatch, number):
+    """It is flushed before it is cut, when it is cut, and when a record says so."""
+    log.write(event(0))
+    with path.open("ab") as file:
+        file.write(b"torn")
+    with monkeypatch.context() as patch:
+        Disk(patch, fdatasync=range(number, number + 1))
+        assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "EIO")
+    log.write(event(2))
+    kinds = [each["kind"] for each in all_records(folder)]
+    assert (kinds, log.verify().ok) == (["begin", "intent", "recovery", "intent"], True)
+    assert all_records(folder)[2]["body"]["cut_bytes"] == 4
+    with reopened(folder) as other:
+        other.write(event(3))
+    log.write(event(4))
+    assert [each["kind"] for each in all_records(folder)][4:] == ["intent"] * 2, "told once"
+
+
 def test_short_write_takes_the_record_back(log, path, monkeypatch):
     log.write(event(0))
-    before, real = path.read_bytes(), os.write
+    before, real = path.read_bytes(), os.pwrite
     with monkeypatch.context() as patch:
-        patch.setattr(writer_module.os, "write", lambda file, data: real(file, data[:10]))
+        patch.setattr(writer_module.os, "pwrite", lambda file, data, at: real(file, data[:10], at))
         assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "ENOSPC")
     assert path.read_bytes() == before
 
