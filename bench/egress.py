@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -19,14 +20,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 
 from argon2.low_level import Type, hash_secret_raw
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, RequestReceived, StreamEnded
 
 from holdfast.audit.log import AuditLog
 from holdfast.core.events import Event, EventKind
 from holdfast.core.network import Binding, Traveller
 from holdfast.core.types import Action, Principal, RunCommand
+from holdfast.egress.proxy.authority import Authority
 from holdfast.egress.reach.allowlist import Allowlist
 from holdfast.egress.service import EgressService
 from holdfast.egress.settings import EgressSettings
@@ -37,6 +43,7 @@ _BULK_BYTES = 512 << 20
 _CHUNK_BYTES = 1 << 20
 _REQUESTS = 4000
 _CONNECTIONS = 32
+_STREAMS = 2000
 _NAME = "127.0.0.1"
 _BODY = b"x" * 1024
 _RULES = 10_000
@@ -62,6 +69,14 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
         kept = _interleaved(rounds, proxies, lambda proxy: _requests_kept(web, proxy))
         _say("latency", quiet=quiet)
         waits = _interleaved(rounds, ways, lambda proxy: _latency(web, proxy))
+        _say("HTTP/2", quiet=quiet)
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        new = stack.enter_context(_party("new_web", folder))
+        opened: dict[str, int | None] = {
+            "direct": None,
+            "holdfast": stack.enter_context(_party("proxy", "--opened", folder, str(new))),
+        }
+        streams = _interleaved(rounds, opened, lambda proxy: _streams(new, proxy, folder))
     mib = 1 << 20
     return {
         **{f"bulk_{name}_mib_per_s": round(_mid(each) / mib) for name, each in speeds.items()},
@@ -75,6 +90,8 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
         ),
         **{f"latency_{name}_ms_p50": round(_mid(each) * 1e3, 3) for name, each in waits.items()},
         "latency_added_ms_p50": round((_mid(waits["holdfast"]) - _mid(waits["direct"])) * 1e3, 3),
+        **{f"http2_{name}_per_s": round(_mid(each)) for name, each in streams.items()},
+        "http2_ratio_to_direct": round(_mid(streams["holdfast"]) / _mid(streams["direct"]), 2),
         **_allowlist(),
         **_vault(),
     }
@@ -146,6 +163,31 @@ def _requests(port: int, proxy: int | None) -> float:
     if failed is None or rate is None or int(failed[1]):
         sys.exit(told)
     return float(rate[1])
+
+
+def _streams(port: int, proxy: int | None, folder: str) -> float:
+    """Requests per second, 32 at a time by one connection of HTTP/2, in TLS that is opened."""
+    trust = ssl.create_default_context(
+        cafile=os.path.join(folder, "server.pem" if proxy is None else "cell.pem")
+    )
+    trust.set_alpn_protocols(["h2"])
+    head = [(":method", "GET"), (":scheme", "https"), (":authority", f"{_NAME}:{port}")]
+    head.append((":path", "/"))
+    with trust.wrap_socket(_connect(port, proxy), server_hostname=_NAME) as sock:
+        line = H2Connection(H2Configuration())
+        line.initiate_connection()
+        started, begun, left = time.perf_counter(), 0, _STREAMS
+        while left:
+            while begun < _STREAMS and begun - (_STREAMS - left) < _CONNECTIONS:
+                line.send_headers(2 * begun + 1, head, end_stream=True)
+                begun += 1
+            sock.sendall(line.data_to_send())
+            for event in line.receive_data(sock.recv(65536) or sys.exit("cut short")):
+                if isinstance(event, DataReceived):
+                    size = event.flow_controlled_length
+                    line.acknowledge_received_data(size, event.stream_id)
+                left -= isinstance(event, StreamEnded)
+        return _STREAMS / (time.perf_counter() - started)
 
 
 def _latency(port: int, proxy: int | None) -> float:
@@ -242,8 +284,43 @@ def _serve_web() -> None:
     asyncio.run(run())
 
 
+class _NewWeb(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._line = H2Connection(H2Configuration(client_side=False))
+        self._line.initiate_connection()
+
+    def data_received(self, data: bytes) -> None:
+        for event in self._line.receive_data(data):
+            if isinstance(event, RequestReceived):
+                self._line.send_headers(event.stream_id, [(":status", "200")])
+                self._line.send_data(event.stream_id, _BODY, end_stream=True)
+        self._transport.write(self._line.data_to_send())
+
+
+def _serve_new_web(folder: str) -> None:
+    authority = Authority()
+    Path(folder, "server.pem").write_bytes(authority.pem)
+
+    async def run() -> None:
+        server = await asyncio.get_running_loop().create_server(
+            _NewWeb, _NAME, 0, ssl=authority.context_for(_NAME, "h2")
+        )
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
 def _serve_proxy(*ports: str) -> None:
-    """As a cell's: the same service, on a socket that was made elsewhere; with a real record."""
+    """As a cell's: the same service, on a socket that was made elsewhere; with a real record.
+
+    With `--opened FOLDER` TLS is opened, and the folder has the authorities of both sides.
+    """
+    folder, trust, method = "", None, ""
+    if ports[0] == "--opened":
+        folder, ports, method = ports[1], ports[2:], "GET "
+        trust = ssl.create_default_context(cafile=os.path.join(folder, "server.pem"))
 
     class Nothing:
         def values(self) -> dict[str, bytes]:
@@ -265,14 +342,16 @@ def _serve_proxy(*ports: str) -> None:
     action = Action(
         principal=Principal("bench", "sdk"),
         want=RunCommand(("true",)),
-        allow_domains=tuple(f"{_NAME}:{port}" for port in ports),
+        allow_domains=tuple(f"{method}{_NAME}:{port}" for port in ports),
     )
 
     async def run() -> None:
-        service = EgressService(settings, record=record, known=Nothing())
+        service = EgressService(settings, record=record, known=Nothing(), upstream_tls=trust)
         listener = socket.create_server((_NAME, 0), backlog=1024)
         async with service.session(action, ()) as network:
             network.adopt({"proxy": listener})
+            if folder:
+                Path(folder, "cell.pem").write_bytes(network.files["ca.pem"])  # noqa: ASYNC240 - once
             print(listener.getsockname()[1], flush=True)
             await asyncio.Event().wait()
 
@@ -340,4 +419,6 @@ def _say(text: str, *, quiet: bool) -> None:
 
 
 if __name__ == "__main__":
-    {"bulk": _serve_bulk, "web": _serve_web, "proxy": _serve_proxy}[sys.argv[1]](*sys.argv[2:])
+    {"bulk": _serve_bulk, "web": _serve_web, "new_web": _serve_new_web, "proxy": _serve_proxy}[
+        sys.argv[1]
+    ](*sys.argv[2:])

@@ -161,11 +161,12 @@ def test_value_of_an_earlier_version_does_not_come_back(world, vault, inside):
     site = granted(world, vault, lambda _: (200, {}, stored))
     plain = world.web("plain.test.example", reply=lambda _: (200, {}, stored))
     shown, elsewhere = inside(
-        f"[ask('{site.url}/')[1].replace(token, 'T'), ask('{plain.url}/')[1]]",
+        f"[ask('{site.url}/')[1].replace(token, 'T'), "
+        f"ask('{plain.url}/')[1].endswith({stored.decode()!r})]",
         *(site.rule, plain.rule),
     )
     assert shown.endswith("[T|T|else]")
-    assert elsewhere.endswith(stored.decode()), "where no secret is bound nothing is searched"
+    assert elsewhere, "where no secret is bound nothing is searched"
 
 
 @pytest.mark.requirement("SEC-5")

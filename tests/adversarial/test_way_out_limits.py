@@ -26,7 +26,10 @@ MIB = 1 << 20
 # Connections that stay open: `open_to` gives the socket once the proxy has said yes, else None.
 HOLD = """
 def open_to(host, port):
-    line = to_proxy()
+    try:
+        line = to_proxy()
+    except ConnectionResetError:
+        return None
     try:
         line.sendall(b"CONNECT %s:%d HTTP/1.1\\r\\nHost: %s:%d\\r\\n\\r\\n" % (host, port, host, port))
         if head_of(line).startswith(b"HTTP/1.1 200"):

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.known.encodings import PIECE_BYTES, forms, pieces
 from holdfast.egress.values.echoes import EchoFilter, EchoIndex, Told
-from holdfast.egress.values.encodings import PIECE_BYTES, forms, pieces
 from holdfast.egress.values.scan import KnownIndex, LeakScan, Patterns
 
 PLACEHOLDER = b"hfsecret_key_abcdefghijklmnopqrstuvwxyz"
@@ -179,14 +179,16 @@ def stands_in(value: bytes, data: bytes) -> bool:
 
 
 def cleaned(value: bytes, data: bytes) -> bytes:
-    """The slow truth: the leftmost form, of these the shortest, becomes the placeholder."""
+    """The slow truth: all forms that overlap become one placeholder."""
     every = [form for piece in pieces(value) for form in forms(piece)]
     out = b""
-    place = 0
-    while place < len(data):
+    covered = 0
+    for place in range(len(data)):
         ends = [end for form in every if (end := form.walk(data, place)) is not None]
-        out += PLACEHOLDER if ends else data[place : place + 1]
-        place = min(ends) if ends else place + 1
+        if ends and place >= covered:
+            out += PLACEHOLDER
+        covered = max([covered, *ends])
+        out += data[place : place + 1] if place >= covered else b""
     return out
 
 

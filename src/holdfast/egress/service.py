@@ -51,7 +51,7 @@ class EgressService:
         upstream_tls: ssl.SSLContext | None = None,
     ) -> None:
         """`upstream_tls` is for servers that the system's authorities do not know; it is changed
-        to speak HTTP/1.1 and to be as strict as theirs."""
+        to be as strict as theirs."""
         self._settings = settings
         self._record = record
         self._known = known
@@ -102,7 +102,7 @@ class EgressService:
         allowlist = Allowlist.of(action.allow_domains)
         is_live = action.session_id is not None
         # A live sandbox can be given rules later that need it, and its files are written once.
-        needs_authority = is_live or bool(secrets) or any(r.is_bounded for r in allowlist.rules)
+        needs_authority = is_live or bool(secrets) or self._must_open_some(allowlist)
         home = self._at_home()
         session = Session(
             home.outside,
@@ -114,6 +114,13 @@ class EgressService:
         network = BuiltIn(session, home.call)
         self._open.add(network)
         return network
+
+    def _must_open_some(self, allowlist: Allowlist) -> bool:
+        bounds = self._settings.header_rules
+        return any(
+            rule.is_bounded or any(bound.may_meet(rule) for bound in bounds)
+            for rule in allowlist.rules
+        )
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
         """One page for an agent, on the same loop and by the same rules (NET-4)."""
@@ -283,7 +290,6 @@ def _strict(context: ssl.SSLContext) -> ssl.SSLContext:
     # Python lets OpenSSL take a cut connection for one that ended; see `TlsWire.recv`.
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
     return context
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 
 from holdfast.core.limits import GIB, MIB
+from holdfast.egress.reach.header_rules import HeaderRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +26,4 @@ class EgressSettings:
     fetch_max_bytes: int = 10 * MIB
     fetch_timeout_s: float = 30.0
     dangerously_allow_addresses: tuple[IPv4Network | IPv6Network, ...] = ()
+    header_rules: tuple[HeaderRule, ...] = ()

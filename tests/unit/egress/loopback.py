@@ -189,7 +189,9 @@ class Cell:
         sock = self.connect()
         sock.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
         answer = head_of(sock)
-        assert answer.startswith(b"HTTP/1.1 200 "), answer
+        if not answer.startswith(b"HTTP/1.1 200 "):
+            sock.close()
+            raise AssertionError(answer)
         return sock
 
     def ask(self, data: bytes) -> bytes:

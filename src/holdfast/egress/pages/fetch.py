@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.errors import AuditFailed, EgressRefused, HoldfastError
 from holdfast.core.network import Page
 from holdfast.core.types import FetchUrl, Json
-from holdfast.egress.pages.get import Answer, Get
+from holdfast.egress.pages.get import Answer, Get, headers_for
 from holdfast.egress.pages.urls import Url, parse_url, redirected
 from holdfast.egress.proxy.ledger import Leak
 from holdfast.egress.proxy.wire import late
@@ -195,6 +195,7 @@ class _Fetch:
                 mend="If it is a real host, allow it by its whole name instead of a wildcard.",
                 code="HF-NAME-DATA",
             )
+        headers_for(url, self._settings)
         return rule
 
     def _opened(self, url: Url, addresses: tuple[Address, ...], rule: Rule) -> dict[str, Json]:
@@ -238,6 +239,4 @@ def _redirect(where: str) -> EgressRefused:
 
 @cache
 def _default_tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+    return ssl.create_default_context()

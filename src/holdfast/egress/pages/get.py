@@ -8,20 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import h11
-
 from holdfast import __version__
 from holdfast.core.errors import EgressRefused
 from holdfast.egress.pages.content import Content
 from holdfast.egress.pages.urls import Url
 from holdfast.egress.protocols.framing import bad_response
+from holdfast.egress.protocols.parsing import Event, ResponseHead, Sign
 from holdfast.egress.protocols.sides import ServerSide
 from holdfast.egress.proxy.upstream_tls import secured
 from holdfast.egress.proxy.wire import Lost, Stream, Wire
 from holdfast.egress.reach.addresses import Address
+from holdfast.egress.reach.allowlist import normal_path
 from holdfast.egress.reach.dial import dial
 from holdfast.egress.settings import EgressSettings
-from holdfast.egress.values.inflate import Inflate
+from holdfast.egress.values.inflate import Inflate, Room
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _ROOM_BYTES = 1024 * 1024
@@ -47,6 +47,17 @@ class Answer:
     is_cut: bool = False
     """Whether there was more than may be fetched."""
     location: bytes | None = None
+
+
+def headers_for(url: Url, settings: EgressSettings) -> list[tuple[bytes, bytes]]:
+    """What goes with the request; `EgressRefused` if a rule asks for headers that it has not."""
+    headers = [(b"Host", url.authority.encode("ascii")), *_HEADERS]
+    path = normal_path(url.target.partition("?")[0])
+    for rule in settings.header_rules:
+        if rule.reaches(url.host, url.port) and rule.concerns(("GET",), path):
+            rule.check(headers)
+            headers = rule.put(headers)
+    return headers
 
 
 class Get:
@@ -95,16 +106,16 @@ class Get:
             wire.abort()
 
     async def _asked(self, stream: Stream) -> Answer:
-        headers = [(b"Host", self.url.authority.encode("ascii")), *_HEADERS]
-        asked = h11.Request(method="GET", target=self.url.target, headers=headers)
+        headers = headers_for(self.url, self._settings)
+        asked = self._side.send_head(b"GET", self.url.target.encode("ascii"), headers)
         until = self._within(self._settings.head_timeout_s)
-        await stream.send(self._side.send(asked) + self._side.send(h11.EndOfMessage()), until)
+        await stream.send(asked + self._side.send_end(), until)
         event = await self._event(stream, until)
-        while isinstance(event, h11.InformationalResponse) and event.status_code != 101:
+        while isinstance(event, ResponseHead) and event.status < 200 and event.status != 101:
             event = await self._event(stream, until)
-        if not isinstance(event, h11.Response):
+        if not isinstance(event, ResponseHead) or event.status == 101:
             raise bad_response("it is none to what was asked")
-        return await self._read(stream, event.status_code, list(event.headers))
+        return await self._read(stream, event.status, event.headers)
 
     async def _read(
         self, stream: Stream, status: int, headers: list[tuple[bytes, bytes]]
@@ -125,12 +136,12 @@ class Get:
 
     async def _body(self, stream: Stream, coding: str) -> tuple[bytes, bool]:
         most = self._settings.fetch_max_bytes
-        opened = Inflate(coding, most + _ROOM_BYTES)
+        opened = Inflate(coding, Room(most + _ROOM_BYTES))
         body = bytearray()
         came_bytes = 0
-        while isinstance(event := await self._event(stream, self._until), h11.Data):
-            came_bytes += len(event.data)
-            pieces = opened.feed(bytes(event.data))
+        while isinstance(event := await self._event(stream, self._until), bytes):
+            came_bytes += len(event)
+            pieces = opened.feed(event)
             while (piece := _unpacked(lambda: next(pieces, None))) is not None:  # noqa: B023  # called at once
                 body += piece
                 if len(body) > most:
@@ -138,15 +149,19 @@ class Get:
             # What unpacks to nothing is bounded as well.
             if came_bytes > most:
                 return bytes(body), True
-        if not isinstance(event, h11.EndOfMessage):
+        if event is not Sign.END:
             raise bad_response("it ends in the middle")
         _unpacked(opened.end)
         return bytes(body), False
 
-    async def _event(self, stream: Stream, until: float) -> h11.Event:
+    async def _event(self, stream: Stream, until: float) -> Event:
         while True:
             event = self._side.next_event()
-            if isinstance(event, h11.Event):
+            if event is Sign.BEHIND:
+                await asyncio.sleep(0)
+                self._side.read_on()
+                continue
+            if event not in (Sign.NEED_DATA, Sign.PAUSED):
                 return event
             self._side.feed(await stream.recv(until))
 

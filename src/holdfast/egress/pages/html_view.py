@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from holdfast.core.html_tokens import RAW_WITH_SCRIPTS, Token, characters, tokens
 from holdfast.egress.pages.html_names import (
     ENDS,
     ENDS_PARAGRAPH,
@@ -30,7 +31,6 @@ from holdfast.egress.pages.html_names import (
     VOID,
     Reach,
 )
-from holdfast.egress.pages.html_tokens import Token, characters, tokens
 
 MOST_EVENTS = 80_000
 MOST_CHARACTERS = 4_000_000
@@ -44,7 +44,10 @@ _INDENT_CHARACTERS = 4
 _MOST_TITLE = 1000
 
 _BLANKS = re.compile(r"[ \t\n\r\f]+")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _NUMBER = re.compile(r"[0-9]{1,6}")
+_RAW_TEXT = ("title", "textarea", "xmp")
+"""Without markup inside, and shown."""
 _MOST_STYLE = 4096
 _STYLE_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 _STYLE_ESCAPE = re.compile(r"\\([0-9a-fA-F]{1,6})[ \t\n\r\f]?")
@@ -73,8 +76,9 @@ class View:
 
 def view(page: str, *, link: Callable[[str, str], str], is_xml: bool = False) -> View:
     """What a reader sees; `link(base, href)` is the target to show for a link, or empty."""
-    viewer = _Viewer(link, is_xml=is_xml)
-    is_cut = not all(viewer.take(token) for token in tokens(page, is_xml=is_xml))
+    viewer = _Viewer(page, link, is_xml=is_xml)
+    found = tokens(page, raw=RAW_WITH_SCRIPTS, is_xml=is_xml)
+    is_cut = not all(map(viewer.take, found))
     viewer.end()
     return View(tuple(viewer.events), viewer.title, is_cut)
 
@@ -83,7 +87,7 @@ def is_hidden(name: str, attributes: Mapping[str, str]) -> bool:
     """Whether nobody is to see it, by its name or by what it says of itself."""
     if name in UNSEEN or "hidden" in attributes:
         return True
-    if characters(attributes.get("aria-hidden", "")).strip().lower() == "true":
+    if _plain(attributes.get("aria-hidden", "")).strip().lower() == "true":
         return True
     return "style" in attributes and _hides(attributes["style"])
 
@@ -91,7 +95,7 @@ def is_hidden(name: str, attributes: Mapping[str, str]) -> bool:
 def _hides(style: str) -> bool:
     if len(style) > _MOST_STYLE:
         return True  # nobody writes so much, and nobody reads it
-    style = _STYLE_COMMENT.sub("", characters(style))
+    style = _STYLE_COMMENT.sub("", _plain(style))
     style = _STYLE_ESCAPE.sub(_style_character, style).replace("\\", "").lower()
     for declaration in style.split(";"):
         key, _, value = declaration.partition(":")
@@ -108,6 +112,11 @@ def _hides(style: str) -> bool:
         if hides:
             return True
     return False
+
+
+def _plain(text: str) -> str:
+    """With its references resolved, and without what no text has."""
+    return _CONTROLS.sub("", characters(text))
 
 
 def _style_character(found: re.Match[str]) -> str:
@@ -144,10 +153,10 @@ class _Beyond:
 class _Viewer:
     """Keeps track of what is open, as browsers do: pages forget end tags, and cross them."""
 
-    def __init__(self, link: Callable[[str, str], str], *, is_xml: bool) -> None:
+    def __init__(self, page: str, link: Callable[[str, str], str], *, is_xml: bool) -> None:
         self.events: list[Event] = []
         self.title = ""
-        self._link, self._is_xml = link, is_xml
+        self._page, self._link, self._is_xml = page, link, is_xml
         self._base: str | None = None
         self._open: list[_Open] = []
         self._named: Counter[str] = Counter()
@@ -164,7 +173,9 @@ class _Viewer:
             case "cut":
                 return False
             case "text":
-                self._text(token.word)
+                self._text(self._page[token.start : token.end])
+            case "raw" if token.word in _RAW_TEXT:
+                self._text(self._page[token.start : token.end])
             case "end":
                 self._end(token.word)
             case "start":
@@ -208,7 +219,7 @@ class _Viewer:
     def _show(self, shown: str, attributes: Mapping[str, str]) -> None:
         extra = ""
         if shown == "a":
-            href = characters(attributes.get("href", "")).strip()
+            href = _plain(attributes.get("href", "")).strip()
             extra = self._link(self._base or "", href) if href else ""
         elif shown in LISTS:
             start = attributes.get("start", "")
@@ -222,7 +233,7 @@ class _Viewer:
 
     def _single(self, name: str, attributes: Mapping[str, str], *, hidden: bool) -> None:
         if name == "base" and self._base is None and "href" in attributes:
-            self._base = characters(attributes["href"]).strip()
+            self._base = _plain(attributes["href"]).strip()
         if hidden or self._is_unseen():
             return
         if name in ("br", "hr"):
@@ -284,7 +295,7 @@ class _Viewer:
     def _text(self, raw: str) -> None:
         if self._is_unseen():
             return
-        text = characters(raw)
+        text = _plain(raw)
         if self._open and self._open[-1].name == "title":
             self.title = self.title or _BLANKS.sub(" ", text).strip()[:_MOST_TITLE]
             return

@@ -6,6 +6,7 @@ the hello has to have one meaning: what two readers could take for two names is 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -23,6 +24,7 @@ _VERSIONS = frozenset({0x0301, 0x0302, 0x0303})
 """TLS 1.3 says 1.0 or 1.2 here and its own version in an extension; SSL 3.0 is dead."""
 _SERVER_NAME = 0
 _HOST_NAME = 0
+_PROTOCOLS = 16
 _ENCRYPTED_HELLO = 0xFE0D
 _MOST_NAME_BYTES = 255
 
@@ -36,15 +38,31 @@ class Incomplete(Enum):
 INCOMPLETE: Final = Incomplete.INCOMPLETE
 
 
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a client says first."""
+
+    name: str | None
+    """Of the host, as it was sent; None without one."""
+    protocols: tuple[bytes, ...] = ()
+    """What it can speak inside, by ALPN."""
+
+
 def server_name(data: bytes, *, is_opened: bool = False) -> str | Incomplete | None:
-    """The name as it was sent, None without one, INCOMPLETE while bytes are missing.
+    """The name as it was sent, None without one, INCOMPLETE while bytes are missing."""
+    hello = read_hello(data, is_opened=is_opened)
+    return hello if isinstance(hello, Incomplete) else hello.name
+
+
+def read_hello(data: bytes, *, is_opened: bool = False) -> Hello | Incomplete:
+    """All that matters of it; INCOMPLETE while bytes are missing.
 
     `is_opened` is for TLS that ends here, at the session's own authority.
     """
     message = _message(data)
     if message is None:
         return INCOMPLETE
-    return _name_in_hello(_Cursor(message), is_opened=is_opened)
+    return _hello(_Cursor(message), is_opened=is_opened)
 
 
 def _message(data: bytes) -> bytes | None:
@@ -122,7 +140,7 @@ class _Cursor:
             raise _bad("its hello has bytes left over")
 
 
-def _name_in_hello(hello: _Cursor, *, is_opened: bool) -> str | None:
+def _hello(hello: _Cursor, *, is_opened: bool) -> Hello:
     if hello.number(2) not in _VERSIONS:
         raise _bad("it is of a version that is not spoken any more")
     hello.take(32)
@@ -130,7 +148,7 @@ def _name_in_hello(hello: _Cursor, *, is_opened: bool) -> str | None:
     if len(session) > 32 or not suites or len(suites) % 2 or not compressions:
         raise _bad("its hello is malformed")
     if hello.is_at_end:
-        return None
+        return Hello(None)
     extensions = _Cursor(hello.vector(2))
     hello.end()
     found: dict[int, bytes] = {}
@@ -146,7 +164,19 @@ def _name_in_hello(hello: _Cursor, *, is_opened: bool) -> str | None:
             mend="Turn Encrypted Client Hello off in the client.",
             code="HF-BAD-TLS",
         )
-    return _one_name(_Cursor(found[_SERVER_NAME])) if _SERVER_NAME in found else None
+    return Hello(
+        _one_name(_Cursor(found[_SERVER_NAME])) if _SERVER_NAME in found else None,
+        _protocols(_Cursor(found[_PROTOCOLS])) if _PROTOCOLS in found else (),
+    )
+
+
+def _protocols(extension: _Cursor) -> tuple[bytes, ...]:
+    listed = _Cursor(extension.vector(2))
+    extension.end()
+    found = []
+    while not listed.is_at_end:
+        found.append(listed.vector(1))
+    return tuple(found)
 
 
 def _one_name(extension: _Cursor) -> str:

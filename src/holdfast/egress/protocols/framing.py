@@ -1,14 +1,14 @@
 """Where an HTTP/1.1 message ends, read so strictly that there is one answer (NET-2). Pure.
 
 A proxy is smuggled past where it and the server behind it disagree about where a message ends.
-So every byte is read twice: here, by a grammar without any of the old leniences, and then by h11,
-which gets only what passed. What h11 then reads is written anew for the other side.
+So every byte is read twice: here, by a grammar without any of the old leniences, and then by llhttp
+(`parsing`), which gets only what passed. What both have read is written anew for the other side.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,6 +24,9 @@ _MOST_TRAILER_BYTES = 8 * 1024
 _FREE_CHUNKS = 4096
 _LEAST_CHUNK_BYTES = 16
 """On average, after the free ones: tiny chunks cost far more to read than to send."""
+_PIECES_AT_ONCE = 64
+_LISTS = frozenset({b"connection", b"proxy-connection", b"upgrade", b"expect"})
+_MOST_LISTED = 64
 _FRAMING_NAMES = frozenset({b"content-length", b"transfer-encoding", b"host"})
 
 _FOLD = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
@@ -74,12 +77,28 @@ class Delimiter:
         self._chunk_count = 0
         self._chunked_bytes = 0
         self.is_done = False
+        self.is_behind = False
+        """There may be more in the buffer that can be taken."""
+
+    @property
+    def is_before_head(self) -> bool:
+        """Whether no head has come yet."""
+        return self._step == self._head
+
+    def close(self) -> None:
+        """No more bytes come, which is the end of a message that has no other."""
+        if self._step is _everything:
+            self.is_done = True
 
     def take(self, buffer: bytearray) -> bytes:
-        """What of the buffer belongs to the message and can be handed on."""
+        """What of the buffer belongs to the message and can be handed on.
+
+        Not more than a few dozens of pieces: thousands of tiny chunks would stop everybody else.
+        """
         taken: list[bytes] = []
-        while not self.is_done and (piece := self._step(buffer)):
+        while not self.is_done and len(taken) < _PIECES_AT_ONCE and (piece := self._step(buffer)):
             taken.append(piece)
+        self.is_behind = len(taken) == _PIECES_AT_ONCE and not self.is_done and bool(buffer)
         return taken[0] if len(taken) == 1 else b"".join(taken)
 
     def bad(self, why: str) -> BadMessage:
@@ -102,7 +121,14 @@ class Delimiter:
         head = _cut(buffer, end + 4)
         self._scanned = 0
         first, *lines = head[:-4].split(b"\r\n")
-        self._go_on(self._read_head(first, self._fields(lines)))
+        fields = self._fields(lines)
+        self._go_on(self._read_head(first, fields))
+        if not self._bounds.is_response and any(name == b"upgrade" for name, _ in fields):
+            # The next reader would take what follows for another protocol, whatever its length is.
+            kept = [
+                line for line, (name, _) in zip(lines, fields, strict=True) if name != b"upgrade"
+            ]
+            return b"\r\n".join([first, *kept, b"", b""])
         return head
 
     def _fields(self, lines: list[bytes]) -> Fields:
@@ -115,8 +141,10 @@ class Delimiter:
                 # Among them: folded lines, a space before the colon, control characters.
                 raise self.bad("a header line is malformed")
             name = found[1].lower()
-            if name not in _FRAMING_NAMES and folded(name) in _FRAMING_NAMES:
-                raise self.bad("a header's name imitates another one")
+            check_name(name, bad=self.bad)
+            if name in _LISTS and found[2].count(b",") > _MOST_LISTED:
+                # It costs more to take apart than to send.
+                raise self.bad("a list in its head has too many words")
             fields.append((name, found[2].strip(b" \t")))
         return fields
 
@@ -155,9 +183,10 @@ class Delimiter:
         if self._chunked_bytes < paid_count * _LEAST_CHUNK_BYTES:
             raise self.bad("its body comes in too many tiny chunks")
         self._step = self._chunk if self._left else self._trailer
+        plain = b"%x\r\n" % self._left
         if not self._left:
             self._left = _MOST_TRAILER_BYTES
-        return line
+        return plain
 
     def _chunk(self, buffer: bytearray) -> bytes:
         piece = _cut(buffer, self._left)
@@ -199,6 +228,23 @@ def folded(name: bytes) -> bytes:
     return name.translate(_FOLD)
 
 
+def check_name(name: bytes, *, bad: Callable[[str], BadMessage]) -> None:
+    """Refuses one that some servers take for a header which says where a message goes or ends."""
+    if name not in _FRAMING_NAMES and folded(name) in _FRAMING_NAMES:
+        raise bad("a header's name imitates another one")
+
+
+def listed(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
+    """The words of a header that is a list, in small letters."""
+    return [
+        word.strip(b" \t").lower()
+        for name, value in headers
+        if name == wanted
+        for word in value.split(b",")
+        if word.strip(b" \t")
+    ]
+
+
 def length_of(fields: Fields, *, bad: Callable[[str], BadMessage]) -> Extent | None:
     """What the headers say about the body's end, if anything, and only if they say it once."""
     lengths = [value for name, value in fields if name == b"content-length"]
@@ -220,7 +266,7 @@ def bad_request(why: str) -> BadMessage:
     """What to say of a client's message."""
     return BadMessage(
         f"the HTTP request is refused: {why}",
-        mend="Send a plain HTTP/1.1 request, as a common HTTP library writes it.",
+        mend="Send a plain HTTP request, as a common HTTP library writes it.",
     )
 
 
@@ -228,7 +274,7 @@ def bad_response(why: str) -> BadMessage:
     """What to say of a server's message."""
     return BadMessage(
         f"the server's HTTP answer is refused: {why}",
-        mend="Nothing to mend inside: the server does not keep to HTTP/1.1.",
+        mend="Nothing to mend inside: the server does not keep to HTTP.",
         code="HF-BAD-RESPONSE",
     )
 

@@ -10,8 +10,6 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Literal
 
-import h11
-
 from holdfast.core.errors import EgressRefused
 from holdfast.egress.protocols.framing import (
     BadMessage,
@@ -21,7 +19,9 @@ from holdfast.egress.protocols.framing import (
     bad_response,
     folded,
     length_of,
+    listed,
 )
+from holdfast.egress.protocols.parsing import RequestHead
 from holdfast.egress.protocols.sides import ClientSide, ServerSide
 from holdfast.egress.reach.names import host_of
 
@@ -39,7 +39,7 @@ __all__ = [
 Scheme = Literal["http", "https"]
 Headers = Sequence[tuple[bytes, bytes]]
 
-_PORTS: dict[str, int] = {"http": 80, "https": 443}
+PORTS: dict[str, int] = {"http": 80, "https": 443}
 _ABSOLUTE = re.compile(r"(?i:(https?))://([^/?#]*)(.*)")
 _AUTHORITY = re.compile(r"([^\[\]:@/?#\\]+|\[[0-9A-Fa-f:.]+\])(?::([1-9][0-9]{0,4}))?")
 _HOP_BY_HOP = frozenset(
@@ -82,7 +82,7 @@ class Request:
     @property
     def authority(self) -> str:
         """For the Host header."""
-        return self.host if self.port == _PORTS[self.scheme] else f"{self.host}:{self.port}"
+        return self.host if self.port == PORTS[self.scheme] else f"{self.host}:{self.port}"
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -95,22 +95,21 @@ class Request:
         return self.method, *others
 
 
-def read_request(event: h11.Request, *, scheme: Scheme) -> Request:
+def read_request(head: RequestHead, *, scheme: Scheme) -> Request:
     """What is meant; `BadMessage` if that is in doubt.
 
     `scheme` is that of the connection it came by: `https` where TLS was opened.
     """
-    if event.http_version not in (b"1.0", b"1.1"):
+    if head.version not in (b"1.0", b"1.1"):
         raise bad_request("it is neither HTTP/1.1 nor HTTP/1.0")
-    headers = list(event.headers)
+    headers = list(head.headers)
     extent = length_of(headers, bad=bad_request)
-    if extent is End.CHUNKED and event.http_version == b"1.0":
+    if extent is End.CHUNKED and head.version == b"1.0":
         raise bad_request("HTTP/1.0 knows no Transfer-Encoding")
-    if any(folded(name) in _PATH_OVERRIDES for name, _ in headers):
-        raise bad_request("a header names another path than the request")
-    method = event.method.decode("ascii")
-    form, host, port, path = _target(method, event.target.decode("ascii"), scheme)
-    stated = _stated_host(headers, port if form is Form.AUTHORITY else _PORTS[scheme])
+    check_overrides(headers)
+    method = head.method.decode("ascii")
+    form, host, port, path = _target(method, head.target.decode("ascii"), scheme)
+    stated = _stated_host(headers, port if form is Form.AUTHORITY else PORTS[scheme])
     if form is Form.ORIGIN:
         if stated is None:
             raise bad_request("it does not say which host it is for")
@@ -128,19 +127,30 @@ def read_request(event: h11.Request, *, scheme: Scheme) -> Request:
         port=port,
         path=path,
         headers=headers,
-        is_upgrade=event.http_version == b"1.1" and _is_upgrade(method, headers, extent),
+        is_upgrade=head.version == b"1.1" and _is_upgrade(method, headers, extent),
     )
 
 
-def _target(method: str, target: str, scheme: Scheme) -> tuple[Form, str, int, str]:
+def check_method_and_target(method: str, target: str) -> None:
+    """Refuses what no request may have, by whatever version of HTTP."""
     if method == "TRACE":
         raise bad_request("TRACE would show headers that were put in on the way")
     if "#" in target:
         raise bad_request("its target has a fragment")
+
+
+def check_overrides(headers: Headers) -> None:
+    """Refuses headers from which a server may take another path than the one that is judged."""
+    if any(folded(name) in _PATH_OVERRIDES for name, _ in headers):
+        raise bad_request("a header names another path than the request")
+
+
+def _target(method: str, target: str, scheme: Scheme) -> tuple[Form, str, int, str]:
+    check_method_and_target(method, target)
     if method == "CONNECT":
         if scheme == "https":
             raise bad_request("CONNECT within an opened connection")
-        host, port = _authority(target, None)
+        host, port = host_and_port(target, None)
         return Form.AUTHORITY, host, port, ""
     if target.startswith("/"):
         return Form.ORIGIN, "", 0, target
@@ -149,12 +159,13 @@ def _target(method: str, target: str, scheme: Scheme) -> tuple[Form, str, int, s
         raise bad_request("its target is neither a path nor a URL")
     if found[1].lower() != scheme:
         raise bad_request(f"its URL is not one for {scheme}; use CONNECT for https")
-    host, port = _authority(found[2], _PORTS[scheme])
+    host, port = host_and_port(found[2], PORTS[scheme])
     return Form.ABSOLUTE, host, port, found[3] if found[3].startswith("/") else f"/{found[3]}"
 
 
 @lru_cache(maxsize=4096)
-def _authority(text: str, default_port: int | None) -> tuple[str, int]:
+def host_and_port(text: str, default_port: int | None) -> tuple[str, int]:
+    """`host:port` in its one spelling, as a request's `host` and `port` have it."""
     found = _AUTHORITY.fullmatch(text)
     if found is None or (found[2] is None and default_port is None):
         raise bad_request("a host is not written as `host:port`")
@@ -175,7 +186,7 @@ def _stated_host(headers: Headers, default_port: int) -> tuple[str, int] | None:
     if len(stated) > 1:
         raise bad_request("it has more than one Host header")
     try:
-        return _authority(stated[0].decode("ascii"), default_port)
+        return host_and_port(stated[0].decode("ascii"), default_port)
     except UnicodeDecodeError:
         raise bad_request("its Host header is not ASCII") from None
 
@@ -184,28 +195,17 @@ def _is_upgrade(method: str, headers: Headers, extent: Extent | None) -> bool:
     return (
         method == "GET"
         and extent in (None, 0)
-        and b"upgrade" in _listed(headers, b"connection")
-        and _listed(headers, b"upgrade") == [b"websocket"]
-        and _listed(headers, b"sec-websocket-version") == [b"13"]
+        and b"upgrade" in listed(headers, b"connection")
+        and listed(headers, b"upgrade") == [b"websocket"]
+        and listed(headers, b"sec-websocket-version") == [b"13"]
         and any(name == b"sec-websocket-key" for name, _ in headers)
     )
-
-
-def _listed(headers: Headers, wanted: bytes) -> list[bytes]:
-    """The words of a header that is a list, in small letters."""
-    return [
-        word.strip(b" \t").lower()
-        for name, value in headers
-        if name == wanted
-        for word in value.split(b",")
-        if word.strip(b" \t")
-    ]
 
 
 def forwardable(headers: Headers, *, is_upgrade: bool = False) -> list[tuple[bytes, bytes]]:
     """A request's headers without those meant for us.
 
-    Transfer-Encoding stays: from it h11 knows how to write the body anew.
+    Transfer-Encoding stays: from it is known how to write the body anew.
     """
     return _end_to_end(headers, is_upgrade=is_upgrade, bad=bad_request)
 
@@ -218,7 +218,7 @@ def returnable(headers: Headers, *, is_upgrade: bool = False) -> list[tuple[byte
 def _end_to_end(
     headers: Headers, *, is_upgrade: bool, bad: Callable[[str], BadMessage]
 ) -> list[tuple[bytes, bytes]]:
-    named = frozenset(_listed(headers, b"connection"))
+    named = frozenset(listed(headers, b"connection"))
     if named & _KEPT:
         raise bad("its Connection header would take away a header that matters")
     dropped = _HOP_BY_HOP | named

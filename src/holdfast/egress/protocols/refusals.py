@@ -49,7 +49,16 @@ def http_status(error: HoldfastError) -> int:
 
 
 def http_refusal(error: HoldfastError, *, host: str, port: int) -> bytes:
-    """A whole answer, after which the connection ends.
+    """A whole answer, after which the connection ends."""
+    status, fields, body = refusal(error, host=host, port=port)
+    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", *map(": ".join, fields)]
+    return "\r\n".join((*lines, "Connection: close", "", "")).encode("ascii") + body
+
+
+def refusal(
+    error: HoldfastError, *, host: str, port: int
+) -> tuple[int, list[tuple[str, str]], bytes]:
+    """Status, headers and body of an answer, by whatever version of HTTP.
 
     Only `code`, `message` and `mend` leave, never `detail` (ERR-1).
     """
@@ -62,16 +71,14 @@ def http_refusal(error: HoldfastError, *, host: str, port: int) -> bytes:
     }
     # ASCII alone: a lone surrogate in a message must not become an error of its own here.
     body = json.dumps({"error": told}, ensure_ascii=True).encode("ascii") + b"\n"
-    head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
-        f"X-Holdfast-Refused: {code}\r\n"
-        "Content-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n"
-        "Cache-Control: no-store\r\n"
-        "X-Content-Type-Options: nosniff\r\n"
-        "Connection: close\r\n\r\n"
-    )
-    return head.encode("ascii") + body
+    fields = [
+        ("X-Holdfast-Refused", code),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+    ]
+    return status, fields, body
 
 
 def socks_code(error: HoldfastError) -> int:

@@ -40,23 +40,26 @@ class Authority:
         )
         self._certificate = self._sign_self()
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
-        self._contexts: OrderedDict[str, ssl.SSLContext] = OrderedDict()
+        self._contexts: OrderedDict[tuple[str, str], ssl.SSLContext] = OrderedDict()
 
     @property
     def pem(self) -> bytes:
         """The authority's own certificate, for the cell."""
         return self._certificate.public_bytes(Encoding.PEM)
 
-    def context_for(self, host: str) -> ssl.SSLContext:
-        """For the server's side of a connection that a client inside believes to be with `host`."""
-        if (context := self._contexts.get(host)) is not None:
-            self._contexts.move_to_end(host)
+    def context_for(self, host: str, protocol: str = "http/1.1") -> ssl.SSLContext:
+        """For the server's side of a connection that a client inside believes to be with `host`.
+
+        `protocol` is what is spoken inside it.
+        """
+        if (context := self._contexts.get((host, protocol))) is not None:
+            self._contexts.move_to_end((host, protocol))
             return context
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols([protocol])
         _load(context, self._sign(host).public_bytes(Encoding.PEM) + self.pem + self._leaf_pem())
-        self._contexts[host] = context
+        self._contexts[host, protocol] = context
         if len(self._contexts) > _MOST_CONTEXTS:
             self._contexts.popitem(last=False)
         return context

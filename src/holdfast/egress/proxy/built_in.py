@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.core.errors import EgressRefused
 from holdfast.core.network import NETWORK_INSIDE, PROXY_PORT, SecretUse, Traveller
-from holdfast.core.types import Finding
+from holdfast.core.outcomes import Finding
 from holdfast.egress.proxy.door import Door, serve_proxy
 from holdfast.egress.proxy.session import Session
 from holdfast.egress.proxy.transparent import NameServer, serve_transparent

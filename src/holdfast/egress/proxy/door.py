@@ -140,7 +140,7 @@ async def _serve_http(session: Session, visit: Visit) -> None:
         return
     request, rest = asked
     visit.via = "connect"
-    target = await session.judge(request.host, request.port)
+    target = await session.judge(request.host, request.port, via=visit.via)
     visit.wire.push_back(rest)
     await tunnel(session, visit, target, accept=_ESTABLISHED)
 
@@ -162,7 +162,7 @@ async def _serve_socks(session: Session, visit: Visit, until: float) -> None:
     host, port = handshake.target
     visit.wants(host, port)
     visit.check_welcome()
-    target = await session.judge(host, port)
+    target = await session.judge(host, port, via=visit.via)
     visit.wire.push_back(handshake.rest)
     await tunnel(session, visit, target, accept=socks.reply(socks.OK))
 

@@ -26,6 +26,11 @@ class Journey:
         self._has_ended = False
         self.request_count = 0
 
+    @property
+    def action_id(self) -> str:
+        """The action that has it on record."""
+        return self._traveller.action_id
+
     async def begin(
         self, addresses: Sequence[IPv4Address | IPv6Address], *, is_opened: bool
     ) -> None:

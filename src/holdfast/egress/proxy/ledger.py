@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.core.errors import AuditFailed, EgressRefused, HoldfastError
 from holdfast.core.network import Traveller
-from holdfast.core.types import Finding, Json
+from holdfast.core.outcomes import Finding
+from holdfast.core.types import Json
 from holdfast.egress.values.scan import Hit
 
 _MOST_TOLD_ONCE = 4096

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.protocols.client_hello import INCOMPLETE, server_name
+from holdfast.core.errors import EgressRefused, HoldfastError
+from holdfast.egress.protocols.client_hello import Hello, Incomplete, read_hello
+from holdfast.egress.proxy.ends import ServerEnd
 from holdfast.egress.proxy.exchange import Exchange
+from holdfast.egress.proxy.h2_pair import Pair
 from holdfast.egress.proxy.session import Session, Target
+from holdfast.egress.proxy.upstream_tls import HTTP_1, HTTP_2
 from holdfast.egress.proxy.visit import Visit, tell_http, tell_nothing, tell_tls
 from holdfast.egress.proxy.wire import Lost, TlsWire
 from holdfast.egress.reach.names import address_of, host_of
@@ -35,21 +38,59 @@ async def serve_opened(session: Session, visit: Visit, target: Target) -> None:
         await serve_http(session, visit, target)
         return
     visit.tell = tell_tls if data[:1] == _TLS_RECORD else tell_nothing
-    while (name := server_name(data, is_opened=True)) is INCOMPLETE:
+    while isinstance(hello := read_hello(data, is_opened=True), Incomplete):
         if not (more := await visit.wire.recv(until)):
             raise Lost
         data += more
-    check_name(name, target.way.host)
+    check_name(hello.name, target.way.host)
     visit.wire.push_back(data)
     if session.authority is None:
-        raise EgressRefused(
-            "a rule or a secret needs this connection to be opened, and the sandbox cannot",
-            mend="Start a new sandbox with this rule.",
-            code="HF-NO-AUTHORITY",
-        )
-    stream = TlsWire(visit.wire, session.authority.context_for(target.way.host), server_name=None)
+        raise _no_authority()
+    ready = await _reached(session, visit, target, hello)
+    protocol = ready.protocol if isinstance(ready, ServerEnd) else HTTP_1
     try:
-        await stream.handshake(until)
+        stream = await _opened(session, visit, target.way.host, protocol)
+    except BaseException:
+        if isinstance(ready, ServerEnd):
+            ready.drop()
+        raise
+    visit.stream = stream
+    if isinstance(ready, ServerEnd) and protocol == HTTP_2:
+        await Pair(session, visit, ready).run()
+        return
+    visit.tell = tell_http
+    await Exchange(session, visit, fixed=target, is_tls=True, ready=ready).run()
+
+
+async def _reached(
+    session: Session, visit: Visit, target: Target, hello: Hello
+) -> ServerEnd | HoldfastError | None:
+    """A connection to the server, where it has to say whether it speaks HTTP/2 as the client does.
+
+    If there is none, the client is told so when it asks for something. Where there is nothing to
+    choose, the connection waits for a request that is allowed.
+    """
+    way = target.way
+    if HTTP_2.encode() not in hello.protocols or session.is_of_http_1(way):
+        return None
+    try:
+        protocols = HTTP_2, HTTP_1
+        server = await ServerEnd.connect(
+            session, target, is_tls=True, via=visit.via, protocols=protocols
+        )
+    except HoldfastError as error:
+        return error
+    if server.protocol == HTTP_1:
+        session.found_http_1(way)
+    return server
+
+
+async def _opened(session: Session, visit: Visit, host: str, protocol: str) -> TlsWire:
+    if session.authority is None:
+        raise _no_authority()
+    stream = TlsWire(visit.wire, session.authority.context_for(host, protocol), server_name=None)
+    try:
+        await stream.handshake(asyncio.get_running_loop().time() + session.settings.head_timeout_s)
     except ssl.SSLError as error:
         # OpenSSL has sent its alert. Mostly: a program that does not trust the cell's authority.
         visit.tell = tell_nothing
@@ -59,9 +100,15 @@ async def serve_opened(session: Session, visit: Visit, target: Target) -> None:
             code="HF-BAD-TLS",
             detail=repr(error),
         ) from None
-    visit.stream = stream
-    visit.tell = tell_http
-    await Exchange(session, visit, fixed=target, is_tls=True).run()
+    return stream
+
+
+def _no_authority() -> EgressRefused:
+    return EgressRefused(
+        "a rule or a secret needs this connection to be opened, and the sandbox cannot",
+        mend="Start a new sandbox with this rule.",
+        code="HF-NO-AUTHORITY",
+    )
 
 
 def check_name(name: str | None, host: str) -> None:

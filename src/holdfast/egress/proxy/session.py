@@ -22,12 +22,15 @@ from holdfast.core.errors import EgressRefused, HoldfastError
 from holdfast.core.network import SecretUse, Traveller
 from holdfast.egress.proxy.budget import Budget, Crowd
 from holdfast.egress.proxy.journey import Journey
+from holdfast.egress.proxy.leaks import Leaks, Lookout
 from holdfast.egress.proxy.ledger import Leak, Ledger, Record
 from holdfast.egress.proxy.pipes import Pipes
+from holdfast.egress.proxy.share import Share
 from holdfast.egress.proxy.spares import Spares
 from holdfast.egress.reach.addresses import Own, own_addresses
 from holdfast.egress.reach.allowlist import Allowlist, Rule
 from holdfast.egress.reach.dial import dial
+from holdfast.egress.reach.header_rules import HeaderRule
 from holdfast.egress.reach.names import host_of, is_below
 from holdfast.egress.reach.names_inside import MOST_NAMES, NameTable, looks_like_data
 from holdfast.egress.reach.resolve import Resolver, checked
@@ -46,11 +49,10 @@ _LOOK_UPS = 8
 _ADDRESSES_S = 2.0
 """For that long the addresses of a name are used again, each of them checked."""
 _MOST_HOSTS = 1024
+_HTTP_1_S = 300.0
 _MOST_WAYS = 1024
 _NEW_NAMES_PER_MINUTE = 120
 """Below a wildcard each new name is a question to that domain's own DNS server: a channel."""
-_MOST_LEAKS = 5
-"""Known values that a session may try to send. A refusal confirms a guess: nobody gets many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class Way:
     port: int
     rules: tuple[Rule, ...]
     open_tls: bool
+    header_rules: tuple[HeaderRule, ...] = ()
     secrets: tuple[SecretUse, ...] = ()
     """Bound to the host, by whatever port: what one port was told another one can show."""
 
@@ -150,13 +153,17 @@ class Session:
         self._ways: dict[tuple[str, int], Way] = {}
         self.budget = Budget(outside.settings, outside.crowd)
         self.ledger = Ledger(outside.record, traveller, outside.loop)
+        self.share = Share(outside.settings, outside.loop)
+        self.leaks = Leaks(self.ledger)
         self.names = NameTable()
         self.echoes = Echoes()
         self.spares = Spares(outside.crowd)
         self._numbers = itertools.count(1)
         self._new_names = _NewNames()
         self._look_ups = asyncio.Semaphore(_LOOK_UPS)
-        self._leak_count = 0
+        self._http_1_until_s: dict[tuple[str, int], float] = {}
+        self.h2_count = 0
+        """Connections that speak HTTP/2 now."""
 
     @property
     def settings(self) -> EgressSettings:
@@ -180,14 +187,9 @@ class Session:
         self._secrets = tuple({use.placeholder: use for use in (*self._secrets, *secrets)}.values())
         self._ways = {}
 
-    def way(self, host_text: str, port: int) -> Way:
+    def way(self, host_text: str, port: int, *, via: str) -> Way:
         """Steps 1 and 2. Nothing leaves this process for a name that no rule reaches."""
-        if self._leak_count >= _MOST_LEAKS:
-            raise EgressRefused(
-                "the way out is closed: what must not leave was tried too often",
-                mend="Look at the record of this sandbox, then start a new one.",
-                code="HF-LEAK-LIMIT",
-            )
+        self.leaks.check_open()
         ways = self._ways  # if it is replaced meanwhile, what is found here is not kept
         if (way := ways.get((host_text, port))) is None:
             way = self._found(str(host_of(host_text)), port)
@@ -195,14 +197,17 @@ class Session:
                 ways[host_text, port] = way
         if all(rule.is_wildcard for rule in way.rules):
             # A name that a rule spells out was not chosen by code.
-            self.outside.known.check_host(way.host)
+            self.outside.known.check_host(way.host, self.lookout(way.host, port, via=via))
         return way
 
+    def lookout(self, host: str, port: int, *, via: str) -> Lookout:
+        """For what goes there."""
+        return Lookout(leaks=self.leaks, host=host, port=port, via=via)
+
     def refused(self, error: HoldfastError, *, host: str, port: int, via: str) -> None:
-        """On record, and counted if it was a known value."""
-        if isinstance(error, Leak) and error.hit.kind == "known":
-            self._leak_count += 1
-        self.ledger.refused(error, host=host, port=port, via=via)
+        """On record; a leak is since it was found."""
+        if not isinstance(error, Leak):
+            self.ledger.refused(error, host=host, port=port, via=via)
 
     def told(self, way: Way, told: Sequence[Told]) -> None:
         """What goes to a server now; and what it may have from others, from before. Both can come
@@ -217,6 +222,16 @@ class Session:
             return None
         return self.echoes.of(frozenset(use.placeholder for use in way.secrets))
 
+    def is_of_http_1(self, way: Way) -> bool:
+        """Whether its server was found to speak no HTTP/2, not long ago."""
+        return time.monotonic() < self._http_1_until_s.get((way.host, way.port), 0.0)
+
+    def found_http_1(self, way: Way) -> None:
+        """For that long nobody has to ask again."""
+        if len(self._http_1_until_s) >= _MOST_HOSTS:
+            self._http_1_until_s.clear()
+        self._http_1_until_s[way.host, way.port] = time.monotonic() + _HTTP_1_S
+
     def _found(self, host: str, port: int) -> Way:
         rules = self.allowlist.reach(host, port)
         if not rules:
@@ -228,8 +243,15 @@ class Session:
         if all(rule.is_wildcard for rule in rules):
             self._check_channel(host)
         secrets = tuple(use for use in self.secrets if _is_bound_to(use, host))
-        must_open = bool(secrets) or self.allowlist.must_open(host, port)
-        return Way(host=host, port=port, rules=rules, open_tls=must_open, secrets=secrets)
+        bounds = tuple(rule for rule in self.settings.header_rules if rule.reaches(host, port))
+        return Way(
+            host=host,
+            port=port,
+            rules=rules,
+            open_tls=bool(secrets or bounds) or self.allowlist.must_open(host, port),
+            header_rules=bounds,
+            secrets=secrets,
+        )
 
     def _check_channel(self, host: str) -> None:
         if looks_like_data(host):
@@ -245,9 +267,9 @@ class Session:
                 code="HF-NET-LIMIT",
             )
 
-    async def judge(self, host_text: str, port: int) -> Target:
+    async def judge(self, host_text: str, port: int, *, via: str) -> Target:
         """Steps 1 to 3."""
-        return await self.resolve(self.way(host_text, port))
+        return await self.resolve(self.way(host_text, port, via=via))
 
     async def resolve(self, way: Way) -> Target:
         async with self._look_ups:

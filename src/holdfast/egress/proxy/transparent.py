@@ -35,7 +35,7 @@ async def serve_transparent(session: Session, visit: Visit) -> None:
             code="HF-NO-ADDRESS",
         )
     visit.wants(name, port)
-    target = await session.judge(name, port)
+    target = await session.judge(name, port, via=visit.via)
     await tunnel(session, visit, target, accept=b"")
 
 

@@ -39,7 +39,8 @@ async def tunnel(session: Session, visit: Visit, target: Target, *, accept: byte
 async def _pass_through(session: Session, visit: Visit, target: Target, *, accept: bytes) -> None:
     settings = session.settings
     known = session.outside.known.index()
-    scan = BodyScan((), known, max_upload_bytes=settings.max_upload_bytes)
+    lookout = session.lookout(target.way.host, target.way.port, via=visit.via)
+    scan = BodyScan((), known, lookout=lookout, share=session.share)
     upstream, journey = await session.connect(target, via=visit.via)
     try:
         await visit.send(accept, settings)

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
-import h11
+from typing import Protocol
 
 from holdfast.egress.protocols.messages import Request
-from holdfast.egress.proxy.ends import ClientEnd, ServerEnd
+from holdfast.egress.proxy.leaks import Lookout
 from holdfast.egress.proxy.session import Session
-from holdfast.egress.proxy.wire import Lost
 from holdfast.egress.values.screen import BodyScan
 
 _GATHER_BYTES = 64 * 1024
 _CHUNKS_PER_TURN = 64
 
 
-class Upload:
-    """What has come goes with the head in one piece; the rest follows, its end held back."""
+class Source(Protocol):
+    """Where a body comes from, by whatever version of HTTP."""
 
-    def __init__(self, client: ClientEnd, session: Session, request: Request) -> None:
+    def body_now(self) -> bytes | None:
+        """The next piece that has come already, empty at the end; None: one has to wait for it."""
+
+    async def catch_up(self) -> bool:
+        """Read on in what has come already; False: that was all of it."""
+
+    async def body(self) -> bytes:
+        """The next piece; empty at the end."""
+
+    def done(self) -> None:
+        """What was taken until now has gone on its way: as much may come."""
+
+
+class Sink(Protocol):
+    """Where it goes to."""
+
+    async def put(self, data: bytes, *, is_end: bool) -> None: ...
+
+    def cut(self) -> None:
+        """The server must not take what it has of a request for the whole."""
+
+
+class Upload:
+    """What has come goes with the head in one piece; the rest follows, its end held back.
+
+    To be closed, whatever becomes of it.
+    """
+
+    def __init__(
+        self, client: Source, session: Session, request: Request, lookout: Lookout
+    ) -> None:
         self.is_complete = False
         """Whether all of it has come."""
         self.is_sent = False
@@ -28,6 +54,7 @@ class Upload:
         self._client = client
         self._session = session
         self._request = request
+        self._lookout = lookout
         self._scan: BodyScan | None = None
         self._held = b""
 
@@ -47,35 +74,40 @@ class Upload:
         pieces, size = [first], len(first)
         while size < _GATHER_BYTES:
             piece = self._client.body_now()
+            if piece is None and await self._client.catch_up():
+                continue
             if not piece:
                 return b"".join(pieces), piece is not None
             pieces.append(piece)
             size += len(piece)
             if len(pieces) % _CHUNKS_PER_TURN == 0:
-                await asyncio.sleep(0)
+                await self._session.share.turn()
         return b"".join(pieces), False
 
-    def first(self, server: ServerEnd) -> bytes:
-        """To send with the head; the same again if the head has to be sent again."""
+    def first(self) -> tuple[bytes, bool]:
+        """To send with the head, and whether that is all; the same if it has to be sent again."""
         if self.is_complete:
-            body = server.side.send(h11.Data(data=self._held)) if self._held else b""
-            return body + server.side.send(h11.EndOfMessage())
-        return self._released(server)
+            return self._held, True
+        return self._released(), False
 
-    async def pump(self, server: ServerEnd) -> None:
+    async def pump(self, server: Sink) -> None:
         """The rest, as it comes."""
         try:
+            self._client.done()
             is_end = False
             while not is_end and (piece := await self._client.body()):
                 data, is_end = await self._come(piece)
                 await self._take(data)
-                await self._send(server, self._released(server))
+                if released := self._released():
+                    await server.put(released, is_end=False)
+                # Not before: who sends faster than the server takes has to wait. But also for
+                # what is held back here, or the rest that it waits for would have no room.
+                self._client.done()
             self._end()
         except BaseException:
-            # The server must not take what it has for the whole.
-            server.stream.abort()
+            server.cut()
             raise
-        await self._send(server, self.first(server))
+        await server.put(self._held, is_end=True)
         self.is_sent = True
 
     async def _take(self, piece: bytes) -> None:
@@ -83,7 +115,8 @@ class Upload:
             self._scan = BodyScan(
                 self._request.headers,
                 self._session.outside.known.index(),
-                max_upload_bytes=self._session.settings.max_upload_bytes,
+                lookout=self._lookout,
+                share=self._session.share,
             )
         await self._scan.look(piece)
         self._held += piece
@@ -93,15 +126,14 @@ class Upload:
             self._scan.end()
         self.is_complete = True
 
-    def _released(self, server: ServerEnd) -> bytes:
+    def close(self) -> None:
+        if self._scan is not None:
+            self._scan.close()
+
+    def _released(self) -> bytes:
         hold_bytes = 0 if self._scan is None else self._scan.hold_bytes
         if len(self._held) <= hold_bytes:
             return b""
         cut = len(self._held) - hold_bytes
         data, self._held = self._held[:cut], self._held[cut:]
-        return server.side.send(h11.Data(data=data))
-
-    async def _send(self, server: ServerEnd, data: bytes) -> None:
-        # A server may answer and close before it has read everything: its answer still counts.
-        with contextlib.suppress(Lost):
-            await server.send(data)
+        return data

@@ -7,9 +7,24 @@ import ssl
 from holdfast.core.errors import EgressRefused
 from holdfast.egress.proxy.wire import Lost, TlsWire, Wire
 
+HTTP_1 = "http/1.1"
+HTTP_2 = "h2"
 
-async def secured(wire: Wire, tls: ssl.SSLContext, host: str, until: float) -> TlsWire:
-    """The same connection with TLS on it; `EgressRefused` if the server is not who it should be."""
+
+async def secured(
+    wire: Wire,
+    tls: ssl.SSLContext,
+    host: str,
+    until: float,
+    *,
+    protocols: tuple[str, ...] = (HTTP_1,),
+) -> TlsWire:
+    """The same connection with TLS on it; `EgressRefused` if the server is not who it should be.
+
+    `protocols` are what it may speak inside, the best one first.
+    """
+    # OpenSSL copies them into the connection that is made next, which is this one.
+    tls.set_alpn_protocols(list(protocols))
     stream = TlsWire(wire, tls, server_name=host)
     try:
         await stream.handshake(until)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from holdfast.core.errors import EgressRefused
 from holdfast.egress.proxy.wire import Stream
@@ -19,10 +19,14 @@ async def relay_watched(
     idle_timeout_s: float,
     first_up: bytes,
     first_down: bytes,
+    turn: Callable[[], Awaitable[None]],
     look_up: Look | None = None,
     look_down: Look | None = None,
 ) -> None:
-    """Until one of them ends: TLS and WebSocket know no half-closed connection."""
+    """Until one of them ends: TLS and WebSocket know no half-closed connection.
+
+    `turn` is awaited before each piece.
+    """
     loop = asyncio.get_running_loop()
     moved_at_s = loop.time()
 
@@ -32,6 +36,7 @@ async def relay_watched(
         while True:
             if data:
                 moved_at_s = loop.time()
+                await turn()
                 if look is not None:
                     look(data)
                 await target.send(data, loop.time() + idle_timeout_s)

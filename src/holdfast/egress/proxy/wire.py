@@ -19,7 +19,7 @@ from holdfast.egress.proxy.budget import Budget
 
 PIECE_BYTES = 64 * 1024
 _RESET = struct.pack("ii", 1, 0)
-_LINGER_BYTES = 256 * 1024
+_LINGER_BYTES = 8 * 1024 * 1024
 _LINGER_S = 2.0
 
 _T = TypeVar("_T")
@@ -273,6 +273,7 @@ class Wire:
             drained = 0
             while drained < _LINGER_BYTES and (data := await self.recv(until)):
                 drained += len(data)
+                await asyncio.sleep(0)  # who sends for as long as it can must not stop others
         await self.close()
 
 
@@ -293,6 +294,11 @@ class TlsWire:
         self._is_client = server_name is not None
         self._has_ended = False
         self._sending = asyncio.Lock()
+
+    @property
+    def protocol(self) -> str:
+        """What both sides have agreed to speak inside."""
+        return self._tls.selected_alpn_protocol() or "http/1.1"
 
     async def handshake(self, until: float) -> None:
         while True:

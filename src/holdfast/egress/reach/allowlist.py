@@ -36,6 +36,22 @@ _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The requests that a text names: `[METHOD[,METHOD…] ]host[:port[,port…]][/path/prefix]`."""
+
+    host: str
+    is_wildcard: bool
+    ports: frozenset[int] | None
+    """None: none was written."""
+    methods: frozenset[str]
+    path: str
+
+    def has_path(self, path: str) -> bool:
+        """Whether the path, from `normal_path`, is the prefix or lies below it."""
+        return _is_at_or_below(path, self.path)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One line of an allowlist. `host` is canonical, without `*.` and brackets."""
@@ -61,9 +77,7 @@ class Rule:
             return False
         if self.path == "/":
             return True
-        if path is None:
-            return False
-        return path == self.path or path.startswith(self.path.removesuffix("/") + "/")
+        return path is not None and _is_at_or_below(path, self.path)
 
 
 class Allowlist:
@@ -115,6 +129,19 @@ class Allowlist:
 
 def parse_rule(text: str) -> Rule:
     """The rule that a text is, or `BadInput` that says why it is none."""
+    scope = parse_scope(text)
+    return Rule(
+        host=scope.host,
+        is_wildcard=scope.is_wildcard,
+        ports=_DEFAULT_PORTS if scope.ports is None else scope.ports,
+        methods=scope.methods,
+        path=scope.path,
+        text=text,
+    )
+
+
+def parse_scope(text: str) -> Scope:
+    """What a rule is about, or `BadInput` that says why it is none."""
     if len(text) > _MOST_RULE:
         raise _bad("", f"is longer than {_MOST_RULE} characters")
     methods, rest = _methods(text)
@@ -129,13 +156,12 @@ def parse_rule(text: str) -> Rule:
         raise _bad(text, "has no host that can be told from its port; IPv6 goes in brackets")
     written, ports = found.groups()
     host, is_wildcard = _host(text, written)
-    return Rule(
+    return Scope(
         host=host,
         is_wildcard=is_wildcard,
-        ports=_DEFAULT_PORTS if ports is None else _ports(text, ports),
+        ports=None if ports is None else _ports(text, ports),
         methods=methods,
         path=_path(text, slash + path),
-        text=text,
     )
 
 
@@ -156,6 +182,10 @@ def normal_path(raw: str) -> str | None:
     if any(_is_odd(segment) for segment in segments) or (last and _is_odd(last)):
         return None
     return raw
+
+
+def _is_at_or_below(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(prefix.removesuffix("/") + "/")
 
 
 def _undone(found: re.Match[str]) -> str:

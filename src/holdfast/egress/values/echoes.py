@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 
-from holdfast.egress.values.anchors import AnchorIndex
-from holdfast.egress.values.encodings import SHORTEST_BYTES
+from holdfast.core.known.anchors import AnchorIndex
+from holdfast.core.known.encodings import SHORTEST_BYTES
+from holdfast.core.known.matches import Matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,16 @@ class EchoIndex:
 class EchoFilter:
     """One answer's body: `feed` it in pieces of any size, pass on what comes back, `end` it.
 
-    What comes out is the same however the body was cut: of forms that overlap, the one that
-    begins first counts, and of those its shortest. The last `hold_bytes` wait for more, whatever
-    they are, or for an empty line, which ends an event of a stream.
+    What comes out is the same however the body was cut: forms that overlap are one. The last
+    `hold_bytes` wait for more, whatever they are, or for an empty line, which ends an event of a
+    stream.
     """
 
     def __init__(self, index: EchoIndex) -> None:
         self._index = index
         self._kept = b""
+        self._covered = 0
+        """So much of what is kept has a placeholder already, and is there for what begins in it."""
         self._found: dict[str, None] = {}
 
     @property
@@ -98,46 +100,22 @@ class EchoFilter:
 
     def _cleaned(self, window: bytes, until: int) -> bytes:
         """What begins before `until`; a form that does is whole in the window by now."""
-        matches = _Matches(self._index.anchors, window)
+        matches = Matches(self._index.anchors, window)
         out: list[bytes] = []
-        place = 0
-        while (match := matches.first(place)) is not None and match[0] < until:
-            start, end, placeholder = match
-            out += (window[place:start], placeholder.encode())
+        looked, place = 0, self._covered
+        while (match := matches.first(looked)) is not None and match[0] < until:
+            start, looked, placeholder = match
             self._found[self._index.names[placeholder]] = None
-            place = end
-        until = max(place, until)
+            if start >= place:
+                out += (window[place:start], placeholder.encode())
+            place = max(place, looked)
         out.append(window[place:until])
-        self._kept = window[until:]
+        self._kept, self._covered = window[until:], max(0, place - until)
         return b"".join(out)
 
 
 def _after(window: bytes, mark: bytes) -> int:
     return window.rfind(mark) + len(mark) if mark in window else 0
-
-
-class _Matches:
-    """Start, end and placeholder of what stands in a window, each form searched through once."""
-
-    def __init__(self, anchors: AnchorIndex, window: bytes) -> None:
-        self._window = window
-        self._candidates = list(anchors.candidates(window))
-        self._next: list[tuple[int, int, int]] = []
-        for number in range(len(self._candidates)):
-            self._search(number, 0)
-
-    def first(self, place: int) -> tuple[int, int, str] | None:
-        while self._next and self._next[0][0] < place:
-            self._search(heappop(self._next)[2], place)
-        if not self._next:
-            return None
-        start, end, number = self._next[0]
-        return start, end, self._candidates[number][0].name
-
-    def _search(self, number: int, place: int) -> None:
-        match = self._candidates[number][1].first(self._window, place)
-        if match is not None:
-            heappush(self._next, (*match, number))
 
 
 class Echoes:

@@ -20,11 +20,11 @@ from typing import AnyStr
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from holdfast.core.errors import EgressRefused
+from holdfast.core.known.encodings import SHORTEST_BYTES
 from holdfast.core.network import Binding, SecretUse
 from holdfast.egress.reach.allowlist import normal_path
 from holdfast.egress.reach.names import is_below
 from holdfast.egress.values.echoes import Told
-from holdfast.egress.values.encodings import SHORTEST_BYTES
 
 Header = tuple[bytes, bytes]
 

@@ -18,8 +18,8 @@ from importlib import resources
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
-from holdfast.egress.values.anchors import AnchorIndex
-from holdfast.egress.values.encodings import SHORTEST_BYTES
+from holdfast.core.known.anchors import AnchorIndex
+from holdfast.core.known.encodings import SHORTEST_BYTES
 
 _SOLID = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 _SOLID_BYTES = 20

@@ -6,20 +6,21 @@ are put in where they are bound, after that look, and come back as their placeho
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.core.errors import EgressRefused
 from holdfast.core.network import KnownValues, SecretUse
-from holdfast.egress.proxy.ledger import Leak
 from holdfast.egress.values.echoes import EchoFilter, EchoIndex, Told
 from holdfast.egress.values.inflate import Inflate, can_inflate
 from holdfast.egress.values.scan import KnownIndex, LeakScan, Patterns, scan_head
 
+if TYPE_CHECKING:
+    from holdfast.egress.proxy.leaks import Lookout
+    from holdfast.egress.proxy.share import Share
+
 _KNOWN_S = 1.0
-_INFLATED_MOST = 16
-"""Times the upload's own bound; beyond that a body is made to unpack, not to be sent."""
 _MOST_CLEAN = 4096
 _CLEAN_BYTES = 1024
 _OF_BODY = frozenset({b"content-length", b"content-encoding", b"content-md5", b"digest"})
@@ -47,19 +48,20 @@ class KnownNow:
             self._until_s = time.monotonic() + _KNOWN_S
         return self._index
 
-    def check_head(self, path: str, headers: Headers) -> None:
-        """Refuse a request whose URL or headers hold a secret.
+    def check_head(self, method: str, path: str, headers: Headers, lookout: Lookout) -> None:
+        """Refuse a request whose method, URL or headers hold a secret.
 
         Each part is looked at by itself, so one that was clean before is clean again; from
         request to request hardly any changes.
         """
         index = self.index()
         target = path.encode("ascii")
-        new = [header for header in headers if header not in self._clean]
+        said = (b":method", method.encode("ascii"))
+        new = [header for header in (said, *headers) if header not in self._clean]
         if not new and (b"", target) in self._clean:
             return
         if hit := scan_head(target, new, known=index, patterns=Patterns.shipped()):
-            raise Leak(hit)
+            raise lookout.found(hit)
         if len(self._clean) + len(new) >= _MOST_CLEAN:
             self._clean.clear()
         new.append((b"", target))
@@ -67,13 +69,13 @@ class KnownNow:
             header for header in new if len(header[0]) + len(header[1]) <= _CLEAN_BYTES
         )
 
-    def check_host(self, host: str) -> None:
+    def check_host(self, host: str, lookout: Lookout) -> None:
         """Refuse a name that holds a secret: to ask for its address is to tell it."""
         index = self.index()
         header = (b":authority", host.encode())
         if header not in self._clean:
             if hit := index.find_in_host(host):
-                raise Leak(hit, is_host=True)
+                raise lookout.found(hit, is_host=True)
             if len(self._clean) >= _MOST_CLEAN:
                 self._clean.clear()
             self._clean.add(header)
@@ -92,54 +94,74 @@ class BodyScan:
     `hold_bytes` at its end have to wait: nothing that is found has left as a whole by then.
     """
 
-    def __init__(self, headers: Headers, known: KnownIndex, *, max_upload_bytes: int) -> None:
+    def __init__(
+        self, headers: Headers, known: KnownIndex, *, lookout: Lookout, share: Share
+    ) -> None:
         patterns = Patterns.shipped()
         self.hold_bytes = max(known.longest_bytes, patterns.longest_bytes)
         self._scan = LeakScan(known, patterns)
         coding = _coding(headers)
         if not can_inflate(coding) and not known:
             coding = ""  # the vault has nothing that could be inside: looked at as it is
-        self._inflate = Inflate(coding, _INFLATED_MOST * max_upload_bytes)
+        self._inflate = Inflate(coding, share.up)
+        self._lookout = lookout
+        self._share = share
 
     async def look(self, data: bytes) -> None:
         """Refuses what completes a secret."""
-        for piece in self._inflate.feed(data):
+        pieces = self._inflate.feed(data)
+        while True:
+            await self._share.turn()  # little that was packed well must not stop everybody
+            if (piece := next(pieces, None)) is None:
+                return
             self.check(piece)
-            await asyncio.sleep(0)  # little that was packed well must not stop everybody
 
     def check(self, data: bytes) -> None:
         """For bytes that are not packed."""
+        # Between this and what is found nothing else happens: nobody gets one guess too many.
+        self._lookout.check_open()
         if hit := self._scan.feed(data):
-            raise Leak(hit)
+            raise self._lookout.found(hit)
 
     def end(self) -> None:
         """Refuses a body that cannot be unpacked to its end."""
         self._inflate.end()
-        if hit := self._scan.end():
-            raise Leak(hit)
+
+    def close(self) -> None:
+        """Whatever has become of it."""
+        self._inflate.close()
 
 
 class Cleaner:
     """An answer without its packing and without the session's secrets."""
 
-    def __init__(self, headers: Headers, echoes: EchoIndex, *, max_bytes: int) -> None:
-        self._inflate = Inflate(_coding(headers), max_bytes)
+    def __init__(self, headers: Headers, echoes: EchoIndex, share: Share) -> None:
+        self._inflate = Inflate(_coding(headers), share.down)
         self._filter = EchoFilter(echoes)
+        self._share = share
 
     @property
     def found(self) -> tuple[str, ...]:
         """Names of the secrets that were in it."""
         return self._filter.found
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    async def feed(self, data: bytes) -> AsyncIterator[bytes]:
         """What can be passed on, in pieces that are taken one by one."""
-        for piece in self._inflate.feed(data):
+        pieces = self._inflate.feed(data)
+        while True:
+            await self._share.turn()  # as above: servers pack, too
+            if (piece := next(pieces, None)) is None:
+                return
             if cleaned := self._filter.feed(piece):
                 yield cleaned
 
     def end(self) -> bytes:
         self._inflate.end()
         return self._filter.end()
+
+    def close(self) -> None:
+        """Whatever has become of it."""
+        self._inflate.close()
 
 
 class EchoWatch:

@@ -22,6 +22,7 @@ from holdfast.egress.proxy.authority import Authority
 from holdfast.egress.proxy.wire import late
 from holdfast.egress.reach.addresses import Address
 from holdfast.egress.reach.allowlist import Allowlist
+from holdfast.egress.reach.header_rules import parse_header_rule
 from holdfast.egress.settings import EgressSettings
 from holdfast.egress.values.scan import KnownIndex
 
@@ -201,6 +202,24 @@ def test_page_is_fetched_as_markdown_and_recorded(monkeypatch: pytest.MonkeyPatc
             }
 
     asyncio.run(run())
+
+
+@pytest.mark.requirement("NET-2", "NET-4")
+def test_rules_on_headers_hold_for_fetches() -> None:
+    rules = {
+        verb: (parse_header_rule(f"docs.example.com {verb}"),)
+        for verb in ("require x-version", "only x-a", "set x-tenant: ours")
+    }
+
+    async def run() -> None:
+        async with web({"/page": answer()}) as found:
+            await found.fetch(PAGE, header_rules=rules["only x-a"])
+            await found.fetch(PAGE, header_rules=rules["set x-tenant: ours"])
+            assert [b"x-tenant: ours" in head for head in found.heads] == [False, True]
+
+    asyncio.run(run())
+    error, found = refused(PAGE, {"/page": answer()}, header_rules=rules["require x-version"])
+    assert (error.code, found.heads, found.names.asked) == ("HF-HEADER-RULE", [], [])
 
 
 @pytest.mark.requirement("NET-3", "NET-4")

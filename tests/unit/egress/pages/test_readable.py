@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.egress.pages import html_tokens, html_view
-from holdfast.egress.pages.html_tokens import tokens
+from holdfast.core import html_tokens
+from holdfast.egress.pages import html_view
 from holdfast.egress.pages.html_view import view
 from holdfast.egress.pages.readable import Rendered, absolute, rendered
 
@@ -327,23 +327,3 @@ def test_whatever_comes_is_rendered_and_every_element_is_closed(page: str) -> No
         assert not found.is_cut
     for form in ("markdown", "text", "raw"):
         rendered(page, form=form, url=URL)
-
-
-def test_tokens_are_those_of_browsers() -> None:
-    page = "a<P Class=x CLASS=y b = 'c>' d=\"e\" f/>b<!-->c<!--d--e-->f</P g>h<TITLE><b></title>i<1"
-    found = [(token.kind, token.word, dict(token.attributes)) for token in tokens(page)]
-    assert found == [
-        ("text", "a", {}),
-        ("start", "p", {"class": "x", "b": "c>", "d": "e", "f": ""}),
-        ("text", "b", {}),
-        ("text", "c", {}),
-        ("text", "f", {}),
-        ("end", "p", {}),
-        ("text", "h", {}),
-        ("start", "title", {}),
-        ("text", "<b>", {}),
-        ("end", "title", {}),
-        ("text", "i", {}),
-        ("text", "<", {}),
-        ("text", "1", {}),
-    ]

@@ -52,10 +52,20 @@ def outside(house: House) -> Outside:
     return Outside(house)
 
 
-def opened(cell: Cell, port: int, *, host: str = HOST, name: str | None = HOST) -> ssl.SSLSocket:
-    """As a program inside, which trusts what SSL_CERT_FILE names, gets it."""
+def opened(
+    cell: Cell,
+    port: int,
+    *,
+    host: str = HOST,
+    name: str | None = HOST,
+    protocols: tuple[str, ...] = ("http/1.1",),
+) -> ssl.SSLSocket:
+    """As a program inside, which trusts what SSL_CERT_FILE names, gets it.
+
+    For one that speaks HTTP/1.1 alone nothing is dialled before a request is allowed.
+    """
     context = ssl.create_default_context(cadata=cell.network.files["ca.pem"].decode())
-    context.set_alpn_protocols(["h2", "http/1.1"])
+    context.set_alpn_protocols(list(protocols))
     context.check_hostname = name is not None
     sock = cell.tunnel(host, port)
     try:
@@ -102,12 +112,14 @@ def test_rules_on_method_and_path_hold_inside_tls(house: House, outside: Outside
 
 
 @pytest.mark.requirement("NET-6")
-def test_authority_is_the_cells_alone_and_speaks_http_1(house: House, outside: Outside) -> None:
+def test_authority_is_the_cells_alone_and_speaks_what_the_server_does(
+    house: House, outside: Outside
+) -> None:
     server = outside.server(repeat_requests)
     cell = house.cell(f"{HOST}:{server.port}/v1", upstream_tls=outside.trust)
     other = house.cell(f"{HOST}:{server.port}/v1", upstream_tls=outside.trust)
     assert cell.network.env["SSL_CERT_FILE"] == "/.holdfast/net/ca.pem"
-    with opened(cell, server.port) as sock:
+    with opened(cell, server.port, protocols=("h2", "http/1.1")) as sock:
         assert sock.selected_alpn_protocol() == "http/1.1"
     strange = ssl.create_default_context(cadata=other.network.files["ca.pem"].decode())
     with cell.tunnel(HOST, server.port) as plain, pytest.raises(ssl.SSLCertVerificationError):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.known.encodings import forms, longest_bytes
 from holdfast.egress.values.echoes import Echoes, EchoFilter, EchoIndex, Told
-from holdfast.egress.values.encodings import forms, longest_bytes
 
 TOKEN = b"tok-5f9c/2e+81d7=="
 PASSWORD = b"correct horse battery"
@@ -177,14 +177,23 @@ def test_a_value_as_a_name_is_not_clean(name: bytes) -> None:
     assert index.is_clean_name(b"Content-Type")
 
 
-def test_the_longer_of_two_values_with_one_beginning_is_not_torn() -> None:
-    short, long = b"abcdefgh", b"abcdefgh-ijklmnop"
-    echoes = filter_of(
-        told("LONG", long, b"hfsecret_long"), told("SHORT", short, b"hfsecret_short")
-    )
-    answer = echoes.feed(b"[" + long + b"]") + echoes.end()
-    # The shortest counts, for the longer one might not have come yet; no whole value is left.
-    assert answer == b"[hfsecret_short-ijklmnop]"
+@pytest.mark.requirement("SEC-5")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (b"[abcdefgh-ijklmnop]", b"[hfsecret_long]"),
+        (b"[abcdefgh-ijklmno]", b"[hfsecret_short-ijklmno]"),
+        (b"[xxxxabcdefgh-ijklmnop]", b"[hfsecret_before]"),
+        (b"[xxxxabcdefgh]", b"[hfsecret_before]"),
+        (b"[YWJjZGVmZ2gtaWprbG1ub3A=]", b"[hfsecret_longA=]"),
+    ],
+)
+def test_nothing_is_left_of_values_that_overlap(text: bytes, shown: bytes) -> None:
+    values = {"long": b"abcdefgh-ijklmnop", "short": b"abcdefgh", "before": b"xxxxabcdefgh"}
+    for size in (1, 7, len(text)):
+        echoes = filter_of(*(told(n, v, b"hfsecret_" + n.encode()) for n, v in values.items()))
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        assert b"".join([*map(echoes.feed, pieces), echoes.end()]) == shown
 
 
 def test_a_short_value_stays() -> None:

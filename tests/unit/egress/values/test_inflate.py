@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 import zstandard
 
 from holdfast.core.errors import EgressRefused
-from holdfast.egress.values.inflate import Inflate, can_inflate
+from holdfast.egress.values.inflate import Inflate, Room, can_inflate
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -37,7 +38,7 @@ SAMPLE = b"".join(b"line %d of a text\n" % number for number in range(5000))
 
 
 def opened(encoding: str, data: bytes, *, max_bytes: int = 1 << 20, step: int = 1 << 20) -> bytes:
-    inflate = Inflate(encoding, max_bytes)
+    inflate = Inflate(encoding, Room(max_bytes))
     pieces = [
         piece for at in range(0, len(data), step) for piece in inflate.feed(data[at : at + step])
     ]
@@ -101,7 +102,7 @@ def test_a_zstd_bomb_of_four_bytes_a_block_does_not_unpack_all_at_once() -> None
 
 
 def sizes_until_refused(encoding: str, data: bytes, *, max_bytes: int) -> list[int]:
-    pieces = Inflate(encoding, max_bytes).feed(data)
+    pieces = Inflate(encoding, Room(max_bytes)).feed(data)
     sizes = []
     with pytest.raises(EgressRefused) as error:
         while True:
@@ -158,9 +159,91 @@ def test_a_zstd_frame_that_asks_for_much_memory_is_refused() -> None:
 def test_a_coding_that_cannot_be_opened_is_refused(encoding: str) -> None:
     assert not can_inflate(encoding)
     with pytest.raises(EgressRefused) as error:
-        Inflate(encoding, 100)
+        Inflate(encoding, Room(100))
     assert error.value.code == "HF-CONTENT-ENCODING"
 
 
 def test_what_can_be_opened_is_said() -> None:
     assert all(can_inflate(encoding) for encoding, _ in PACKERS.values())
+
+
+def zstd_that_goes_on(window_log: int) -> bytes:
+    """A frame that makes its reader remember so much, of blocks of one byte each, without an end."""
+    block = struct.pack("<I", 131_072 << 3 | 1 << 1)[:3] + b"A"
+    return struct.pack("<I", 0xFD2FB528) + bytes([0, (window_log - 10) << 3]) + block * 8
+
+
+def refusal(work: Callable[[], object]) -> str:
+    with pytest.raises(EgressRefused) as refused:
+        work()
+    return refused.value.code
+
+
+@pytest.mark.requirement("NET-2")
+@pytest.mark.parametrize(("window_log", "most"), [(23, 3), (21, 7), (17, 12)])
+def test_bodies_that_are_open_at_a_time_share_their_memory(window_log: int, most: int) -> None:
+    room = Room(1 << 30)
+    data = zstd_that_goes_on(window_log)
+
+    def begun() -> Inflate:
+        inflate = Inflate("zstd", room)
+        assert sum(map(len, inflate.feed(data))) == 8 * 131_072
+        return inflate
+
+    bodies = [begun() for _ in range(most)]
+    assert refusal(begun) == "HF-NET-LIMIT"
+    # What is not packed needs no place, and gzip little.
+    assert b"".join(Inflate("", room).feed(SAMPLE)) == SAMPLE
+    for body in bodies:
+        body.close()
+        body.close()
+    assert [begun() for _ in range(most)]
+    assert refusal(begun) == "HF-NET-LIMIT"
+
+
+@pytest.mark.requirement("NET-2")
+def test_gzip_bodies_are_open_by_the_hundred_and_not_without_end() -> None:
+    room = Room(1 << 30)
+    start = gzip.compress(SAMPLE)[:-1]
+
+    def begun() -> Inflate:
+        inflate = Inflate("gzip", room)
+        assert b"".join(inflate.feed(start)) == SAMPLE
+        return inflate
+
+    bodies = [begun() for _ in range(256)]
+    assert refusal(begun) == "HF-NET-LIMIT"
+    bodies.pop().close()
+    assert begun()
+
+
+@pytest.mark.requirement("NET-2")
+@pytest.mark.parametrize("name", PACKED)
+def test_bodies_of_one_room_unpack_to_no_more_than_one(name: str) -> None:
+    encoding, pack = PACKERS[name]
+    room = Room(len(SAMPLE) * 2 + 1)
+    for _ in range(2):
+        assert b"".join(Inflate(encoding, room).feed(pack(SAMPLE))) == SAMPLE
+    third = Inflate(encoding, room)
+    assert refusal(lambda: list(third.feed(pack(SAMPLE)))) == "HF-BODY-TOO-LARGE"
+
+
+def test_second_frame_may_ask_for_more_than_the_first() -> None:
+    room = Room(1 << 30)
+    held = [Inflate("zstd", room) for _ in range(2)]
+    for body in held:
+        list(body.feed(zstd_that_goes_on(23)))
+    other = Inflate("zstd", room)
+    assert b"".join(other.feed(zstd(b"first"))) == b"first"
+    also = Inflate("zstd", room)
+    list(also.feed(zstd_that_goes_on(21)))
+    assert refusal(lambda: list(other.feed(zstd_that_goes_on(23)))) == "HF-NET-LIMIT"
+    also.close()
+    assert sum(map(len, other.feed(zstd_that_goes_on(23)))) == 8 * 131_072
+
+
+@pytest.mark.parametrize("step", [1, 5, 1 << 20])
+def test_frames_of_zstd_that_say_nothing_are_skipped(step: int) -> None:
+    skipped = struct.pack("<II", 0x184D2A50, 4) + b"abcd"
+    data = skipped + zstd(SAMPLE) + skipped + zstd(b"more")
+    assert opened("zstd", data, step=step) == SAMPLE + b"more"

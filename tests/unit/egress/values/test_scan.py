@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.egress.values.anchors import AnchorIndex
-from holdfast.egress.values.encodings import forms, longest_bytes
-from holdfast.egress.values.inflate import Inflate
+from holdfast.core.known.anchors import AnchorIndex
+from holdfast.core.known.encodings import forms, longest_bytes
+from holdfast.egress.values.inflate import Inflate, Room
 from holdfast.egress.values.scan import Hit, KnownIndex, LeakScan, Pattern, Patterns, scan_head
 
 VALUE = b'correct/horse+"battery" staple'
@@ -87,7 +87,7 @@ def test_a_value_inside_a_packed_body_is_found() -> None:
     scan = LeakScan(KNOWN, NO_PATTERNS)
     packed = gzip.compress(b"x" * 200_000 + VALUE + b"x" * 200_000)
     assert scan.feed(packed) is None
-    for piece in Inflate("gzip", 1 << 20).feed(packed):
+    for piece in Inflate("gzip", Room(1 << 20)).feed(packed):
         scan.feed(piece)
     assert scan.end() == Hit("DB_PASSWORD", "known", "raw")
 
