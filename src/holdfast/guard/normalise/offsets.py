@@ -1,0 +1,216 @@
+"""Ways back from a view to the text it was made from; worked out when somebody asks for a place."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Track(Protocol):
+    """Where something in a view came from."""
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """In characters of the original text."""
+        ...
+
+
+class Same:
+    """Of a view that stands character by character where its original does."""
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        return start, max(start, end)
+
+
+SAME = Same()
+
+
+class Edit(NamedTuple):
+    """A part of the source that became another part of the result, maybe an empty one."""
+
+    source_start: int
+    source_end: int
+    start: int
+    end: int
+
+
+class Edited:
+    """A text of which few parts were changed; between them it is the source, moved."""
+
+    __slots__ = ("_edits", "_find", "_finer", "_parent", "_refine", "_starts")
+
+    def __init__(
+        self,
+        find: Callable[[], Sequence[Edit]],
+        parent: Track,
+        refine: Callable[[Edit], Sequence[Edit]] | None = None,
+    ) -> None:
+        self._find = find
+        self._parent = parent
+        self._refine = refine
+        self._edits: Sequence[Edit] | None = None
+        self._starts: list[int] = []
+        self._finer: dict[int, Sequence[Edit]] = {}
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        first = self._place(start)[0]
+        last = self._place(end - 1)[1] if end > start else first
+        return self._parent.span(first, max(first, last))
+
+    def _place(self, at: int) -> tuple[int, int]:
+        edits = self._edits
+        if edits is None:
+            # Two threads may both do this; what they find is the same.
+            edits = self._find()
+            self._starts = [edit.start for edit in edits]
+            self._edits = edits
+        number = bisect_right(self._starts, at) - 1
+        if number < 0:
+            return at, at + 1
+        edit = edits[number]
+        if at >= edit.end:
+            at += edit.source_end - edit.end
+            return at, at + 1
+        if self._refine is not None:
+            if number not in self._finer:
+                self._finer[number] = self._refine(edit)
+            finer = self._finer[number]
+            edit = finer[bisect_right(finer, at, key=_start) - 1]
+        return edit.source_start, edit.source_end
+
+
+def _start(edit: Edit) -> int:
+    return edit.start
+
+
+def without(spans: Iterable[tuple[int, int]]) -> list[Edit]:
+    """The edits of a text from which these parts were taken, given in order."""
+    edits: list[Edit] = []
+    gone = 0
+    for start, end in spans:
+        edits.append(Edit(start, end, start - gone, start - gone))
+        gone += end - start
+    return edits
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans in order, those that touch made one."""
+    found: list[tuple[int, int]] = []
+    for start, end in spans:
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+class Stretch(NamedTuple):
+    """A part of the source that was changed in an excerpt, and put back into the result."""
+
+    source_end: int
+    inside: int
+    """Where it begins in the excerpt, as that is now."""
+    start: int
+    end: int
+
+
+class Spliced:
+    """A text of which an excerpt was changed; between its stretches it is the source, moved."""
+
+    __slots__ = ("_excerpt", "_parent", "_starts", "_stretches")
+
+    def __init__(self, stretches: Sequence[Stretch], excerpt: Track, parent: Track) -> None:
+        self._stretches = stretches
+        self._starts = [stretch.start for stretch in stretches]
+        self._excerpt = excerpt
+        self._parent = parent
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        first = self._place(start)
+        if end <= start:
+            return first[0], first[0]
+        last = self._place(end - 1)
+        return min(first[0], last[0]), max(first[1], last[1])
+
+    def _place(self, at: int) -> tuple[int, int]:
+        number = bisect_right(self._starts, at) - 1
+        if number < 0:
+            return self._parent.span(at, at + 1)
+        stretch = self._stretches[number]
+        if at < stretch.end:
+            at += stretch.inside - stretch.start
+            return self._excerpt.span(at, at + 1)
+        at += stretch.source_end - stretch.end
+        return self._parent.span(at, at + 1)
+
+
+class Piece(NamedTuple):
+    """Text that was read in a part of another; as long as that part if it stands there letter
+    by letter, and then maybe from its end to its beginning."""
+
+    text: str
+    start: int
+    end: int
+    is_mirrored: bool = False
+
+
+GAP = "\n\n\n"
+"""Between pieces that did not stand together, so that nothing is read across."""
+
+
+class Collage:
+    """Pieces of a text, one after the other."""
+
+    __slots__ = ("_parent", "_pieces", "_starts")
+
+    def __init__(self, pieces: Sequence[Piece], parent: Track) -> None:
+        self._pieces = pieces
+        self._parent = parent
+        self._starts: list[int] = []
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        first = self._place(start)
+        if end <= start:
+            return self._parent.span(first[0], first[0])
+        last = self._place(end - 1)
+        return self._parent.span(min(first[0], last[0]), max(first[1], last[1]))
+
+    def _place(self, at: int) -> tuple[int, int]:
+        if len(self._starts) != len(self._pieces):
+            starts: list[int] = []
+            size = 0
+            for piece in self._pieces:
+                starts.append(size)
+                size += len(piece.text)
+            self._starts = starts
+        number = max(0, bisect_right(self._starts, at) - 1)
+        piece = self._pieces[number]
+        size = piece.end - piece.start
+        if len(piece.text) != size or not size:
+            return piece.start, piece.end
+        inside = min(max(at - self._starts[number], 0), size - 1)
+        place = piece.end - 1 - inside if piece.is_mirrored else piece.start + inside
+        return place, place + 1
+
+
+def join(pieces: Iterable[Piece]) -> list[Piece]:
+    """With a gap wherever two did not stand side by side."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and not _are_neighbours(joined[-1], piece):
+            joined.append(_gap(joined[-1], piece))
+        joined.append(piece)
+    return joined
+
+
+def _gap(one: Piece, other: Piece) -> Piece:
+    """It stands for what was left out; where that is nothing, for the piece before it."""
+    if other.start > one.end:
+        return Piece(GAP, one.end, other.start)
+    return Piece(GAP, one.start, one.end)
+
+
+def _are_neighbours(one: Piece, other: Piece) -> bool:
+    if one.is_mirrored or other.is_mirrored:
+        return one.start == other.end
+    return one.end == other.start

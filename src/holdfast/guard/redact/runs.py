@@ -1,0 +1,83 @@
+"""What a value is made of: from its first byte up to the first that cannot be part of it.
+
+A value is always the longest run of its bytes. So where it ends does not depend on how a stream is
+cut, and nothing has to be tried twice. These expressions cannot backtrack: every byte is in one
+class or in none.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["closed", "open", "capped"]
+"""Its end is seen; it reaches the end of the data; it is longer than was asked for."""
+
+_CLOSING_BYTES = 80
+
+
+@dataclass(frozen=True)
+class Run:
+    """Bytes of some kinds, and for a key its last line."""
+
+    pattern: re.Pattern[bytes]
+    closing: re.Pattern[bytes] | None = None
+
+    def extent(self, data: bytes, start: int, most_bytes: int | None = None) -> tuple[int, State]:
+        """Where the run from `start` ends, as far as the data tells."""
+        limit = len(data) if most_bytes is None else min(len(data), start + most_bytes)
+        found = self.pattern.match(data, start, limit)
+        end = start if found is None else found.end()
+        if limit < len(data) and (end == limit or (end == limit - 1 and data[end] == 0x5C)):
+            return end, "capped"
+        if self.closing is not None:
+            return self._closed(data, start, end)
+        is_cut_escape = end == len(data) - 1 and data[end] == 0x5C
+        return end, "open" if end == len(data) or is_cut_escape else "closed"
+
+    def _closed(self, data: bytes, start: int, end: int) -> tuple[int, State]:
+        if end == len(data):
+            # What ends with a line may be the first of those that close it.
+            return max(start, end - (data[end - 1 : end] == b"-")), "open"
+        if self.closing is not None and (found := self.closing.match(data, end)):
+            return found.end(), "closed"
+        rest = data[end : end + _CLOSING_BYTES]
+        may_close = rest.startswith(b"-") and b"\n" not in rest and len(rest) < _CLOSING_BYTES
+        return end, "open" if may_close else "closed"
+
+
+def _of(inside: bytes) -> Run:
+    return Run(re.compile(b"[%s]*" % inside))
+
+
+def quoted(mark: bytes) -> Run:
+    """What stands between two quotes, on one line."""
+    inside = b"[^%s\\\\\r\n]*" % mark
+    return Run(re.compile(b"%s(?:\\\\[^\r\n]%s)*" % (inside, inside)))
+
+
+_KEY_LINES = rb"[A-Za-z0-9+/=\s\\\"'`,;:.()#>|%&]*"
+
+RUNS = {
+    "word": _of(rb"A-Za-z0-9_\-"),
+    "dotted": _of(rb"A-Za-z0-9_.\-"),
+    "base64": _of(rb"A-Za-z0-9+/="),
+    "base64url": _of(rb"A-Za-z0-9+/=_\-"),
+    "query": _of(rb"A-Za-z0-9%+/_.~=\-"),
+    "path": _of(rb"A-Za-z0-9_/@.%\-"),
+    "colons": _of(rb"A-Za-z0-9:"),
+    "dollars": _of(rb"A-Za-z0-9$"),
+    "bang": _of(rb"A-Za-z0-9!._"),
+    "bearer": _of(rb"A-Za-z0-9._~+/=\-"),
+    "userinfo": _of(rb"^\s/?#\"'<>\\`"),
+    "crypt": _of(rb"A-Za-z0-9./$=,+*@_:\-"),
+    "argument": _of(rb"^\s\"'`"),
+    "option": _of(rb"^\s;\"'&"),
+    "lines64": _of(rb"A-Za-z0-9+/=\s"),
+    "pem": Run(
+        re.compile(rb"%s(?:-(?!-)%s)*" % (_KEY_LINES, _KEY_LINES)),
+        re.compile(rb"-----END [^\r\n-]{0,60}-----"),
+    ),
+}
+"""By the name that rules use."""
