@@ -1,0 +1,1 @@
+"""Holdfast's tools for agents over the Model Context Protocol (INT-1)."""

@@ -1,0 +1,261 @@
+"""Standard input and output as the protocol's streams: bounded, and the protocol's alone.
+
+The SDK's own reader takes a line of any length into memory and drops in silence what it cannot
+read, so that a client would wait for ever. Here such a line is refused with an answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import select
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TypeAlias
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+
+Incoming: TypeAlias = "MemoryObjectReceiveStream[SessionMessage | Exception]"
+Outgoing: TypeAlias = "MemoryObjectSendStream[SessionMessage]"
+Tell: TypeAlias = "Callable[[JSONRPCError], Awaitable[None]]"
+
+_CHUNK_BYTES = 1 << 16
+_PIPE_BYTES = 4096
+"""Of which the kernel says that writing them will not wait (PIPE_BUF)."""
+_KEPT_BYTES = 512
+_MOST_VALUES = 10_000
+"""In one message. Each takes a hundred bytes and more once it is read, and two as it comes."""
+# An id can be told without reading the rest where it stands at an edge of the outermost object.
+_ID = rb'"id"\s*:\s*(?:(\d{1,15})|"([^"\\\x00-\x1f]{1,128})")\s*'
+_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
+_ID_LAST = re.compile(_ID + rb"\}\s*\Z")
+
+
+@asynccontextmanager
+async def stdio(most_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    """The streams of this process; while they are open nothing else reads or writes there.
+
+    The incoming stream ends with the client: at the end of input, or when nobody reads answers.
+    """
+    into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](0)
+    source, sink = _claimed()
+    turn = anyio.Lock()
+
+    async def put(line: bytes) -> None:
+        async with turn:  # a line in the midst of another would be no line
+            await _write(sink, line)
+
+    async def refuse(error: JSONRPCError) -> None:
+        await put(_spelled(SessionMessage(error)))
+
+    async def read() -> None:
+        async with into:
+            await _read(source, into, refuse, most_line_bytes)
+
+    async def write() -> None:
+        async with out_of:
+            async for message in out_of:
+                await put(_spelled(message))
+
+    async def until_gone(work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            into.close()  # the client is gone: the server ends as at the end of input
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(until_gone, read)
+            tasks.start_soon(until_gone, write)
+            yield incoming, outgoing
+            tasks.cancel_scope.cancel()
+    finally:
+        for stream in (into, incoming, outgoing, out_of):
+            stream.close()
+        _given_back(source, sink)
+
+
+def _claimed() -> tuple[int, int]:
+    """Descriptors of our own; 0 and 1 lead elsewhere, whatever a library prints (INT-1)."""
+    source = os.dup(0)
+    sink = os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return source, sink
+
+
+def _given_back(source: int, sink: int) -> None:
+    for descriptor, number in ((source, 0), (sink, 1)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+async def _read(
+    source: int,
+    into: MemoryObjectSendStream[SessionMessage | Exception],
+    refuse: Tell,
+    most_line_bytes: int,
+) -> None:
+    lines = Lines(most_line_bytes)
+    while chunk := await _chunk(source):
+        for line in lines.feed(chunk):
+            message = line if isinstance(line, JSONRPCError) else parsed(line)
+            if isinstance(message, JSONRPCError):
+                await refuse(message)
+            elif message is not None:
+                await into.send(message)
+
+
+async def _chunk(source: int) -> bytes:
+    try:
+        await anyio.wait_readable(source)
+    except PermissionError:  # a plain file, which never waits
+        await anyio.lowlevel.checkpoint()
+    return os.read(source, _CHUNK_BYTES)
+
+
+async def _write(sink: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        # Asked first: the loop must go on, a cancellation too, while a slow client reads.
+        if not select.select([], [sink], [], 0)[1]:
+            await anyio.wait_writable(sink)
+        try:
+            rest = rest[os.write(sink, rest[:_PIPE_BYTES]) :]
+        except OSError as error:
+            if error.errno not in {errno.EAGAIN, errno.EINTR}:
+                raise
+
+
+def _spelled(message: SessionMessage) -> bytes:
+    told = message.message
+    try:
+        return told.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+    except ValueError:  # a text that is none, such as a lone surrogate
+        if not isinstance(told, JSONRPCResponse):
+            return b""
+        error = ErrorData(code=INTERNAL_ERROR, message="the answer cannot be written as JSON")
+        failed = JSONRPCError(jsonrpc="2.0", id=told.id, error=error)
+        return failed.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+
+
+class Lines:
+    """Cuts bytes into lines. One that is too long is never held, and becomes an error."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._head = b""
+        """The beginning of a line that is too long; empty if this one is not."""
+
+    def feed(self, chunk: bytes) -> list[bytes | JSONRPCError]:
+        """The lines that end in this chunk."""
+        found: list[bytes | JSONRPCError] = []
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            self._add(piece)
+            found.append(self._ended())
+        self._add(rest)
+        return found
+
+    def _add(self, piece: bytes) -> None:
+        self._parts.append(piece)
+        self._size += len(piece)
+        if self._head or self._size > self._most_bytes:
+            whole = b"".join(self._parts)
+            self._head = self._head or whole[:_KEPT_BYTES]
+            self._parts = [whole[-_KEPT_BYTES:]]
+
+    def _ended(self) -> bytes | JSONRPCError:
+        line, head = b"".join(self._parts), self._head
+        self._parts, self._size, self._head = [], 0, b""
+        if not head:
+            return line
+        told = f"the message is longer than the {self._most_bytes} bytes allowed"
+        return _refused(INVALID_REQUEST, told, _id_of(head, line))
+
+
+def parsed(line: bytes) -> SessionMessage | JSONRPCError | None:
+    """The message of a line; None for an empty one."""
+    if not line.strip():
+        return None
+    if _has_too_many_values(line):
+        told = f"the message has more than the {_MOST_VALUES} values allowed"
+        return _refused(INVALID_REQUEST, told, _id_of(line, line))
+    try:
+        # Strictly: what was replaced would be other code than the agent wrote.
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        return _refused(PARSE_ERROR, "the message is not UTF-8", _id_of(line, line))
+    try:
+        message = jsonrpc_message_adapter.validate_json(text, by_name=False)
+    except ValueError:
+        return _refused(PARSE_ERROR, "the message is no JSON-RPC", _id_of(line, line))
+    if isinstance(message, JSONRPCRequest) and _is_odd(message.id):
+        return _refused(INVALID_REQUEST, "the id is too long", None)
+    if isinstance(message, JSONRPCNotification) and _has_id(line, text):
+        # The SDK takes it for a notification, so whoever sent it would wait for ever.
+        return _refused(INVALID_REQUEST, "the id is neither a text nor a whole number", None)
+    return SessionMessage(message)
+
+
+def _has_too_many_values(line: bytes) -> bool:
+    """Before any of it is read. Only what stands outside of texts counts: code is full of signs."""
+    if _signs(line) <= _MOST_VALUES:
+        return False
+    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if bare.count(b'"') > 2 * _MOST_VALUES:
+        return True
+    return _signs(b"".join(bare.split(b'"')[::2])) > _MOST_VALUES
+
+
+def _signs(text: bytes) -> int:
+    return sum(map(text.count, (b"[", b"{", b",")))
+
+
+def _has_id(line: bytes, text: str) -> bool:
+    if b'"id"' not in line and b"\\u" not in line:
+        return False
+    try:
+        return "id" in json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+
+
+def _is_odd(request_id: int | str) -> bool:
+    return len(str(request_id)) > _KEPT_BYTES
+
+
+def _id_of(head: bytes, tail: bytes) -> int | str | None:
+    """Whose answer it is. Only at the edges: in the midst of the code there may be any text."""
+    found = _ID_FIRST.match(head[:_KEPT_BYTES]) or _ID_LAST.search(tail[-_KEPT_BYTES:])
+    if found is None:
+        return None
+    if found[1] is not None:
+        return int(found[1])
+    with suppress(UnicodeDecodeError):
+        return found[2].decode("utf-8")
+    return None
+
+
+def _refused(code: int, message: str, request_id: int | str | None) -> JSONRPCError:
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))
