@@ -11,12 +11,14 @@ import tempfile
 import audit
 import cells
 import egress
+import guard
 import policy
 
 BENCHES = {
     "audit": audit.measure,
     "cells": cells.measure,
     "egress": egress.measure,
+    "guard": guard.measure,
     "policy": policy.measure,
 }
 
@@ -25,8 +27,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("name", choices=sorted(BENCHES))
     parser.add_argument("--json", action="store_true", help="one object of named figures")
+    parser.add_argument("--data", help="guard: folder with the development data")
     parser.add_argument("--rounds", type=int, default=60, help="interleaved rounds")
     options = parser.parse_args()
+    if options.data:
+        os.environ["HOLDFAST_GUARD_DATA"] = options.data
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
         os.environ["HOLDFAST_HOME"] = home
         figures = BENCHES[options.name](options.rounds, quiet=options.json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.audit import log as audit_log
 from holdfast.runtime import reading, wiring
 
 _ENDS_WITHIN_S = 30.0
+_MOST_NAMED = 200
 
 
 def need(condition: object, feature: str) -> None:
@@ -62,6 +65,12 @@ def _serves(pid: int, place: str | os.PathLike[str]) -> bool:
     return any(Path(os.fsdecode(home)).is_relative_to(place) for home in homes)
 
 
+def pytest_make_parametrize_id(val: Any) -> str | None:
+    """Names of tests are told to each process they start, and a variable has its limit."""
+    is_long = isinstance(val, str | bytes) and len(val) > _MOST_NAMED
+    return f"{len(val)}-long" if is_long else None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_supervisor_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """None outlives the tests, whoever had it started."""
@@ -69,13 +78,29 @@ def no_supervisor_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     end_supervisors(tmp_path_factory.getbasetemp())
 
 
+def new_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state folder. Not numbered by pytest, which would read the names of all there are."""
+    homes = tmp_path_factory.getbasetemp() / "homes"
+    homes.mkdir(mode=0o700, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=homes))
+
+
+@pytest.fixture(autouse=True)
+def no_log_is_left_open() -> Iterator[None]:
+    """It would be signed half a minute later, in the midst of another test."""
+    were_open = set(audit_log._LOGS)
+    yield
+    shared = {house.audit for house in wiring._SHARED.values()}
+    for log in set(audit_log._LOGS) - were_open - shared:
+        log.close()
+
+
 @pytest.fixture(autouse=True)
 def state_home(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """Every test has its own HOLDFAST_HOME and no configuration of the developer's."""
-    home = tmp_path_factory.mktemp("holdfast-home")
-    home.chmod(0o700)
+    home = new_home(tmp_path_factory)
     monkeypatch.setenv("HOLDFAST_HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "no-config"))
     monkeypatch.delenv("HOLDFAST_CONFIG", raising=False)

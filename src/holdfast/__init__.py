@@ -28,12 +28,14 @@ if TYPE_CHECKING:
         WorkspaceError,
     )
     from holdfast.core.files import FileChange, Transfer
-    from holdfast.core.types import Outcome, Status
+    from holdfast.core.outcomes import Outcome, Status
     from holdfast.core.verdict import Decision, Verdict
+    from holdfast.guard.report import Report
     from holdfast.interfaces.sdk.asynchronous import AsyncSandbox
     from holdfast.interfaces.sdk.blocking import Sandbox, run_code, run_command
     from holdfast.interfaces.sdk.commands import AsyncProcess, Process
     from holdfast.interfaces.sdk.execution import Execution
+    from holdfast.interfaces.sdk.guard import Guard, redact
     from holdfast.interfaces.sdk.vault import Vault
     from holdfast.policy.engine import Policy
 
@@ -51,21 +53,24 @@ _HOMES = {
     "Denied": "holdfast.core.errors",
     "Execution": "holdfast.interfaces.sdk.execution",
     "FileChange": "holdfast.core.files",
+    "Guard": "holdfast.interfaces.sdk.guard",
     "HoldfastError": "holdfast.core.errors",
     "KeyFailed": "holdfast.core.errors",
     "LayerMissing": "holdfast.core.errors",
     "LimitReached": "holdfast.core.errors",
-    "Outcome": "holdfast.core.types",
+    "Outcome": "holdfast.core.outcomes",
     "Policy": "holdfast.policy.engine",
     "Process": "holdfast.interfaces.sdk.commands",
+    "Report": "holdfast.guard.report",
     "RunFailed": "holdfast.core.errors",
     "Sandbox": "holdfast.interfaces.sdk.blocking",
     "SandboxFailed": "holdfast.core.errors",
-    "Status": "holdfast.core.types",
+    "Status": "holdfast.core.outcomes",
     "Transfer": "holdfast.core.files",
     "Vault": "holdfast.interfaces.sdk.vault",
     "Verdict": "holdfast.core.verdict",
     "WorkspaceError": "holdfast.core.errors",
+    "redact": "holdfast.interfaces.sdk.guard",
     "run_code": "holdfast.interfaces.sdk.blocking",
     "run_command": "holdfast.interfaces.sdk.blocking",
 }
@@ -82,6 +87,7 @@ __all__ = [
     "Denied",
     "Execution",
     "FileChange",
+    "Guard",
     "HoldfastError",
     "KeyFailed",
     "LayerMissing",
@@ -89,6 +95,7 @@ __all__ = [
     "Outcome",
     "Policy",
     "Process",
+    "Report",
     "RunFailed",
     "Sandbox",
     "SandboxFailed",
@@ -97,6 +104,7 @@ __all__ = [
     "Vault",
     "Verdict",
     "WorkspaceError",
+    "redact",
     "run_code",
     "run_command",
 ]

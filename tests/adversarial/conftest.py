@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import need
+from conftest import need, new_home
 from holdfast.runtime import wiring
 from holdfast.sandbox.native import pool
 from holdfast.sandbox.native.standing import spares
@@ -76,7 +76,7 @@ def state_home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
     """In place of the one that all tests share: it chooses the path as well."""
-    home = warm_home if path == "warm" else tmp_path_factory.mktemp("holdfast-home")
+    home = warm_home if path == "warm" else new_home(tmp_path_factory)
     yield enter_home(home, path, monkeypatch)
     if path == "cold":
         wiring.close_shared(str(home))

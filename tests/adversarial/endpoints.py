@@ -52,7 +52,11 @@ class Endpoints:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         line = socket.socket(family)
         line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        line.bind((address, port))
+        try:
+            line.bind((address, port))
+        except OSError:
+            line.close()
+            raise
         line.listen(1024)
         line.setblocking(False)
         self._selector.register(line, selectors.EVENT_READ, (True, _Place(name, manner)))

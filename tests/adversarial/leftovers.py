@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 
 from adversarial.conftest import end_what_waits
@@ -95,8 +96,27 @@ def children_of(pid: int | str) -> list[str]:
     return [child for task in tasks for child in (task / "children").read_text().split()]
 
 
+def own_children() -> Counter[str]:
+    """Number and command of each, also of the dead that nobody has waited for."""
+    found = []
+    for pid in children_of(os.getpid()):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
+            found.append(f"{pid} {command}")
+    return Counter(found)
+
+
 def own_state() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def own_things() -> Counter[str]:
+    """What `own_state` counts, to be told where it has grown."""
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+    return Counter(links + [thread.name for thread in threading.enumerate()])
 
 
 def resident_kib() -> int:

@@ -294,11 +294,11 @@ def test_another_sandbox_answers_while_one_misbehaves(attack: str) -> None:
     answers: list[tuple[str, str]] = []
 
     async def misbehave(sandbox: holdfast.AsyncSandbox, ended: list[holdfast.Execution]) -> None:
-        ended.append(await sandbox.run_code(attack, timeout=3))
+        ended.append(await sandbox.run_code(attack, timeout=2))
 
     async def both() -> holdfast.Execution:
         ended: list[holdfast.Execution] = []
-        small = {"cpu_s": 2, "processes": 50, "output_bytes": 200 * MIB}
+        small = {"cpu_s": 1, "processes": 50, "output_bytes": 64 * MIB}
         async with (
             holdfast.AsyncSandbox.create(limits=small, memory="128m") as bad,
             holdfast.AsyncSandbox.create(memory="128m") as good,
@@ -328,7 +328,7 @@ def test_an_output_flood_does_not_starve_the_event_loop_or_the_deadline() -> Non
 
     async def both() -> holdfast.Execution:
         async with (
-            holdfast.AsyncSandbox.create(limits={"output_bytes": 200 * MIB, "cpus": 2}) as sandbox,
+            holdfast.AsyncSandbox.create(limits={"output_bytes": 64 * MIB, "cpus": 2}) as sandbox,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(tick)

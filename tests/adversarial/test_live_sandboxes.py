@@ -116,7 +116,7 @@ def test_code_that_misbehaves_on_its_channel_harms_only_itself(misdeed: str) -> 
     deed, (status, codes, limit), state = MISDEEDS[misdeed]
     with holdfast.Sandbox.create(timeout=2) as neighbour, holdfast.Sandbox.create() as sandbox:
         neighbour.run_code("mine = 6")
-        ran = sandbox.run_code(f"{_FRAMES}mine = 1\n{deed}\n", timeout=2)
+        ran = sandbox.run_code(f"{_FRAMES}mine = 1\n{deed}\n", timeout=1)
         assert (ran.status.value, ran.limit) == (status, limit)
         assert ran.exit_code in (codes if isinstance(codes, tuple) else (codes,))
         assert ran.state == state
@@ -359,7 +359,7 @@ def test_calls_of_a_tool_by_forged_frames_are_bounded() -> None:
         now += 1
         most = max(most, now)
         try:
-            await anyio.sleep(3)
+            await anyio.sleep(1.5)
         finally:
             now -= 1
         return 1

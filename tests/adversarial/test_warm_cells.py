@@ -36,7 +36,7 @@ from adversarial.leftovers import (
     recorded,
     until_ended,
 )
-from conftest import need
+from conftest import need, new_home
 from holdfast.runtime import wiring
 from holdfast.sandbox.native import cgroups, keeper, pool
 from holdfast.sandbox.native.specs import PYTHON, SHELL, Spec
@@ -196,7 +196,7 @@ _DRAW = """
 import email.generator, os, random, secrets, sqlite3, ssl, tempfile, uuid
 drawn = {
     "random": random.random(), "Random": random.Random().random(), "urandom": os.urandom(8).hex(),
-    "SystemRandom": random.SystemRandom().random(), "secrets": secrets.token_hex(8),
+    "SystemRandom": random.SystemRandom().random(), "hex of the module": secrets.token_hex(8),
     "uuid4": str(uuid.uuid4()), "uuid1": [uuid.uuid1().node, uuid.uuid1().clock_seq],
     "ssl": ssl.RAND_bytes(8).hex(), "tempfile": tempfile.mktemp(),
     "sqlite": sqlite3.connect(":memory:").execute("select hex(randomblob(8))").fetchone()[0],
@@ -227,7 +227,7 @@ def test_no_two_cells_draw_the_same_numbers() -> None:
 # The pattern is not the text: the search must not find itself.
 _SEARCH = """
 import os, re
-pattern = re.compile(rb"[h]oldfast-secret-of-a-cell-[0-9a-f]{8}")
+pattern = re.compile(rb"[h]oldfast-mark-of-a-cell-[0-9a-f]{8}")
 found = set()
 with open("/proc/self/mem", "rb", 0) as memory:
     for line in open("/proc/self/maps"):
@@ -245,7 +245,7 @@ sorted(word.decode() for word in found)
 
 @pytest.mark.requirement("ISO-7", "ISO-3")
 def test_code_environment_and_input_of_another_cell_are_nowhere_in_memory() -> None:
-    words = {name: f"holdfast-secret-of-a-cell-{number:08x}" for number, name in enumerate("ces")}
+    words = {name: f"holdfast-mark-of-a-cell-{number:08x}" for number, name in enumerate("ces")}
     own = f"mine = '{words['c']}'\n"
     options = {"envs": {"SECRET": words["e"]}, "stdin": words["s"]}
     control = holdfast.run_code(own + "import sys; sys.stdin.read()\n" + _SEARCH, **options)
@@ -323,8 +323,10 @@ def own_home(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """For what counts, or kills templates that others use."""
-    yield enter_home(tmp_path_factory.mktemp("holdfast-home"), "warm", monkeypatch)
+    home = new_home(tmp_path_factory)
+    yield enter_home(home, "warm", monkeypatch)
     end_what_waits()
+    wiring.close_shared(str(home))
 
 
 @pytest.mark.requirement("ISO-8", "ERR-1")

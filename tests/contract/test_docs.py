@@ -64,7 +64,10 @@ def test_python_of_the_readme_runs_as_written(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[:2] == ["21", "{'a': '1', 'b': '2'}"]
-    assert lines[-3:] == ["limit wall", "['cats 0', 'cats 1']", "42"]
+    middle = lines.index("limit wall")
+    assert lines[middle : middle + 3] == ["limit wall", "['cats 0', 'cats 1']", "42"]
+    assert lines[middle + 3].startswith("neutralise [('injection', 'high', ")
+    assert (lines[-4][:18], lines[-3]) == ("<<<holdfast:begin ", "Linux")
 
 
 def test_commands_of_the_readme_run_as_written(tmp_path):

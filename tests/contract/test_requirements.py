@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import tomllib
 from pathlib import Path
 
@@ -10,12 +11,14 @@ ROOT = Path(__file__).parents[2]
 MANIFEST = tomllib.loads((ROOT / "docs/requirements.toml").read_text("utf-8"))
 
 
+@functools.cache
 def claimed() -> dict[str, set[str]]:
     """Every requirement id named by a marker, with the files that name it."""
     found: dict[str, set[str]] = {}
     for path in (ROOT / "tests").rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.requirement"):
+            is_marker = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if is_marker and node.func.attr == "requirement":
                 for argument in node.args:
                     assert isinstance(argument, ast.Constant), f"{path}: ids are written out"
                     found.setdefault(argument.value, set()).add(path.name)

@@ -20,7 +20,8 @@ from holdfast.policy.shell.words import UNKNOWN, Number, Word
 
 pytestmark = pytest.mark.requirement("POL-2")
 
-_TELL = 'command_not_found_handle() {{ printf "%s\\0" "$@" >&{}; printf "\\1" >&{}; }}\n'
+# One write for each command: those in the background speak at the same time.
+_TELL = 'command_not_found_handle() {{ printf "%s\\0" "$@" $\'\\001\' >&{}; }}\n'
 _EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "250"))
 
 _NAMES = ["p0", "p1", "p2", "p3"]
@@ -157,12 +158,12 @@ def really_called(text: str) -> list[list[str]]:
     read_end, write_end = os.pipe()
     try:
         subprocess.run(
-            ["/bin/bash", "--norc", "--noprofile", "-c", _TELL.format(write_end, write_end) + text],
+            ["/bin/bash", "--norc", "--noprofile", "-c", _TELL.format(write_end) + text],
             env={"PATH": "/nowhere"},
             pass_fds=(write_end,),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=5,
+            timeout=2,  # some wait for ever, for what they have started themselves
             check=False,
             cwd="/",
         )
@@ -173,7 +174,7 @@ def really_called(text: str) -> list[list[str]]:
     os.set_blocking(read_end, False)
     with os.fdopen(read_end, "rb") as told:
         said = (told.read() or b"").decode("utf-8", "replace")
-    return [each.split("\0")[:-1] for each in said.split("\1")[:-1]]
+    return [each.split("\0")[:-1] for each in said.split("\1\0")[:-1]]
 
 
 def is_meant(words: Sequence[Word], argv: Sequence[str]) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.types import Action, Finding, RunResult, UseTool
+from holdfast.core.outcomes import Finding, RunResult
+from holdfast.core.types import Action, UseTool
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.interfaces.hooks import alone, quick
 from holdfast.interfaces.supervisor import __main__ as supervisor
@@ -56,6 +57,9 @@ class Redacting:
     def clean(self, action: Action, result: RunResult) -> RunResult:
         findings = [Finding("virus", "high", "a virus")] if "VIRUS" in str(result.value) else []
         return replace(result, value=_redacted(result.value), findings=tuple(findings))
+
+    def redact(self, text: str) -> str:
+        return str(_redacted(text))
 
 
 def _redacted(value: Any) -> Any:

@@ -16,9 +16,9 @@ from holdfast.interfaces.cli.main import cli
 from interfaces.test_cli_process import PROGRAM, holdfast
 
 COMMANDS = [
-    *("run", "code", "fetch", "diff", "apply", "ps", "logs", "kill", "supervisor"),
-    *("approvals", "doctor", "policy", "audit", "template", "skills", "vault", "hook", "config"),
-    "completion",
+    *("run", "code", "fetch", "scan", "redact", "guard", "diff", "apply", "ps", "logs", "kill"),
+    *("supervisor", "approvals", "doctor", "policy", "audit", "template", "skills", "vault"),
+    *("hook", "mcp", "config", "completion"),
 ]
 INNER = [
     *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
@@ -35,6 +35,8 @@ INNER = [
     *(["policy", name] for name in ("check", "explain", "init", "test", "trust", "untrust")),
     ["policy", "learn"],
     *(["hook", name] for name in ("install", "uninstall", "status")),
+    ["guard", "eval"],
+    ["mcp", "install"],
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 

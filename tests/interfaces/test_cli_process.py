@@ -17,20 +17,16 @@ import pytest
 
 from conftest import need
 from holdfast.interfaces.cli.main import main
+from interfaces import prepared_program
+from interfaces.prepared_program import PROGRAM
 
-PROGRAM = str(Path(sys.executable).parent / "holdfast")
 DEADLINE_S = 60
 
 
 def holdfast(*words: str | bytes, stdin: bytes = b"", **changes) -> subprocess.CompletedProcess:
-    """Run the real program to its end; `changes` are variables of its environment."""
-    return subprocess.run(
-        [PROGRAM, *words],
-        input=stdin,
-        capture_output=True,
-        timeout=DEADLINE_S,
-        env={**os.environ, **changes},
-        check=False,
+    """Run the program to its end; `changes` are variables of its environment."""
+    return prepared_program.run(
+        words, stdin=stdin, env={**os.environ, **changes}, timeout_s=DEADLINE_S
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from conftest import audit_records, end_supervisors
+from holdfast.interfaces.hooks.withheld import NOTE
 from interfaces import hook_double
 from interfaces.hook_double import ASKED
 from interfaces.test_cli_process import PROGRAM
@@ -215,6 +216,57 @@ def test_without_any_rule_everything_is_denied(state_home, tmp_path):
 def test_other_events_are_answered_with_nothing(served, event):
     done = hook(json.dumps({"hook_event_name": event}).encode())
     assert (done.returncode, done.stdout, done.stderr) == (0, b"{}\n", b"")
+
+
+# After a tool has run: 2 would block nothing
+
+
+TOLD = {**ASKED, "hook_event_name": "PostToolUse", "tool_response": {"stdout": "a SECRET"}}
+
+
+def is_withheld(done: subprocess.CompletedProcess) -> bool:
+    told = json.loads(done.stdout)
+    updated = told["hookSpecificOutput"]["updatedToolOutput"]
+    return (done.returncode, told["decision"], updated["stdout"]) == (0, "block", NOTE)
+
+
+FAILURES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
+    "large": ({"tool_response": "x" * (9 << 20)}, [], {}),
+    "deep": ({"tool_response": json.loads("[" * 600 + "]" * 600)}, [], {}),
+    "an option that is not known": ({}, ["--bad"], {}),
+    "a configuration that is not there": ({}, ["--config", "/nowhere.toml"], {}),
+    "no home": ({}, [], {"HOLDFAST_HOME": "/dev/null"}),
+    "no name": ({"tool_name": 5}, [], {}),
+}
+
+
+@pytest.mark.requirement("GRD-4")
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_result_that_cannot_be_looked_at_is_taken_away(state_home, name):
+    changes, words, environ = FAILURES[name]
+    data = json.dumps({**TOLD, **changes}).encode()
+    done = doubled_hook(data, *words, **{"HOLDFAST_SUPERVISOR": "off", **environ})
+    if name == "no name":  # then it is not known of what shape it has to be
+        assert json.loads(done.stdout)["hookSpecificOutput"]["updatedToolOutput"] == {
+            "stdout": NOTE
+        }
+    else:
+        assert is_withheld(done)
+    assert b"SECRET" not in done.stdout
+
+
+def test_a_result_that_is_not_looked_at_in_time_is_taken_away(served):
+    with subprocess.Popen(
+        [PROGRAM, "hook"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(TOLD).encode()[:-1])
+        process.stdin.flush()
+        code = process.wait(30)
+        done = subprocess.CompletedProcess([], code, process.stdout.read())
+    assert is_withheld(done)
+    assert b"within 5 seconds" in done.stdout
 
 
 # What the process meets

@@ -302,6 +302,20 @@ def test_a_cancelled_call_leaves_a_sandbox_that_works():
     assert anyio.run(main) == 1
 
 
+@pytest.mark.parametrize("code", ["time.sleep(60)", "while True: print('old'), time.sleep(0.001)"])
+def test_what_a_cancelled_call_has_printed_is_not_the_next_one_s(code):
+    async def main() -> tuple[object, ...]:
+        async with holdfast.AsyncSandbox.create() as sbx:
+            await sbx.run_code("import time; x = 1")
+            with anyio.move_on_after(0.3) as scope:
+                await sbx.run_code(code)
+            assert scope.cancelled_caught
+            done = await sbx.run_code("print('new', x)")
+            return done.stdout, done.stderr, done.state
+
+    assert anyio.run(main) == ("new 1\n", "", "kept")
+
+
 def test_calls_of_two_threads_take_turns(sbx):
     code = "import time\nbusy = globals().get('busy', 0) + 1\ntime.sleep(0.1)\nseen = busy\nbusy -= 1\nseen"
     with ThreadPoolExecutor(4) as threads:

@@ -15,7 +15,8 @@ import pytest
 import holdfast
 from conftest import audit_records
 from holdfast import Sandbox, Status
-from holdfast.core.types import Action, CallTool, Finding, Outcome, RunCode
+from holdfast.core.outcomes import Finding, Outcome
+from holdfast.core.types import Action, CallTool, RunCode
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.interfaces.sdk.tools import ToolBroker
 from holdfast.runtime import wiring

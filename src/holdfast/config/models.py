@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from holdfast.config.content import GuardSection
 from holdfast.config.fields import (
     PATH_MOST_BYTES,
     Section,
@@ -297,6 +298,7 @@ class Settings(Section):
     hook: HookSection = HookSection()
     egress: EgressSection = EgressSection()
     vault: VaultSection = VaultSection()
+    guard: GuardSection = GuardSection()
     audit: AuditSection = AuditSection()
 
 

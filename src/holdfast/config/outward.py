@@ -64,6 +64,12 @@ class EgressSection(Section):
         "what every sandbox and fetch may reach, beside what a person names for one of them",
         most=10_000,
     )
+    header_rules: tuple[Annotated[str, Field(max_length=2048)], ...] = listed(
+        (),
+        "headers that requests must have, must not have or are given, as in "
+        "`api.example.com forbid x-admin`; TLS to such hosts is opened",
+        most=1000,
+    )
     max_connections: int = number(
         256, "connections of one sandbox at a time; ends floods", least=1, most=65_536
     )

@@ -110,6 +110,7 @@ class ApprovalsSection(Section):
     channels: tuple[Annotated[str, AfterValidator(_check_channel)], ...] = listed(
         CHANNELS,
         "where answers may come from: the terminal of the run, `holdfast approvals` in another one "
-        "(the queue, which runs in the supervisor need too), a function of the embedding program",
+        "(the queue, which runs in the supervisor need too), a function of the embedding program, "
+        "the person at an MCP client (elicitation)",
         most=len(CHANNELS),
     )

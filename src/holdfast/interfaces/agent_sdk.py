@@ -119,26 +119,35 @@ def _options(
 
 async def _reply(told: Mapping[str, Any], event: str, options: HookOptions) -> Reply:
     """Through the same strict reading as every hook; whatever goes wrong is a refusal."""
+
+    def refused(reason: str) -> Reply:
+        get = getattr(told, "get", lambda _: None)  # an SDK may hand us anything
+        return refusal(
+            event, reason, tool=str(get("tool_name") or ""), response=get("tool_response")
+        )
+
     try:
         if told["hook_event_name"] != event:
-            return _as_answer(event, refusal(event, "this is about another event"))
+            return _as_answer(event, refused("this is about another event"))
         with anyio.fail_after(_ANSWER_WITHIN_S):
             reply = await reply_to(json.dumps(told).encode(), options, _shared)
     except TimeoutError:
-        reply = refusal(event, "no answer in time, so it is refused")
+        reply = refused("no answer in time, so it is refused")
     except (KeyError, TypeError, ValueError, RecursionError):
-        reply = refusal(event, "the question is no JSON")
+        reply = refused("the question is no JSON")
     except Exception:  # noqa: BLE001  # a bug of ours must not let a tool through
-        reply = refusal(event, "Holdfast failed, so it is refused")
-    return reply if reply.exit_code == 0 else _as_answer(event, reply)
+        reply = refused("Holdfast failed, so it is refused")
+    return _as_answer(event, reply)
 
 
 def _as_answer(event: str, reply: Reply) -> Reply:
     """A callback has no exit code: what would be one becomes a denial in words."""
+    if reply.exit_code == 0:
+        return reply
     reason = reply.stderr.decode("utf-8", "replace").strip()
     if event == BEFORE:
         return permission("deny", reason)
-    return Reply(0, json.dumps({"decision": "block", "reason": reason}).encode("ascii"))
+    return refusal(event, reason)
 
 
 def _answer_of(reply: Reply) -> dict[str, Any]:

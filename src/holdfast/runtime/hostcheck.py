@@ -11,7 +11,8 @@ import anyio
 from holdfast.config.load import load_settings
 from holdfast.config.models import weakened
 from holdfast.core.errors import HoldfastError
-from holdfast.core.types import Action, Outcome, RunCommand, WorkspaceMode, WorkspaceRequest
+from holdfast.core.outcomes import Outcome
+from holdfast.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
 from holdfast.runtime.wiring import House, open_house, principal
 from holdfast.sandbox.doctor import Facts, Report, Trial, gather, judge
 from holdfast.sandbox.native.specs import PYTHON

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.core.types import Action, Finding
+from holdfast.core.outcomes import SEVERITIES, Finding
+from holdfast.core.types import Action
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.runtime.policy_places import is_given
 
 _BY_A_PERSON = frozenset({"cli", "sdk"})
+_SEVERE = SEVERITIES.index("high")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,12 @@ class RuledPolicy:
 
     def judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
         """No match is DENY; findings of the guard can only make it stricter."""
-        if any(finding.severity == "high" for finding in findings):
-            return _ours(Verdict.DENY, "guard", "the guard found something severe")
+        for finding in findings:
+            if SEVERITIES.index(finding.severity) >= _SEVERE:
+                rule = f" ({finding.rule})" if finding.rule else ""
+                return _ours(
+                    Verdict.DENY, "guard", f"the guard refuses it: {finding.message}{rule}"
+                )
         named = action.policy or self.named
         if action.principal.interface in _BY_A_PERSON and not is_given(named):
             reason = f"asked for explicitly by {action.principal.name}"

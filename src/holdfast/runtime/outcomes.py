@@ -13,21 +13,17 @@ from holdfast.core.errors import SandboxFailed
 from holdfast.core.files import Transfer
 from holdfast.core.limits import LimitName
 from holdfast.core.network import Page
+from holdfast.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
 from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
     CallTool,
-    ErrorInfo,
     FetchUrl,
     FileOperation,
-    Finding,
     Json,
-    Outcome,
     ProcessOperation,
     RunCode,
     RunCommand,
-    RunResult,
-    Status,
     ToolResult,
     UseTool,
 )
@@ -104,6 +100,7 @@ def outcome_of(
         sandbox_path=result.path,
         state=result.state,
         payload=result.payload,
+        shown=result.shown,
     )
 
 
@@ -242,6 +239,9 @@ def denied(decision: Decision, *, by_role: bool) -> ErrorInfo:
     if by_role:
         mend = "Whoever owns this machine gives roles in [roles] of the configuration."
         return ErrorInfo("HF-ROLE", decision.reason, mend)
+    if decision.rule == "guard":
+        mend = "Change the code, or what [guard] `denied_code` names."
+        return ErrorInfo("HF-DENIED", decision.reason, mend)
     return ErrorInfo("HF-DENIED", decision.reason, "Change the policy to allow it.")
 
 

@@ -23,6 +23,7 @@ from holdfast.core.roles import Permission, Role
 from holdfast.core.types import Action, FetchUrl, Json, RunCode, RunCommand, SetDomains
 
 if TYPE_CHECKING:
+    from holdfast.egress.reach.header_rules import HeaderRule
     from holdfast.egress.service import EgressService
     from holdfast.egress.settings import EgressSettings
 
@@ -81,6 +82,7 @@ class Outward:
 
     def __init__(self, settings: Settings, audit: AuditLog, known: KnownValues) -> None:
         self._settings, self._audit, self._known = settings, audit, known
+        self._header_rules = _header_rules(settings)
         self._lock = threading.Lock()
         self._service: EgressService | None = None
 
@@ -108,9 +110,8 @@ class Outward:
 
         with self._lock:
             if self._service is None:
-                self._service = EgressService(
-                    _bounds(self._settings), record=self._record, known=self._known
-                )
+                bounds = replace(_bounds(self._settings), header_rules=self._header_rules)
+                self._service = EgressService(bounds, record=self._record, known=self._known)
             return self._service
 
     async def _record(self, body: dict[str, Json], who: Traveller) -> None:
@@ -124,6 +125,20 @@ class Outward:
                 who.session_id,
             )
         )
+
+
+def _header_rules(settings: Settings) -> tuple[HeaderRule, ...]:
+    """What requests must keep to; raises `ConfigError` for what is no such rule."""
+    if not settings.egress.header_rules:
+        return ()
+    from holdfast.egress.reach.header_rules import parse_header_rule  # noqa: PLC0415  # see above
+
+    try:
+        return tuple(map(parse_header_rule, settings.egress.header_rules))
+    except BadInput as problem:
+        raise ConfigError(
+            f"egress.header_rules: {problem.message}", mend=problem.mend, code=problem.code
+        ) from None
 
 
 def _bounds(settings: Settings) -> EgressSettings:

@@ -12,19 +12,20 @@ or a cancellation leaves as an exception, and the leases are given back then, to
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
 
-from holdfast.core.errors import AuditFailed, BadInput, Denied, HoldfastError
-from holdfast.core.events import Event, EventKind
+from holdfast.core.errors import AuditFailed, BadInput, ConfigError, Denied, HoldfastError
+from holdfast.core.events import EventKind
+from holdfast.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
 from holdfast.core.ports import (
     ApproverPort,
     AuditPort,
     BrokerPort,
+    CleanSink,
     EgressPort,
     GovernorPort,
     GuardPort,
@@ -41,23 +42,19 @@ from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
     CallTool,
-    ErrorInfo,
     FetchUrl,
     FileOperation,
-    Finding,
     Json,
-    Outcome,
     OutputSink,
     ProcessOperation,
-    RunResult,
     SetDomains,
-    Status,
     ToolResult,
     UseTool,
 )
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.runtime.approvals import decision_of
 from holdfast.runtime.bounds import Bounds, check_room
+from holdfast.runtime.guarding import withheld
 from holdfast.runtime.listening import Listener
 from holdfast.runtime.needs import beyond
 from holdfast.runtime.outcomes import (
@@ -73,14 +70,12 @@ from holdfast.runtime.outcomes import (
     unasked,
 )
 from holdfast.runtime.outward import reaching, way_out
-from holdfast.runtime.questions import question_of
+from holdfast.runtime.questions import question_of, showing_question
+from holdfast.runtime.recording import Recorder
 from holdfast.runtime.toolcalls import called, tool_caller
 
-
-class Traffic(threading.local):
-    """How many actions are under way on this thread's event loop."""
-
-    count = 0
+_SMALL_BYTES = 64 * 1024
+"""What is cleaned at once; more is cleaned in a thread, while others go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +96,10 @@ class Runtime:
     egress: EgressPort
     domains: tuple[str, ...] = ()
     """What every sandbox may reach whose user may use the network at all."""
-    traffic: Traffic = field(default_factory=Traffic)
+    recorder: Recorder = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "recorder", Recorder(self.audit))
 
     async def perform(
         self,
@@ -116,14 +114,28 @@ class Runtime:
         `tools` are what the host offers to code inside; each call of one is an action of its own.
         `ask` is the interface's own way to a person.
         """
-        self.traffic.count += 1
+        self.recorder.traffic.count += 1
         try:
             if isinstance(action.want, ToolResult):
                 return await self._receive(action, action.want)
-            return await self._perform(action, sink=sink, tools=tools, ask=ask)
+            outcome = await self._perform(action, sink=sink, tools=tools, ask=ask)
+            return outcome if outcome.error is None else self._told(action, outcome, outcome.error)
         finally:
-            self.traffic.count -= 1
+            self.recorder.traffic.count -= 1
             self.sandbox.tidy_up()
+
+    def _told(self, action: Action, outcome: Outcome, error: ErrorInfo) -> Outcome:
+        """A sentence of ours may name a file, a host or a type that somebody else has chosen."""
+        try:
+            message = self.guard.redact(error.message)
+            shown = self.guard.tell(action, message) if action.audience == "model" else ""
+        except (
+            ConfigError
+        ):  # its own rules cannot be read: so nothing ran, and that is what is told
+            return outcome
+        except HoldfastError:  # of the guard itself: then without the sentence
+            message, shown = "it failed, and why cannot be told", ""
+        return replace(outcome, error=replace(error, message=message), shown=shown)
 
     async def _receive(self, action: Action, want: ToolResult) -> Outcome:
         """Steps 1, 2, 9 and 10, for what was judged when the agent asked for it and ran outside."""
@@ -132,9 +144,9 @@ class Runtime:
             self.bounds.check(action)
             if not action.principal.name:
                 raise BadInput("nobody is named as the one who asks")
-            result = self.guard.clean(action, RunResult(None, value=want.response))
+            result = await self._cleaned(action, RunResult(None, value=want.response), None)
             body = received(want, result)
-            audit_id = await self._record(action, EventKind.OUTCOME, body)
+            audit_id = await self.recorder.record(action, EventKind.OUTCOME, body)
         except HoldfastError as error:
             return self._refused(action, decision, (), "", error)
         return outcome_of(action, decision, audit_id, result, None)
@@ -172,14 +184,16 @@ class Runtime:
             if decision.verdict is Verdict.ASK:
                 decision = await self._asked(action, decision, ask)
             if decision.verdict is not Verdict.ALLOW:
-                audit_id = await self._record(action, EventKind.DENIAL, denial(action, decision))
+                audit_id = await self.recorder.record(
+                    action, EventKind.DENIAL, denial(action, decision)
+                )
                 error = denied(decision, by_role=lacking is not None)
                 return ended(action, Status.DENIED, decision, findings, audit_id, error)
             action = reaching(action, role, self.domains)
             # (6) Skills are verified now, so that the record names what the cell will hold (SKL-1).
             # Durable before the effect, or there is no effect (AUD-1).
             skills = await self._verified(action)
-            audit_id = await self._record(
+            audit_id = await self.recorder.record(
                 action, EventKind.INTENT, intent(action, decision, skills)
             )
             if isinstance(action.want, UseTool):
@@ -188,23 +202,22 @@ class Runtime:
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
         listener = None if sink is None else Listener(sink)
+        clean = None if listener is None else self.guard.stream(listener)
         try:
-            outcome = await self._carry_out(
-                action, decision, audit_id, listener, tools, ask, skills
-            )
+            outcome = await self._carry_out(action, decision, audit_id, clean, tools, ask, skills)
         except HoldfastError as error:
             return self._refused(action, decision, findings, audit_id, error)
         except OSError as error:  # a full disk, no descriptor left: the host's, not a bug of ours
             if listener is not None and error is listener.error:
-                self._record_quietly(action, {"status": "interrupted"})
+                self.recorder.quietly(action, {"status": "interrupted"})
                 raise
             return self._refused(action, decision, findings, audit_id, host_failure(error))
         except BaseException:  # cancelled, or a bug: the record says that it did not end well
-            self._record_quietly(action, {"status": "interrupted"})
+            self.recorder.quietly(action, {"status": "interrupted"})
             raise
         # (10) The outcome; every lease was given back on the way out of `_carry_out`.
         try:
-            await self._record(action, EventKind.OUTCOME, summary(outcome))
+            await self.recorder.record(action, EventKind.OUTCOME, summary(outcome))
         except AuditFailed as error:
             return ended(action, Status.ERROR, decision, findings, audit_id, ErrorInfo.of(error))
         return replace(outcome, findings=(*findings, *outcome.findings))
@@ -214,7 +227,7 @@ class Runtime:
         action: Action,
         decision: Decision,
         audit_id: str,
-        sink: OutputSink | None,
+        sink: CleanSink | None,
         tools: ToolsPort | None,
         ask: ApproverPort | None,
         skills: Sequence[Skill],
@@ -222,13 +235,8 @@ class Runtime:
         if isinstance(action.want, FileOperation):
             # (7)+(8) A file operation needs no sandbox: it works on descriptors beneath the root.
             payload = await anyio.to_thread.run_sync(self.workspaces.operate, action)
-            return Outcome(
-                status=Status.OK,
-                action_id=action.id,
-                decision=decision,
-                audit_id=audit_id,
-                payload=payload,
-            )
+            result = await self._cleaned(action, RunResult(None, payload=payload), ask)
+            return outcome_of(action, decision, audit_id, result, None)
         if isinstance(action.want, CallTool):
             # (8) Runs outside, in the host's own function, with what the policy has seen.
             value = await called(tools, action.want)
@@ -241,7 +249,7 @@ class Runtime:
             )
         if isinstance(action.want, ProcessOperation):
             # (8) What it is about has its place already. (9) What it brings back is untrusted.
-            result = self.guard.clean(action, await self.sandbox.steer(action))
+            result = await self._cleaned(action, await self.sandbox.steer(action), ask)
             return outcome_of(action, decision, audit_id, result, None)
         if isinstance(action.want, SetDomains):
             # (8) Judged like a new run with them; holds for connections from now on.
@@ -252,7 +260,8 @@ class Runtime:
             async with self.vault.lease(action) as secrets:
                 page = await self.egress.fetch(action, secrets)
             # (9)
-            result = self.guard.clean(action, RunResult(None, text=page.text, payload=page))
+            result = RunResult(None, text=page.text, payload=page)
+            result = await self._cleaned(action, result, ask)
             return outcome_of(action, decision, audit_id, result, None)
         # (7) Given back in any case, cancellation included: all are context managers.
         async with (
@@ -280,9 +289,29 @@ class Runtime:
                 with anyio.CancelScope(shield=True):
                     settled = await workspace.settle()
             # (9) What comes back is untrusted.
-            result = self.guard.clean(action, result)
+            if sink is not None:
+                sink.end()
+            # What was seen at its border and on its way out names what code has chosen as well.
             result = replace(result, findings=(*result.findings, *noticed, *settled))
+            result = await self._cleaned(action, result, ask)
             return outcome_of(action, decision, audit_id, result, workspace.id)
+
+    async def _cleaned(
+        self, action: Action, result: RunResult, ask: ApproverPort | None
+    ) -> RunResult:
+        """Much text takes its time to be read, too. What a person must agree to see, they are
+        asked for first; without a yes a model does not see it (GRD-3)."""
+        if _is_small(result):
+            cleaned = self.guard.clean(action, result)
+        else:
+            cleaned = await anyio.to_thread.run_sync(self.guard.clean, action, result)
+        if not cleaned.withheld:
+            return cleaned
+        # Another question than whether it may run, and never answered by the answer to that.
+        question = showing_question(action, cleaned.withheld, timeout_s=self.approvals.timeout_s)
+        if (await self.approvals.ask(question, near=ask)).allows:
+            return cleaned
+        return replace(cleaned, shown=withheld(cleaned.withheld), results=())
 
     async def _judged(self, action: Action, findings: Sequence[Finding]) -> Decision:
         """What an agent writes can take its time to be read; others go on meanwhile."""
@@ -301,7 +330,7 @@ class Runtime:
     ) -> Outcome:
         """No yes of ours: whoever does not know how to ask has been denied."""
         body = intent(action, decision, ())
-        audit_id = await self._record(action, EventKind.INTENT, body)
+        audit_id = await self.recorder.record(action, EventKind.INTENT, body)
         error = ErrorInfo("HF-ASK", decision.reason, "A person has to allow it.")
         return ended(action, Status.DENIED, decision, findings, audit_id, error)
 
@@ -318,7 +347,7 @@ class Runtime:
         except HoldfastError:
             raise
         except BaseException:
-            self._record_quietly(action, {"status": "interrupted", "question": question.id})
+            self.recorder.quietly(action, {"status": "interrupted", "question": question.id})
             raise
         return decision_of(decision, answer)
 
@@ -347,28 +376,8 @@ class Runtime:
         }
         if not isinstance(error, AuditFailed):
             kind = EventKind.DENIAL if status is Status.DENIED else EventKind.OUTCOME
-            audit_id = self._record_quietly(action, body, kind) or audit_id
+            audit_id = self.recorder.quietly(action, body, kind) or audit_id
         return ended(action, status, decision, findings, audit_id, ErrorInfo.of(error))
-
-    async def _record(self, action: Action, kind: EventKind, body: dict[str, Json]) -> str:
-        event = _event(action, kind, body)
-        # Alone on its loop, the way through another thread takes longer than the disk, and other
-        # threads share the flush anyway; among many tasks, none waits for another's disk.
-        return self.audit.write(event) if self.traffic.count < 2 else await self.audit.record(event)
-
-    def _record_quietly(
-        self, action: Action, body: dict[str, Json], kind: EventKind = EventKind.OUTCOME
-    ) -> str:
-        """For what already failed: a second failure must not hide the first."""
-        try:
-            return self.audit.write(_event(action, kind, body))
-        except AuditFailed:
-            return ""
-
-
-def _event(action: Action, kind: EventKind, body: dict[str, Json]) -> Event:
-    who = action.principal
-    return Event(kind, action.id, who.name, who.interface, body, action.session_id or "")
 
 
 def _as(role: Role, action: Action) -> Action:
@@ -383,6 +392,14 @@ def _session(action: Action) -> str:
     if action.session_id is None:
         raise BadInput("only a live sandbox has a way out that can be changed")
     return action.session_id
+
+
+def _is_small(result: RunResult) -> bool:
+    """Whether it can be read at once; what is made of many parts is taken for large."""
+    if result.results or result.payload is not None or isinstance(result.value, list | dict):
+        return False
+    texts = (result.stdout, result.stderr, result.text or "", str(result.value or ""))
+    return sum(map(len, texts)) < _SMALL_BYTES
 
 
 def _host_asks(action: Action) -> bool:

@@ -28,7 +28,7 @@ from holdfast.core.types import (
     WorkspaceMode,
     new_id,
 )
-from holdfast.core.verdict import Decision
+from holdfast.core.verdict import Decision, Verdict
 from holdfast.runtime.proposals import asking_parts, propose
 
 _MOST_TEXT = 16_384
@@ -61,6 +61,22 @@ def question_of(action: Action, decision: Decision, *, timeout_s: float) -> Ques
     )
 
 
+def showing_question(action: Action, reason: str, *, timeout_s: float) -> Question:
+    """Whether a model may see what came of an action. It holds for this one result: an answer that
+    was given for a session allows the call, and says nothing of what it brings back."""
+    _, text = asked_for(action)
+    return make_question(
+        principal=action.principal,
+        tool="Show",
+        text=text,
+        decision=Decision(Verdict.ASK, "guard", reason, "built-in"),
+        timeout_s=timeout_s,
+        details=("It has run. The question is whether the model sees what it brought back.",),
+        action_id=action.id,
+        may_be_a_rule=False,
+    )
+
+
 def make_question(
     *,
     principal: Principal,
@@ -72,6 +88,7 @@ def make_question(
     action_id: str = "",
     session_id: str = "",
     call_sha256: str = "",
+    may_be_a_rule: bool = True,
 ) -> Question:
     """A question about any call, whoever judged it."""
     now = time.time()
@@ -79,7 +96,7 @@ def make_question(
     asked = tuple(part for part in dict.fromkeys(parts) if part != text)
     if len(asked) > _MOST_PARTS:
         raise _too_much(f"{len(asked)} parts of it would have to be judged")
-    proposals = propose(tool, text, decision)
+    proposals = propose(tool, text, decision) if may_be_a_rule else ()
     question = Question(
         id=new_id(ID_PREFIX),
         action_id=action_id,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.audit import proofs, search, verify
 from holdfast.audit.bundle import verifier_source
@@ -21,6 +21,7 @@ from holdfast.audit.export import (
     records_after,
 )
 from holdfast.audit.failures import failed
+from holdfast.audit.memory import SignedMemory
 from holdfast.audit.merkle import BadProof
 from holdfast.audit.proofs import Proof
 from holdfast.audit.search import Found, Query
@@ -108,10 +109,16 @@ def check(
     """Check the log; writes nothing, not even a repair.
 
     `keys` and `checkpoints` are files. Without keys those count that this user's log began with.
-    `witness` is a directory that has been given checkpoints of it.
+    `witness` is a directory that has been given checkpoints of it. The log of this user must also
+    contain what is remembered beside its key.
     """
     place = directory or _directory()
     notes = [_read(path, MOST_NOTE_BYTES, "checkpoint") for path in checkpoints]
+    memory = SignedMemory(place)
+    remembered = _remembered(memory) if directory is None and not keys else None
+    is_asked = remembered is not None and memory.is_of_this_log(remembered.origin)
+    if remembered is not None and is_asked:
+        notes.append(remembered.note)
     known = _keys(place, keys)
     if since is not None and not keys:  # where a key was retired lies before that, perhaps
         known = [key for key in known if key not in _listed(place, _RETIRED)]
@@ -121,7 +128,11 @@ def check(
             if not report.ok:
                 return report
             notes += _witnessed(report.origin, witness)
-        return verify.verify(place, known, checkpoints=notes, since=since)
+        report = verify.verify(place, known, checkpoints=notes, since=since)
+        # One that was begun anew is another log than the one that is remembered.
+        if report.ok and remembered and remembered.origin == report.origin and not is_asked:
+            return verify.verify(place, known, checkpoints=[*notes, remembered.note], since=since)
+        return report
     except OSError as error:
         raise failed(error) from None
 
@@ -177,6 +188,21 @@ def _all_keys(directory: str) -> list[PublicKey]:
     known = _keys(directory, ())
     report = verify.verify(directory, known)
     return [*known, *(PublicKey.parse(each) for each in report.keys)]
+
+
+class _Remembered(NamedTuple):
+    """The last checkpoint that was signed here, and which log it is about."""
+
+    origin: str
+    note: bytes
+
+
+def _remembered(memory: SignedMemory) -> _Remembered | None:
+    with suppress(OSError, BadSegment, BadNote):
+        note = memory.note()
+        if note is not None:
+            return _Remembered(unproven_checkpoint(note).origin, note)
+    return None
 
 
 def _witnessed(origin: str | None, witness: str) -> list[bytes]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from holdfast.core.errors import BadInput
+from holdfast.core.outcomes import Outcome
 from holdfast.core.ports import ToolCaller, ToolsPort
-from holdfast.core.types import Action, CallTool, Json, Outcome
+from holdfast.core.types import Action, CallTool, Json
 
 Perform = Callable[[Action], Awaitable[Outcome]]
 

@@ -18,10 +18,10 @@ from holdfast.core.events import Event, EventKind
 from holdfast.core.home import SHAPING
 from holdfast.core.limits import Limits
 from holdfast.core.types import Json, Principal, WorkspaceRequest, new_id
-from holdfast.guard.passive import PassiveGuard
 from holdfast.runtime.approval_queue import ApprovalQueue
 from holdfast.runtime.approvals import Broker
 from holdfast.runtime.bounds import Bounds
+from holdfast.runtime.guarding import LazyGuard, guard_of, known_values
 from holdfast.runtime.home import no_state, state_home
 from holdfast.runtime.judging import RuledPolicy
 from holdfast.runtime.lending import Lending
@@ -85,8 +85,9 @@ class House:
         self.audit.close()
 
     @contextmanager
-    def session(self, request: WorkspaceRequest) -> Iterator[str]:
+    def session(self, request: WorkspaceRequest, interface: str = "sdk") -> Iterator[str]:
         """A workspace that lives as long as somebody holds it; swept if the holder is killed."""
+        who = principal(interface)
         session_id, made_by = new_id("sbx"), os.getpid()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
@@ -96,27 +97,28 @@ class House:
                 identity = identity_of(descriptor)
                 os.close(descriptor)
                 request = WorkspaceRequest(request.mode, place)
-            self._record_session(session_id, {"status": "begun", "mode": request.mode.value})
+            begun: dict[str, Json] = {"status": "begun", "mode": request.mode.value}
+            self._record_session(who, session_id, begun)
             session = self.store.make(session_id, request, identity=identity)
             try:
                 yield session_id
             finally:
                 if os.getpid() == made_by:  # a forked child that ends leaves its parent's alone
-                    self._end_session(session_id)
+                    self._end_session(who, session_id)
                     self.store.retire(session)
 
-    def _end_session(self, session_id: str) -> None:
+    def _end_session(self, who: Principal, session_id: str) -> None:
         self.runtime.approvals.forget(session_id)
         self.runtime.sandbox.end_session(session_id)
         self.runtime.egress.end_session(session_id)
         self.runtime.vault.end_session(session_id)
+        self.runtime.guard.end_session(session_id)
         findings = self.runtime.workspaces.end_session(session_id)
         # What was found at a session's end belongs to no action any more.
         told = [dict(finding.to_json()) for finding in findings]
-        self._record_session(session_id, {"status": "ended", "findings": told})
+        self._record_session(who, session_id, {"status": "ended", "findings": told})
 
-    def _record_session(self, session_id: str, body: dict[str, Json]) -> None:
-        who = principal("sdk")
+    def _record_session(self, who: Principal, session_id: str, body: dict[str, Json]) -> None:
         event = Event(EventKind.SESSION, "", who.name, who.interface, body, session_id)
         self.audit.write(event)
 
@@ -211,7 +213,7 @@ def open_house(
         policy=RuledPolicy(
             settings.policy.files, settings.policy.dangerously_observe, dict(environ)
         ),
-        guard=PassiveGuard(),
+        guard=LazyGuard(functools.partial(guard_of, settings, environ, known_values(lending))),
         audit=audit,
         governor=governor,
         sandbox=NativeSandbox(native, layers, ledger, pool),

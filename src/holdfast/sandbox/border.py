@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from holdfast.core.errors import WorkspaceError
-from holdfast.core.types import Finding
+from holdfast.core.outcomes import Finding
 from holdfast.sandbox.beneath import Beneath, Visit, is_blocked
 from holdfast.sandbox.descriptors import (
     ENTRIES_MAX,

@@ -13,7 +13,8 @@ import anyio
 
 from holdfast.core.errors import WorkspaceError
 from holdfast.core.limits import Limits
-from holdfast.core.types import Action, Finding, WorkspaceMount
+from holdfast.core.outcomes import Finding
+from holdfast.core.types import Action, WorkspaceMount
 from holdfast.sandbox import border, protected
 from holdfast.sandbox.beneath import Beneath
 from holdfast.sandbox.descriptors import unlock_root

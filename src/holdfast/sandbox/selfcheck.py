@@ -21,7 +21,8 @@ from typing import Any
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.limits import Limits
-from holdfast.core.types import Action, Json, Outcome, Principal, RunCode, RunCommand, new_id
+from holdfast.core.outcomes import Outcome
+from holdfast.core.types import Action, Json, Principal, RunCode, RunCommand, new_id
 
 Run = Callable[[Action], Awaitable[Outcome]]
 """One action, carried out by the backend under test; a refusal is a value or a HoldfastError."""

@@ -18,11 +18,11 @@ import anyio
 
 from holdfast.core.errors import BadInput, WorkspaceError
 from holdfast.core.files import Transfer
+from holdfast.core.outcomes import Finding
 from holdfast.core.types import (
     Action,
     Cover,
     FileOperation,
-    Finding,
     WorkspaceMode,
     WorkspaceMount,
     WorkspaceRequest,

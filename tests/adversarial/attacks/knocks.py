@@ -4,6 +4,7 @@ Each returns ("through", what the server said) or ("refused", the word for it). 
 neither, such as a wait without end, is an exception: it must not pass for a refusal.
 """
 
+import contextlib
 import re
 import socket
 import ssl
@@ -225,5 +226,6 @@ def say(data, *, transparent_to=None):
         line = socket.create_connection((look_up(host)[0], port), PATIENCE_S)
     with line:
         line.sendall(data)
-        line.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # the proxy may have refused it, and gone, before
+            line.shutdown(socket.SHUT_WR)
         return drain(line).decode("latin-1")

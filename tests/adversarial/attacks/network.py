@@ -13,7 +13,14 @@ _PATIENCE = 3
 
 def tcp(address):
     with socket.create_connection((address, PORTS["tcp"]), _PATIENCE) as line:
+        not_itself(line)
         return line.recv(16)
+
+
+def not_itself(line):
+    # By chance a socket's own port is the one it calls, and it hears itself.
+    if line.getsockname() == line.getpeername():
+        raise ConnectionRefusedError("nobody but itself")
 
 
 def udp(address, port, question=b"?"):
@@ -21,6 +28,7 @@ def udp(address, port, question=b"?"):
     with socket.socket(family, socket.SOCK_DGRAM) as line:
         line.settimeout(_PATIENCE)
         line.connect((address, port))
+        not_itself(line)
         line.send(question)
         return line.recv(512)
 

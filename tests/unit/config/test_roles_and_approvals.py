@@ -42,7 +42,8 @@ def test_roles_are_given_to_users_and_interfaces(tmp_path: Path) -> None:
 def test_without_a_word_who_starts_it_owns_it_and_every_channel_is_open(tmp_path: Path) -> None:
     roles, approvals = load("", tmp_path)
     assert (roles.default, roles.users, roles.interfaces) == ("owner", {}, {})
-    assert (approvals.timeout_s, approvals.channels) == (120.0, ("terminal", "queue", "callback"))
+    assert approvals.timeout_s == 120.0
+    assert approvals.channels == ("terminal", "queue", "callback", "elicitation")
 
 
 @pytest.mark.requirement("CFG-2")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.outcomes import Finding
 from holdfast.core.types import (
     Action,
     CallTool,
     FileOperation,
-    Finding,
     Principal,
     ProcessOperation,
     RunCode,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, Literal
 
 import anyio
 import pytest
@@ -24,21 +25,18 @@ from holdfast.core.errors import (
 from holdfast.core.events import Event, EventKind
 from holdfast.core.limits import LimitName
 from holdfast.core.network import Page, SecretUse
+from holdfast.core.outcomes import ErrorInfo, Finding, RunResult, Status
 from holdfast.core.ports import Slot
 from holdfast.core.skills import Skill
 from holdfast.core.types import (
     Action,
-    ErrorInfo,
     FetchUrl,
     FileOperation,
-    Finding,
     OutputSink,
     Principal,
     RunCode,
     RunCommand,
-    RunResult,
     SetDomains,
-    Status,
     WorkspaceMode,
     WorkspaceMount,
 )
@@ -49,6 +47,19 @@ from holdfast.runtime.pipeline import Runtime
 INPUT_FINDING = Finding("input", "low", "seen on the way in")
 NETWORK_FINDING = Finding("network", "low", "seen on the way out")
 BORDER_FINDING = Finding("workspace", "medium", "seen after the run")
+
+
+class Ending:
+    """A sink that says which of its pieces it has seen, and when there was no more."""
+
+    def __init__(self, sink: OutputSink, steps: list[str]) -> None:
+        self._sink, self._steps = sink, steps
+
+    def __call__(self, name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+        self._sink(name, chunk.upper())
+
+    def end(self) -> None:
+        self._steps.append("end of output")
 
 
 @dataclass
@@ -146,6 +157,8 @@ class Stage:
         self.ran, self.network = action, network
         self.shown = tuple(skills)
         await anyio.lowlevel.checkpoint()
+        if sink is not None:
+            sink("stdout", b"out")
         return self.result
 
     def used_bytes(self) -> int | None:
@@ -158,6 +171,20 @@ class Stage:
     def clean(self, action: Action, result: RunResult) -> RunResult:
         self._step("clean")
         return result
+
+    def redact(self, text: str) -> str:
+        self._step_if_failing("redact")
+        return text.replace("hunter2", "[redacted]")
+
+    def _step_if_failing(self, name: str) -> None:
+        if name in self.fails:
+            raise self.fails[name]
+
+    def tell(self, action: Action, text: str) -> str:
+        return f"marked: {text}"
+
+    def stream(self, sink: OutputSink) -> Ending:
+        return Ending(sink, self.steps)
 
     def operate(self, action: Action) -> object:
         self._step("operate")
@@ -196,8 +223,8 @@ def action(**changes: object) -> Action:
     return replace(Action(principal=Principal("me", "sdk"), want=RunCommand(("true",))), **changes)
 
 
-def perform(stage: Stage, wanted: Action | None = None):
-    return anyio.run(stage.runtime().perform, wanted or action())
+def perform(stage: Stage, wanted: Action | None = None, sink: OutputSink | None = None):
+    return anyio.run(partial(stage.runtime().perform, wanted or action(), sink=sink))
 
 
 BEFORE = ["screen", "judge", "write intent"]
@@ -358,8 +385,49 @@ def test_a_limit_never_looks_like_a_success(
 def test_a_file_operation_takes_no_slot_and_no_sandbox() -> None:
     stage = Stage()
     outcome = perform(stage, action(want=FileOperation("read", "a"), session_id="sbx_" + "a" * 26))
-    assert stage.steps == [*BEFORE, "operate", "write outcome"]
+    assert stage.steps == [*BEFORE, "operate", "clean", "write outcome"]
     assert (outcome.status, outcome.payload) == (Status.OK, b"content")
+
+
+@pytest.mark.requirement("GRD-5")
+def test_what_is_handed_on_as_it_comes_passes_the_guard_which_learns_when_it_ends() -> None:
+    stage, seen = Stage(), list[tuple[str, bytes]]()
+    perform(stage, action(), sink=lambda name, chunk: seen.append((name, chunk)))
+    assert seen == [("stdout", b"OUT")]
+    assert stage.steps.index("settle") < stage.steps.index("end of output")
+    assert stage.steps.index("end of output") < stage.steps.index("clean")
+
+
+@pytest.mark.requirement("GRD-5", "ERR-1")
+def test_an_error_holds_no_secret_and_is_marked_for_a_model() -> None:
+    fails = {"run": SandboxFailed("hunter2 was not found")}
+    outcome = perform(Stage(fails=dict(fails)))
+    assert (outcome.error and outcome.error.message, outcome.shown) == (
+        "[redacted] was not found",
+        "",
+    )
+    outcome = perform(Stage(fails=dict(fails)), action(audience="model"))
+    assert outcome.shown == "marked: [redacted] was not found"
+
+
+def test_an_error_that_the_guard_cannot_read_is_not_told() -> None:
+    stage = Stage(fails={"run": SandboxFailed("hunter2"), "redact": SandboxFailed("rules")})
+    outcome = perform(stage)
+    assert (outcome.status, outcome.error and outcome.error.message) == (
+        Status.ERROR,
+        "it failed, and why cannot be told",
+    )
+
+
+@pytest.mark.requirement("GRD-3")
+def test_what_a_person_must_agree_to_is_not_shown_without_a_yes() -> None:
+    stage = Stage(result=RunResult(0, shown="the page", withheld="it may hold an attack"))
+    outcome = perform(stage, action(audience="model"))
+    assert (outcome.status, outcome.shown) == (
+        Status.OK,
+        "[holdfast: withheld: it may hold an attack]",
+    )
+    assert "ask" in stage.steps
 
 
 def test_nobody_unnamed_passes() -> None:

@@ -12,7 +12,8 @@ from holdfast.accounts.roles import Roles
 from holdfast.core.approvals import Answer, AnswerKind, Question
 from holdfast.core.errors import AuditFailed
 from holdfast.core.events import EventKind
-from holdfast.core.types import CallTool, Outcome, Principal, RunCode, RunResult, Status
+from holdfast.core.outcomes import Outcome, RunResult, Status
+from holdfast.core.types import CallTool, Principal, RunCode
 from holdfast.core.verdict import Verdict
 from holdfast.runtime.approval_queue import ApprovalQueue
 from holdfast.runtime.approvals import Asking
@@ -197,3 +198,24 @@ def test_code_whose_tool_is_asked_about_waits_for_the_same_person() -> None:
     stage = Judging()
     outcome = perform(runtime(stage), wanted, tools=stage, ask=Asking(person))
     assert (asked, outcome.value) == (["add"], {"value": 3})
+
+
+@pytest.mark.requirement("GRD-3", "POL-8")
+def test_a_yes_to_the_call_is_no_yes_to_what_it_brings_back() -> None:
+    asked: list[Question] = []
+
+    def answer(question: Question) -> Answer:
+        asked.append(question)
+        return said(AnswerKind.SESSION if question.tool != "Show" else AnswerKind.DENY)
+
+    stage = Stage(
+        verdict=Verdict.ASK,
+        result=RunResult(0, shown="the page", withheld="it may attack", results=({"png": "x"},)),
+    )
+    wanted = action(audience="model", session_id="sbx_" + "a" * 26)
+    outcome = perform(runtime(stage), wanted, ask=Asking(answer))
+    assert [question.tool for question in asked] == ["Bash", "Show"]
+    assert (asked[1].call_sha256, asked[1].proposals) == ("", ())
+    assert not asked[1].takes(AnswerKind.SESSION)
+    assert outcome.shown == "[holdfast: withheld: it may attack]"
+    assert outcome.results == ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from holdfast.core.types import Principal
@@ -47,6 +49,31 @@ def test_values_are_taken_out_at_any_depth_and_from_keys_that_others_chose(redac
         "count": 3,
         "old": "[left out: holds an old value of TOKEN]",
     }
+
+
+@pytest.mark.requirement("SEC-2", "GRD-5")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"echo {base64.b64encode(VALUE.encode()).decode()}", "echo [secret TOKEN]I="),
+        (f"echo {VALUE.encode().hex()}", "echo [secret TOKEN]"),
+        (f"curl 'http://x/?{VALUE.replace('-', '%2D')}'", "curl 'http://x/?[secret TOKEN]'"),
+        (f"echo {VALUE}\ud800", "echo [secret TOKEN]\ud800"),
+        ("no\ud800value", "no\ud800value"),
+        ("the PIN is 1234-56.", "the PIN is [secret PIN]."),
+        ("q1234-56q", "q[secret PIN]q"),
+        (4929123412341234, "[secret CARD]"),
+        (-4929123412341234, "-[secret CARD]"),
+        (4929123412341235, 4929123412341235),
+        ("it's p4ss'w0rd$with99", "it's [secret QUOTED]"),
+        (r"echo 'p4ss'\''w0rd$with99'", "echo '[secret QUOTED]'"),
+    ],
+)
+def test_values_are_found_however_they_are_written(redact, vault, text, shown):
+    vault.set("CARD", b"4929123412341234", ME)
+    vault.set("PIN", b"1234-56", ME)
+    vault.set("QUOTED", b"p4ss'w0rd$with99", ME)
+    assert redact({"said": text}) == {"said": shown}
 
 
 @pytest.mark.requirement("SEC-2", "AUD-1")

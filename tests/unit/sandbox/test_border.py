@@ -10,7 +10,7 @@ import tempfile
 import pytest
 
 from holdfast.core.errors import WorkspaceError
-from holdfast.core.types import Finding
+from holdfast.core.outcomes import Finding
 from holdfast.sandbox import border
 from holdfast.sandbox.beneath import Beneath
 from holdfast.sandbox.border import BorderRules, settle

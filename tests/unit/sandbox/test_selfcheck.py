@@ -19,15 +19,8 @@ import pytest
 from conftest import need
 from holdfast.core.errors import SandboxFailed
 from holdfast.core.limits import LimitName
-from holdfast.core.types import (
-    Action,
-    ErrorInfo,
-    Outcome,
-    Principal,
-    RunCode,
-    RunCommand,
-    Status,
-)
+from holdfast.core.outcomes import ErrorInfo, Outcome, Status
+from holdfast.core.types import Action, Principal, RunCode, RunCommand
 from holdfast.runtime import wiring
 from holdfast.runtime.conformance import conformance
 from holdfast.sandbox.native import cgroups, pool

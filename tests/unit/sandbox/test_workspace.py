@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -248,3 +251,47 @@ def test_sizes_counts_and_extensions_hold_for_the_file_api() -> None:
         code = sandbox.commands.run("echo x > b.lnk")
         assert [f.message for f in code.outcome.findings if "b.lnk" in f.message] != []
         assert not sandbox.files.exists("b.lnk")
+
+
+# --- descriptors
+
+
+@pytest.mark.requirement("FS-4")
+@pytest.mark.parametrize("is_reserved", [True, False], ids=["reserved", "control"])
+def test_what_was_planted_is_found_when_no_descriptor_is_left(
+    workspaces: Workspaces, project: Path, is_reserved: bool
+) -> None:
+    wanted = action(workspace=WorkspaceRequest(RW, str(project)))
+    planted = project / "sub" / "new" / ".bashrc"
+
+    async def run() -> bool:
+        async with workspaces.lease(wanted) as lease:
+            planted.parent.mkdir()
+            planted.write_text("planted")
+            if not is_reserved:  # the control: without it they are gone as well
+                while lease._reserved:
+                    os.close(lease._reserved.pop())
+            with no_descriptor_left():
+                try:
+                    lease.settle_now()
+                except (OSError, WorkspaceError):
+                    return planted.exists()
+            return planted.exists()
+
+    assert anyio.run(run) is not is_reserved
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 64, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -12,7 +12,8 @@ import anyio
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.limits import LimitName, Limits
-from holdfast.core.types import Action, ErrorInfo, Outcome, Status, WorkspaceMode
+from holdfast.core.outcomes import ErrorInfo, Outcome, Status
+from holdfast.core.types import Action, WorkspaceMode
 from holdfast.interfaces.cli.asking import TerminalApprover
 from holdfast.interfaces.cli.main import REFUSED
 from holdfast.interfaces.cli.streams import Relay
@@ -20,11 +21,11 @@ from holdfast.interfaces.cli.telling import (
     UNWRITABLE,
     error_line,
     failed,
+    finding_lines,
     print_json,
     say,
     tell_error,
 )
-from holdfast.interfaces.cli.terminal import one_line
 from holdfast.runtime.wiring import House
 
 _DRAIN_S = 1.0
@@ -153,10 +154,7 @@ def _tell(action: Action, outcome: Outcome) -> None:
 
 def notes_of(action: Action, outcome: Outcome) -> list[str]:
     """What a person is told beside the program's own output."""
-    notes = [
-        one_line(f"{finding.message} [{finding.category}, {finding.severity}]")
-        for finding in outcome.findings
-    ]
+    notes = finding_lines(outcome.findings)
     if outcome.limit is not None:
         notes.append(limit_line(outcome.limit, action.limits))
     if outcome.error is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -12,11 +11,11 @@ from holdfast.interfaces.cli.options import json_option, place_options
 
 if TYPE_CHECKING:
     from holdfast.core.network import Page
-    from holdfast.core.types import Action, Json, Outcome
+    from holdfast.core.outcomes import Outcome
+    from holdfast.core.types import Action, Json
     from holdfast.runtime.wiring import House
 
 _FAILED_STATUS = 400
-_MOST_URL_SHOWN = 200
 
 
 @click.command(
@@ -74,8 +73,9 @@ def fetch(
     """Fetch a web page through the egress rules, as text.
 
     Only http and https, only text, and no address of this host or its networks; each redirect is
-    judged anew. What comes back is somebody else's words: it is printed between two lines that
-    say so, which the page cannot forge. With --form raw these lines go to standard error.
+    judged anew. What comes back is somebody else's words: sentences that attack a model are taken
+    out, and the rest is printed between two lines that say so, which the page cannot forge. With
+    --form raw it is printed as it came but for secrets.
     """
     from holdfast.core.limits import parse_size  # noqa: PLC0415  # keeps --help quick
     from holdfast.core.types import Action, FetchUrl  # noqa: PLC0415  # as above
@@ -89,6 +89,8 @@ def fetch(
         want=FetchUrl(url, form),
         allow_domains=allow_domain,
         limits=with_limits(house.limits, timeout=timeout, output_bytes=most),
+        # Also where no person looks: an agent reads this output, and must not take it for ours.
+        audience="program" if form == "raw" else "model",
     )
     outcome = _performed(house, action)
     if as_json:
@@ -116,6 +118,7 @@ def _tell_json(outcome: Outcome) -> int:
     if page is not None:
         told |= {"url": page.url, "http_status": page.status, "content_type": page.content_type}
         told |= {"redirects": list(page.redirects), "truncated": page.is_truncated}
+        told["shown"] = outcome.shown
     print_json({**outcome.to_json(), **told})
     return _exit_code(page)
 
@@ -123,41 +126,25 @@ def _tell_json(outcome: Outcome) -> int:
 def _tell(outcome: Outcome, *, is_raw: bool) -> int:
     from holdfast.interfaces.cli.telling import (  # noqa: PLC0415  # keeps --help quick
         error_line,
+        finding_lines,
         print_text,
         say,
     )
-    from holdfast.interfaces.cli.terminal import one_line  # noqa: PLC0415  # as above
 
-    for finding in outcome.findings:
-        say(one_line(f"{finding.message} [{finding.category}, {finding.severity}]"))
+    for line in finding_lines(outcome.findings):
+        say(line)
     page: Page | None = outcome.payload
     if page is None:
         if outcome.error is not None:
             say(error_line(outcome.error))
         return REFUSED
     # What the guard has left of it, not what came.
-    text = outcome.text or ""
-    begin, end = _marks(page)
-    if is_raw:
-        say(begin)
-        print_text(text)
-        say(end)
-    else:
-        # Also where no person looks: an agent reads this output, and must not take it for ours.
-        print_text(f"{begin}\n{text}\n{end}\n")
+    print_text((outcome.text or "") if is_raw else f"{outcome.shown}\n")
     if page.is_truncated:
         say("the page was longer and is cut; see --max-bytes")
     if page.status >= _FAILED_STATUS:
         say(f"the server answered with status {page.status}")
     return _exit_code(page)
-
-
-def _marks(page: Page) -> tuple[str, str]:
-    """Lines that no page can have in it: it was written before the number was drawn."""
-    number = secrets.token_hex(8)
-    url = page.url if len(page.url) <= _MOST_URL_SHOWN else f"{page.url[:_MOST_URL_SHOWN]}..."
-    begin = f"----- untrusted content {number} begins: {url} -----"
-    return begin, f"----- untrusted content {number} ends -----"
 
 
 def _exit_code(page: Page | None) -> int:

@@ -19,7 +19,7 @@ import click
 from holdfast.interfaces.entry import is_hook
 
 if TYPE_CHECKING:
-    from holdfast.core.types import ErrorInfo
+    from holdfast.core.outcomes import ErrorInfo
 
 REFUSED = 125  # CONTRACT: everything that Holdfast refused or that failed in Holdfast
 _PIPE_BROKEN = 128 + signal.SIGPIPE
@@ -31,6 +31,9 @@ COMMANDS = {
     "run": ("run_command", "run", "Run a command in a new sandbox."),
     "code": ("run_code", "code", "Run code in a new sandbox."),
     "fetch": ("fetch", "fetch", "Fetch a web page through the egress rules."),
+    "scan": ("scan", "scan", "Look for attacks on a model in a text."),
+    "redact": ("scan", "redact", "Print a text without the secrets in it."),
+    "guard": ("guard", "guard", "Measure the content guard on texts of your own."),
     "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
     "apply": ("changes", "apply", "Take the changes of a copy-on-write run over."),
     "ps": ("sandboxes", "ps", "List the sandboxes that live in the supervisor."),
@@ -45,6 +48,7 @@ COMMANDS = {
     "skills": ("skills", "skills", "Sign, check and approve what agents are taught."),
     "vault": ("vault", "vault", "Keep secrets, and say what they may be used for."),
     "hook": ("hook", "hook", "Answer an agent that asks before it uses a tool."),
+    "mcp": ("mcp", "mcp", "Serve an agent over the Model Context Protocol."),
     "config": ("settings", "config", "Check and show the configuration."),
     "completion": ("completion", "completion", "Print the completion script of a shell."),
 }
@@ -164,7 +168,7 @@ def _ended(words: list[str]) -> int:
 def _tell_signal(number: signal.Signals, meta: dict[str, Any]) -> int:
     """The shell shows a signal itself; a program that reads JSON has to be told."""
     if AS_JSON in meta:
-        from holdfast.core.types import ErrorInfo  # noqa: PLC0415  # only when it is needed
+        from holdfast.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when it is needed
 
         _tell(ErrorInfo("HF-INTERRUPTED", f"ended by {number.name}"), as_json=True)
     return 128 + number
@@ -172,7 +176,7 @@ def _tell_signal(number: signal.Signals, meta: dict[str, Any]) -> int:
 
 def _tell_usage(error: click.ClickException, words: list[str]) -> int:
     """A command line that cannot be understood; the parser stopped before it saw `--json`."""
-    from holdfast.core.types import ErrorInfo  # noqa: PLC0415  # only when something went wrong
+    from holdfast.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when something went wrong
 
     ours = words[: words.index("--")] if "--" in words else words
     as_json = "--json" in ours
@@ -189,14 +193,14 @@ def _tell_usage(error: click.ClickException, words: list[str]) -> int:
 
 def _as_info(error: Exception) -> ErrorInfo:
     from holdfast.core.errors import HoldfastError  # noqa: PLC0415  # only when something went wrong
-    from holdfast.core.types import ErrorInfo  # noqa: PLC0415  # as above
+    from holdfast.core.outcomes import ErrorInfo  # noqa: PLC0415  # as above
 
     return ErrorInfo.of(error) if isinstance(error, HoldfastError) else _internal(error)
 
 
 def _internal(error: BaseException) -> ErrorInfo:
     """A bug. The trace may hold paths, environment and secrets: only who asks for it sees it."""
-    from holdfast.core.types import ErrorInfo  # noqa: PLC0415  # only when something went wrong
+    from holdfast.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when something went wrong
 
     if os.environ.get("HOLDFAST_DEBUG") == "1":
         sys.excepthook(type(error), error, error.__traceback__)

@@ -183,8 +183,9 @@ def verify(
     """Check every record, link, signature and key, from the beginning.
 
     A log that was cut back together with its signatures looks like a shorter one: only a
-    checkpoint that was kept elsewhere (--checkpoint, --witness) tells. The same for a whole log
-    made anew with another key: give the key that you know (--key).
+    checkpoint that was kept elsewhere tells. Of your own log the last one lies beside the key; of
+    others give one (--checkpoint, --witness). The same for a whole log made anew with another key:
+    give the key that you know (--key).
     """
     from holdfast.runtime import reading  # noqa: PLC0415  # heavy
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.outcomes import ErrorInfo, Finding, Outcome, Status
 from holdfast.core.plain import plain
-from holdfast.core.types import ErrorInfo, Json, Outcome, Status
+from holdfast.core.types import Json
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.interfaces.cli.streams import is_terminal, write_all
 from holdfast.interfaces.cli.terminal import TerminalFilter, one_line, safe_text
 
+_MOST_FINDINGS = 20
 UNWRITABLE = ErrorInfo(
     "HF-OUTPUT-UNWRITABLE",
     "the output could not be written",
@@ -42,6 +45,17 @@ def error_line(error: ErrorInfo) -> str:
     """An error and its mend, for a person."""
     mend = f"\n  mend: {one_line(error.mend)}" if error.mend else ""
     return f"{error.message} [{error.code}]{mend}"
+
+
+def finding_lines(findings: Sequence[Finding]) -> list[str]:
+    """What was seen, for a person. The guard's curiosities stand in `--json` alone."""
+    told = [finding for finding in findings if not finding.rule or finding.severity != "low"]
+    lines = [
+        one_line(f"{finding.message} [{finding.category}, {finding.severity}]")
+        for finding in told[:_MOST_FINDINGS]
+    ]
+    more = len(told) - len(lines)
+    return [*lines, f"{more} findings more; --json lists all"] if more else lines
 
 
 def failed(error: ErrorInfo, *, workspace_id: str | None = None) -> Outcome:

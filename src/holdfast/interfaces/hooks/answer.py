@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.errors import BadInput, HoldfastError
+from holdfast.core.outcomes import ErrorInfo, Outcome, Status
 from holdfast.core.plain import plain
-from holdfast.core.types import Action, ErrorInfo, Outcome, Status, ToolResult, UseTool
+from holdfast.core.types import Action, ToolResult, UseTool
 from holdfast.core.verdict import Decision, Verdict
 from holdfast.interfaces.hooks import protocol, rewrite
 from holdfast.interfaces.hooks.protocol import Asking, Malformed, Passing, Reply, Reporting
@@ -63,11 +64,11 @@ async def reply_to(question: bytes, options: HookOptions, houses: Houses) -> Rep
                 return await judged(house, told, options)
             return await reported(house, told)
     except Malformed as error:
-        return protocol.refusal(error.event, str(error))
+        return protocol.refusal_of(question, error.event, str(error))
     except HoldfastError as error:
         if event == protocol.BEFORE:
             return protocol.permission("deny", str(error))
-        return protocol.refusal(event, str(error))
+        return protocol.refusal_of(question, event, str(error))
 
 
 async def judged(house: House, asked: Asking, options: HookOptions) -> Reply:
@@ -144,7 +145,8 @@ async def reported(house: House, told: Reporting) -> Reply:
     outcome = await house.runtime.perform(Action(principal=principal("hook"), want=want))
     if outcome.error is not None:
         error = outcome.error
-        return protocol.refusal(protocol.AFTER, f"{error.message} [{error.code}] {error.mend}")
+        reason = f"{error.message} [{error.code}] {error.mend}"
+        return protocol.refusal(protocol.AFTER, reason, tool=told.tool, response=told.response)
     return protocol.received(
         outcome.findings, response=outcome.value, is_changed=outcome.value != response
     )

@@ -28,14 +28,15 @@ def hook_command(
     (`-I`), where no variable and no file in the working directory changes what it runs; and what
     chooses our state, configuration and rules is set to what it is now.
     """
-    words = [*_isolated(), "hook", *(["--run-inside"] if run_inside else [])]
+    words = [*isolated(), "hook", *(["--run-inside"] if run_inside else [])]
     for name, file in (("--config", config), ("--policy", policy)):
         words += [name, os.path.abspath(file)] if file else []
-    pinned = (f"{name}={shlex.quote(value)}" for name, value in _pins(environ).items())
+    pinned = (f"{name}={shlex.quote(value)}" for name, value in pins(environ).items())
     return " ".join([*pinned, shlex.join(words)])
 
 
-def _isolated() -> list[str]:
+def isolated() -> list[str]:
+    """How this very program is started where no variable and no file changes what it runs."""
     own = os.path.realpath(__file__)
     users = os.path.realpath(site.getusersitepackages())
     if not os.path.isabs(sys.executable) or own.startswith(users + "/"):
@@ -47,7 +48,7 @@ def _isolated() -> list[str]:
     return [sys.executable, *START]
 
 
-def _pins(environ: Mapping[str, str]) -> dict[str, str]:
+def pins(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that choose the places; an empty one counts as none.
 
     `HOME` is in the rules, too: with another one `~/.ssh` would not be what they deny.

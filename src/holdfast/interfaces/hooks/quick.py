@@ -1,7 +1,8 @@
 """`holdfast hook`: takes the agent's question to the supervisor and brings its answer back.
 
 Every way out of here that is no answer is exit code 2, which blocks: 1, a signal, or an empty
-answer with 0 would let the tool through. Light on purpose: no `json`, no `socket`, no `typing`; the
+answer with 0 would let the tool through. After a tool has run, 2 blocks nothing: there it is an
+answer that takes the result away. Light on purpose: no `json`, no `socket`, no `typing`; the
 question is passed on unread and the answer comes ready to be written.
 """
 
@@ -28,6 +29,11 @@ _CHUNK_BYTES = 1 << 18
 _MOST_ANSWER_BYTES = 64 * 1024 * 1024
 _MARK = b'{"hook":'
 _WITH_VALUE = ("--config", "--profile", "--policy")
+_WRITTEN_WITHIN_S = 2.0
+_heard: list[bytes] = []
+"""The question, as far as it was read, for whoever has to refuse it."""
+_turn = _thread.allocate_lock()
+"""Of the thread that answers; never given back, since one answer is all there may be."""
 
 
 class Blocked(Exception):
@@ -39,9 +45,10 @@ def answer(words: list[str]) -> int:
     try:
         _check_descriptors()
         _thread.start_new_thread(_watch, ())
+        question = _read_question()  # first: it says what a refusal of the rest has to look like
         options = _parsed(words)
-        question = _read_question()
         code, out, err = _answered(options, question)
+        _turn.acquire()
         _write(2, err)
         _write(1, out)
         return code
@@ -56,18 +63,32 @@ def _block(reason: str) -> int:
         import traceback  # noqa: PLC0415  # for whoever asks
 
         traceback.print_exc()
+    is_first = _turn.acquire(True, _WRITTEN_WITHIN_S)
     try:
         _write(2, f"holdfast: {reason}\n".encode())
-    except OSError:
-        pass  # the exit code says it, too
-    return BLOCK
+        return _withheld(reason) if is_first else BLOCK
+    except BaseException:  # noqa: BLE001  # the exit code says it, too
+        return BLOCK
+
+
+def _withheld(reason: str) -> int:
+    """Takes away what a tool has brought back; 2 if the question is about anything else."""
+    question = b"".join(_heard)
+    if b"PostToolUse" not in question:
+        return BLOCK
+    from holdfast.interfaces.hooks.withheld import answer_to  # noqa: PLC0415  # seldom needed
+
+    out = answer_to(question, reason)
+    if out is None:
+        return BLOCK
+    _write(1, out)
+    return 0
 
 
 def _watch() -> None:
     """In a thread: whatever the other one waits for, the agent gets an end, and it is a no."""
     time.sleep(_ANSWER_WITHIN_S)
-    _block(f"no answer within {_ANSWER_WITHIN_S:g} seconds, so it is refused")
-    os._exit(BLOCK)
+    os._exit(_block(f"no answer within {_ANSWER_WITHIN_S:g} seconds, so it is refused"))
 
 
 def _check_descriptors() -> None:
@@ -106,13 +127,15 @@ def _parsed(words: list[str]) -> dict[str, str | bool | None]:
 
 
 def _read_question() -> bytes:
-    parts, size = [], 0
+    size = 0
     while part := os.read(0, _CHUNK_BYTES):
-        parts.append(part)
         size += len(part)
-        if size > MOST_BYTES:
-            raise Blocked(f"the question is larger than {MOST_BYTES} bytes, so it is refused")
-    return b"".join(parts)
+        if size <= MOST_BYTES:
+            _heard.append(part)
+    # Read to its end all the same: a host that cannot write all of it may take that for no answer.
+    if size > MOST_BYTES:
+        raise Blocked(f"the question is larger than {MOST_BYTES} bytes, so it is refused")
+    return b"".join(_heard)
 
 
 def _answered(options: dict[str, str | bool | None], question: bytes) -> tuple[int, bytes, bytes]:

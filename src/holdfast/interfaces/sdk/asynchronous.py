@@ -11,10 +11,10 @@ import anyio
 
 from holdfast.core.errors import BadInput
 from holdfast.core.languages import canonical
+from holdfast.core.outcomes import Outcome
 from holdfast.core.text import to_bytes
 from holdfast.core.types import (
     Action,
-    Outcome,
     OutputSink,
     ProcessOperation,
     RunCode,

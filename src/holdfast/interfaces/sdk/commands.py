@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.outcomes import Outcome
 from holdfast.core.text import to_bytes
-from holdfast.core.types import Outcome, ProcessInfo, ProcessOperation, RunCommand
+from holdfast.core.types import ProcessInfo, ProcessOperation, RunCommand
 from holdfast.interfaces.sdk.execution import Execution, TextSink, text_sink
 from holdfast.interfaces.sdk.watch import Caller
 

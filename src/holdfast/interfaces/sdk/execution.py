@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.core.types import Outcome, OutputSink, Status
+from holdfast.core.outcomes import Outcome, Status
+from holdfast.core.types import OutputSink
 
 TextSink = Callable[[str], object]
 

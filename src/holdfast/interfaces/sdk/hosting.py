@@ -10,17 +10,15 @@ import anyio
 
 from holdfast.core.errors import BadInput
 from holdfast.core.limits import Limits
+from holdfast.core.outcomes import ErrorInfo, Outcome, Status
 from holdfast.core.types import (
     Action,
-    ErrorInfo,
     FileOperation,
-    Outcome,
     OutputSink,
     ProcessOperation,
     RunCode,
     RunCommand,
     SetDomains,
-    Status,
 )
 from holdfast.interfaces.requests import named_policy, with_limits
 from holdfast.interfaces.sdk.live import LiveActions

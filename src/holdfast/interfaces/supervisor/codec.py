@@ -10,20 +10,16 @@ from typing import Any
 from holdfast.core.errors import BadInput
 from holdfast.core.files import Transfer
 from holdfast.core.limits import LimitName
+from holdfast.core.outcomes import ErrorInfo, Finding, Outcome, Status, Usage
 from holdfast.core.types import (
-    ErrorInfo,
     FileEntry,
     FileOperation,
-    Finding,
     Json,
-    Outcome,
     ProcessInfo,
     ProcessOperation,
     RunCode,
     RunCommand,
     SetDomains,
-    Status,
-    Usage,
 )
 from holdfast.core.verdict import Decision, Verdict
 
@@ -137,6 +133,7 @@ def encode_outcome(outcome: Outcome, want: Want | None = None) -> tuple[dict[str
         "workspace_id": outcome.workspace_id,
         "sandbox_path": outcome.sandbox_path,
         "state": outcome.state,
+        "shown": outcome.shown,
         "stdout": len(outcome.stdout_bytes),
         "stderr": len(outcome.stderr_bytes),
     }
@@ -194,13 +191,14 @@ def decode_outcome(body: Mapping[str, Any], blob: bytes, want: Want) -> Outcome:
         results=tuple(body["results"]),
         code_error=body["code_error"],
         usage=Usage(usage["wall_s"], usage["cpu_s"], usage["memory_peak"], usage.get("io_bytes")),
-        findings=tuple(Finding(**finding) for finding in body["findings"]),
+        findings=tuple(Finding.of(finding) for finding in body["findings"]),
         error=ErrorInfo(**error) if error else None,
         audit_id=body["audit_id"],
         workspace_id=body["workspace_id"],
         sandbox_path=body["sandbox_path"],
         state=body["state"],
         payload=_payload(body["payload"], rest),
+        shown=body["shown"],
     )
 
 

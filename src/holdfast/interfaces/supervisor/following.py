@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from holdfast.core.types import Outcome, OutputSink
+from holdfast.core.outcomes import Outcome
+from holdfast.core.types import OutputSink
 
 if TYPE_CHECKING:
     from holdfast.interfaces.supervisor.server import Conversation

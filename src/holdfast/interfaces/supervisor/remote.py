@@ -14,7 +14,8 @@ import holdfast
 from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed, told_error
 from holdfast.core.frames import BadFrame, FrameReader, encode
 from holdfast.core.home import SUPERVISOR_SOCKET, shaping
-from holdfast.core.types import Json, Outcome, OutputSink
+from holdfast.core.outcomes import Outcome
+from holdfast.core.types import Json, OutputSink
 from holdfast.interfaces.sdk.hosting import Want
 from holdfast.interfaces.supervisor.codec import decode_outcome, encode_want
 from holdfast.runtime.home import state_home

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from holdfast.core.errors import BadInput
-from holdfast.core.types import Json, Outcome, OutputSink
+from holdfast.core.outcomes import Outcome
+from holdfast.core.types import Json, OutputSink
 from holdfast.interfaces.sdk.asynchronous import AsyncSandbox
 from holdfast.interfaces.supervisor.codec import decode_want, encode_outcome
 from holdfast.interfaces.supervisor.following import followed

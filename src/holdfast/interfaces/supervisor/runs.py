@@ -9,14 +9,8 @@ import anyio
 
 from holdfast.core.approvals import Answer, Question
 from holdfast.core.errors import BadInput, HoldfastError
-from holdfast.core.types import (
-    Action,
-    Outcome,
-    OutputSink,
-    RunCode,
-    RunCommand,
-    WorkspaceMode,
-)
+from holdfast.core.outcomes import Outcome
+from holdfast.core.types import Action, OutputSink, RunCode, RunCommand, WorkspaceMode
 from holdfast.interfaces.cli.execute import exit_code, notes_of
 from holdfast.interfaces.cli.options import SandboxOptions
 from holdfast.interfaces.supervisor.codec import decode_want

@@ -24,7 +24,8 @@ import holdfast
 from holdfast.core.errors import BadInput, HoldfastError, SandboxFailed
 from holdfast.core.frames import BadFrame, FrameReader, encode
 from holdfast.core.home import SUPERVISOR_SOCKET, shaping
-from holdfast.core.types import ErrorInfo, Json
+from holdfast.core.outcomes import ErrorInfo
+from holdfast.core.types import Json
 from holdfast.interfaces.supervisor.hooks import answer_hook
 from holdfast.interfaces.supervisor.houses import Houses
 from holdfast.interfaces.supervisor.residents import Residents

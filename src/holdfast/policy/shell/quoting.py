@@ -120,13 +120,16 @@ def _first_braces(marks: _Marks) -> tuple[int, int, list[int]] | None:
                 depth += 1
             elif marks[at][0] == "," and depth == 1:
                 commas.append(at)
-            elif marks[at][0] == "}":
+            elif marks[at][0] == "}" and depth > 1:
                 depth -= 1
-                if depth == 0:
-                    inner = "".join(each for each, _ in marks[start + 1 : at])
-                    if commas or _range(inner):
-                        return start, at, commas
-                    break
+            elif marks[at][0] == "}":
+                inner = "".join(each for each, _ in marks[start + 1 : at])
+                if commas or _range(inner):
+                    return start, at, commas
+                # To bash a brace that closes nothing is a letter, and it looks on for one that
+                # does: `{p}0,x}` is two words. What could be a range is for it to decide.
+                if ".." in inner:
+                    raise NotUnderstood("its braces can be read in two ways")
     return None
 
 

@@ -22,7 +22,8 @@ from typing import Literal
 
 from holdfast.core.errors import BadInput
 from holdfast.core.limits import LimitName
-from holdfast.core.types import ProcessInfo, RunResult, Usage
+from holdfast.core.outcomes import RunResult, Usage
+from holdfast.core.types import ProcessInfo
 from holdfast.sandbox.native.live import LiveCell, Task
 
 _CHUNK_BYTES = 65_536

@@ -14,9 +14,10 @@ from contextlib import ExitStack
 import anyio
 
 from holdfast.core.network import CellNetwork
+from holdfast.core.outcomes import RunResult
 from holdfast.core.ports import Slot, ToolCaller, WorkspaceLease
 from holdfast.core.skills import Skill
-from holdfast.core.types import Action, OutputSink, RunResult
+from holdfast.core.types import Action, OutputSink
 from holdfast.sandbox.native import cellplan, jobs
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
 from holdfast.sandbox.native.specs import python_spec

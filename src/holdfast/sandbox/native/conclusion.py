@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from holdfast.core.errors import BadInput, HoldfastError, WorkspaceError
 from holdfast.core.limits import LimitName, Limits
-from holdfast.core.types import RunResult, Usage
+from holdfast.core.outcomes import RunResult, Usage
 from holdfast.sandbox.native.groups import Counters
 from holdfast.sandbox.native.traffic import Traffic
 

@@ -27,6 +27,9 @@ from holdfast.sandbox.native.traffic import Traffic
 _MOST_WORDS_WAITING = 4
 _GRACE_S = 1.0
 """So long may an interpreter take to answer an interrupt before its state is given up."""
+_LOOK_EVERY_S = 0.01
+_READ_BYTES = 65_536
+_MOST_READS = 64
 # Code or processes that broke one of these are not to be trusted to stop when asked.
 _ENDS_ALL = frozenset({LimitName.MEMORY, LimitName.PROCESSES, LimitName.CPU, LimitName.DISK})
 
@@ -304,17 +307,33 @@ class CodeRun(_LiveRun):
     async def _is_answered(self) -> bool:
         channel = self._task.channels.channel
         while channel is not None and not self._task.is_ended:
-            await anyio.wait_readable(channel)
+            # Code that waits until somebody reads what it prints would not hear us.
+            self._discard_output()
+            with anyio.move_on_after(_LOOK_EVERY_S):
+                await anyio.wait_readable(channel)
             try:
-                chunk = channel.recv(65_536)
+                chunk = channel.recv(_READ_BYTES)
             except BlockingIOError:
                 continue
             if not chunk:
                 return False
             for frame in self._interpreter.reader.feed(chunk):
                 if frame.message.get("done") == self.number:
+                    # All that it has printed, the traceback of its interrupt included, is in the
+                    # pipes by now, and the next call reads from them.
+                    self._discard_output()
                     return True
         return False
+
+    def _discard_output(self) -> None:
+        channels = self._task.channels
+        for pipe in (channels.stdout, channels.stderr):
+            for _ in range(_MOST_READS):  # a thread of the code may print for ever
+                try:
+                    if pipe is None or not os.read(pipe, _READ_BYTES):
+                        break
+                except BlockingIOError:
+                    break
 
     def last_words(self) -> list[str]:
         if self._task.is_ended:

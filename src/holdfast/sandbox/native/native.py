@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from holdfast.core.languages import canonical
 from holdfast.core.network import CellNetwork
+from holdfast.core.outcomes import RunResult
 from holdfast.core.ports import Slot, ToolCaller, WorkspaceLease
 from holdfast.core.skills import Skill
-from holdfast.core.types import Action, OutputSink, RunCode, RunResult
+from holdfast.core.types import Action, OutputSink, RunCode
 from holdfast.sandbox.native.cold import ColdPath
 from holdfast.sandbox.native.layers import HostLayers, NativeSettings
 from holdfast.sandbox.native.pool import Pool

@@ -12,6 +12,7 @@ import anyio
 
 from holdfast.core.errors import BadInput, SkillRefused
 from holdfast.core.network import CellNetwork
+from holdfast.core.outcomes import RunResult
 from holdfast.core.ports import ToolCaller, WorkspaceLease
 from holdfast.core.skills import Skill
 from holdfast.core.types import (
@@ -21,7 +22,6 @@ from holdfast.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
-    RunResult,
     WorkspaceMount,
 )
 from holdfast.sandbox.native import jobs

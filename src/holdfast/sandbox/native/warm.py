@@ -15,9 +15,10 @@ from dataclasses import replace
 import anyio
 
 from holdfast.core.network import CellNetwork
+from holdfast.core.outcomes import RunResult
 from holdfast.core.ports import ToolCaller, WorkspaceLease
 from holdfast.core.skills import Skill
-from holdfast.core.types import Action, OutputSink, RunResult
+from holdfast.core.types import Action, OutputSink
 from holdfast.sandbox import languages
 from holdfast.sandbox.native import jobs, newgroups
 from holdfast.sandbox.native.layers import NativeSettings

@@ -18,8 +18,9 @@ import anyio.abc
 from holdfast.core.errors import HoldfastError, SandboxFailed
 from holdfast.core.frames import FrameReader
 from holdfast.core.limits import LimitName
+from holdfast.core.outcomes import RunResult
 from holdfast.core.ports import ToolCaller, WorkspaceLease
-from holdfast.core.types import Action, Json, OutputSink, RunResult
+from holdfast.core.types import Action, Json, OutputSink
 from holdfast.sandbox.native import groups
 from holdfast.sandbox.native.channels import Outside
 from holdfast.sandbox.native.conclusion import conclude, limit_of

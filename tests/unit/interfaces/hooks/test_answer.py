@@ -19,6 +19,7 @@ from holdfast.interfaces.hooks import answer
 from holdfast.interfaces.hooks.alone import answer_alone
 from holdfast.interfaces.hooks.answer import HookOptions, reply_to
 from holdfast.interfaces.hooks.protocol import Reply
+from holdfast.interfaces.hooks.withheld import NOTE
 from holdfast.runtime.wiring import House, open_house
 from interfaces.hook_double import doubled
 
@@ -61,6 +62,14 @@ def telling(response: Any, **changes: Any) -> dict[str, Any]:
 def permission(reply: Reply) -> dict[str, Any]:
     assert (reply.exit_code, reply.stderr) == (0, b"")
     return json.loads(reply.stdout)["hookSpecificOutput"]
+
+
+def assert_withheld(reply: Reply) -> None:
+    """Exit code 2 would leave the result as it is: the tool has run."""
+    assert reply.exit_code == 0
+    told = json.loads(reply.stdout)
+    assert told["decision"] == "block"
+    assert told["hookSpecificOutput"]["updatedToolOutput"]["stdout"] == NOTE
 
 
 def with_hook(house: House, **changes: str) -> House:
@@ -106,7 +115,7 @@ def test_what_cannot_be_recorded_is_denied(house, monkeypatch):
         told = permission(said(house, asking(f"ls #{verdict}")))
         assert told["permissionDecision"] == "deny"
         assert "the disk is full" in told["permissionDecisionReason"]
-    assert said(house, telling("x")).exit_code == 2
+    assert_withheld(said(house, telling("x")))
 
 
 @pytest.mark.requirement("POL-8")
@@ -239,9 +248,25 @@ def test_any_json_can_be_a_result(house, response):
     assert said(house, telling(response)) == Reply(0, b"{}\n")
 
 
-def test_a_result_that_is_too_deep_is_refused_not_passed(house):
-    deep = json.loads("[" * 90 + "]" * 90)
-    assert said(house, telling(deep)).exit_code == 2
+UNSEEN = {
+    "deep": "[" * 90 + '"VIRUS"' + "]" * 90,
+    "deeper": "[" * 600 + '"VIRUS"' + "]" * 600,
+    "deeper than can be read": "[" * 50_000 + '"VIRUS"' + "]" * 50_000,
+    "wide": "[" + '"VIRUS",' * 250_000 + "0]",
+    "large": '"' + "VIRUS" * 1_700_000 + '"',
+    "twice": '{"a": "VIRUS", "a": 1}',
+}
+
+
+@pytest.mark.requirement("GRD-4")
+@pytest.mark.parametrize("name", UNSEEN)
+def test_a_result_that_is_not_looked_at_is_withheld(house, name):
+    question = json.dumps(telling("here")).replace('"here"', UNSEEN[name])
+    reply = said(house, question.encode())
+    assert_withheld(reply)
+    assert b"VIRUS" not in reply.stdout
+    seen = said(house, telling(["fine"]))  # the control: what is looked at stands
+    assert seen == Reply(0, b"{}\n")
 
 
 def test_rules_that_cannot_be_enforced_are_not_ignored(house):

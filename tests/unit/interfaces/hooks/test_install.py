@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import HoldfastError
-from holdfast.interfaces.hooks import install as work
+from holdfast.interfaces import edited_file
 from holdfast.interfaces.hooks.command import hook_command
 from holdfast.interfaces.hooks.install import install, state_of, uninstall
 from holdfast.interfaces.hooks.settings_text import hook_entry, merged
@@ -132,13 +132,13 @@ def test_what_is_no_file_is_refused_at_once(file, kind):
 
 def test_a_file_that_changes_meanwhile_is_not_written_over(file, monkeypatch):
     file.write_bytes(ORIGINAL)
-    write = work._write_new
+    write = edited_file.write_new
 
-    def slow(name: str, data: bytes, folder: int, *, mode: int) -> None:
-        write(name, data, folder, mode=mode)
+    def slow(name: str, data: bytes, folder: int, **modes: int) -> None:
+        write(name, data, folder, **modes)
         file.write_bytes(b'{"newer": 1}')
 
-    monkeypatch.setattr(work, "_write_new", slow)
+    monkeypatch.setattr(edited_file, "write_new", slow)
     with pytest.raises(HoldfastError, match="somebody else"):
         put_in(file)
     assert file.read_bytes() == b'{"newer": 1}'

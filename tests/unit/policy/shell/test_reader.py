@@ -78,6 +78,19 @@ def test_quotes_and_braces_hide_no_name(text):
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{p}0,x}", ["p}0", "x"]),
+        ("{a}b,c{d,e}}", ["a}b", "cd", "ce"]),
+        ("{p}0 x", ["{p}0", "x"]),
+        ("{,x}y}", ["y}", "xy}"]),
+    ],
+)
+def test_a_brace_that_closes_nothing_is_a_letter_as_it_is_to_bash(text, words):
+    assert commands(text) == [words]
+
+
+@pytest.mark.parametrize(
     "text", ["$X a", "r$@m", "/bin/r?", "$(a) b", "${a}${b}", "~x/rm", "@(rm|x) y"]
 )
 def test_a_name_that_only_the_shell_knows_is_not_literal(text):

@@ -1,0 +1,170 @@
+"""The program `holdfast`, started by a fork of an interpreter that has imported it already.
+
+A start of Python with all imports takes longer than most commands, and tests start hundreds of
+them. What runs is a process of its own with its own descriptors, environment and exit code; tests
+about the start itself start the real program (`PROGRAM`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+PROGRAM = os.path.join(os.path.dirname(sys.executable), "holdfast")
+_MOST_BYTES = 1 << 20
+_MOST_DESCRIPTORS = 1024
+_IMPORTED = (
+    "holdfast.interfaces.entry",
+    "holdfast.interfaces.cli.execute",
+    "holdfast.guard.service",
+)
+
+
+# --- the side of the tests
+
+
+def run(
+    words: Sequence[str | bytes], *, stdin: bytes, env: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[bytes]:
+    """As `subprocess.run` with captured output."""
+    pipes = [os.pipe() for _ in range(3)]
+    inside = [pipes[0][0], pipes[1][1], pipes[2][1]]
+    ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
+    asked = json.dumps(
+        {
+            "words": [os.fsdecode(word) for word in words],
+            "env": dict(env),
+            "cwd": os.getcwd(),
+        }
+    ).encode()
+    shown = [b"", b"", b""]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.connect(_server())
+        socket.send_fds(line, [asked], inside)
+        for descriptor in inside:
+            os.close(descriptor)
+        jobs = [threading.Thread(target=_feed, args=(ours[0], stdin))]
+        jobs += [threading.Thread(target=_take, args=(ours[at], shown, at)) for at in (1, 2)]
+        for job in jobs:
+            job.start()
+        line.settimeout(timeout_s)
+        pid = int(line.recv(64))
+        try:
+            code = int(line.recv(64))
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired([*words], timeout_s) from None
+        finally:
+            for job in jobs:
+                job.join()
+    return subprocess.CompletedProcess([PROGRAM, *words], code, shown[1], shown[2])
+
+
+def _feed(pipe: int, data: bytes) -> None:
+    with open(pipe, "wb") as file, suppress(BrokenPipeError):
+        file.write(data)
+        file.flush()
+
+
+def _take(pipe: int, shown: list[bytes], at: int) -> None:
+    with open(pipe, "rb") as file:
+        shown[at] = file.read()
+
+
+@cache
+def _server() -> str:
+    """The address of the one that serves this process."""
+    folder = tempfile.mkdtemp(prefix="hf-fork-")
+    address = os.path.join(folder, "line")
+    # With its own group: an interrupt at the keyboard is for the tests.
+    server = subprocess.Popen(
+        [sys.executable, __file__, address], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    atexit.register(_end, server, folder)
+    return address
+
+
+def _end(server: subprocess.Popen[bytes], folder: str) -> None:
+    server.kill()
+    server.wait()
+    os.unlink(os.path.join(folder, "line"))
+    os.rmdir(folder)
+
+
+# --- the side of the program
+
+
+def serve(address: str) -> dict[str, Any]:
+    """Returns what was asked for, in a process that was made for it alone."""
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.bind(address)
+    line.listen(64)
+    print("ready", flush=True)
+    parent = os.getppid()
+    children: dict[int, tuple[socket.socket, int]] = {}
+    ready = selectors.DefaultSelector()
+    ready.register(line, selectors.EVENT_READ)
+    while os.getppid() == parent:
+        for key, _ in ready.select(1.0):
+            if key.data is not None:
+                connection, pid = children.pop(key.fd)
+                ready.unregister(key.fd)
+                os.close(key.fd)
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with connection, suppress(OSError):
+                    connection.send(str(status).encode())
+                continue
+            connection, _ = line.accept()
+            asked, descriptors, _, _ = socket.recv_fds(connection, _MOST_BYTES, 3)
+            pid = os.fork()
+            if pid == 0:
+                # Closed by their objects: a number that is used anew must not be closed by one later.
+                ready.close()
+                for each in (line, connection, *(found for found, _ in children.values())):
+                    each.close()
+                _become(descriptors)
+                return json.loads(asked.decode())
+            for descriptor in descriptors:
+                os.close(descriptor)
+            connection.send(str(pid).encode())
+            watched = os.pidfd_open(pid)
+            children[watched] = connection, pid
+            ready.register(watched, selectors.EVENT_READ, data=pid)
+    os._exit(0)
+
+
+def _become(descriptors: Sequence[int]) -> None:
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    os.closerange(3, _MOST_DESCRIPTORS)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        errors = "backslashreplace" if name == "stderr" else "strict"
+        stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - for as long as the process lasts
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+if __name__ == "__main__":
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    asked = serve(sys.argv[1])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    os.chdir(asked["cwd"])
+    sys.argv = [PROGRAM, *asked["words"]]
+    sys.exit(sys.modules["holdfast.interfaces.entry"].main())
