@@ -116,7 +116,7 @@ def test_every_tool_is_matched_and_failures_block(sdk):
     for (matcher,) in found.values():
         assert isinstance(matcher, sdk.HookMatcher)
         assert (matcher.matcher, matcher.on_failure) == (None, "block")
-        assert matcher.timeout > 5
+        assert matcher.timeout > agent_sdk._ANSWER_WITHIN_S
 
 
 @pytest.mark.parametrize(("word", "kind"), [("allow", "allow"), ("deny", "deny"), ("ask", "deny")])

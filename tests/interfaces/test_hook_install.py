@@ -137,8 +137,9 @@ def decided(command: str, environ: dict[str, str], cwd: Path) -> str:
         capture_output=True,
         env=environ,
         cwd=cwd,
-        check=True,
+        check=False,
     )
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["hookSpecificOutput"]["permissionDecision"]
 
 

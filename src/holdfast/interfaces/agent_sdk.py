@@ -23,8 +23,8 @@ from holdfast.interfaces.hooks.protocol import AFTER, BEFORE, Reply, permission,
 from holdfast.runtime.wiring import House, shared_house
 
 HookCallback = Callable[[Any, str | None, Any], Awaitable[dict[str, Any]]]
-_ANSWER_WITHIN_S = 5.0
-_HOST_WAITS_S = 15.0
+_ANSWER_WITHIN_S = 10.0
+_HOST_WAITS_S = 20.0
 
 
 def pre_tool_use(

@@ -75,7 +75,7 @@ Options of `holdfast hook` itself:
 \b
 Exit codes:
   0  answered, on standard output
-  2  refused: the question could not be understood, or not be answered within 5 seconds.
+  2  refused: the question could not be understood, or not be answered within 10 seconds.
      Never 1: an agent lets the tool through then.
 
 \b

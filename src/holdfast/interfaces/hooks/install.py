@@ -14,7 +14,7 @@ from holdfast.interfaces.edited_file import Change, EditedFile
 from holdfast.interfaces.hooks.command import options_of
 from holdfast.interfaces.hooks.settings_text import hook_entry, merged, ours, parsed, without
 
-_TIMEOUT_S = 15  # the answer takes at most 5; the rest is for a busy host to start it
+_TIMEOUT_S = 20  # the answer takes at most 10; the rest is for a busy host to start it
 
 
 def install(file: str, command: str, *, is_dry: bool) -> Change:

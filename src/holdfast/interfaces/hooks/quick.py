@@ -20,7 +20,8 @@ from holdfast.core.home import SUPERVISOR_SOCKET, open_private, shaping
 BLOCK = 2
 MOST_BYTES = 8 * 1024 * 1024
 """Of a question; more is no tool call that anybody meant."""
-_ANSWER_WITHIN_S = 5.0
+_ANSWER_WITHIN_S = 10.0
+"""Alone it takes under a second of processor, which a busy machine may be long in giving."""
 _SUPERVISOR_WITHIN_S = 1.5
 _STARTS_WITHIN_S = 1.5
 _LOOK_EVERY_S = 0.02

@@ -10,6 +10,8 @@ import pytest
 
 from holdfast.core.errors import HoldfastError
 from holdfast.interfaces import edited_file
+from holdfast.interfaces.hooks import install as installing
+from holdfast.interfaces.hooks import quick
 from holdfast.interfaces.hooks.command import hook_command
 from holdfast.interfaces.hooks.install import install, state_of, uninstall
 from holdfast.interfaces.hooks.settings_text import hook_entry, merged
@@ -171,7 +173,7 @@ def test_the_state_names_what_would_let_a_tool_through(file, tmp_path):
     assert len(bad.problems) == 5
 
 
-MEANT = {"type": "command", "command": "", "timeout": 15, "onFailure": "block"}
+MEANT = {"type": "command", "command": "", "timeout": 20, "onFailure": "block"}
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_a_backup_that_a_repository_brought_is_not_restored(file, command):
     Path(f"{file}.holdfast-backup.50").write_text(evil)
     put_in(file)
     # As if it had been made from the repository's own.
-    file.write_bytes(merged(evil.encode(), hook_entry(COMMAND, timeout_s=15)))
+    file.write_bytes(merged(evil.encode(), hook_entry(COMMAND, timeout_s=20)))
     uninstall(str(file), is_dry=False)
     assert json.loads(file.read_bytes()) == {"a": 1}
     assert Path(f"{file}.holdfast-backup.50").read_text() == evil
@@ -246,3 +248,8 @@ def test_numbers_that_no_float_holds_stay(file):
     data = file.read_bytes()
     data.decode("utf-8")
     assert data.startswith(b'{"n": 1e999, "m": 1.10, "s": "\\ud800\xc3\xa9", "hooks": {')
+
+
+def test_a_host_waits_longer_than_an_answer_takes():
+    """A host that gives up first lets the tool through, or blocks it without a reason."""
+    assert installing._TIMEOUT_S >= quick._ANSWER_WITHIN_S + 5
