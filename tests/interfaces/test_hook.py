@@ -454,10 +454,10 @@ def test_fifty_hooks_at_once_are_all_answered(served):
 def test_many_hooks_at_once_with_a_supervisor_that_dies_are_never_let_through(tmp_path, state_home):
     served = Served.begin(tmp_path)
     try:
-        with ThreadPoolExecutor(12) as pool:
+        with ThreadPoolExecutor(6) as pool:
             asked = [
                 pool.submit(doubled_hook, question(f"{n} #deny"), **served.environment)
-                for n in range(24)
+                for n in range(12)
             ]
             time.sleep(0.05)
             served.process.kill()

@@ -122,6 +122,11 @@ class Pattern:
             if first >= 0 and last > first:
                 yield first, last
 
+    def at(self, data: bytes, place: int) -> tuple[int, int] | None:
+        """Where it matches from this very place on."""
+        match = self._compiled.match(data, place)
+        return match.span() if match else None
+
     def matches(self, data: bytes) -> bool:
         return self._compiled.search(data) is not None
 

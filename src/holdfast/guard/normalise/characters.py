@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 
 from holdfast.guard.matching import Pattern
+from holdfast.guard.native.characters import letters
+from holdfast.guard.native.library import byte_set
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -83,10 +85,11 @@ HAS_STRAY_MARKS = Pattern("[ -~]\\pM")
 JOINERS = "\ufe0f\u200d\u200c"
 """What emoji and scripts need, and nobody sees as a letter of its own."""
 
-_COMMON = bytes(
-    code for code in range(0x80) if not any(first <= code <= last for first, last in CONTROLS)
+COMMON = byte_set(
+    bytes(
+        code for code in range(0x80) if not any(first <= code <= last for first, last in CONTROLS)
+    )
 )
-_NATIVE_CODEC = f"utf-32-{sys.byteorder[0]}e"
 
 
 def uncommon(data: bytes) -> str:
@@ -95,9 +98,7 @@ def uncommon(data: bytes) -> str:
     These few decide which passes a text needs: prose with quotes, dashes and accents is read
     nearly as fast as if it had none.
     """
-    rest = data.translate(None, _COMMON).decode()
-    # As numbers, for a set of characters takes twice as long.
-    return "".join(map(chr, set(memoryview(rest.encode(_NATIVE_CODEC)).cast("I"))))
+    return letters(data, COMMON)
 
 
 _OVERSTRUCK = re.compile("[^\n]\x08")
@@ -205,10 +206,10 @@ def cased_of(letters: str) -> str:
     return "".join({letter for letter in letters if letter > "\x7f" and lowered(letter) != letter})
 
 
-def in_lower_case(plain: str, cased: str | None) -> bytes:
-    """`lowered` in UTF-8. `cased`: all letters of it beyond ASCII that have a lower case, if they
-    are known: while they are few it is several times as fast to replace them."""
-    if cased is None or len(cased) > _FEW_CASED:
+def in_lower_case(plain: str, cased: str) -> bytes:
+    """`lowered` in UTF-8. `cased`: all letters of it beyond ASCII that have a lower case; while
+    they are few it is several times as fast to replace them."""
+    if len(cased) > _FEW_CASED:
         return lowered(plain).encode()
     lower = plain.encode().lower()
     for letter in cased:

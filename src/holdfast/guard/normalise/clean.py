@@ -73,8 +73,8 @@ class Cleaned(NamedTuple):
     masked: tuple[tuple[int, int], ...] = ()
     is_odd: bool = False
     """Whether something invisible was in it."""
-    cased: str | None = None
-    """Letters beyond ASCII that are left and have a lower case, if these are known."""
+    cased: str = ""
+    """Letters beyond ASCII that are left and have a lower case."""
     letters: str = ""
     """Each once that is in the text as it was and not in plain ASCII."""
     excerpt: str = ""
@@ -92,9 +92,8 @@ def cleaned(text: str, parent: Track, effort: Effort) -> Cleaned:
     letters = uncommon(data)
     if not letters:
         return Cleaned(text, data.lower(), data, parent)
-    # Nothing of a control's reach, or of a flood that is counted, may be left out.
-    is_whole = min(letters) < "\x80" or re.search(_SWELLING, letters)
-    part = None if is_whole else excerpt(text, data, parent)
+    # Of a flood that is counted nothing may be left out.
+    part = None if re.search(_SWELLING, letters) else excerpt(text, data, parent)
     if part is None:
         found = _cleaned(text, data, letters, parent, effort)
         plain = found.plain
@@ -120,7 +119,7 @@ def _cleaned(text: str, data: bytes, letters: str, parent: Track, effort: Effort
         text, parent = _seen(text, hidden, parent)
         letters = letters.translate(dict.fromkeys(map(ord, hidden)))
     if is_ascii:
-        return Cleaned(text, b"", b"", parent, cased="")
+        return Cleaned(text, b"", b"", parent)
     has_marks = MARKS.matches(letters.encode())
     is_odd = bool(hidden) or (has_marks and HAS_ODD_MARKS.matches(data))
     if has_marks and is_odd and IS_FLOODED.matches(text.encode()):
@@ -138,7 +137,7 @@ def _cleaned(text: str, data: bytes, letters: str, parent: Track, effort: Effort
         masked=masked,
         is_odd=is_odd,
         # A mark can make a letter of another one that is not among these, and so can a mask.
-        cased=None if has_marks or plain is not text else cased_of(letters),
+        cased=cased_of(uncommon(plain.encode()) if has_marks or plain is not text else letters),
     )
 
 

@@ -63,6 +63,7 @@ _DENSE = {
 _DIGITS = re.compile(rb"[0-9A-Fa-f]{2}")
 _TURNED = re.compile(rb"[%=][2-7][N-Sn-s]")
 _SPACED = "[A-Za-z0-9?@$!+/=](?:[ \\t\\n.*_|~,-]{1,4}[A-Za-z0-9?@$!+/=]){5,}"
+_SPACES = b" \t\n.*_|~,-"
 
 
 def turned(text: str) -> str:
@@ -126,6 +127,8 @@ def disguises(plain: str, image: bytes, worn: frozenset[str], effort: Effort) ->
 
 
 def _kind_of(found: bytes, after: bytes) -> str | None:
+    if found[1] in _SPACES:  # nothing else has one in its second place
+        return "spaced"
     for kind, pattern in _kinds():
         if not pattern.matches(found):
             continue

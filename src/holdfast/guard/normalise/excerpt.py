@@ -1,4 +1,5 @@
-"""The parts of a long text that have letters beyond ASCII, looked at in place of all of it.
+"""The parts of a long text that have controls or letters beyond ASCII, looked at in place of all
+of it.
 
 Prose has a few quotes, dashes and accents in a megabyte. What is done about them looks at nothing
 that is far from them, so the rest, which is plain ASCII, can stay as it is.
@@ -7,19 +8,18 @@ that is far from them, so the rest, which is plain ASCII, can stay as it is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
-from holdfast.guard.normalise.characters import CONTINUATION, as_image, in_lower_case
+from holdfast.guard.native.characters import Block, blocks
+from holdfast.guard.normalise.characters import COMMON, as_image, in_lower_case
 from holdfast.guard.normalise.offsets import Collage, Piece, Spliced, Stretch, Track
 
 _LEAST_CHARS = 4096
 _BLOCK_BYTES = 128
 """Kept on both sides of a block with such letters: more than any look around a letter takes in."""
-_PAGE_BYTES = 8 * _BLOCK_BYTES
-"""Looked at first: most have no such letter."""
+_ESCAPED_BYTES = 640
+"""Kept where there are terminal sequences: more than the longest of them."""
 _BETWEEN = "\v"
 """Between the parts: nothing takes it out, and nothing joins it."""
 
@@ -37,10 +37,6 @@ class Restored(NamedTuple):
     words: Spans
 
 
-_Part = tuple[int, int, int, int]
-"""Where it stands in the text: in characters, and in bytes of its UTF-8."""
-
-
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """Parts of a text, one after the other."""
@@ -49,10 +45,10 @@ class Excerpt:
     track: Track
     _source: str
     _data: bytes
-    _parts: list[_Part]
+    _parts: list[Block]
     _parent: Track
 
-    def restored(self, plain: str, track: Track, words: Spans, cased: str | None) -> Restored:
+    def restored(self, plain: str, track: Track, words: Spans, cased: str) -> Restored:
         """The text with the parts as they are now. `words` are places in them, `cased` what is
         known of their letters."""
         is_same = plain == self.text
@@ -98,15 +94,12 @@ def excerpt(text: str, data: bytes, parent: Track) -> Excerpt | None:
     """None where the parts would be most of the text, of which `data` is the UTF-8."""
     if len(text) < _LEAST_CHARS or _BETWEEN in text:
         return None
-    pages = range(0, len(data), _PAGE_BYTES)
-    rich_pages = [page for page in pages if not data[page : page + _PAGE_BYTES].isascii()]
     most = len(text) // 2 // (3 * _BLOCK_BYTES)
-    if 2 * len(rich_pages) > len(pages):
-        return None
-    rich = list(islice(_rich(data, rich_pages), most + 1))
+    # A letter that is cut makes both blocks such ones.
+    rich = blocks(data, COMMON, _BLOCK_BYTES, most + 1)
     if len(rich) > most:
         return None
-    parts = _joined(rich, len(text), len(data))
+    parts = _joined(rich, _ESCAPED_BYTES if "\x1b" in text else _BLOCK_BYTES, len(text), len(data))
     pieces: list[Piece] = []
     for start, end, _, _ in parts:
         pieces += Piece(text[start:end], start, end), Piece(_BETWEEN, end, end)
@@ -115,28 +108,10 @@ def excerpt(text: str, data: bytes, parent: Track) -> Excerpt | None:
     return Excerpt(joined, Collage(pieces, parent), text, data, parts, parent)
 
 
-def _rich(data: bytes, pages: Iterable[int]) -> Iterator[_Part]:
-    """Blocks with letters beyond ASCII. A letter that is cut makes both blocks such ones."""
-    start = done = 0
-    for page in pages:
-        start += page - done
-        done = page + _PAGE_BYTES
-        whole = data[page:done]
-        for at in range(0, len(whole), _BLOCK_BYTES):
-            block = whole[at : at + _BLOCK_BYTES]
-            if block.isascii():
-                start += len(block)
-                continue
-            end = start + len(block.translate(None, CONTINUATION))
-            yield start, end, page + at, page + at + len(block)
-            start = end
-
-
-def _joined(rich: list[_Part], size: int, size_bytes: int) -> list[_Part]:
+def _joined(rich: list[Block], around: int, size: int, size_bytes: int) -> list[Block]:
     """With what is kept around them; those that touch are one. All that is kept of other blocks is
     ASCII, so that it is as many characters as bytes."""
-    around = _BLOCK_BYTES
-    parts: list[_Part] = []
+    parts: list[Block] = []
     for start, end, first, last in rich:
         begin, begin_byte = max(0, start - around), max(0, first - around)
         if parts and begin <= parts[-1][1]:

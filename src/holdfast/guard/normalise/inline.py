@@ -161,9 +161,11 @@ def _points_text(run: str) -> str | None:
     codes = [int(code, 16) for code in _POINT.findall(run)]
     if max(codes) > 0x10FFFF:
         return None
+    text = "".join(map(chr, codes))
+    if not any(0xD800 <= code <= 0xDFFF for code in codes):
+        return text
     # Two halves of one character are written as two escapes.
-    data = "".join(map(chr, codes)).encode("utf-16-le", "surrogatepass")
-    return data.decode("utf-16-le", "replace")
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 _LEAST_RUN = 4 * len("=41")

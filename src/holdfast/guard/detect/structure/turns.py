@@ -8,12 +8,14 @@ are what every FAQ has, so even many of them are only told, not acted on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from holdfast.guard.detect.spots import Spot
 from holdfast.guard.detect.sweep import Sweep, as_word
 from holdfast.guard.matching import Pattern
+from holdfast.guard.native.library import byte_set
+from holdfast.guard.native.lines import line_heads
 
 _PEOPLE = ("human", "user", "utilisateur", "benutzer", "usuario", "пользователь", "用户",
            "ユーザー")  # fmt: skip
@@ -30,11 +32,15 @@ _TURN_WORDS = tuple(
 )
 _QUESTION_WORDS = tuple(as_word(word) for word in ("\nq:", "*q:", "\nq1", "question:"))
 WORDS = (*_TURN_WORDS, *_QUESTION_WORDS)
-_BEFORE = r"(?m)^[ \t>*_#\[<(|\-]{0,6}"
+_MOST_ORNAMENTS = 6
+_BEFORE = rf"(?m)^[ \t>*_#\[<(|\-]{{0,{_MOST_ORNAMENTS}}}"
 _AFTER = r"(?:[ \t]*\(?\d{0,3}\)?)[\])>*_]{0,3}[ \t]*[:>\]][*_ \t]{0,3}"
 _TURN = Pattern(rf"{_BEFORE}(?:{'|'.join(_PEOPLE)}|{'|'.join(_MACHINES)}){_AFTER}[^\s:{{}}\[\]]")
 _QUESTION = Pattern(rf"{_BEFORE}(?:q|question|a|answer)[ \t]?\d{{0,3}}[\])*_]{{0,3}}[:.] ?\S")
+_QUESTION_HEADS = (b"q", b"question", b"a", b"answer")
+_BEHIND_HEAD = byte_set(b" \t0123456789])*_:.")
 _ORNAMENTS = b" \t>*_#[<(|-"
+_IS_ORNAMENT = byte_set(_ORNAMENTS)
 _NEAR_BYTES = 4000
 """Between two turns of one conversation."""
 _MANY = 12
@@ -58,10 +64,10 @@ class _Run:
 def find(sweep: Sweep) -> Iterator[Spot]:
     """Runs of turns in which one speaks and the other answers."""
     if sweep.has(_TURN_WORDS):
-        for run in _runs(sweep.data, _TURN, _PEOPLE_NAMES):
+        for run in _runs(sweep.data, _TURN.spans(sweep.data), _PEOPLE_NAMES):
             yield from _conversation(run)
     if sweep.has(_QUESTION_WORDS):
-        for run in _runs(sweep.data, _QUESTION, _ASKING_NAMES):
+        for run in _runs(sweep.data, _questions(sweep.data), _ASKING_NAMES):
             if run.count >= _MANY_QUESTIONS:
                 yield Spot(
                     category="many-shot",
@@ -74,9 +80,18 @@ def find(sweep: Sweep) -> Iterator[Spot]:
                 )
 
 
-def _runs(data: bytes, pattern: Pattern, people: tuple[bytes, ...]) -> Iterator[_Run]:
+def _questions(data: bytes) -> Iterator[tuple[int, int]]:
+    """Lines that begin a question or an answer: few enough to look at one by one."""
+    for start in line_heads(data, _IS_ORNAMENT, _MOST_ORNAMENTS, _QUESTION_HEADS, _BEHIND_HEAD):
+        if span := _QUESTION.at(data, start):
+            yield span
+
+
+def _runs(
+    data: bytes, spans: Iterable[tuple[int, int]], people: tuple[bytes, ...]
+) -> Iterator[_Run]:
     run: _Run | None = None
-    for start, end in pattern.spans(data):
+    for start, end in spans:
         is_person = data[start:end].lstrip(_ORNAMENTS).startswith(people)
         if run is None or start - run.end > _NEAR_BYTES:
             if run is not None:

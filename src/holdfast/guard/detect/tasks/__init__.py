@@ -36,14 +36,13 @@ def find(view: View) -> Iterator[Hit]:
     for number in _likely(text, known):
         if not (view.via or text.outside(number) >= LEAST_CARRIER_CHARACTERS):
             continue
-        sentence = text.sentence(text.found[number])
+        sentence = text.sentence(number)
         weight = known.weigh_sentence(sentence) + known.weigh(text.company(number))
         if weight < known.gate:
             continue
         weight += known.weigh(text.surroundings(number, sentence))
         if weight >= known.threshold:
-            here = text.found[number]
-            found.append(_hit(sentence, probability(weight), here.start, here.end))
+            found.append(_hit(sentence, probability(weight), *text.found[number]))
     found.sort(key=lambda hit: -hit.score)
     yield from sorted(found[:_MOST_HITS], key=lambda hit: hit.start)
     if text.end < len(view.plain):
@@ -64,18 +63,13 @@ def _likely(text: Read, known: Model) -> Iterable[int]:
     """Those that may reach the gate; all of them where it takes longer to ask than to weigh."""
     if len(text.found) < _FEW_SENTENCES:
         return range(len(text.found))
-    alone = prospects().most
     company = Company(known, len(text.plain), is_unwrapped=text.is_unwrapped).most
-    plain, image, least = text.plain, text.image, known.gate - _ROUNDING
-    is_ascii = plain.isascii()
-    likely = []
-    for number, (here, rivals) in enumerate(zip(text.found, text.rivals, strict=True)):
-        start, end = here
-        # Of what is not ASCII a glance at its bytes says nothing.
-        is_plain = is_ascii or plain[start:end].isascii()
-        if not is_plain or alone(image[start:end]) + company(rivals) >= least:
-            likely.append(number)
-    return likely
+    alone, least = prospects().most(text.marked, text.found), known.gate - _ROUNDING
+    return [
+        number
+        for number, (most, rivals) in enumerate(zip(alone, text.rivals, strict=True))
+        if most + company(rivals) >= least
+    ]
 
 
 def _hit(sentence: Sentence, score: float, start: int, end: int) -> Hit:

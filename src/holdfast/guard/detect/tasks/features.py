@@ -11,8 +11,8 @@ import math
 import re
 from typing import NamedTuple
 
-from holdfast.guard.detect.tasks.candidates import Candidate
 from holdfast.guard.detect.tasks.lexicon import Lexicon
+from holdfast.guard.native.cues import Candidate
 from holdfast.guard.normalise.characters import lowered
 
 Features = dict[str, float]

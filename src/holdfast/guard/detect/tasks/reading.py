@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from holdfast.guard.detect.tasks.candidates import Candidate, candidates, places
+from holdfast.guard.detect.tasks.candidates import candidates, places
 from holdfast.guard.detect.tasks.features import (
     Features,
     Sentence,
@@ -14,6 +14,7 @@ from holdfast.guard.detect.tasks.features import (
     of_surroundings,
 )
 from holdfast.guard.detect.tasks.lexicon import lexicon
+from holdfast.guard.native.cues import Sentences, marked
 from holdfast.guard.normalise import View
 from holdfast.guard.normalise.characters import lowered
 
@@ -26,26 +27,26 @@ class Read:
     """The candidates of one text; features are made when they are asked for."""
 
     plain: str
-    image: bytes
+    marked: bytes
     is_unwrapped: bool
-    found: tuple[Candidate, ...]
-    rivals: tuple[int, ...]
+    found: Sentences
+    rivals: Sequence[int]
     """How many other candidates are near, for each of them."""
     end: int
     """How far it was looked at; ordinary texts never have so many cues that it ends early."""
 
     def sentences(self) -> Iterator[tuple[int, Sentence]]:
-        for number, here in enumerate(self.found):
-            yield number, self.sentence(here)
+        for number in range(len(self.found)):
+            yield number, self.sentence(number)
 
-    def sentence(self, here: Candidate) -> Sentence:
-        plain = self.plain[here.start : here.end]
+    def sentence(self, number: int) -> Sentence:
+        plain = self.plain[slice(*self.found[number])]
         return of_sentence(plain, lowered(plain), lexicon())
 
     def outside(self, number: int) -> int:
         """How much of the text is not this sentence, in characters."""
-        here = self.found[number]
-        return len(self.plain) - (here.end - here.start)
+        start, end = self.found[number]
+        return len(self.plain) - (end - start)
 
     def company(self, number: int) -> Features:
         """How large the text is, and how many other candidates are near: cheap to tell."""
@@ -57,33 +58,20 @@ class Read:
 
     def surroundings(self, number: int, sentence: Sentence) -> Features:
         """How the sentence stands among what is around it."""
-        here = self.found[number]
-        return of_surroundings(sentence, here, self.plain, lexicon())
+        return of_surroundings(sentence, self.found[number], self.plain, lexicon())
 
 
 def read(view: View, *, is_unwrapped: bool = False) -> Read:
     """Finds the candidates; `is_unwrapped` where the text came out of an encoding."""
-    plain, image = view.plain, view.image
-    cues = places(plain, _MOST_CUES, image)
-    found = tuple(candidates(plain, cues))
+    plain = view.plain
+    text = view.image if plain.isascii() else marked(plain)
+    cues = places(plain, _MOST_CUES, view.image)
+    found = candidates(plain, text, cues)
     return Read(
         plain=plain,
-        image=image,
+        marked=text,
         is_unwrapped=is_unwrapped,
         found=found,
-        rivals=tuple(_rivals(found)),
+        rivals=found.rivals(_NEAR_CHARACTERS),
         end=cues[-1][1] if len(cues) >= _MOST_CUES else len(plain),
     )
-
-
-def _rivals(found: Sequence[Candidate]) -> Iterator[int]:
-    """All of them stand in order, and apart."""
-    count = len(found)
-    low = high = 0
-    for start, end in found:
-        first, last = start - _NEAR_CHARACTERS, end + _NEAR_CHARACTERS
-        while found[low][0] < first:
-            low += 1
-        while high < count and found[high][0] <= last:
-            high += 1
-        yield high - low - 1

@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 
 from holdfast.guard.detect.tasks.candidates import candidates, places
+from holdfast.guard.native.cues import marked
 
 
 def _sentences(text: str) -> list[str]:
-    return [text[each.start : each.end] for each in candidates(text, places(text, 1000))]
+    found = candidates(text, marked(text), places(text, 1000))
+    return [text[slice(*found[number])] for number in range(len(found))]
 
 
 @pytest.mark.parametrize(
@@ -49,4 +51,4 @@ def test_other_letters_do_not_move_a_sentence() -> None:
 
 def test_work_is_bounded_by_the_number_of_cues() -> None:
     text = "Write a poem about tea.\n" * 500
-    assert len(list(candidates(text, places(text, 10)))) == 10
+    assert len(candidates(text, marked(text), places(text, 10))) == 10

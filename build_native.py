@@ -1,8 +1,10 @@
-"""Builds `holdfast-cell`, as a program and as a library, when Holdfast is installed.
+"""Builds what is written in C when Holdfast is installed: `holdfast-cell`, as a program and as a
+library, and the guard's passes over text.
 
 The host's C compiler is used where it can link statically; where there is none, the build asks for
 `ziglang`, a compiler that installs like any Python package, so that `pip install` works on a
-machine without gcc. See docs/adr/0001-native-cell.md.
+machine without gcc. See docs/adr/0001-native-cell.md
+and docs/adr/0013-compiled-passes.md.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ def build(command: list[str], sources: list[Path], target: Path) -> None:
     fresh.replace(target)
 
 
-class CellBuilder(BuildHookInterface[Any]):
-    """Compiles the C sources next to the Python module that starts them."""
+class NativeBuilder(BuildHookInterface[Any]):
+    """Compiles the C sources next to the Python modules that use them."""
 
     def dependencies(self) -> list[str]:
         return [] if host_compiler() else [ZIG]
@@ -71,5 +73,7 @@ class CellBuilder(BuildHookInterface[Any]):
         library = [compiler] if compiler else [*zig, f"{machine}-linux-gnu.{GLIBC}"]
         build([*program, *PROGRAM], sources, native / "holdfast-cell")
         build([*library, *LIBRARY], library_sources, native / "holdfast-cell.so")
+        passes = Path(self.root, "src/holdfast/guard/native")
+        build([*library, *LIBRARY], sorted(passes.glob("*.c")), passes / "holdfast-passes.so")
         build_data["tag"] = f"py3-none-linux_{machine}"
         build_data["pure_python"] = False
