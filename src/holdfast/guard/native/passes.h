@@ -27,6 +27,30 @@ EXPORT size_t hf_line_heads(const uint8_t *data, size_t size, const byte_set orn
                             const char *words, const byte_set follow, uint64_t *places,
                             size_t room);
 
+/* runs.c */
+#define CHAINS 3
+
+struct survey_tables {
+    uint64_t moves[256], keeps[256]; /* of each lane, by byte */
+    uint64_t firsts, lasts;          /* bits of the first bytes, and of the last ones */
+    uint64_t loose; /* last bits of lanes whose chains may have passed over what belongs to them */
+};
+
+/* `count` goes on where there is no more room. */
+struct places {
+    uint64_t *found;
+    uint64_t count, room;
+};
+
+struct survey {
+    struct places chains[CHAINS], tokens;
+};
+
+EXPORT void hf_survey(const uint8_t *data, size_t size, const struct survey_tables *tables,
+                      struct survey *survey);
+EXPORT void hf_runs(const uint8_t *data, size_t size, const byte_set set, size_t least,
+                    struct places *places);
+
 /* cues.c */
 EXPORT size_t hf_marked(const uint8_t *data, size_t size, uint8_t *marked);
 EXPORT void hf_cues_sort(uint64_t *cues, size_t count);

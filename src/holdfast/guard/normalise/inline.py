@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
 from holdfast.guard.matching import Pattern
+from holdfast.guard.native.runs import Told
 from holdfast.guard.normalise.bounds import Effort
+from holdfast.guard.normalise.encoded import token_spans
 from holdfast.guard.normalise.offsets import Piece
 from holdfast.guard.normalise.runs import Opened
 
@@ -21,34 +23,20 @@ _REACH_CHARS = 240
 _MOST_EDITS = 100_000
 _FEW_URLS = 400
 """Looked at one by one; more of them take longer than all of the text at once."""
-_OUTSIDE = "[^ \\t\\r\\n\"'<>]"
-_TOKEN = Pattern(
-    "&(?:#[0-9]{1,7};?|#[xX][0-9A-Fa-f]{1,6};?|[A-Za-z][A-Za-z0-9]{1,30};)"
-    f"|%[0-9A-Fa-f]{{2}}{_OUTSIDE}*"
-    f"|[?&][A-Za-z0-9_.-]{{1,40}}=[A-Za-z0-9.,]*[+%][A-Za-z0-9%]{_OUTSIDE}*"
-    "|(?:\\\\[xX][0-9A-Fa-f]{2})+|(?:\\\\[0-3][0-7]{2})+"
-    "|(?:\\\\[uU](?:\\{[0-9A-Fa-f]{1,6}\\}|[0-9A-Fa-f]{4}(?:[0-9A-Fa-f]{4})?))+"
-    "|(?:[Uu]\\+[0-9A-Fa-f]{4,6}\\s?)+"
-    "|(?:=[0-9A-F]{2})+|=\\r?\\n"
-)
-"""Everything that is read here, found in one pass; the first character tells what it is."""
 _EQUALS = Pattern("(?:=[0-9A-F]{2})+|=\\r?\\n")
 _QUOTED_SIGNS = (b"=\n", b"=\r\n", b"=3D", b"=20")
 """With one of them it is likely, and worth a look inside of what reads as a URL as well."""
-_SIGNS = (b"&", b"%", b"\\", b"=", b"U+", b"u+")
 
 _Edit = tuple[int, int, str]
 _Spans = list[tuple[int, int]]
 
 
-def inline(plain: str, image: bytes, effort: Effort) -> Iterator[Opened]:
-    """What the lines say in which characters are encoded."""
+def inline(plain: str, image: bytes, told: Told, effort: Effort) -> Iterator[Opened]:
+    """What the lines say in which characters are encoded; `told` is what a survey says of them."""
     for piece in patched(plain, _some(_strings(plain), effort)):
         yield Opened(("json",), piece)
-    if not any(sign in image for sign in _SIGNS):
-        return
     found: dict[str, _Spans] = {}
-    for start, end in _TOKEN.spans(image):
+    for start, end in token_spans(image, told):
         if not effort.spend():
             break
         name = _NAMES[image[start]]

@@ -11,11 +11,11 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import NamedTuple
 
-from holdfast.guard.matching import Pattern
+from holdfast.guard.native.runs import Told
 from holdfast.guard.normalise.bounds import Effort
+from holdfast.guard.normalise.encoded import ALPHABET, LONG_CHARS, digit_spans, quad_spans
 from holdfast.guard.normalise.offsets import Piece
 from holdfast.guard.normalise.reading import is_wordy, readable
 
@@ -23,11 +23,7 @@ _LOWER = b"abcdefghijklmnopqrstuvwxyz"
 _TURNED = _LOWER[13:] + _LOWER[:13]
 ROT13 = bytes.maketrans(_LOWER + _LOWER.upper(), _TURNED + _TURNED.upper())
 
-_ALPHABET = (_LOWER.upper() + _LOWER).decode() + "0123456789+/"
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
-_LETTER = "[A-Za-z0-9+/_-]"
-_BLANK = "[ \\t\\r\\n>]*"
-_BETWEEN = "(?:0[xXkK]|[xXkK]0|[ ,:;\\r\\n\\t-])*"
 
 _HEAD_CHARS = 128
 
@@ -39,10 +35,11 @@ class Opened(NamedTuple):
     piece: Piece
 
 
-def runs(image: bytes, effort: Effort) -> Iterator[Opened]:
-    """What encoded runs say, from left to right. `image` has a byte for each character."""
-    sure = [(start, end, True) for start, end in _quads().spans(image)]
-    maybe = [(start, end, False) for start, end in _digits().spans(image)]
+def runs(image: bytes, told: Told, effort: Effort) -> Iterator[Opened]:
+    """What encoded runs say, from left to right. `image` has a byte for each character, `told` is
+    what a survey says of it."""
+    sure = [(start, end, True) for start, end in quad_spans(image, told)]
+    maybe = [(start, end, False) for start, end in digit_spans(image, told)]
     waiting = sorted(sure + maybe, reverse=True)
     done = tried = 0
     while waiting:
@@ -65,7 +62,6 @@ def runs(image: bytes, effort: Effort) -> Iterator[Opened]:
 
 
 _LEAST_CHARS = 12
-_LONG_CHARS = 40
 _Disguise = tuple[tuple[str, ...], Callable[[bytes], bytes]]
 _DISGUISES: tuple[_Disguise, ...] = (
     ((), lambda run: run),
@@ -73,38 +69,6 @@ _DISGUISES: tuple[_Disguise, ...] = (
     (("reversed",), lambda run: run[::-1]),
     (("rot13", "reversed"), lambda run: run.translate(ROT13)[::-1]),
 )
-
-
-def _letters(fits: Callable[[int], bool]) -> str:
-    """Those of base64, also of its form for URLs, whose numbers fit."""
-    letters = "".join(letter for number, letter in enumerate(_ALPHABET) if fits(number))
-    return letters + ("_" if "/" in letters else "") + ("-" if "+" in letters else "")
-
-
-@cache
-def _quads() -> Pattern:
-    """Four letters that are three printable ASCII characters, and again. Only as they are: with
-    disguises among the choices, a picture drives the automaton through ever new states."""
-    quad = [
-        _letters(lambda number: 8 <= number < 32),  # 0x20 to 0x7f by its upper six bits
-        _letters(lambda number: 2 <= number % 16 < 8),
-        _letters(lambda number: number % 4 < 2),
-        _letters(lambda _: True),
-    ]
-    form = "".join(f"[{letters}]{_BLANK}" for letters in quad)
-    return Pattern(f"(?:{form}){{4,}}={{0,2}}")
-
-
-@cache
-def _digits() -> Pattern:
-    """Pairs of hexadecimal digits that are ASCII characters, runs of base32, and whatever is so
-    long that it may be base64 in disguise or of other than English text."""
-    digit = "[0-9A-Fa-fN-Sn-s]"
-    line = f"{_LETTER}{{{_LONG_CHARS},}}"
-    return Pattern(
-        f"(?:{_BETWEEN}[2-7]{digit}){{8,}}|(?:{_BETWEEN}{digit}[2-7]){{8,}}"
-        f"|[A-Z2-7]{{16,}}|{line}(?:\\r?\\n[ \\t>]*{line})*"
-    )
 
 
 def _is_dull(run: bytes) -> bool:
@@ -118,7 +82,7 @@ _LEAST_LETTERS = 6
 
 def _is_noise(run: bytes) -> bool:
     """A picture, a key or a hash: no text at either end, in whatever disguise."""
-    if len(run) < _LONG_CHARS or _BASE32.fullmatch(run):
+    if len(run) < LONG_CHARS or _BASE32.fullmatch(run):
         return False
     if _HEX_LINES.fullmatch(run):
         return not _HEX_HEAD.match(run)
@@ -137,7 +101,7 @@ _HEX_HEAD = re.compile(
 )
 _BASE32 = re.compile(rb"=*[A-Z2-7 \t\r\n>]{12,}=*")
 _GLANCE_CHARS = 64
-_BEFORE = _ALPHABET.encode() + b"-_="
+_BEFORE = ALPHABET.encode() + b"-_="
 _MOST_BEFORE = 4096
 _TAIL = re.compile(rb"[A-Za-z0-9+/_-]{0,3}={0,2}")
 _AFTER = re.compile(
@@ -224,7 +188,7 @@ _BASE32_TEXT = re.compile(rb"[E-P][ABEFIJMNQRUVYZ45]")
 
 def _from_base32(run: bytes) -> str | None:
     run = run.translate(None, _NOISE).strip(b"=")
-    if len(run) < _LONG_CHARS and not _BASE32_TEXT.match(run):
+    if len(run) < LONG_CHARS and not _BASE32_TEXT.match(run):
         return None
     try:
         return readable(base64.b32decode(run + b"=" * (-len(run) % 8)))

@@ -10,6 +10,7 @@ from holdfast.guard.normalise.bounds import Bounds, Effort
 from holdfast.guard.normalise.characters import as_image, lowered
 from holdfast.guard.normalise.clean import Cleaned, cleaned
 from holdfast.guard.normalise.disguises import disguises
+from holdfast.guard.normalise.encoded import survey
 from holdfast.guard.normalise.hidden import hit, messages, tricks, tricks_in
 from holdfast.guard.normalise.inline import inline
 from holdfast.guard.normalise.offsets import SAME, Collage, Piece, Track, join
@@ -149,8 +150,9 @@ class _Unfolding:
             yield text, Collage(joined, track), (*via, *names)
 
     def _opened(self, plain: str, image: bytes, via: tuple[str, ...]) -> Iterator[Opened]:
-        yield from runs(image, self._efforts["runs"])
-        yield from inline(plain, image, self._efforts["inline"])
+        told = survey(image)
+        yield from runs(image, told, self._efforts["runs"])
+        yield from inline(plain, image, told, self._efforts["inline"])
         yield from disguises(plain, image, _worn(via), self._efforts["disguises"])
 
 

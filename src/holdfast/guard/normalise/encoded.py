@@ -1,0 +1,185 @@
+"""Where something encoded may stand in a text.
+
+What is found is said by patterns. To send each of them through all of a text costs more than
+everything else there is to do with it, and clean text has next to nothing of what they need: so one
+pass in C looks for that, and the patterns are asked there. What comes out is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import accumulate
+
+from holdfast.guard.matching import Pattern
+from holdfast.guard.native.library import byte_set
+from holdfast.guard.native.runs import Chain, Survey, Told, run_begins
+
+LONG_CHARS = 40
+"""Of a run that may be base64 in disguise, or of other than English text."""
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_DIGITS = "0123456789"
+ALPHABET = f"{_LETTERS}{_DIGITS}+/"
+_BASE32 = f"{_LETTERS[:26]}234567"
+_HEX_OR_TURNED = f"{_DIGITS}ABCDEFabcdefNOPQRSnopqrs"
+_OF_TEXT = "234567"
+"""With these begin the numbers of printable ASCII characters."""
+_HEX = f"{_DIGITS}ABCDEFabcdef"
+_LEAST_PAIRS = 8
+_LEAST_BASE32 = 16
+_MOST_PLACES = 4096
+"""Looked at one by one; in a text with more of them, a pattern goes through all of it."""
+
+Span = tuple[int, int]
+
+
+def survey(image: bytes) -> Told:
+    """What the functions here are told; `image` has a byte for each character."""
+    return _survey().of(image, min(_MOST_PLACES, len(image) // 2 + 1))
+
+
+@cache
+def _survey() -> Survey:
+    pairs, between = (_OF_TEXT.encode(), _HEX_OR_TURNED.encode()), b" ,:;\r\n\t-xXkK0"
+    name = f"{_LETTERS}{_DIGITS}_.-".encode()
+    return Survey(
+        [
+            Chain([letters.encode() for letters in _quad()], b" \t\r\n>"),
+            Chain(pairs, between, is_loose=True),
+            Chain(pairs[::-1], between, is_loose=True),
+        ],
+        tokens=(
+            (b"&", b"#" + name),
+            (b"?", name),
+            (b"%", _HEX.encode()),
+            (b"\\", b"xXuU0123"),
+            (b"Uu", b"+"),
+            (b"=", b"0123456789ABCDEF\r\n"),
+        ),
+    )
+
+
+# --- base64 of English text
+
+
+def quad_spans(image: bytes, told: Told) -> Iterator[Span]:
+    """Four letters that are three printable ASCII characters, and again."""
+    return _at_places(quads(), image, told.chains[0])
+
+
+@cache
+def quads() -> Pattern:
+    """Only as they are: with disguises among the choices, a picture drives the automaton through
+    ever new states."""
+    form = "".join(f"[{letters}][ \\t\\r\\n>]*" for letters in _quad())
+    return Pattern(f"(?:{form}){{4,}}={{0,2}}")
+
+
+def _quad() -> list[str]:
+    return [
+        _base64(lambda number: 8 <= number < 32),  # 0x20 to 0x7f by its upper six bits
+        _base64(lambda number: 2 <= number % 16 < 8),
+        _base64(lambda number: number % 4 < 2),
+        _base64(lambda _: True),
+    ]
+
+
+def _base64(fits: Callable[[int], bool]) -> str:
+    """Its letters, also of its form for URLs, whose numbers fit."""
+    letters = "".join(letter for number, letter in enumerate(ALPHABET) if fits(number))
+    return letters + ("_" if "/" in letters else "") + ("-" if "+" in letters else "")
+
+
+# --- digits, and long runs
+
+
+@cache
+def digits() -> Pattern:
+    """Pairs of hexadecimal digits that are ASCII characters, runs of base32, and whatever is so
+    long that it may be base64 in disguise or of other than English text."""
+    between = "(?:0[xXkK]|[xXkK]0|[ ,:;\\r\\n\\t-])*"
+    line = f"[A-Za-z0-9+/_-]{{{LONG_CHARS},}}"
+    first, second = f"[{_OF_TEXT}]", f"[{_HEX_OR_TURNED}]"
+    return Pattern(
+        f"(?:{between}{first}{second}){{{_LEAST_PAIRS},}}"
+        f"|(?:{between}{second}{first}){{{_LEAST_PAIRS},}}"
+        f"|[{_BASE32}]{{{_LEAST_BASE32},}}|{line}(?:\\r?\\n[ \\t>]*{line})*"
+    )
+
+
+_IN_BASE32 = byte_set(_BASE32.encode())
+_IN_BASE64 = byte_set(ALPHABET.encode() + b"_-")
+
+
+def digit_spans(image: bytes, told: Told) -> Iterator[Span]:
+    """Where `digits` matches."""
+    events = _digit_events(image, told)
+    if events is None:
+        yield from digits().spans(image)
+        return
+    # A match begins nowhere before the first of those that are left may begin.
+    lows = list(accumulate((low for low, _, _ in reversed(events)), min))[::-1]
+    done = 0
+    for (low, end, is_run), first in zip(events, lows, strict=True):
+        if low < done if is_run else not any(digits().spans(image, max(low, done), end + 1)):
+            continue
+        span = next(digits().spans(image, max(first, done)), None)
+        while span:
+            yield span
+            done = span[1]
+            # The rest of a run may be long enough for another one.
+            is_inside = done < len(image) and _IN_BASE64[image[done]]
+            span = digits().at(image, done) if is_inside else None
+
+
+_Event = tuple[int, int, bool]
+"""Before which place it does not begin, at which byte it may be told, and whether it is a run, of
+which is certain where it begins."""
+
+
+def _digit_events(image: bytes, told: Told) -> list[_Event] | None:
+    """What may be a match of `digits`, in the order of the bytes where it may be told."""
+    events: list[_Event] = []
+    for pairs in told.chains[1:]:
+        if pairs is None:
+            return None
+        events += ((low, end, False) for low, end in zip(pairs[::2], pairs[1::2], strict=True))
+    for members, least in ((_IN_BASE32, _LEAST_BASE32), (_IN_BASE64, LONG_CHARS)):
+        begins = run_begins(image, members, least, _MOST_PLACES)
+        if begins is None:
+            return None
+        events += ((begin, begin + least - 1, True) for begin in begins)
+    events.sort(key=lambda event: event[1])
+    return events
+
+
+# --- single characters
+
+OUTSIDE = "[^ \\t\\r\\n\"'<>]"
+TOKEN = Pattern(
+    "&(?:#[0-9]{1,7};?|#[xX][0-9A-Fa-f]{1,6};?|[A-Za-z][A-Za-z0-9]{1,30};)"
+    f"|%[0-9A-Fa-f]{{2}}{OUTSIDE}*"
+    f"|[?&][A-Za-z0-9_.-]{{1,40}}=[A-Za-z0-9.,]*[+%][A-Za-z0-9%]{OUTSIDE}*"
+    "|(?:\\\\[xX][0-9A-Fa-f]{2})+|(?:\\\\[0-3][0-7]{2})+"
+    "|(?:\\\\[uU](?:\\{[0-9A-Fa-f]{1,6}\\}|[0-9A-Fa-f]{4}(?:[0-9A-Fa-f]{4})?))+"
+    "|(?:[Uu]\\+[0-9A-Fa-f]{4,6}\\s?)+"
+    "|(?:=[0-9A-F]{2})+|=\\r?\\n"
+)
+"""Everything that is read inside of ordinary text; the first character tells what it is."""
+
+
+def token_spans(image: bytes, told: Told) -> Iterator[Span]:
+    """Where `TOKEN` matches."""
+    return _at_places(TOKEN, image, told.tokens)
+
+
+def _at_places(pattern: Pattern, image: bytes, places: list[int] | None) -> Iterator[Span]:
+    """Where a pattern matches that begins at one of these places, if it begins at all."""
+    if places is None:
+        yield from pattern.spans(image)
+        return
+    done = 0
+    for place in places:
+        if place >= done and (span := pattern.at(image, place)):
+            yield span
+            done = span[1]
