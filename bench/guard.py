@@ -59,7 +59,28 @@ def _speed(detector: Detector, rounds: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, text in texts.items():
         figures |= _speed_of(detector, name, text, rounds)
-    return figures
+    return figures | _speed_by_kind(detector, rounds)
+
+
+def _speed_by_kind(detector: Detector, rounds: int) -> dict[str, Any]:
+    """A megabyte of each kind of ordinary text, and all of them together."""
+    texts: dict[str, list[str]] = {}
+    for row in benign.draw(_PIECES):
+        texts.setdefault(str(row["kind"]), []).append(str(row["text"]))
+    costs, sizes = {}, {}
+    for kind, pieces in texts.items():
+        text = _filled(iter(pieces), _MEGABYTE)
+        sizes[kind] = len(text.encode()) / 1e6
+        detector.find(text)
+        costs[kind] = statistics.median(
+            _cost(lambda text=text: detector.find(text)) for _ in range(rounds)
+        )
+    return {
+        "scan_clean_mb_per_s": round(sum(sizes.values()) / sum(costs.values()), 1),
+        "scan_clean_by_kind_mb_per_s": {
+            kind: round(sizes[kind] / cost, 1) for kind, cost in costs.items()
+        },
+    }
 
 
 def _speed_of(detector: Detector, name: str, text: str, rounds: int) -> dict[str, Any]:

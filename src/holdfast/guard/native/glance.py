@@ -71,7 +71,8 @@ class Glance:
         self._made = _new(b"".join(words), sizes, told, count, ctypes.byref(worths))
         if not self._made:
             raise MemoryError
-        weakref.finalize(self, _free, self._made)
+        # Not at exit: somebody may still look at a text while others are taken down.
+        weakref.finalize(self, _free, self._made).atexit = False
 
     def most(self, text: bytes, found: Sentences) -> list[float]:
         """Of each of these sentences; endless for what is not ASCII or far too long."""

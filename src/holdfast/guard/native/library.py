@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.errors import HoldfastError
+
 SIZE = ctypes.c_size_t
 DATA = ctypes.c_char_p
 """Bytes and their length beside them: NULs among them are bytes like others."""
@@ -35,4 +37,11 @@ def byte_set(members: bytes) -> bytes:
 
 @cache
 def _library() -> ctypes.CDLL:
-    return ctypes.CDLL(str(Path(__file__).with_name("holdfast-passes.so")))
+    try:
+        return ctypes.CDLL(str(Path(__file__).with_name("holdfast-passes.so")))
+    except OSError:
+        raise HoldfastError(
+            "a part of the guard is missing or damaged, so no text can be looked at",
+            mend="Install Holdfast anew: it is built then.",
+            code="HF-NO-PASSES",
+        ) from None

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from holdfast.guard.native.library import DATA, OFFSETS, SET, SIZE, function
 
 _line_heads = function(
     "hf_line_heads", SIZE, DATA, SIZE, SET, SIZE, ctypes.c_char_p, SET, OFFSETS, SIZE
 )
-_FEW_LINES = 4096
 
 
-def line_heads(
-    data: bytes, ornaments: bytes, most: int, words: Sequence[bytes], follow: bytes
-) -> list[int]:
-    """Where lines begin that have one of the words behind at most `most` ornaments, and behind it
-    one of the bytes that may follow."""
-    listed = b"".join(word + b"\0" for word in words) + b"\0"
-    room = _FEW_LINES
-    while True:
-        places = (ctypes.c_uint64 * room)()
-        found = _line_heads(data, len(data), ornaments, most, listed, follow, places, room)
-        if found <= room:
-            return places[:found]
-        room = found
+class LineHeads(NamedTuple):
+    """How lines begin that are looked for."""
+
+    ornaments: bytes
+    """A byte set: what may stand before the word."""
+    most_ornaments: int
+    words: Sequence[bytes]
+    follow: bytes
+    """A byte set: what may stand behind the word."""
+
+    def of(self, data: bytes, most: int) -> list[int] | None:
+        """Where such lines begin; None if they are more than `most`."""
+        words = b"".join(word + b"\0" for word in self.words) + b"\0"
+        places = (ctypes.c_uint64 * most)()
+        found = _line_heads(
+            data, len(data), self.ornaments, self.most_ornaments, words, self.follow, places, most
+        )
+        return places[:found] if found <= most else None

@@ -124,6 +124,10 @@ def _first_braces(marks: _Marks) -> tuple[int, int, list[int]] | None:
                 depth -= 1
             elif marks[at][0] == "}":
                 inner = "".join(each for each, _ in marks[start + 1 : at])
+                if commas and start == 0 and marks[1] == ("}", True):
+                    # Where a word begins with `{}`, bash takes no notice of it; behind quotes, of
+                    # which nothing is left here, it does: `{}p,x` is one word and `''{}p,x}` two.
+                    raise NotUnderstood("its braces can be read in two ways")
                 if commas or _range(inner):
                     return start, at, commas
                 # To bash a brace that closes nothing is a letter, and it looks on for one that

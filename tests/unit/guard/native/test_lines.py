@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.guard.detect.structure import turns
 from holdfast.guard.native.library import byte_set
-from holdfast.guard.native.lines import line_heads
+from holdfast.guard.native.lines import LineHeads
 
 _PARTS = st.sampled_from(
     [
@@ -28,12 +28,20 @@ def test_questions_are_those_that_the_pattern_finds(text: str) -> None:
     assert list(turns._questions(data)) == list(turns._QUESTION.spans(data))
 
 
-def test_more_lines_than_anybody_expects_are_all_told() -> None:
-    lines = line_heads(b"q:\n" * 10_000, byte_set(b""), 0, (b"q",), byte_set(b":"))
+def test_more_lines_than_are_wanted_are_not_told() -> None:
+    heads = LineHeads(byte_set(b""), 0, (b"q",), byte_set(b":"))
 
-    assert lines == list(range(0, 30_000, 3))
+    assert heads.of(b"q:\n" * 10_000, 10_000) == list(range(0, 30_000, 3))
+    assert heads.of(b"q:\n" * 10_000, 9_999) is None
+
+
+def test_floods_of_questions_are_found_as_well() -> None:
+    data = b"q: x\na. y\n" * 2000 + b"q)\n" * 2000
+
+    assert list(turns._questions(data)) == list(turns._QUESTION.spans(data))
 
 
 def test_a_word_at_the_end_of_the_data_is_followed_by_nothing() -> None:
-    assert line_heads(b"q", byte_set(b" "), 6, (b"q",), byte_set(bytes(range(256)))) == []
-    assert line_heads(b"", byte_set(b" "), 6, (b"q",), byte_set(b":")) == []
+    heads = LineHeads(byte_set(b" "), 6, (b"q",), byte_set(bytes(range(256))))
+
+    assert heads.of(b"q", 10) == heads.of(b"", 10) == []

@@ -84,10 +84,19 @@ def test_quotes_and_braces_hide_no_name(text):
         ("{a}b,c{d,e}}", ["a}b", "cd", "ce"]),
         ("{p}0 x", ["{p}0", "x"]),
         ("{,x}y}", ["y}", "xy}"]),
+        ("find {} {}{a,b}", ["find", "{}", "{}a", "{}b"]),
+        ("{}a,{b,c}", ["{}a,b", "{}a,c"]),
+        ("a{}p,x}", ["a}p", "ax"]),
     ],
 )
 def test_a_brace_that_closes_nothing_is_a_letter_as_it_is_to_bash(text, words):
     assert commands(text) == [words]
+
+
+@pytest.mark.parametrize("text", ["{}p0,x}", "''{}p0,x}", "{a,b}{}c,d}", "{}a,b}{c,d}"])
+def test_what_bash_makes_of_empty_braces_at_a_word_s_begin_is_not_guessed(text):
+    with pytest.raises(NotUnderstood):
+        read(text)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from holdfast.guard.detect.spots import Spot
 from holdfast.guard.detect.sweep import Sweep, as_word
 from holdfast.guard.matching import Pattern
 from holdfast.guard.native.library import byte_set
-from holdfast.guard.native.lines import line_heads
+from holdfast.guard.native.lines import LineHeads
 
 _PEOPLE = ("human", "user", "utilisateur", "benutzer", "usuario", "пользователь", "用户",
            "ユーザー")  # fmt: skip
@@ -37,10 +37,15 @@ _BEFORE = rf"(?m)^[ \t>*_#\[<(|\-]{{0,{_MOST_ORNAMENTS}}}"
 _AFTER = r"(?:[ \t]*\(?\d{0,3}\)?)[\])>*_]{0,3}[ \t]*[:>\]][*_ \t]{0,3}"
 _TURN = Pattern(rf"{_BEFORE}(?:{'|'.join(_PEOPLE)}|{'|'.join(_MACHINES)}){_AFTER}[^\s:{{}}\[\]]")
 _QUESTION = Pattern(rf"{_BEFORE}(?:q|question|a|answer)[ \t]?\d{{0,3}}[\])*_]{{0,3}}[:.] ?\S")
-_QUESTION_HEADS = (b"q", b"question", b"a", b"answer")
-_BEHIND_HEAD = byte_set(b" \t0123456789])*_:.")
 _ORNAMENTS = b" \t>*_#[<(|-"
-_IS_ORNAMENT = byte_set(_ORNAMENTS)
+_QUESTION_LINES = LineHeads(
+    ornaments=byte_set(_ORNAMENTS),
+    most_ornaments=_MOST_ORNAMENTS,
+    words=(b"q", b"question", b"a", b"answer"),
+    follow=byte_set(b" \t0123456789])*_:."),
+)
+_FEW_LINES = 1000
+"""Looked at one by one; for more of them it is quicker to go through all of the text."""
 _NEAR_BYTES = 4000
 """Between two turns of one conversation."""
 _MANY = 12
@@ -81,8 +86,12 @@ def find(sweep: Sweep) -> Iterator[Spot]:
 
 
 def _questions(data: bytes) -> Iterator[tuple[int, int]]:
-    """Lines that begin a question or an answer: few enough to look at one by one."""
-    for start in line_heads(data, _IS_ORNAMENT, _MOST_ORNAMENTS, _QUESTION_HEADS, _BEHIND_HEAD):
+    """Lines that begin a question or an answer."""
+    lines = _QUESTION_LINES.of(data, _FEW_LINES)
+    if lines is None:
+        yield from _QUESTION.spans(data)
+        return
+    for start in lines:
         if span := _QUESTION.at(data, start):
             yield span
 
