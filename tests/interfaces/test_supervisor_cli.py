@@ -127,6 +127,9 @@ def test_standard_input_both_ways(supervisor, data):
     assert both("run", "--", "cat", stdin=data).stdout == b""
     code = "import sys; print(len(sys.stdin.buffer.read()))"
     assert both("code", "--stdin", "-c", code, stdin=data).stdout == b"%d\n" % len(data)
+
+
+def test_code_from_standard_input_both_ways(supervisor):
     assert both("code", "-", stdin=b"print(1)").stdout == b"1\n"
 
 
@@ -160,8 +163,10 @@ def test_workspaces_both_ways(supervisor, tmp_path, monkeypatch):
 
 
 @pytest.mark.requirement("ISO-8")
-@pytest.mark.parametrize("as_json", [False, True], ids=["plain", "json"])
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "exit_code", "as_json"),
+    [(signal.SIGINT, 130, False), (signal.SIGTERM, 143, False), (signal.SIGTERM, 143, True)],
+)
 def test_a_signal_ends_the_run_both_ways(supervisor, tmp_path, number, exit_code, as_json):
     seen = []
     for way in WAYS:

@@ -594,9 +594,9 @@ def test_killed_writers_lose_no_acknowledged_event_from_their_rooms(folder, monk
 @forks
 def test_killed_writers_lose_no_acknowledged_event_from_rooms_in_many_rounds(folder, monkeypatch):
     monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 0)
-    seen = kill_rounds(folder, 60, seed=12, segment_bytes=3 * ROOM_BYTES)
-    assert seen["rounds"] == 60
-    assert seen["rooms"] > 30
+    seen = kill_rounds(folder, 40, seed=12, segment_bytes=3 * ROOM_BYTES)
+    assert seen["rounds"] == 40
+    assert seen["rooms"] > 20
 
 
 @pytest.mark.slow
@@ -604,8 +604,8 @@ def test_killed_writers_lose_no_acknowledged_event_from_rooms_in_many_rounds(fol
 @forks
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])
 def test_killed_writers_lose_no_acknowledged_event_in_many_rounds(folder, seed):
-    seen = kill_rounds(folder, 60, seed=seed)
-    assert seen["rounds"] == 60
+    seen = kill_rounds(folder, 50, seed=seed)
+    assert seen["rounds"] == 50
     assert seen["acknowledged"] > 1000
 
 

@@ -7,17 +7,23 @@
 
 #define CODES 0x110000u
 
-/* Whether eight bytes are printable ASCII or blanks of the usual kind, which every text has. */
+#define ALL(byte) (0x0101010101010101u * (byte))
+
+/* The highest bit of each byte of eight that is this one, where none has its highest bit set. */
+static uint64_t those(uint64_t word, uint8_t byte)
+{
+    return ~((word ^ ALL(byte)) + ALL(0x7f)) & ALL(0x80);
+}
+
+/* Whether eight bytes are all common: quickly told if they are printable or ends of lines. */
 static int is_plain_word(const uint8_t *bytes, const byte_set common)
 {
     uint64_t word;
     memcpy(&word, bytes, sizeof word);
-    if (word & 0x8080808080808080u)
+    if (word & ALL(0x80))
         return 0;
-    uint64_t low = (word - 0x2020202020202020u) & ~word & 0x8080808080808080u;
-    uint64_t deleted = word ^ 0x7f7f7f7f7f7f7f7fu;
-    deleted = (deleted - 0x0101010101010101u) & ~deleted & 0x8080808080808080u;
-    if (!(low | deleted))
+    uint64_t low = (word - ALL(0x20)) & ~word & ALL(0x80);
+    if (!((low & ~those(word, '\n')) | those(word, 0x7f)))
         return 1;
     for (int i = 0; i < 8; i++)
         if (!common[bytes[i]])

@@ -7,6 +7,7 @@ pass in C looks for that, and the patterns are asked there. What comes out is th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import accumulate
@@ -168,9 +169,20 @@ TOKEN = Pattern(
 """Everything that is read inside of ordinary text; the first character tells what it is."""
 
 
+_TOKEN_BEGIN = re.compile(
+    rb"=(?:[0-9A-F]{2}|\r?\n)|%[0-9A-Fa-f]{2}|&(?:#[0-9xX]|[A-Za-z][A-Za-z0-9]{1,30};)"
+    rb"|[?&][A-Za-z0-9_.-]{1,40}=|\\(?:[xX][0-9A-Fa-f]{2}|[0-3][0-7]{2}|[uU][{0-9A-Fa-f])"
+    rb"|[Uu]\+[0-9A-Fa-f]{4}"
+)
+"""Matches wherever `TOKEN` does and seldom elsewhere; to ask it takes a fourth of the time."""
+
+
 def token_spans(image: bytes, told: Told) -> Iterator[Span]:
     """Where `TOKEN` matches."""
-    return _at_places(TOKEN, image, told.tokens)
+    places = told.tokens
+    if places is not None:
+        places = [place for place in places if _TOKEN_BEGIN.match(image, place)]
+    return _at_places(TOKEN, image, places)
 
 
 def _at_places(pattern: Pattern, image: bytes, places: list[int] | None) -> Iterator[Span]:

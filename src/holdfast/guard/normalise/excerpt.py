@@ -92,14 +92,15 @@ class Excerpt:
 
 def excerpt(text: str, data: bytes, parent: Track) -> Excerpt | None:
     """None where the parts would be most of the text, of which `data` is the UTF-8."""
-    if len(text) < _LEAST_CHARS or _BETWEEN in text:
+    # Bytes are searched many times as fast as a text with letters from beyond its first plane.
+    if len(text) < _LEAST_CHARS or _BETWEEN.encode() in data:
         return None
     most = len(text) // 2 // (3 * _BLOCK_BYTES)
     # A letter that is cut makes both blocks such ones.
     rich = blocks(data, COMMON, _BLOCK_BYTES, most + 1)
     if len(rich) > most:
         return None
-    parts = _joined(rich, _ESCAPED_BYTES if "\x1b" in text else _BLOCK_BYTES, len(text), len(data))
+    parts = _joined(rich, _ESCAPED_BYTES if b"\x1b" in data else _BLOCK_BYTES, len(text), len(data))
     pieces: list[Piece] = []
     for start, end, _, _ in parts:
         pieces += Piece(text[start:end], start, end), Piece(_BETWEEN, end, end)
