@@ -34,6 +34,7 @@ struct survey_tables {
     uint64_t moves[256], keeps[256]; /* of each lane, by byte */
     uint64_t firsts, lasts;          /* bits of the first bytes, and of the last ones */
     uint64_t loose; /* last bits of lanes whose chains may have passed over what belongs to them */
+    uint64_t threes; /* last bits of tokens of three bytes; others have two */
 };
 
 /* `count` goes on where there is no more room. */
@@ -50,6 +51,9 @@ EXPORT void hf_survey(const uint8_t *data, size_t size, const struct survey_tabl
                       struct survey *survey);
 EXPORT void hf_runs(const uint8_t *data, size_t size, const byte_set set, size_t least,
                     struct places *places);
+
+/* base64.c */
+EXPORT int hf_base64_may_be_text(const uint8_t *run, size_t size);
 
 /* cues.c */
 EXPORT size_t hf_marked(const uint8_t *data, size_t size, uint8_t *marked);

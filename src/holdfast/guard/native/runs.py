@@ -20,6 +20,7 @@ class _Tables(ctypes.Structure):
         ("firsts", ctypes.c_uint64),
         ("lasts", ctypes.c_uint64),
         ("loose", ctypes.c_uint64),
+        ("threes", ctypes.c_uint64),
     )
 
 
@@ -52,15 +53,16 @@ class Told(NamedTuple):
 
     chains: Sequence[list[int] | None]
     tokens: list[int] | None
+    """In nearly their order: some begin one byte after one that is told later."""
 
 
 class Survey:
-    """What is looked for: three chains, and tokens that begin with a byte of the first of two kinds
-    and one of the second."""
+    """What is looked for: three chains, and tokens that begin with two or three bytes of certain
+    kinds."""
 
-    def __init__(self, chains: Sequence[Chain], tokens: Sequence[tuple[bytes, bytes]]) -> None:
+    def __init__(self, chains: Sequence[Chain], tokens: Sequence[Sequence[bytes]]) -> None:
         assert len(chains) == _CHAINS  # noqa: S101  # what there are lanes for
-        assert len(tokens) <= _LANE_BITS // 2  # noqa: S101  # two bits for each
+        assert sum(map(len, tokens)) <= _LANE_BITS  # noqa: S101  # a bit for each byte
         self._tables = tables = _Tables()
         for number, chain in enumerate(chains):
             shift = number * _LANE_BITS
@@ -72,12 +74,15 @@ class Survey:
                 self._move(chain.kinds[place % len(chain.kinds)], shift + place)
             for byte in chain.between:
                 tables.keeps[byte] |= ((1 << _LANE_BITS) - 1) << shift
-        for number, (firsts, seconds) in enumerate(tokens):
-            bit = _CHAINS * _LANE_BITS + 2 * number
+        bit = _CHAINS * _LANE_BITS
+        for token in tokens:
+            assert len(token) in (2, 3)  # noqa: S101  # what is told apart
             tables.firsts |= 1 << bit
-            tables.lasts |= 1 << (bit + 1)
-            self._move(firsts, bit)
-            self._move(seconds, bit + 1)
+            for members in token:
+                self._move(members, bit)
+                bit += 1
+            tables.lasts |= 1 << (bit - 1)
+            tables.threes |= 1 << (bit - 1) if len(token) == 3 else 0
 
     def _move(self, members: bytes, bit: int) -> None:
         for byte in members:

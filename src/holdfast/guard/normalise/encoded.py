@@ -28,21 +28,24 @@ _OF_TEXT = "234567"
 _HEX = f"{_DIGITS}ABCDEFabcdef"
 _LEAST_PAIRS = 8
 _LEAST_BASE32 = 16
-_MOST_PLACES = 4096
-"""Looked at one by one; in a text with more of them, a pattern goes through all of it."""
 
 Span = tuple[int, int]
 
 
 def survey(image: bytes) -> Told:
     """What the functions here are told; `image` has a byte for each character."""
-    return _survey().of(image, min(_MOST_PLACES, len(image) // 2 + 1))
+    return _survey().of(image, _most_places(image))
+
+
+def _most_places(image: bytes) -> int:
+    """Looked at one by one; in a text with more of them, a pattern goes through all of it."""
+    return min(4096, len(image) // 32 + 16)
 
 
 @cache
 def _survey() -> Survey:
     pairs, between = (_OF_TEXT.encode(), _HEX_OR_TURNED.encode()), b" ,:;\r\n\t-xXkK0"
-    name = f"{_LETTERS}{_DIGITS}_.-".encode()
+    name, large_hex = f"{_LETTERS}{_DIGITS}_.-".encode(), b"0123456789ABCDEF"
     return Survey(
         [
             Chain([letters.encode() for letters in _quad()], b" \t\r\n>"),
@@ -50,12 +53,12 @@ def _survey() -> Survey:
             Chain(pairs[::-1], between, is_loose=True),
         ],
         tokens=(
-            (b"&", b"#" + name),
-            (b"?", name),
-            (b"%", _HEX.encode()),
-            (b"\\", b"xXuU0123"),
-            (b"Uu", b"+"),
-            (b"=", b"0123456789ABCDEF\r\n"),
+            (b"&?", b"#" + name),
+            (b"%", _HEX.encode(), _HEX.encode()),
+            (b"\\", b"xXuU0123", _HEX.encode() + b"{"),
+            (b"Uu", b"+", _HEX.encode()),
+            (b"=", large_hex, large_hex),
+            (b"=", b"\r\n"),
         ),
     )
 
@@ -146,7 +149,7 @@ def _digit_events(image: bytes, told: Told) -> list[_Event] | None:
             return None
         events += ((low, end, False) for low, end in zip(pairs[::2], pairs[1::2], strict=True))
     for members, least in ((_IN_BASE32, _LEAST_BASE32), (_IN_BASE64, LONG_CHARS)):
-        begins = run_begins(image, members, least, _MOST_PLACES)
+        begins = run_begins(image, members, least, _most_places(image))
         if begins is None:
             return None
         events += ((begin, begin + least - 1, True) for begin in begins)
@@ -181,7 +184,7 @@ def token_spans(image: bytes, told: Told) -> Iterator[Span]:
     """Where `TOKEN` matches."""
     places = told.tokens
     if places is not None:
-        places = [place for place in places if _TOKEN_BEGIN.match(image, place)]
+        places = [place for place in sorted(places) if _TOKEN_BEGIN.match(image, place)]
     return _at_places(TOKEN, image, places)
 
 

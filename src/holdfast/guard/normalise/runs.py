@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from holdfast.guard.native.base64 import may_be_text
 from holdfast.guard.native.runs import Told
 from holdfast.guard.normalise.bounds import Effort
 from holdfast.guard.normalise.encoded import ALPHABET, LONG_CHARS, digit_spans, quad_spans
@@ -86,6 +87,8 @@ def _is_noise(run: bytes) -> bool:
         return False
     if _HEX_LINES.fullmatch(run):
         return not _HEX_HEAD.match(run)
+    if not may_be_text(run):
+        return True
     head = run[:_GLANCE_CHARS]
     tail = run[: -_GLANCE_CHARS - 1 : -1]
     return all(

@@ -12,7 +12,7 @@ from holdfast.guard.native.runs import Chain, Survey, run_begins
 
 _SURVEY = Survey(
     [Chain([b"a", b"b"], b" "), Chain([b"12"], b" 1", is_loose=True), Chain([b"x"], b"")],
-    tokens=((b"%", b"0123"), (b"u", b"+")),
+    tokens=((b"%", b"0123"), (b"u", b"+"), (b"=", b"AB", b"AB")),
 )
 
 
@@ -47,8 +47,8 @@ def test_what_is_passed_over_may_belong_to_a_chain() -> None:
 
 
 def test_tokens_are_two_bytes_of_their_kinds() -> None:
-    told = _SURVEY.of(b"%0 %9 u+ u %%1 +u%", 1000)
+    told = _SURVEY.of(b"%0 %9 u+ u %%1 +u% =A =AB==BA", 1000)
 
-    assert told.tokens == [0, 6, 12]
+    assert told.tokens == [0, 6, 12, 22, 26]
     assert _SURVEY.of(b"%0%0%0", 2).tokens is None
     assert _SURVEY.of(b"", 1).tokens == []
