@@ -11,5 +11,5 @@ _may_be_text = function("hf_base64_may_be_text", ctypes.c_int, DATA, SIZE)
 
 def may_be_text(run: bytes) -> bool:
     """By its first and its last letters, as they are, turned by 13, and read backwards. False is
-    certain; true is to be looked at."""
+    certain if no `=` stands in the run; true is to be looked at."""
     return bool(_may_be_text(run, len(run)))

@@ -9,22 +9,25 @@ static void note(struct places *places, size_t place)
 {
     if (places->count < places->room)
         places->found[places->count] = place;
-    places->count++;
+    if (places->count < UINT64_MAX)
+        places->count++;
 }
 
-/* Where so many bytes begin that end at `at`, not counted those that the lane passes over. */
+/* Where so many bytes begin that end at `at`, not counted those that the lane passes over. Those may
+ * be without end and be gone through again and again, so all steps back are counted. */
 static size_t back(const uint8_t *data, size_t at, size_t bytes,
-                   const struct survey_tables *tables, uint64_t lane)
+                   const struct survey_tables *tables, uint64_t lane, size_t *steps)
 {
-    for (;; at--) {
+    for (; *steps; --*steps, at--) {
         bytes -= !(tables->keeps[data[at]] & lane);
         if (!bytes || !at)
-            return at;
+            break;
     }
+    return at;
 }
 
 static void note_ends(const uint8_t *data, size_t at, uint64_t ended,
-                      const struct survey_tables *tables, struct survey *survey)
+                      const struct survey_tables *tables, struct survey *survey, size_t *steps)
 {
     if (ended & TOKENS & tables->threes)
         note(&survey->tokens, at - 2);
@@ -35,13 +38,14 @@ static void note_ends(const uint8_t *data, size_t at, uint64_t ended,
         struct places *places = &survey->chains[number];
         if (!(ended & last))
             continue;
-        if (tables->loose & last) {
-            /* What is passed over may also be a part of it: one more byte back it cannot begin. */
-            note(places, back(data, at, LANE_BITS + 1, tables, last));
+        /* What is passed over may also be a part of it: one more byte back it cannot begin. */
+        size_t bytes = tables->loose & last ? LANE_BITS + 1 : LANE_BITS;
+        if (places->count < places->room)
+            note(places, back(data, at, bytes, tables, last, steps));
+        if (tables->loose & last)
             note(places, at);
-        } else {
-            note(places, back(data, at, LANE_BITS, tables, last));
-        }
+        if (!*steps || places->count >= places->room)
+            places->count = UINT64_MAX; /* too many, or too far apart, to be told one by one */
     }
 }
 
@@ -54,12 +58,13 @@ void hf_survey(const uint8_t *data, size_t size, const struct survey_tables *tab
                struct survey *survey)
 {
     uint64_t lanes = 0;
+    size_t steps = 4 * size + 4096;
     const uint64_t firsts = tables->firsts, lasts = tables->lasts;
     for (size_t at = 0; at < size; at++) {
         uint64_t moves = tables->moves[data[at]];
         lanes = ((lanes << 1 | firsts) & moves) | (lanes & tables->keeps[data[at]]);
         if (lanes & lasts & moves)
-            note_ends(data, at, lanes & lasts & moves, tables, survey);
+            note_ends(data, at, lanes & lasts & moves, tables, survey, &steps);
     }
 }
 

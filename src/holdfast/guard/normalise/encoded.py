@@ -98,17 +98,22 @@ def _base64(fits: Callable[[int], bool]) -> str:
 
 
 @cache
-def digits() -> Pattern:
-    """Pairs of hexadecimal digits that are ASCII characters, runs of base32, and whatever is so
-    long that it may be base64 in disguise or of other than English text."""
+def pairs() -> Pattern:
+    """Pairs of hexadecimal digits that are ASCII characters."""
     between = "(?:0[xXkK]|[xXkK]0|[ ,:;\\r\\n\\t-])*"
-    line = f"[A-Za-z0-9+/_-]{{{LONG_CHARS},}}"
     first, second = f"[{_OF_TEXT}]", f"[{_HEX_OR_TURNED}]"
     return Pattern(
         f"(?:{between}{first}{second}){{{_LEAST_PAIRS},}}"
         f"|(?:{between}{second}{first}){{{_LEAST_PAIRS},}}"
-        f"|[{_BASE32}]{{{_LEAST_BASE32},}}|{line}(?:\\r?\\n[ \\t>]*{line})*"
     )
+
+
+@cache
+def long_runs() -> Pattern:
+    """Base32, and whatever is so long that it may be base64 in disguise or of other than English
+    text."""
+    line = f"[A-Za-z0-9+/_-]{{{LONG_CHARS},}}"
+    return Pattern(f"[{_BASE32}]{{{_LEAST_BASE32},}}|{line}(?:\\r?\\n[ \\t>]*{line})*")
 
 
 _IN_BASE32 = byte_set(_BASE32.encode())
@@ -116,45 +121,81 @@ _IN_BASE64 = byte_set(ALPHABET.encode() + b"_-")
 
 
 def digit_spans(image: bytes, told: Told) -> Iterator[Span]:
-    """Where `digits` matches."""
-    events = _digit_events(image, told)
-    if events is None:
-        yield from digits().spans(image)
-        return
-    # A match begins nowhere before the first of those that are left may begin.
-    lows = list(accumulate((low for low, _, _ in reversed(events)), min))[::-1]
+    """Where `pairs` or `long_runs` match, whatever begins first and pairs before runs.
+
+    Two patterns and not one: what is a separator to one is a letter to the other, and of a choice
+    of both RE2 would go through all separators to come, at each of the runs that they are.
+    """
+    next_pairs, next_run = _Ahead(_pairs_finder(image, told)), _Ahead(_run_finder(image))
     done = 0
-    for (low, end, is_run), first in zip(events, lows, strict=True):
-        if low < done if is_run else not any(digits().spans(image, max(low, done), end + 1)):
-            continue
-        span = next(digits().spans(image, max(first, done)), None)
-        while span:
-            yield span
-            done = span[1]
-            # The rest of a run may be long enough for another one.
-            is_inside = done < len(image) and _IN_BASE64[image[done]]
-            span = digits().at(image, done) if is_inside else None
+    while True:
+        found = [span for ahead in (next_pairs, next_run) if (span := ahead.of(done))]
+        if not found:
+            return
+        span = min(found, key=lambda each: each[0])
+        yield span
+        done = span[1]
 
 
-_Event = tuple[int, int, bool]
-"""Before which place it does not begin, at which byte it may be told, and whether it is a run, of
-which is certain where it begins."""
+_Find = Callable[[int], "Span | None"]
+"""The first span that begins at this place or behind it."""
 
 
-def _digit_events(image: bytes, told: Told) -> list[_Event] | None:
-    """What may be a match of `digits`, in the order of the bytes where it may be told."""
-    events: list[_Event] = []
-    for pairs in told.chains[1:]:
-        if pairs is None:
-            return None
-        events += ((low, end, False) for low, end in zip(pairs[::2], pairs[1::2], strict=True))
-    for members, least in ((_IN_BASE32, _LEAST_BASE32), (_IN_BASE64, LONG_CHARS)):
-        begins = run_begins(image, members, least, _most_places(image))
-        if begins is None:
-            return None
-        events += ((begin, begin + least - 1, True) for begin in begins)
-    events.sort(key=lambda event: event[1])
-    return events
+class _Ahead:
+    """What is found next, looked for only when the last one found was passed."""
+
+    def __init__(self, find: _Find) -> None:
+        self._find = find
+        self._found: Span | None = (-1, -1)
+
+    def of(self, place: int) -> Span | None:
+        if self._found is not None and self._found[0] < place:
+            self._found = self._find(place)
+        return self._found
+
+
+def _pairs_finder(image: bytes, told: Told) -> _Find:
+    if told.chains[1] is None or told.chains[2] is None:
+        return lambda place: next(pairs().spans(image, place), None)
+    events = [
+        event
+        for chain in (told.chains[1], told.chains[2])
+        for event in zip(chain[1::2], chain[::2], strict=True)
+    ]
+    events.sort(reverse=True)
+    # None of those that are left begins before the first of their places.
+    lows = list(accumulate((low for _, low in events), min))
+
+    def find(place: int) -> Span | None:
+        while events:
+            end, low = events[-1]
+            if any(pairs().spans(image, max(low, place), end + 1)):
+                return next(pairs().spans(image, max(lows[len(events) - 1], place)), None)
+            events.pop()
+        return None
+
+    return find
+
+
+def _run_finder(image: bytes) -> _Find:
+    most = _most_places(image)
+    short = run_begins(image, _IN_BASE32, _LEAST_BASE32, most)
+    long = run_begins(image, _IN_BASE64, LONG_CHARS, most)
+    if short is None or long is None:
+        return lambda place: next(long_runs().spans(image, place), None)
+    begins = sorted({*short, *long}, reverse=True)
+
+    def find(place: int) -> Span | None:
+        # What is left of a run may be long enough.
+        if place < len(image) and _IN_BASE64[image[place]]:
+            span = long_runs().at(image, place)
+            if span:
+                return span
+        while begins and begins[-1] < place:
+            begins.pop()
+        return long_runs().at(image, begins[-1]) if begins else None
+
+    return find
 
 
 # --- single characters

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import time
+from collections import deque
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.guard.matching import Pattern
 from holdfast.guard.normalise import encoded
 
 _SETS = (
@@ -41,7 +44,7 @@ _TEXTS = st.lists(st.builds(lambda form, data: form(data), _FORMS, _BYTES), max_
 )
 _WAYS = (
     (encoded.quad_spans, encoded.quads()),
-    (encoded.digit_spans, encoded.digits()),
+    (encoded.digit_spans, Pattern(f"{encoded.pairs().source}|{encoded.long_runs().source}")),
     (encoded.token_spans, encoded.TOKEN),
 )
 
@@ -78,6 +81,35 @@ def test_floods_are_found_as_well(image: bytes) -> None:
 
     for spans, pattern in _WAYS:
         assert list(spans(image, told)) == list(pattern.spans(image))
+
+
+@pytest.mark.requirement("GRD-8")
+@pytest.mark.parametrize(
+    "image",
+    [
+        b"20" * 8 + b"0" * 1_000_000,
+        b"20" * 8 + b"0,0,0,0,0,0,0,0\n" * 60_000,
+        b"7f 45 4c 46 02 01 01 00 37 " + b" 00" * 300_000,
+        b"20x " * 8 + b" " * 1_000_000 + b" 0" * 2000,
+        (b"-" * 40 + b" ") * 24_000,
+        (b"0x" * 20 + b",") * 24_000,
+        (b"23" * 7 + b" " * 60 + b"-" * 40) * 9_000,
+        (b"A" * 40 + b"\n" + b" " * 40) * 12_000,
+    ],
+)
+def test_time_grows_with_the_text_and_not_with_its_square(image: bytes) -> None:
+    """Each took hundreds to thousands of times as long as ordinary text once."""
+    ordinary = (b"The quick brown fox jumps over 12 lazy dogs, and so on.\n" * 18_000)[: len(image)]
+
+    assert cost_s(image) < 100 * cost_s(ordinary) * len(image) / len(ordinary)
+
+
+def cost_s(image: bytes) -> float:
+    begun = time.thread_time()
+    told = encoded.survey(image)
+    for spans, _ in _WAYS:
+        deque(spans(image, told), maxlen=0)
+    return time.thread_time() - begun
 
 
 def test_the_pass_is_what_finds_them() -> None:
