@@ -8,6 +8,7 @@ What these things are is said in `orders.toml`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -48,7 +49,9 @@ _RARE, _GOODS, _CARRYING = (
 )
 WORDS = (*_RARE, *_GOODS, *_CARRYING)
 _ORDER = Pattern(_DATA["order"])
-_ENDS = Pattern(_DATA["ends"])
+_ENDS = re.compile(rb"[.!?](?:[ \t\r\n\f\"')\]]|\Z)|\xe3\x80\x82|\n")
+"""Of sentences. In the few hundred bytes around a place, where Python's own engine is the quicker
+one."""
 _PARTS: Mapping[str, Pattern] = {name: Pattern(text) for name, text in _DATA["parts"].items()}
 _MIXTURES = tuple(
     _Mixture(**{**table, "parts": tuple(table["parts"])}) for table in _DATA["mixture"]
@@ -112,7 +115,8 @@ def _mixture(sentence: bytes) -> _Mixture | None:
 
 def _sentence(data: bytes, place: int) -> Span:
     begin = max(0, place - _MOST_SENTENCE_BYTES // 2)
-    for _, after in _ENDS.spans(data, begin, place):
-        begin = after
+    for end in _ENDS.finditer(data, begin, place):
+        begin = end.end()
     stop = min(len(data), place + _MOST_SENTENCE_BYTES)
-    return begin, next((end for _, end in _ENDS.spans(data, place, stop)), stop)
+    last = _ENDS.search(data, place, stop)
+    return begin, last.end() if last else stop

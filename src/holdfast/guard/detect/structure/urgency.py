@@ -6,6 +6,7 @@ to hand something over before it thinks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from holdfast.guard.detect.spots import Spot
@@ -35,7 +36,8 @@ _GOOD = Pattern(
     r"senhas?)\b"
     r"|парол|ключ доступа|密码|密钥|凭据|口令|パスワード|認証情報|비밀번호|كلمة المرور|كلمات المرور"
 )
-_ENDS = Pattern(r"[.!?](?:\s|$)|[。\n]")
+_ENDS = re.compile(rb"[.!?](?:[ \t\r\n\f]|\Z)|\xe3\x80\x82|\n")
+"""Of sentences, looked for in a few hundred bytes, where Python's own engine is the quicker one."""
 _REACH_BYTES = 300
 
 
@@ -60,7 +62,8 @@ def find(sweep: Sweep) -> Iterator[Spot]:
 
 def _sentence(data: bytes, start: int, end: int) -> tuple[int, int]:
     begin = max(0, start - _REACH_BYTES)
-    for _, after in _ENDS.spans(data, begin, start):
-        begin = after
+    for before in _ENDS.finditer(data, begin, start):
+        begin = before.end()
     stop = min(len(data), end + _REACH_BYTES)
-    return begin, next((place for place, _ in _ENDS.spans(data, end, stop)), stop)
+    after = _ENDS.search(data, end, stop)
+    return begin, after.start() if after else stop
