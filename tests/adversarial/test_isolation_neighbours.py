@@ -203,6 +203,11 @@ def make():
 """
 
 
+_ALONE = pytest.mark.xdist_group("numbers of users")
+"""Two state folders lend the same numbers of users, and what the kernel counts is counted by number:
+another worker's greedy sandbox would leave nothing for this one's."""
+
+
 def _used_up(make: str) -> tuple[int, int, int]:
     """How many a greedy sandbox gets, then another one, and then a one-shot run beside both."""
     if os.geteuid() != 0:
@@ -215,6 +220,7 @@ def _used_up(make: str) -> tuple[int, int, int]:
     return first, second, third
 
 
+@_ALONE
 @pytest.mark.requirement("ISO-7", "LIM-2")
 def test_a_sandbox_cannot_use_up_the_inotify_instances_of_another() -> None:
     # Once (warm): cells of one template are one user to the kernel; the others get none at all.
@@ -223,6 +229,7 @@ def test_a_sandbox_cannot_use_up_the_inotify_instances_of_another() -> None:
     assert (second > 0, third > 0) == (True, True)
 
 
+@_ALONE
 @pytest.mark.requirement("ISO-7", "LIM-2")
 @pytest.mark.only_on("cold", reason="cells of one template share what is counted by uid, as documented")  # fmt: skip
 def test_a_sandbox_cannot_use_up_the_descriptors_in_flight_of_another() -> None:
