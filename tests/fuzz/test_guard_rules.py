@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuzz.mutations import mutated
 from holdfast.core.errors import ConfigError
 from holdfast.guard.detect import Detector, load_pack
 
@@ -45,22 +46,6 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@st.composite
-def mutated(draw: st.DrawFn) -> str:
-    """A good pack with pieces put in, taken out and doubled."""
-    text = draw(st.sampled_from(CORPUS))
-    for _ in range(draw(st.integers(1, 5))):
-        at, end = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 2)))
-        match draw(st.sampled_from(["insert", "delete", "double"])):
-            case "insert":
-                text = text[:at] + draw(PIECES) + text[at:]
-            case "delete":
-                text = text[:at] + text[min(end, at + 12) :]
-            case _:
-                text = text[:end] + text[at : min(end, at + 40)] + text[end:]
-    return text
-
-
 def told(text: str) -> str:
     """The error, or nothing for a pack that can be used."""
     try:
@@ -82,7 +67,7 @@ def test_the_good_packs_are_good() -> None:
 
 @pytest.mark.requirement("GRD-2")
 @settings(max_examples=150, deadline=None)
-@given(mutated())
+@given(mutated(CORPUS, PIECES))
 def test_a_damaged_pack_gives_rules_or_one_error(text: str) -> None:
     message = told(text)
     assert message.replace("\n", "").isprintable()

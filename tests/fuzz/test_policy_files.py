@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuzz.mutations import mutated
 from holdfast.core.errors import ConfigError
 from holdfast.policy.files import parse_policy
 from holdfast.policy.rules import Layer
@@ -27,22 +28,6 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@st.composite
-def mutated(draw: st.DrawFn) -> str:
-    """A good file with pieces put in, taken out and doubled."""
-    text = draw(st.sampled_from(CORPUS))
-    for _ in range(draw(st.integers(1, 6))):
-        at, end = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 2)))
-        match draw(st.sampled_from(["insert", "delete", "double"])):
-            case "insert":
-                text = text[:at] + draw(PIECES) + text[at:]
-            case "delete":
-                text = text[:at] + text[min(end, at + 12) :]
-            case _:
-                text = text[:end] + text[at : min(end, at + 40)] + text[end:]
-    return text
-
-
 def told(text: str, name: str) -> str:
     try:
         found = parse_policy(text, file=name, name=name, layer=Layer.USER, folder="/conf")
@@ -56,7 +41,7 @@ def told(text: str, name: str) -> str:
 
 @pytest.mark.requirement("POL-1")
 @settings(max_examples=300, deadline=None)
-@given(mutated(), st.sampled_from(NAMES))
+@given(mutated(CORPUS, PIECES), st.sampled_from(NAMES))
 def test_a_damaged_file_gives_rules_or_one_error(text: str, name: str) -> None:
     message = told(text, name)
     assert message.replace("\n", "").isprintable()

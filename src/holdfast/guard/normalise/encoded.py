@@ -208,11 +208,11 @@ def _run_finder(image: bytes) -> _Find:
 
 # --- single characters
 
-OUTSIDE = "[^ \\t\\r\\n\"'<>]"
+_OUTSIDE = "[^ \\t\\r\\n\"'<>]"
 TOKEN = Pattern(
     "&(?:#[0-9]{1,7};?|#[xX][0-9A-Fa-f]{1,6};?|[A-Za-z][A-Za-z0-9]{1,30};)"
-    f"|%[0-9A-Fa-f]{{2}}{OUTSIDE}*"
-    f"|[?&][A-Za-z0-9_.-]{{1,40}}=[A-Za-z0-9.,]*[+%][A-Za-z0-9%]{OUTSIDE}*"
+    f"|%[0-9A-Fa-f]{{2}}{_OUTSIDE}*"
+    f"|[?&][A-Za-z0-9_.-]{{1,40}}=[A-Za-z0-9.,]*[+%][A-Za-z0-9%]{_OUTSIDE}*"
     "|(?:\\\\[xX][0-9A-Fa-f]{2})+|(?:\\\\[0-3][0-7]{2})+"
     "|(?:\\\\[uU](?:\\{[0-9A-Fa-f]{1,6}\\}|[0-9A-Fa-f]{4}(?:[0-9A-Fa-f]{4})?))+"
     "|(?:[Uu]\\+[0-9A-Fa-f]{4,6}[ \\t\\r\\n\\f]?)+"
