@@ -1,4 +1,4 @@
-"""Builds what is written in C when Holdfast is installed: `holdfast-cell`, as a program and as a
+"""Builds what is written in C when Cellwall is installed: `cellwall-cell`, as a program and as a
 library, and the guard's passes over text.
 
 The host's C compiler is used where it can link statically; where there is none, the build asks for
@@ -63,17 +63,17 @@ class NativeBuilder(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  # hatchling's signature
         machine = platform.machine()
         if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
-            raise RuntimeError("Holdfast needs Linux on x86_64 or aarch64.")
-        native = Path(self.root, "src/holdfast/sandbox/native")
+            raise RuntimeError("Cellwall needs Linux on x86_64 or aarch64.")
+        native = Path(self.root, "src/cellwall/sandbox/native")
         sources = sorted((native / "cell").glob("*.c"))
         library_sources = [path for path in sources if path.name not in NOT_IN_LIBRARY]
         compiler = host_compiler()
         zig = [sys.executable, "-m", "ziglang", "cc", "-target"]
         program = [compiler] if compiler else [*zig, f"{machine}-linux-musl"]
         library = [compiler] if compiler else [*zig, f"{machine}-linux-gnu.{GLIBC}"]
-        build([*program, *PROGRAM], sources, native / "holdfast-cell")
-        build([*library, *LIBRARY], library_sources, native / "holdfast-cell.so")
-        passes = Path(self.root, "src/holdfast/guard/native")
-        build([*library, *LIBRARY], sorted(passes.glob("*.c")), passes / "holdfast-passes.so")
+        build([*program, *PROGRAM], sources, native / "cellwall-cell")
+        build([*library, *LIBRARY], library_sources, native / "cellwall-cell.so")
+        passes = Path(self.root, "src/cellwall/guard/native")
+        build([*library, *LIBRARY], sorted(passes.glob("*.c")), passes / "cellwall-passes.so")
         build_data["tag"] = f"py3-none-linux_{machine}"
         build_data["pure_python"] = False

@@ -15,14 +15,14 @@ from typing import Any
 
 import anyio
 
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.search import Query, search
-from holdfast.audit.settings import LogSettings
-from holdfast.audit.verify import verify
-from holdfast.audit.writer import Draft, Writer
-from holdfast.core.events import Event, EventKind
-from holdfast.core.verdict import Verdict
+from cellwall.audit.keeping import keep
+from cellwall.audit.log import AuditLog
+from cellwall.audit.search import Query, search
+from cellwall.audit.settings import LogSettings
+from cellwall.audit.verify import verify
+from cellwall.audit.writer import Draft, Writer
+from cellwall.core.events import Event, EventKind
+from cellwall.core.verdict import Verdict
 
 WRITERS = 64
 EACH = 400
@@ -33,7 +33,7 @@ _QUIET = LogSettings(checkpoint_events=1 << 40, checkpoint_s=1e6)
 
 def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
     figures: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=_disk()) as folder:
+    with tempfile.TemporaryDirectory(prefix="cellwall-bench-", dir=_disk()) as folder:
         _say("one writer", quiet=quiet)
         figures |= _one_writer(folder, max(rounds * 50, 1000))
         _say(f"{WRITERS} writers", quiet=quiet)
@@ -45,7 +45,7 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
 
 def _disk() -> str:
     """Where the state folder would be; /tmp is often memory."""
-    return os.environ.get("HOLDFAST_BENCH_DISK", "/var/tmp")
+    return os.environ.get("CELLWALL_BENCH_DISK", "/var/tmp")
 
 
 def _say(text: str, *, quiet: bool) -> None:

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from steps import steps
 
-import holdfast
-from holdfast import Execution
-from holdfast.interfaces.sdk.blocking import run_command
-from holdfast.runtime.templates import Templates
-from holdfast.runtime.wiring import principal
-from holdfast.sandbox.native import pool
-from holdfast.sandbox.native.standing import spares
+import cellwall
+from cellwall import Execution
+from cellwall.interfaces.sdk.blocking import run_command
+from cellwall.runtime.templates import Templates
+from cellwall.runtime.wiring import principal
+from cellwall.sandbox.native import pool
+from cellwall.sandbox.native.standing import spares
 
 PYTHON = "/usr/bin/python3"
 PRINT = [PYTHON, "-I", "-S", "-c", "print(1)"]
@@ -78,7 +78,7 @@ def on(path: str, work: Callable[[], Execution]) -> Callable[[], object]:
     """The same call on a path that is named; each path has a runtime of its own."""
 
     def call() -> None:
-        os.environ["HOLDFAST_PATH"] = path
+        os.environ["CELLWALL_PATH"] = path
         work().raise_for_status()
 
     return call
@@ -87,8 +87,8 @@ def on(path: str, work: Callable[[], Execution]) -> Callable[[], object]:
 def measure(rounds: int, *, quiet: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as home:
         os.chmod(home, 0o700)
-        os.environ["HOLDFAST_HOME"] = home
-        os.environ["HOLDFAST_SUPERVISOR"] = "off"
+        os.environ["CELLWALL_HOME"] = home
+        os.environ["CELLWALL_SUPERVISOR"] = "off"
         figures = _interleaved(rounds, quiet=quiet)
         figures |= _throughput(max(rounds * 4, 80))
         figures |= steps(max(rounds // 2, 10))
@@ -100,11 +100,11 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, float]:
 
 
 def _interleaved(rounds: int, *, quiet: bool) -> dict[str, float]:
-    os.environ["HOLDFAST_PATH"] = "cold"
-    cold = holdfast.Sandbox.create()
+    os.environ["CELLWALL_PATH"] = "cold"
+    cold = cellwall.Sandbox.create()
     cold.run_code("1")
-    os.environ["HOLDFAST_PATH"] = "warm"
-    warm = holdfast.Sandbox.create()
+    os.environ["CELLWALL_PATH"] = "warm"
+    warm = cellwall.Sandbox.create()
     warm.run_code("1")
     true = ["/bin/true"]
     cases: dict[str, Callable[[], object]] = {
@@ -118,8 +118,8 @@ def _interleaved(rounds: int, *, quiet: bool) -> dict[str, float]:
         "bare_print": lambda: bare(PRINT),
         "bwrap_print": lambda: bare([*BWRAP, *PRINT]),
         "cold_print": on("cold", lambda: run_command(PRINT)),
-        "cold_run_code": on("cold", lambda: holdfast.run_code("print(1)")),
-        "warm_run_code": on("warm", lambda: holdfast.run_code("print(1)")),
+        "cold_run_code": on("cold", lambda: cellwall.run_code("print(1)")),
+        "warm_run_code": on("warm", lambda: cellwall.run_code("print(1)")),
         "live_run_code": lambda: warm.run_code("print(1)").raise_for_status(),
     }
     times: dict[str, list[float]] = {name: [] for name in cases}
@@ -188,8 +188,8 @@ def _throughput(count: int, callers: int = 8) -> dict[str, float]:
             thread.join()
         return count / (time.perf_counter() - started)
 
-    os.environ["HOLDFAST_PATH"] = "warm"
-    ours = rate(lambda: holdfast.run_code("print(1)").raise_for_status())
+    os.environ["CELLWALL_PATH"] = "warm"
+    ours = rate(lambda: cellwall.run_code("print(1)").raise_for_status())
     theirs = rate(lambda: bare(PRINT))
     return {
         "callers": callers,
@@ -201,13 +201,13 @@ def _throughput(count: int, callers: int = 8) -> dict[str, float]:
 
 def _memory(count: int) -> dict[str, float]:
     """What idle live cells cost: proportional set size of all their processes."""
-    os.environ["HOLDFAST_PATH"] = "warm"
+    os.environ["CELLWALL_PATH"] = "warm"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sandboxes = []
     started = time.perf_counter()
     for number in range(count):
-        sandboxes.append(holdfast.Sandbox.create(memory="64m", limits={"disk_bytes": 1 << 20}))
+        sandboxes.append(cellwall.Sandbox.create(memory="64m", limits={"disk_bytes": 1 << 20}))
         if not sandboxes[-1].run_code(str(number)).value == number:
             raise SystemExit(f"live cell {number} did not answer")
     made_s = time.perf_counter() - started
@@ -253,14 +253,14 @@ def _data(rounds: int) -> dict[str, float]:
         built = Templates().build(
             "python-data", principal=principal("bench"), on_progress=lambda _line: None
         )
-    except holdfast.HoldfastError as error:
+    except cellwall.CellwallError as error:
         print(f"no python-data template here: {error}", file=sys.stderr)
         return {}
     code = f"import sys; sys.path.append({built.path!r}); import pandas"
-    os.environ["HOLDFAST_PATH"] = "warm"
+    os.environ["CELLWALL_PATH"] = "warm"
     cases: dict[str, Callable[[], object]] = {
         "bare_pandas": lambda: bare([PYTHON, "-I", "-c", code]),
-        "warm_pandas": lambda: holdfast.run_code(
+        "warm_pandas": lambda: cellwall.run_code(
             "import pandas", template="python-data", memory="1g"
         ).raise_for_status(),
     }
@@ -279,9 +279,9 @@ def _data(rounds: int) -> dict[str, float]:
 
 
 def _command_line(rounds: int, home: str) -> dict[str, float]:
-    """`holdfast code` with a warm supervisor, against `holdfast --version`."""
-    program = os.path.join(os.path.dirname(sys.executable), "holdfast")
-    environ = {"PATH": os.environ["PATH"], "HOLDFAST_HOME": home, "HOME": home}
+    """`cellwall code` with a warm supervisor, against `cellwall --version`."""
+    program = os.path.join(os.path.dirname(sys.executable), "cellwall")
+    environ = {"PATH": os.environ["PATH"], "CELLWALL_HOME": home, "HOME": home}
 
     def call(*words: str) -> None:
         subprocess.run([program, *words], env=environ, capture_output=True, check=True)

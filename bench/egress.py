@@ -28,16 +28,16 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
 
-from holdfast.audit.log import AuditLog
-from holdfast.core.events import Event, EventKind
-from holdfast.core.network import Binding, Traveller
-from holdfast.core.types import Action, Principal, RunCommand
-from holdfast.egress.proxy.authority import Authority
-from holdfast.egress.reach.allowlist import Allowlist
-from holdfast.egress.service import EgressService
-from holdfast.egress.settings import EgressSettings
-from holdfast.secrets.settings import VaultSettings
-from holdfast.secrets.vault import Vault
+from cellwall.audit.log import AuditLog
+from cellwall.core.events import Event, EventKind
+from cellwall.core.network import Binding, Traveller
+from cellwall.core.types import Action, Principal, RunCommand
+from cellwall.egress.proxy.authority import Authority
+from cellwall.egress.reach.allowlist import Allowlist
+from cellwall.egress.service import EgressService
+from cellwall.egress.settings import EgressSettings
+from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.vault import Vault
 
 _BULK_BYTES = 512 << 20
 _CHUNK_BYTES = 1 << 20
@@ -61,10 +61,10 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
         ours = stack.enter_context(_party("proxy", str(bulk), str(web)))
         tiny = stack.enter_context(_tinyproxy())
         _say("bulk data", quiet=quiet)
-        ways = {"direct": None, "holdfast": ours, "tinyproxy": tiny}
+        ways = {"direct": None, "cellwall": ours, "tinyproxy": tiny}
         speeds = _interleaved(rounds, ways, lambda proxy: _bulk(bulk, proxy))
         _say("requests", quiet=quiet)
-        proxies: dict[str, int | None] = {"holdfast": ours, "tinyproxy": tiny}
+        proxies: dict[str, int | None] = {"cellwall": ours, "tinyproxy": tiny}
         rates = _interleaved(rounds, proxies, lambda proxy: _requests(web, proxy))
         kept = _interleaved(rounds, proxies, lambda proxy: _requests_kept(web, proxy))
         _say("latency", quiet=quiet)
@@ -74,24 +74,24 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
         new = stack.enter_context(_party("new_web", folder))
         opened: dict[str, int | None] = {
             "direct": None,
-            "holdfast": stack.enter_context(_party("proxy", "--opened", folder, str(new))),
+            "cellwall": stack.enter_context(_party("proxy", "--opened", folder, str(new))),
         }
         streams = _interleaved(rounds, opened, lambda proxy: _streams(new, proxy, folder))
     mib = 1 << 20
     return {
         **{f"bulk_{name}_mib_per_s": round(_mid(each) / mib) for name, each in speeds.items()},
-        "bulk_ratio_to_direct": round(_mid(speeds["holdfast"]) / _mid(speeds["direct"]), 2),
-        "bulk_ratio_to_tinyproxy": round(_mid(speeds["holdfast"]) / _mid(speeds["tinyproxy"]), 2),
+        "bulk_ratio_to_direct": round(_mid(speeds["cellwall"]) / _mid(speeds["direct"]), 2),
+        "bulk_ratio_to_tinyproxy": round(_mid(speeds["cellwall"]) / _mid(speeds["tinyproxy"]), 2),
         **{f"requests_{name}_per_s": round(_mid(each)) for name, each in rates.items()},
-        "requests_ratio_to_tinyproxy": round(_mid(rates["holdfast"]) / _mid(rates["tinyproxy"]), 2),
+        "requests_ratio_to_tinyproxy": round(_mid(rates["cellwall"]) / _mid(rates["tinyproxy"]), 2),
         **{f"requests_kept_{name}_per_s": round(_mid(each)) for name, each in kept.items()},
         "requests_kept_ratio_to_tinyproxy": round(
-            _mid(kept["holdfast"]) / _mid(kept["tinyproxy"]), 2
+            _mid(kept["cellwall"]) / _mid(kept["tinyproxy"]), 2
         ),
         **{f"latency_{name}_ms_p50": round(_mid(each) * 1e3, 3) for name, each in waits.items()},
-        "latency_added_ms_p50": round((_mid(waits["holdfast"]) - _mid(waits["direct"])) * 1e3, 3),
+        "latency_added_ms_p50": round((_mid(waits["cellwall"]) - _mid(waits["direct"])) * 1e3, 3),
         **{f"http2_{name}_per_s": round(_mid(each)) for name, each in streams.items()},
-        "http2_ratio_to_direct": round(_mid(streams["holdfast"]) / _mid(streams["direct"]), 2),
+        "http2_ratio_to_direct": round(_mid(streams["cellwall"]) / _mid(streams["direct"]), 2),
         **_allowlist(),
         **_vault(),
     }
@@ -333,7 +333,7 @@ def _serve_proxy(*ports: str) -> None:
         bytes_per_s=1 << 40,
         dangerously_allow_addresses=(ip_network("127.0.0.0/8"),),
     )
-    log = AuditLog.open(os.path.join(os.environ["HOLDFAST_HOME"], "egress-audit"))
+    log = AuditLog.open(os.path.join(os.environ["CELLWALL_HOME"], "egress-audit"))
 
     async def record(body: dict[str, Any], who: Traveller) -> None:
         event = Event(EventKind.CONNECTION, who.action_id, who.principal, who.interface, body)

@@ -2,7 +2,7 @@
 
 Speed is that of one core, by the clock of the thread, beside zlib at its quickest over the same
 text in the same run. The development data is no part of the project: `--data FOLDER`, or
-HOLDFAST_GUARD_DATA; without it the figures that need it are left out.
+CELLWALL_GUARD_DATA; without it the figures that need it are left out.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import benign
 import injected
 import mcp_call
 
-from holdfast.guard.detect import Detector
-from holdfast.guard.evaluate import Evaluation, Judgement, Row
-from holdfast.guard.evaluate import measure as evaluate
-from holdfast.guard.redact import Redactor
+from cellwall.guard.detect import Detector
+from cellwall.guard.evaluate import Evaluation, Judgement, Row
+from cellwall.guard.evaluate import measure as evaluate
+from cellwall.guard.redact import Redactor
 
 _PIECES = 2400
 _SIZE = 100_000

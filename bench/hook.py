@@ -1,4 +1,4 @@
-"""`holdfast hook` with a warm supervisor against an empty Python, interleaved in one run."""
+"""`cellwall hook` with a warm supervisor against an empty Python, interleaved in one run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-_PROGRAM = os.path.join(os.path.dirname(sys.executable), "holdfast")
+_PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
 _QUESTION = json.dumps(
     {
         "session_id": "bench",

@@ -1,7 +1,7 @@
 """Carriers with a stranger's request in them, put together from the development data.
 
 Nothing of the data is part of this project: a folder with it is named on the command line or in
-HOLDFAST_GUARD_DATA. A request is put at the start, in the middle or at the end of a carrier.
+CELLWALL_GUARD_DATA. A request is put at the start, in the middle or at the end of a carrier.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Poisoned:
 
 def data_folder() -> Path | None:
     """Where the development data is, if it is here."""
-    named = os.environ.get("HOLDFAST_GUARD_DATA")
+    named = os.environ.get("CELLWALL_GUARD_DATA")
     folder = Path(named) if named else _HERE.parent.parent / "shared" / "data"
     return folder if (folder / "guard").is_dir() else None
 

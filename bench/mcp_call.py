@@ -13,9 +13,9 @@ import anyio
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 
-import holdfast
+import cellwall
 
-_PROGRAM = os.path.join(os.path.dirname(sys.executable), "holdfast")
+_PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
 _CODE = "1 + 1"
 _UNTIMED = 10
 
@@ -31,16 +31,16 @@ def measure(rounds: int = 200) -> dict[str, Any]:
 
 async def _measure(rounds: int) -> dict[str, Any]:
     # A state folder of its own: two writers of one record would wait for each other.
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-mcp-") as home:
+    with tempfile.TemporaryDirectory(prefix="cellwall-bench-mcp-") as home:
         return await _compared(rounds, home)
 
 
 async def _compared(rounds: int, home: str) -> dict[str, Any]:
-    environ = {**os.environ, "HOLDFAST_HOME": home}
+    environ = {**os.environ, "CELLWALL_HOME": home}
     server = StdioServerParameters(command=_PROGRAM, args=["mcp"], env=environ)
     sdk_s: list[float] = []
     mcp_s: list[float] = []
-    async with holdfast.AsyncSandbox.create() as sandbox, Client(server) as client:
+    async with cellwall.AsyncSandbox.create() as sandbox, Client(server) as client:
         for number in range(_UNTIMED + rounds):
             begun = time.perf_counter()
             ran = await sandbox.run_code(_CODE)

@@ -13,8 +13,8 @@ from typing import Any
 
 import hook
 
-from holdfast.policy.calls import ToolCall
-from holdfast.policy.engine import Policy
+from cellwall.policy.calls import ToolCall
+from cellwall.policy.engine import Policy
 
 _DATA = os.path.join(os.path.dirname(__file__), "..", "tests", "contract", "policy")
 _MANY = 200

@@ -31,9 +31,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60, help="interleaved rounds")
     options = parser.parse_args()
     if options.data:
-        os.environ["HOLDFAST_GUARD_DATA"] = options.data
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
-        os.environ["HOLDFAST_HOME"] = home
+        os.environ["CELLWALL_GUARD_DATA"] = options.data
+    with tempfile.TemporaryDirectory(prefix="cellwall-bench-") as home:
+        os.environ["CELLWALL_HOME"] = home
         figures = BENCHES[options.name](options.rounds, quiet=options.json)
     if options.json:
         print(json.dumps(figures, indent=2))

@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-import holdfast
-from holdfast.audit.log import AuditLog
-from holdfast.runtime.pipeline import Runtime
-from holdfast.sandbox.governor import Governor
-from holdfast.sandbox.native.pool import Pool
-from holdfast.sandbox.native.warm import WarmPath
-from holdfast.sandbox.native.warmcell import WarmCell
-from holdfast.sandbox.native.watch import Watch
+import cellwall
+from cellwall.audit.log import AuditLog
+from cellwall.runtime.pipeline import Runtime
+from cellwall.sandbox.governor import Governor
+from cellwall.sandbox.native.pool import Pool
+from cellwall.sandbox.native.warm import WarmPath
+from cellwall.sandbox.native.warmcell import WarmCell
+from cellwall.sandbox.native.watch import Watch
 
 WATCHED: tuple[tuple[str, type, str], ...] = (
     ("pipeline", Runtime, "perform"),
@@ -37,14 +37,14 @@ def steps(rounds: int) -> dict[str, float]:
     """Median milliseconds of each step in one `run_code("print(1)")`."""
     taken: dict[str, list[float]] = defaultdict(list)
     originals = [(owner, name, getattr(owner, name)) for _label, owner, name in WATCHED]
-    os.environ["HOLDFAST_PATH"] = "warm"
+    os.environ["CELLWALL_PATH"] = "warm"
     try:
         for label, owner, name in WATCHED:
             setattr(owner, name, _timed(getattr(owner, name), taken[label]))
         for _ in range(rounds):
             time.sleep(0.02)  # the next cell stands ready
             started = time.perf_counter()
-            holdfast.run_code("print(1)").raise_for_status()
+            cellwall.run_code("print(1)").raise_for_status()
             taken["whole_call"].append((time.perf_counter() - started) * 1000)
     finally:
         for owner, name, original in originals:

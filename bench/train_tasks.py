@@ -1,4 +1,4 @@
-"""Trains and judges the model of src/holdfast/guard/detect/tasks; `--write` stores its weights.
+"""Trains and judges the model of src/cellwall/guard/detect/tasks; `--write` stores its weights.
 
     .venv/bin/python bench/train_tasks.py [--data FOLDER] [--write]
 
@@ -25,14 +25,14 @@ import benign
 import injected
 import numpy as np
 
-from holdfast.guard.detect.tasks import LEAST_CARRIER_CHARACTERS
-from holdfast.guard.detect.tasks.features import Features
-from holdfast.guard.detect.tasks.reading import read
-from holdfast.guard.normalise import unfold
+from cellwall.guard.detect.tasks import LEAST_CARRIER_CHARACTERS
+from cellwall.guard.detect.tasks.features import Features
+from cellwall.guard.detect.tasks.reading import read
+from cellwall.guard.normalise import unfold
 
 _FOLDS = 5
 _FALSE_ALARMS = 0.002
-_WEIGHTS = Path(__file__).resolve().parents[1] / "src/holdfast/guard/detect/tasks/weights.json"
+_WEIGHTS = Path(__file__).resolve().parents[1] / "src/cellwall/guard/detect/tasks/weights.json"
 _PLACES = ("start", "middle", "end")
 
 
@@ -371,7 +371,7 @@ def main() -> None:
     parser.add_argument("--families", action="store_true", help="also leave out whole families")
     options = parser.parse_args()
     if options.data:
-        os.environ["HOLDFAST_GUARD_DATA"] = options.data
+        os.environ["CELLWALL_GUARD_DATA"] = options.data
     folder = injected.data_folder()
     if folder is None:
         sys.exit("name the folder with the development data: --data FOLDER")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from holdfast.config.schema import schema_text, with_reference
+from cellwall.config.schema import schema_text, with_reference
 
 HERE = Path(__file__).parent
 BEGIN = "<!-- generated: promises -->"
@@ -37,7 +37,7 @@ def documents() -> dict[Path, str]:
     return {
         HERE / "specification.md": specification(),
         configuration: with_reference(configuration.read_text("utf-8")),
-        HERE / "holdfast.schema.json": schema_text(),
+        HERE / "cellwall.schema.json": schema_text(),
     }
 
 

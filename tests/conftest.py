@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.audit import log as audit_log
-from holdfast.runtime import reading, wiring
+from cellwall.audit import log as audit_log
+from cellwall.runtime import reading, wiring
 
 _ENDS_WITHIN_S = 30.0
 _MOST_NAMED = 200
@@ -24,8 +24,8 @@ def need(condition: object, feature: str) -> None:
     """Skip for a missing kernel feature, by name; where everything must work, fail instead."""
     if condition:
         return
-    if os.environ.get("HOLDFAST_MUST_WORK") == "1":
-        pytest.fail(f"HOLDFAST_MUST_WORK=1, but this host lacks: {feature}")
+    if os.environ.get("CELLWALL_MUST_WORK") == "1":
+        pytest.fail(f"CELLWALL_MUST_WORK=1, but this host lacks: {feature}")
     pytest.skip(f"this host lacks: {feature}")
 
 
@@ -57,11 +57,11 @@ def end_supervisors(place: str | os.PathLike[str]) -> None:
 
 def _serves(pid: int, place: str | os.PathLike[str]) -> bool:
     try:
-        is_one = b"\0holdfast.interfaces.supervisor\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        is_one = b"\0cellwall.interfaces.supervisor\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
         given = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if is_one else []
     except OSError:  # gone, or of another user
         return False
-    homes = [each.partition(b"=")[2] for each in given if each.startswith(b"HOLDFAST_HOME=")]
+    homes = [each.partition(b"=")[2] for each in given if each.startswith(b"CELLWALL_HOME=")]
     return any(Path(os.fsdecode(home)).is_relative_to(place) for home in homes)
 
 
@@ -99,13 +99,13 @@ def no_log_is_left_open() -> Iterator[None]:
 def state_home(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """Every test has its own HOLDFAST_HOME and no configuration of the developer's."""
+    """Every test has its own CELLWALL_HOME and no configuration of the developer's."""
     home = new_home(tmp_path_factory)
-    monkeypatch.setenv("HOLDFAST_HOME", str(home))
+    monkeypatch.setenv("CELLWALL_HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "no-config"))
-    monkeypatch.delenv("HOLDFAST_CONFIG", raising=False)
-    monkeypatch.setenv("HOLDFAST_SUPERVISOR", "off")
+    monkeypatch.delenv("CELLWALL_CONFIG", raising=False)
+    monkeypatch.setenv("CELLWALL_SUPERVISOR", "off")
     # Most tests are not about warmth, and a template for each of them would cost minutes.
-    monkeypatch.setenv("HOLDFAST_PATH", os.environ.get("HOLDFAST_PATH", "cold"))
+    monkeypatch.setenv("CELLWALL_PATH", os.environ.get("CELLWALL_PATH", "cold"))
     yield str(home)
     wiring.close_shared(str(home))

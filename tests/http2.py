@@ -158,7 +158,7 @@ class Answer:
     def refusal(self) -> tuple[int, str]:
         """Status and code of an answer that refuses."""
         code = str(json.loads(self.body)["error"]["code"])
-        assert (b"x-holdfast-refused", code.encode()) in self.headers
+        assert (b"x-cellwall-refused", code.encode()) in self.headers
         return self.status, code
 
     @property

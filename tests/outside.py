@@ -53,7 +53,7 @@ class Outside:
         return str(self.folder / "outside-ca.pem")
 
     def config(
-        self, extra: str = "", *, addresses: str = "127.0.0.0/8", name: str = "holdfast.toml"
+        self, extra: str = "", *, addresses: str = "127.0.0.0/8", name: str = "cellwall.toml"
     ) -> str:
         """A configuration file with which sandboxes reach it."""
         path = self.folder / name

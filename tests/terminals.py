@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from holdfast.sandbox.native.waiting import ready_to_read
+from cellwall.sandbox.native.waiting import ready_to_read
 
 DEADLINE_S = 60.0
 

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.runtime import wiring
+from cellwall.sandbox.native import pool
+from cellwall.sandbox.native.standing import spares
 from conftest import need, new_home
-from holdfast.runtime import wiring
-from holdfast.sandbox.native import pool
-from holdfast.sandbox.native.standing import spares
 
 PATHS = ("cold", "warm")
 ATTACKS = Path(__file__).with_name("attacks")
@@ -34,9 +34,9 @@ Verdicts = Mapping[str, tuple[str, str]]
 
 # What an ordinary user's process runs: one call of the SDK, as JSON in and out.
 _CALL = """
-import json, sys, holdfast
+import json, sys, cellwall
 job = json.load(sys.stdin)
-ran = holdfast.run_code(job["code"], **job["options"])
+ran = cellwall.run_code(job["code"], **job["options"])
 error = ran.outcome.error
 print(json.dumps({"status": ran.status.value, "exit_code": ran.exit_code, "stdout": ran.stdout,
                   "stderr": ran.stderr, "error": error and [error.code, error.message],
@@ -58,13 +58,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One for all warm tests of a worker: a template for each would cost 0.2 s and a zygote."""
-    home = tmp_path_factory.mktemp("holdfast-warm-home")
+    home = tmp_path_factory.mktemp("cellwall-warm-home")
     home.chmod(0o700)
     yield home
     pool.close_all()
     # The command line has had a supervisor started, which would wait for more for a while.
-    environment = {**os.environ, "HOLDFAST_HOME": str(home), "HOLDFAST_PATH": "warm"}
-    command = [str(Path(sys.executable).with_name("holdfast")), "supervisor", "stop"]
+    environment = {**os.environ, "CELLWALL_HOME": str(home), "CELLWALL_PATH": "warm"}
+    command = [str(Path(sys.executable).with_name("cellwall")), "supervisor", "stop"]
     subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
 
 
@@ -84,10 +84,10 @@ def state_home(
 
 def enter_home(home: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> str:
     home.chmod(0o700)
-    monkeypatch.setenv("HOLDFAST_HOME", str(home))
+    monkeypatch.setenv("CELLWALL_HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "no-config"))
-    monkeypatch.delenv("HOLDFAST_CONFIG", raising=False)
-    monkeypatch.setenv("HOLDFAST_PATH", path)
+    monkeypatch.delenv("CELLWALL_CONFIG", raising=False)
+    monkeypatch.setenv("CELLWALL_PATH", path)
     return str(home)
 
 
@@ -114,7 +114,7 @@ def attack_names(name: str) -> list[str]:
 
 @functools.cache
 def system_calls() -> Mapping[str, int]:
-    table = resources.files("holdfast.sandbox.native").joinpath("syscall_numbers.toml")
+    table = resources.files("cellwall.sandbox.native").joinpath("syscall_numbers.toml")
     return tomllib.loads(table.read_text())[platform.machine()]
 
 
@@ -148,7 +148,7 @@ def inside(name: str, *, who: str, options: Mapping[str, object], **facts: objec
     assert (ran["status"], ran["stderr"]) == ("ok", ""), ran
     # An ordinary user cannot hand a mount into another namespace: a given directory is cold.
     cold = who == "as-ordinary-user" and "workspace" in options
-    assert ran["path"] == ("cold" if cold else os.environ["HOLDFAST_PATH"])
+    assert ran["path"] == ("cold" if cold else os.environ["CELLWALL_PATH"])
     return _verdicts(str(ran["stdout"]))
 
 
@@ -157,7 +157,7 @@ def _verdicts(text: str) -> Verdicts:
 
 
 def run_as(who: str, code: str, options: Mapping[str, object]) -> dict[str, object]:
-    """One `holdfast.run_code` in a process of its own, as root or as somebody without any right."""
+    """One `cellwall.run_code` in a process of its own, as root or as somebody without any right."""
     if who == "as-root":
         need(os.geteuid() == 0, "root")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
@@ -165,16 +165,16 @@ def run_as(who: str, code: str, options: Mapping[str, object]) -> dict[str, obje
         home.mkdir(mode=0o700)
         environment = {
             "PATH": os.environ["PATH"],
-            "HOLDFAST_HOME": str(home),
+            "CELLWALL_HOME": str(home),
             "XDG_CONFIG_HOME": folder,
-            "HOLDFAST_PATH": os.environ["HOLDFAST_PATH"],
+            "CELLWALL_PATH": os.environ["CELLWALL_PATH"],
         }
         user: dict[str, object] = {}
         if who == "as-ordinary-user":
             # Nobody delegates a cgroup to this uid; the other walls are what is attacked here.
-            config = Path(folder, "holdfast.toml")
+            config = Path(folder, "cellwall.toml")
             config.write_text("[sandbox]\ndangerously_without_cgroup = true\n")
-            environment["HOLDFAST_CONFIG"] = str(config)
+            environment["CELLWALL_CONFIG"] = str(config)
             if os.geteuid() == 0:
                 Path(folder).chmod(0o755)
                 os.chown(home, ORDINARY_UID, ORDINARY_UID)
@@ -229,7 +229,7 @@ def remember() -> Callable[..., Verdicts]:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A directory that other users can enter, as pytest's own cannot be."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-open-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cellwall-open-") as folder:
         path = Path(folder)
         path.chmod(0o755)
         yield path

@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 from adversarial.conftest import end_what_waits
-from holdfast.sandbox.native import cgroups
-from holdfast.sandbox.native.waiting import ready_to_read
+from cellwall.sandbox.native import cgroups
+from cellwall.sandbox.native.waiting import ready_to_read
 
-# A range of uids that no other Holdfast on this machine uses, so that what is found is ours.
+# A range of uids that no other Cellwall on this machine uses, so that what is found is ours.
 UIDS = 20_000
 UID_BASE = 1_200_000_000 + os.getpid() % 100_000 * UIDS
 
@@ -38,10 +38,10 @@ def uid_of(pid: str) -> int:
 def groups(names: set[str]) -> list[str]:
     """Groups of these runs and templates; those of a template's cells lie in its own."""
     return [
-        f"{base}/holdfast/{name}"
+        f"{base}/cellwall/{name}"
         for base in set(cgroups.choose(cgroups.gather()).bases.values())
         for name in names
-        if os.path.exists(f"{base}/holdfast/{name}")
+        if os.path.exists(f"{base}/cellwall/{name}")
     ]
 
 

@@ -1,4 +1,4 @@
-"""Attacks on what stays after a run: given directories, applied changes, Holdfast itself."""
+"""Attacks on what stays after a run: given directories, applied changes, Cellwall itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
+from cellwall.core.types import new_id
+from cellwall.sandbox.given import own_places
+from cellwall.sandbox.runs import RunLedger
 from conftest import audit_records, need
-from holdfast.core.types import new_id
-from holdfast.sandbox.given import own_places
-from holdfast.sandbox.runs import RunLedger
 
-PROGRAM = str(Path(sys.executable).parent / "holdfast")
+PROGRAM = str(Path(sys.executable).parent / "cellwall")
 
 
 def cli(*words: str) -> subprocess.CompletedProcess[bytes]:
@@ -40,7 +40,7 @@ def test_changes_are_never_applied_through_a_parent_that_became_a_link(tmp_path:
     if not swap:  # the control: the same changes are taken over where they belong
         assert (done.returncode, (tmp_path / "p/a/b/evil").exists()) == (0, True)
         return
-    assert (done.returncode, b"HF-WORKSPACE-MOVED" in done.stderr) == (125, True)
+    assert (done.returncode, b"CW-WORKSPACE-MOVED" in done.stderr) == (125, True)
     assert list((tmp_path / "victim" / "b").iterdir()) == []
 
 
@@ -55,13 +55,13 @@ def test_nothing_keeps_a_plant_from_being_moved_out(tmp_path: Path, and_then: st
         "deep": "n=$(printf 'd%.0s' $(seq 200)); for i in $(seq 30); do mkdir $n; cd $n; done",
         "odd-name": "touch $(printf '\\377%.0s' $(seq 100)).lnk",
     }
-    done = holdfast.run_command(PLANT + tricks[and_then], workspace=f"{tmp_path}:rw")
+    done = cellwall.run_command(PLANT + tricks[and_then], workspace=f"{tmp_path}:rw")
     assert done.error is None
     assert not (tmp_path / "z" / ".vscode").exists()
     assert (tmp_path / "z" / "ordinary").exists()  # the control: other files stay
     assert [name for name in os.listdir(tmp_path) if name != "z" and "ddd" not in name] == []
     assert any("z/.vscode" in finding.message for finding in done.outcome.findings)
-    again = holdfast.run_command("true", workspace=f"{tmp_path}:rw")
+    again = cellwall.run_command("true", workspace=f"{tmp_path}:rw")
     assert again.status.value == "ok"  # the directory can be used as before
 
 
@@ -74,12 +74,12 @@ def test_an_ordinary_user_s_closed_directory_hides_nothing_and_is_no_limit(
     script = (
         "import os, sys, tempfile\n"
         "os.setgroups([]); os.setgid(1234); os.setuid(1234); os.environ['HOME'] = '/'\n"
-        "folder = tempfile.mkdtemp(); home = tempfile.mkdtemp(); os.environ['HOLDFAST_HOME'] = home\n"
+        "folder = tempfile.mkdtemp(); home = tempfile.mkdtemp(); os.environ['CELLWALL_HOME'] = home\n"
         "config = home + '/c.toml'\n"
         "open(config, 'w').write('[sandbox]\\ndangerously_without_cgroup = true\\n')\n"
         "os.chmod(config, 0o600)\n"
-        "import holdfast\n"
-        f"run = lambda c: holdfast.run_command(c, config=config, workspace=folder + ':{mode}')\n"
+        "import cellwall\n"
+        f"run = lambda c: cellwall.run_command(c, config=config, workspace=folder + ':{mode}')\n"
         "one = run('mkdir d; chmod 0 d; sleep 0.2')\n"
         f"two = run({PLANT!r} + 'chmod 0 /workspace')\n"
         "print(one.status.value, two.status.value, one.error, two.error)\n"
@@ -100,15 +100,15 @@ def test_an_ordinary_user_s_closed_directory_hides_nothing_and_is_no_limit(
 
 
 @pytest.mark.requirement("ISO-6")
-def test_code_cannot_write_where_holdfast_itself_is_installed(tmp_path: Path):
-    package = Path(holdfast.__file__).parent
-    copy = tmp_path / "lib" / "holdfast"
+def test_code_cannot_write_where_cellwall_itself_is_installed(tmp_path: Path):
+    package = Path(cellwall.__file__).parent
+    copy = tmp_path / "lib" / "cellwall"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     script = (
-        "import holdfast, sys\n"
-        f"done = holdfast.run_command('echo evil >> lib/holdfast/__init__.py; echo new > lib/other;'\n"
+        "import cellwall, sys\n"
+        f"done = cellwall.run_command('echo evil >> lib/cellwall/__init__.py; echo new > lib/other;'\n"
         f"    ' mv lib gone; echo x > own', workspace={str(tmp_path) + ':rw'!r})\n"
-        "print(holdfast.__file__, done.status.value)\n"
+        "print(cellwall.__file__, done.status.value)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -124,19 +124,19 @@ def test_code_cannot_write_where_holdfast_itself_is_installed(tmp_path: Path):
 
 
 def test_own_places_are_those_below_the_given_directory():
-    package = os.path.realpath(Path(holdfast.__file__).parent)
+    package = os.path.realpath(Path(cellwall.__file__).parent)
     above, name = os.path.split(package)
     assert name in own_places(above)
     assert own_places(package + "/core") == ()
 
 
 def _run_in_child(queue: multiprocessing.Queue[str]) -> None:
-    queue.put(holdfast.run_command("echo child").stdout)
+    queue.put(cellwall.run_command("echo child").stdout)
 
 
 @pytest.mark.requirement("INT-1")
 def test_a_fork_harms_neither_the_parent_s_calls_nor_the_child_s():
-    assert holdfast.run_command("echo before").stdout == "before\n"
+    assert cellwall.run_command("echo before").stdout == "before\n"
     fork = multiprocessing.get_context("fork")
     queue = fork.Queue()
     for _ in range(2):
@@ -144,11 +144,11 @@ def test_a_fork_harms_neither_the_parent_s_calls_nor_the_child_s():
         child.start()
         assert queue.get(timeout=30) == "child\n"
         child.join(30)
-        assert holdfast.run_command("echo after").stdout == "after\n"
+        assert cellwall.run_command("echo after").stdout == "after\n"
 
 
 def test_kill_from_another_thread_ends_what_runs():
-    sandbox = holdfast.Sandbox.create()
+    sandbox = cellwall.Sandbox.create()
     started = threading.Event()
     done = []
     worker = threading.Thread(
@@ -160,12 +160,12 @@ def test_kill_from_another_thread_ends_what_runs():
     assert started.wait(30)
     sandbox.kill()
     worker.join(30)
-    assert (done[0].status.value, done[0].error.code) == ("error", "HF-SANDBOX-ENDED")
+    assert (done[0].status.value, done[0].error.code) == ("error", "CW-SANDBOX-ENDED")
 
 
 @pytest.mark.requirement("LIM-1")
 def test_a_deep_tree_under_a_small_descriptor_limit_is_no_limit():
-    done = holdfast.run_command(
+    done = cellwall.run_command(
         "mkdir -p $(printf 'a/%.0s' $(seq 50))", timeout=10, limits={"open_files": 32}
     )
     assert (done.status.value, done.limit) == ("ok", None)
@@ -174,15 +174,15 @@ def test_a_deep_tree_under_a_small_descriptor_limit_is_no_limit():
 @pytest.mark.requirement("LIM-1")
 @pytest.mark.parametrize("name", ["output_bytes", "open_files", "processes", "disk_bytes"])
 def test_a_limit_that_is_no_whole_number_is_refused(name: str):
-    with pytest.raises(holdfast.BadInput) as caught:
-        holdfast.run_code("1", limits={name: 100_000.5})
-    assert caught.value.code == "HF-BAD-LIMIT"
+    with pytest.raises(cellwall.BadInput) as caught:
+        cellwall.run_code("1", limits={name: 100_000.5})
+    assert caught.value.code == "CW-BAD-LIMIT"
 
 
 @pytest.mark.requirement("AUD-1")
 def test_a_flood_of_names_does_not_push_the_command_out_of_the_record(state_home: str):
     envs = {f"N{number:03}_{'x' * 240}": "1" for number in range(500)}
-    ran = holdfast.run_command(["echo", "the command"], envs=envs)
+    ran = cellwall.run_command(["echo", "the command"], envs=envs)
     intent = audit_records(action_id=ran.outcome.action_id)[0]["body"]
     assert intent["command"] == ["echo", "the command"]
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 
 import pytest
 
-from holdfast.guard.channels import Piece, clean, html_styles, read
-from holdfast.guard.channels.addresses import load_of
-from holdfast.guard.channels.markdown_names import DRAWN, LANGUAGES
+from cellwall.guard.channels import Piece, clean, html_styles, read
+from cellwall.guard.channels.addresses import load_of
+from cellwall.guard.channels.markdown_names import DRAWN, LANGUAGES
 
 pytestmark = [
     pytest.mark.requirement("GRD-7"),
@@ -225,7 +225,7 @@ def test_markdown_targets_in_other_spellings_are_the_same(target: str) -> None:
         "|https://a.example|https://b.example/c|",
         "[a](https://a.example/b)[label](https://b.example/c)",
         "[a](//cdn.example/b.js) e.g./i.e. 1.5/2.5 src/a.py/b setup.py#L10",
-        "holdfast.guard.channels.html_styles and com.example.app2.Main",
+        "cellwall.guard.channels.html_styles and com.example.app2.Main",
         "https://mybucket2024.s3.eu-central-1.amazonaws.com/a.png",
         "https://user@a.example/b",
     ],

@@ -1,4 +1,4 @@
-"""Programs that embed Holdfast and fork, cancel, end and run out of things at bad moments (ISO-8)."""
+"""Programs that embed Cellwall and fork, cancel, end and run out of things at bad moments (ISO-8)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-import holdfast
-from holdfast import AsyncSandbox, Sandbox
+import cellwall
+from cellwall import AsyncSandbox, Sandbox
 
 pytestmark = pytest.mark.requirement("ISO-8")
 
@@ -47,7 +47,7 @@ def test_kill_ends_a_sandbox_that_many_threads_use() -> None:
                 while True:
                     sandbox.commands.run("head -c 300000 /dev/zero; sleep 0.01")
                     sandbox.files.list()
-            except holdfast.HoldfastError:
+            except cellwall.CellwallError:
                 return
 
         threads = [threading.Thread(target=use) for _ in range(6)]
@@ -67,9 +67,9 @@ def test_kill_ends_a_sandbox_that_many_threads_use() -> None:
 
 def test_a_forked_child_that_ends_leaves_its_parents_sandbox_alone() -> None:
     told = in_child(
-        "import os, sys, holdfast\n"
+        "import os, sys, cellwall\n"
         "def main():\n"
-        "    with holdfast.Sandbox.create(timeout=10) as s:\n"
+        "    with cellwall.Sandbox.create(timeout=10) as s:\n"
         "        s.files.write('a.txt', 'hello'); s.run_code('x = 42')\n"
         "        pid = os.fork()\n"
         "        if pid == 0: sys.exit(0)\n"
@@ -82,8 +82,8 @@ def test_a_forked_child_that_ends_leaves_its_parents_sandbox_alone() -> None:
 
 def test_a_forked_child_that_lives_on_keeps_no_cell_alive() -> None:
     told = in_child(
-        "import os, time, holdfast\n"
-        "s = holdfast.Sandbox.create(timeout=20); s.run_code('x = 1')\n"
+        "import os, time, cellwall\n"
+        "s = cellwall.Sandbox.create(timeout=20); s.run_code('x = 1')\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
         "    time.sleep(8); os._exit(0)\n"
@@ -95,13 +95,13 @@ def test_a_forked_child_that_lives_on_keeps_no_cell_alive() -> None:
 
 def test_background_programs_of_a_forked_child_are_its_own() -> None:
     told = in_child(
-        "import os, sys, time, holdfast\n"
-        "s = holdfast.Sandbox.create(timeout=20)\n"
+        "import os, sys, time, cellwall\n"
+        "s = cellwall.Sandbox.create(timeout=20)\n"
         "s.commands.run('echo a', background=True).wait(timeout=10)\n"
         "sys.stdout.flush()\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
-        "    mine = holdfast.Sandbox.create(timeout=20)\n"
+        "    mine = cellwall.Sandbox.create(timeout=20)\n"
         "    done = mine.commands.run('echo b', background=True).wait(timeout=10)\n"
         "    print(repr(done.stdout), flush=True); mine.kill(); os._exit(0)\n"
         "os.waitpid(pid, 0)\n"
@@ -114,14 +114,14 @@ def test_background_programs_of_a_forked_child_are_its_own() -> None:
 @pytest.mark.only_on("warm", reason="cells are sent as descriptors only there")
 def test_a_cell_that_lost_descriptors_on_the_way_is_not_used() -> None:
     told = in_child(
-        "import os, resource, holdfast\n"
+        "import os, resource, cellwall\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "for _ in range(3): holdfast.run_command('true')\n"
+        "for _ in range(3): cellwall.run_command('true')\n"
         "soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
         "kinds = set()\n"
         "def run(_):\n"
-        "    try: return holdfast.run_command('sleep 0.02').status.value\n"
-        "    except holdfast.HoldfastError as error: return error.code\n"
+        "    try: return cellwall.run_command('sleep 0.02').status.value\n"
+        "    except cellwall.CellwallError as error: return error.code\n"
         "    except OSError: return 'OSError'\n"
         "    except Exception as error: return type(error).__name__\n"
         "for room in range(8, 60, 4):\n"
@@ -129,7 +129,7 @@ def test_a_cell_that_lost_descriptors_on_the_way_is_not_used() -> None:
         "    with ThreadPoolExecutor(6) as threads: kinds |= set(threads.map(run, range(12)))\n"
         "    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))\n"
         "print(sorted(kinds & {'ValueError', 'KeyError', 'IndexError'}))\n"
-        "print([holdfast.run_command('echo x').stdout for _ in range(6)] == ['x\\n'] * 6)\n"
+        "print([cellwall.run_command('echo x').stdout for _ in range(6)] == ['x\\n'] * 6)\n"
     )
     assert told == "[]\nTrue\n"
 
@@ -220,5 +220,5 @@ def test_the_hosts_null_device_is_not_what_code_reads_from() -> None:
     with Sandbox.create() as sandbox:
         assert sandbox.run_code(touch).value in (None, {"base64": ""})
         sandbox.commands.run(["python3", "-c", touch])
-    holdfast.run_code(touch)
+    cellwall.run_code(touch)
     assert os.stat("/dev/null").st_mtime_ns == before

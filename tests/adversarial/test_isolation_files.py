@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import (
     ORDINARY_UID,
     WHO,
@@ -123,7 +123,7 @@ def test_landlock_refuses_what_file_modes_and_mounts_allow(
 
 @pytest.mark.requirement("ISO-2")
 def test_root_shows_only_what_programs_need() -> None:
-    ran = holdfast.run_code(
+    ran = cellwall.run_code(
         "import os\n"
         "places = ('/', '/dev', '/code', '/skills', '/workspace', '/tmp')\n"
         "{place: sorted(os.listdir(place)) for place in places}\n"
@@ -133,7 +133,7 @@ def test_root_shows_only_what_programs_need() -> None:
         for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
         if Path("/", name).exists()
     )
-    root = {".holdfast", "code", "dev", "etc", "proc", "skills", "tmp", "usr"}
+    root = {".cellwall", "code", "dev", "etc", "proc", "skills", "tmp", "usr"}
     root |= {"workspace", *aliases}
     assert ran.value == {
         "/": sorted(root),
@@ -163,7 +163,7 @@ def test_root_shows_only_what_programs_need() -> None:
 
 @pytest.mark.requirement("ISO-2")
 def test_etc_holds_nothing_but_the_named_files() -> None:
-    ran = holdfast.run_code("import os\nsorted(os.listdir('/etc'))\n")
+    ran = cellwall.run_code("import os\nsorted(os.listdir('/etc'))\n")
     allowed = {
         "alternatives",
         "fonts",
@@ -177,13 +177,13 @@ def test_etc_holds_nothing_but_the_named_files() -> None:
     extra = {n for n in ran.value if n not in allowed and not n.startswith(("java-", "openjdk"))}
     assert extra == set()
     # Leads to the files of a way out, and this cell has none.
-    assert not holdfast.run_code("import os; os.path.exists('/etc/resolv.conf')").value
+    assert not cellwall.run_code("import os; os.path.exists('/etc/resolv.conf')").value
     assert len(os.listdir("/etc")) > len(ran.value)
 
 
 @pytest.mark.requirement("ISO-2")
 def test_every_mount_but_the_cells_own_is_read_only() -> None:
-    ran = holdfast.run_code(
+    ran = cellwall.run_code(
         "[line.split()[4] for line in open('/proc/self/mountinfo') if line.split()[5].split(',')[0] == 'rw']\n"
     )
     own = {"/tmp", "/dev/shm", "/dev/pts", "/workspace", "/proc"}
@@ -200,17 +200,17 @@ def test_code_that_swaps_links_never_gets_a_file_of_the_host_through_the_file_ap
     secret.write_text("of the host")
     work = tmp_path / "work"
     work.mkdir()
-    with holdfast.Sandbox.create(workspace=f"{work}:rw") as sandbox:
+    with cellwall.Sandbox.create(workspace=f"{work}:rw") as sandbox:
         done = sandbox.run_code(f"import os\nos.symlink({str(secret)!r}, '/workspace/bait')\n")
         assert done.exit_code == 0
         assert (work / "bait").read_text() == "of the host", "outside, the link leads there"
-        with pytest.raises(holdfast.HoldfastError):
+        with pytest.raises(cellwall.CellwallError):
             sandbox.files.read("bait")
 
 
 @pytest.mark.requirement("ISO-6")
 def test_very_deep_tree_in_the_workspace_neither_breaks_nor_stays(state_home: str) -> None:
-    with holdfast.Sandbox.create() as sandbox:
+    with cellwall.Sandbox.create() as sandbox:
         made = sandbox.run_code(
             "import os\n"
             "os.chdir('/workspace')\n"
@@ -235,7 +235,7 @@ def test_hostile_file_names_in_the_workspace_neither_break_nor_stay(state_home: 
         b"%s%n",
         b'"\\',
     ]
-    with holdfast.Sandbox.create() as sandbox:
+    with cellwall.Sandbox.create() as sandbox:
         made = sandbox.run_code(
             "import os\n"
             f"for name in {names!r}:\n"

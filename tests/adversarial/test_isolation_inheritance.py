@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import source
 
-_MARK = "holdfast-secret-of-the-parent"
+_MARK = "cellwall-secret-of-the-parent"
 # Supervisor and control at once: it holds secrets open in every way, then looks from both sides.
 _PARENT = """
 import json, os, socket, subprocess, sys
-import holdfast
+import cellwall
 code, secret, target = sys.argv[1:]
 held = [os.open(secret, os.O_RDONLY), os.open("/", os.O_RDONLY | os.O_DIRECTORY)]
 pair = socket.socketpair()
@@ -35,9 +35,9 @@ for number in list(held):
     os.set_inheritable(number + 200, True)
 text = open(code).read()
 plain = subprocess.run([sys.executable, "-c", text], close_fds=False, stdout=subprocess.PIPE, check=True)
-walled = holdfast.run_code(text)
+walled = cellwall.run_code(text)
 command = None
-with holdfast.Sandbox.create() as sandbox:
+with cellwall.Sandbox.create() as sandbox:
     sandbox.files.write("code.py", text)
     command = sandbox.commands.run(["/usr/bin/env", "python3", "/workspace/code.py"])
     shell = sandbox.commands.run("env")
@@ -79,8 +79,8 @@ def _look(path: str, folder: Path) -> dict[str, object]:
         [sys.executable, "-c", _PARENT, str(code), str(secret), str(target)],
         env={
             "PATH": os.environ["PATH"],
-            "HOLDFAST_HOME": str(home),
-            "HOLDFAST_PATH": path,
+            "CELLWALL_HOME": str(home),
+            "CELLWALL_PATH": path,
             "XDG_CONFIG_HOME": str(folder),
             "AWS_SECRET_ACCESS_KEY": _MARK,
             "SSH_AUTH_SOCK": f"/run/{_MARK}",
@@ -133,8 +133,8 @@ def test_environment_is_built_from_nothing(way: str, seen: dict[str, dict[str, o
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",
         "SHELL": "/bin/sh",
-        "HOLDFAST": "1",
-        "GIT_TEMPLATE_DIR": "/.holdfast/empty",
+        "CELLWALL": "1",
+        "GIT_TEMPLATE_DIR": "/.cellwall/empty",
     }
 
 
@@ -190,7 +190,7 @@ def test_terminal_of_the_parent_is_out_of_reach(
 
 @pytest.mark.requirement("ISO-3")
 def test_named_variables_reach_the_code_and_only_they() -> None:
-    ran = holdfast.run_code("import os\nos.environ.get('GIVEN')", envs={"GIVEN": "x=y\n z"})
+    ran = cellwall.run_code("import os\nos.environ.get('GIVEN')", envs={"GIVEN": "x=y\n z"})
     assert ran.value == "x=y\n z"
 
 
@@ -225,11 +225,11 @@ def test_cell_that_may_only_read_cannot_talk_to_one_in_the_same_workspace(tmp_pa
     ready = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(
-            holdfast.run_code, server, workspace=f"{tmp_path}:rw", on_stdout=lambda _: ready.set()
+            cellwall.run_code, server, workspace=f"{tmp_path}:rw", on_stdout=lambda _: ready.set()
         )
         assert ready.wait(20)
         with socket.socket(socket.AF_UNIX) as control:
             control.connect(str(tmp_path / "meet"))  # the socket is alive
-        second = holdfast.run_code(client, workspace=f"{tmp_path}:ro")
+        second = cellwall.run_code(client, workspace=f"{tmp_path}:ro")
         first.result(20)
     assert second.value is False

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import (
     ORDINARY_UID,
     WHO,
@@ -78,7 +78,7 @@ def test_set_uid_program_in_the_workspace_gives_nobody_root(open_folder: Path) -
     assert control.stdout == b"0\n", "outside, the program makes root of anybody"
 
     for mode in ("ro", "rw", "cow"):
-        with holdfast.Sandbox.create(workspace=f"{open_folder}:{mode}") as sandbox:
+        with cellwall.Sandbox.create(workspace=f"{open_folder}:{mode}") as sandbox:
             ran = sandbox.commands.run(["/workspace/whoami", "-u"])
         assert (ran.exit_code, ran.stdout) == (0, "1000\n"), mode
 
@@ -88,7 +88,7 @@ def test_set_uid_program_in_the_workspace_gives_nobody_root(open_folder: Path) -
 def test_set_uid_program_of_the_host_stays_unprivileged(program: str) -> None:
     path = shutil.which(program)
     need(path and os.stat(path).st_mode & 0o4000, f"a set-uid {program}")
-    ran = holdfast.run_code(
+    ran = cellwall.run_code(
         "import os, subprocess\n"
         # Stopped before its main function, so that what the kernel made of it can be read.
         f"child = subprocess.Popen(['/bin/sh', '-c', 'kill -STOP $$; exec {path} --help'],"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import Verdicts, attack_names, given, judge, outside, source, system_calls
 
 Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
@@ -29,7 +29,7 @@ def _facts() -> dict[str, object]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     key = 0x48470000 | (os.getpid() & 0xFFFF)
-    return {"mark": f"holdfast-held-{os.getpid()}", "port": port, "ipc_key": key}
+    return {"mark": f"cellwall-held-{os.getpid()}", "port": port, "ipc_key": key}
 
 
 @contextmanager
@@ -63,15 +63,15 @@ def _tidy(facts: dict[str, object]) -> None:
     libc.syscall(ctypes.c_long(system_calls()["mq_unlink"]), mark.encode())
 
 
-def _verdicts(ran: holdfast.Execution) -> Verdicts:
+def _verdicts(ran: cellwall.Execution) -> Verdicts:
     assert (ran.status.value, ran.stderr) == ("ok", "")
     return {name: (kind, word) for name, (kind, word) in json.loads(ran.stdout).items()}
 
 
 @contextmanager
-def _held_inside(facts: dict[str, object]) -> Iterator[holdfast.Sandbox]:
+def _held_inside(facts: dict[str, object]) -> Iterator[cellwall.Sandbox]:
     ready = threading.Event()
-    with holdfast.Sandbox.create(timeout=60) as sandbox, ThreadPoolExecutor(1) as pool:
+    with cellwall.Sandbox.create(timeout=60) as sandbox, ThreadPoolExecutor(1) as pool:
         running = pool.submit(
             sandbox.run_code,
             source("holder"),
@@ -102,7 +102,7 @@ def test_concurrent_sandbox_sees_nothing_of_its_neighbour(
 
     def beside() -> Verdicts:
         with _held_inside(facts):
-            return _verdicts(holdfast.run_code(source("neighbours"), envs=given(**facts)))
+            return _verdicts(cellwall.run_code(source("neighbours"), envs=given(**facts)))
 
     control = remember("neighbours", without_walls)
     judge(name, control, remember(("neighbours beside", path), beside))
@@ -124,7 +124,7 @@ def test_later_run_sees_no_leftover_of_an_earlier_one(
     def after() -> Verdicts:
         with _held_inside(facts):
             pass
-        return _verdicts(holdfast.run_code(source("neighbours"), envs=given(**facts)))
+        return _verdicts(cellwall.run_code(source("neighbours"), envs=given(**facts)))
 
     judge(name, remember("leftover", without_walls), remember(("leftover after", path), after))
 
@@ -134,7 +134,7 @@ def _look(facts: dict[str, object]) -> dict[str, object]:
     return {"command": ["python3", "-c", source("neighbours")], "envs": given(**facts)}
 
 
-def _through(ran: holdfast.Execution) -> set[str]:
+def _through(ran: cellwall.Execution) -> set[str]:
     return {name for name, (kind, _) in _verdicts(ran).items() if kind == "through"}
 
 
@@ -142,13 +142,13 @@ def _through(ran: holdfast.Execution) -> set[str]:
 def test_only_the_same_sandbox_finds_what_another_command_of_it_has() -> None:
     """A sandbox is one cell for all its commands; every other cell is another world."""
     facts = _facts()
-    with _held_inside(facts) as sandbox, holdfast.Sandbox.create() as other:
+    with _held_inside(facts) as sandbox, cellwall.Sandbox.create() as other:
         within = _through(sandbox.commands.run(**_look(facts)))
         beside = {
             "a command of another sandbox": other.commands.run(**_look(facts)),
             "code of another sandbox": other.run_code(source("neighbours"), envs=given(**facts)),
-            "a one-shot command": holdfast.run_command(**_look(facts)),
-            "one-shot code": holdfast.run_code(source("neighbours"), envs=given(**facts)),
+            "a one-shot command": cellwall.run_command(**_look(facts)),
+            "one-shot code": cellwall.run_code(source("neighbours"), envs=given(**facts)),
         }
         found = {who: _through(ran) for who, ran in beside.items()}
     # The control; a cell has no posix queue, see the holder.
@@ -162,7 +162,7 @@ def test_one_shot_runs_beside_each_other_see_nothing_of_each_other(tmp_path: Pat
     facts, ready = _facts(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(
-            holdfast.run_code,
+            cellwall.run_code,
             source("holder"),
             envs={**given(**facts), "HELD": f"{facts['mark']}-variable"},
             workspace=f"{tmp_path}:rw",  # only by it can the holder be told to end
@@ -171,7 +171,7 @@ def test_one_shot_runs_beside_each_other_see_nothing_of_each_other(tmp_path: Pat
         holding.add_done_callback(lambda _: ready.set())
         assert ready.wait(20)
         assert not holding.done(), holding.result()
-        found = _through(holdfast.run_code(source("neighbours"), envs=given(**facts)))
+        found = _through(cellwall.run_code(source("neighbours"), envs=given(**facts)))
         (tmp_path / "end").touch()
         held = holding.result(20)
     assert (held.status.value, held.stdout) == ("ok", "ready\n"), held.stderr
@@ -186,7 +186,7 @@ def test_concurrent_sandboxes_run_under_different_host_uids() -> None:
         pytest.skip("an ordinary user has only one uid")
     code = "import time\nprint(open('/proc/self/uid_map').read().split()[1], flush=True)\ntime.sleep(0.5)\n"
     with ThreadPoolExecutor(3) as pool:
-        seen = [ran.stdout for ran in pool.map(lambda _: holdfast.run_code(code), range(3))]
+        seen = [ran.stdout for ran in pool.map(lambda _: cellwall.run_code(code), range(3))]
     assert len(set(seen)) == 3
     assert all(int(uid) >= 65_536 for uid in seen)
 
@@ -213,8 +213,8 @@ def _used_up(make: str) -> tuple[int, int, int]:
     if os.geteuid() != 0:
         pytest.skip("an ordinary user has only one uid")
     code = f"{make}\nmade = 0\nwhile made < 2000 and make(): made += 1\nmade"
-    with holdfast.Sandbox.create() as greedy, holdfast.Sandbox.create() as other:
-        ran = greedy.run_code(code), other.run_code(code), holdfast.run_code(code)
+    with cellwall.Sandbox.create() as greedy, cellwall.Sandbox.create() as other:
+        ran = greedy.run_code(code), other.run_code(code), cellwall.run_code(code)
     first, second, third = (each.value for each in ran)
     assert 0 < first < 2000, "the control: it took all there is"
     return first, second, third

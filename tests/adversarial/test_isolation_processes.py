@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import (
     WHO,
     Verdicts,
@@ -36,7 +36,7 @@ def _call(name: str, *arguments: object) -> int:
 @pytest.fixture(scope="module")
 def host_things() -> Iterator[dict[str, object]]:
     """A process, a key, and System V and POSIX memory and queues, all of the host."""
-    mark = f"holdfast-{os.getpid()}"
+    mark = f"cellwall-{os.getpid()}"
     sleeper = [sys.executable, "-c", "import signal; signal.pause()", f"{mark}-victim"]
     victim = subprocess.Popen(sleeper, env={"TOKEN": mark})
     name, ipc_key = ctypes.c_char_p(mark.encode()), 0x48460000 | (os.getpid() & 0xFFFF)
@@ -78,7 +78,7 @@ def test_no_process_outside_is_seen_or_reached_and_init_is_closed(
 
 @pytest.mark.requirement("ISO-5")
 def test_every_signal_to_init_and_to_all_is_harmless() -> None:
-    ran = holdfast.run_code(
+    ran = cellwall.run_code(
         "import os, signal\n"
         "child = os.fork()\n"
         "if child == 0:\n"
@@ -108,20 +108,20 @@ def test_every_signal_to_init_and_to_all_is_harmless() -> None:
     ],
 )
 def test_a_run_that_ruins_itself_ends_with_its_own_signal(deed: str) -> None:
-    ran = holdfast.run_code(f"import os, signal\nif os.fork() == 0: signal.pause()\n{deed}\n")
+    ran = cellwall.run_code(f"import os, signal\nif os.fork() == 0: signal.pause()\n{deed}\n")
     assert (ran.status.value, ran.exit_code, ran.limit) == ("failed", 128 + 9, None)
 
 
 @pytest.mark.requirement("ISO-5")
 def test_a_run_that_stops_everything_ends_at_its_wall_time() -> None:
-    ran = holdfast.run_code("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n", timeout=1)
+    ran = cellwall.run_code("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n", timeout=1)
     assert (ran.status.value, ran.exit_code, ran.limit) == ("limit", 124, "wall")
 
 
 @pytest.mark.requirement("ISO-5")
 def test_init_that_was_made_least_important_still_reports_the_truth() -> None:
     """Scheduling of PID 1 is open to its uid; busy orphans must not keep it from its word."""
-    ran = holdfast.run_code(
+    ran = cellwall.run_code(
         "import os\n"
         "for act in (\n"
         "    lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)),\n"
@@ -152,16 +152,16 @@ def test_pid_numbers_run_out_without_harm_to_the_next_run() -> None:
         "    made += 1\n"
         "signal.pause()\n"
     )
-    bomb = holdfast.run_code(code, limits={"processes": 16}, timeout=5)
-    after = holdfast.run_code("1 + 1", limits={"processes": 16})
+    bomb = cellwall.run_code(code, limits={"processes": 16}, timeout=5)
+    after = cellwall.run_code("1 + 1", limits={"processes": 16})
     assert bomb.limit == "processes"
     assert (after.status.value, after.value) == ("ok", 2)
 
 
 @pytest.mark.requirement("ISO-5")
 def test_an_orphan_of_the_program_does_not_outlive_it(tmp_path: Path) -> None:
-    mark = f"holdfast-orphan-{os.getpid()}"
-    ran = holdfast.run_code(
+    mark = f"cellwall-orphan-{os.getpid()}"
+    ran = cellwall.run_code(
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import signal; print(1, flush=True);"
         f" signal.pause()', {mark!r}], stdout=subprocess.PIPE, start_new_session=True)\n"

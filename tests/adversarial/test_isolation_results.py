@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-import holdfast
+import cellwall
 
 
 def _frame(text: bytes, blob: bytes = b"") -> bytes:
@@ -18,9 +18,9 @@ def _frame(text: bytes, blob: bytes = b"") -> bytes:
     return struct.pack(">II", len(text), len(blob)) + text + blob
 
 
-def _forge(words: bytes, *, code: int = 0) -> holdfast.Execution:
+def _forge(words: bytes, *, code: int = 0) -> cellwall.Execution:
     """Write to the channel, as the runner would, and leave before the runner can."""
-    return holdfast.run_code(
+    return cellwall.run_code(
         "import os\n"
         f"data = {words!r}\n"
         "while data: data = data[os.write(3, data):]\n"
@@ -71,7 +71,7 @@ def test_forged_result_changes_neither_status_nor_exit_code_nor_limit() -> None:
 
 @pytest.mark.requirement("ISO-9")
 def test_words_of_init_cannot_be_forged_on_any_descriptor() -> None:
-    ran = holdfast.run_code(
+    ran = cellwall.run_code(
         "import os, struct\n"
         "for number in range(1024):\n"
         "    for words in (b'exit 0 code 0 - 0 0', b'ready', b'rest -', b'gone 0', b'ended 0', b'k', b'd'):\n"
@@ -123,7 +123,7 @@ def test_half_a_character_in_a_result_can_still_be_sent_on() -> None:
     ],
 )
 def test_result_that_never_ends_is_a_limit(flood: bytes, limit: str) -> None:
-    ran = holdfast.run_code(
+    ran = cellwall.run_code(
         f"import os\nflood = {flood!r}\nwhile True: os.write(3, flood)\n",
         timeout=20 if limit == "output" else 1,
         limits={"cpu_s": 20},
@@ -137,7 +137,7 @@ def test_flood_of_tiny_frames_costs_the_supervisor_little() -> None:
     # processor time cost 5 to 10 s of the supervisor's, which all its other sandboxes wait for.
     tiny = _frame(b'{"call":1}') * 4000
     before = time.process_time()
-    ran = holdfast.run_code(
+    ran = cellwall.run_code(
         f"import os\nflood = {tiny!r}\nwhile True: os.write(3, flood)\n",
         timeout=20,
     )
@@ -147,7 +147,7 @@ def test_flood_of_tiny_frames_costs_the_supervisor_little() -> None:
 
 @pytest.mark.requirement("ISO-8", "ISO-9")
 def test_child_that_keeps_the_descriptors_keeps_neither_the_run_nor_its_result() -> None:
-    ran = holdfast.run_code(
+    ran = cellwall.run_code(
         "import os, time\n"
         "if os.fork() == 0:\n"
         "    while True: os.write(1, b'.'); time.sleep(0.01)\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import ORDINARY_UID, WHO, given, run_as, source
 from conftest import need
 
@@ -28,7 +28,7 @@ def facts() -> Callable[[str], Facts]:
     known: dict[tuple[str, str], Facts] = {}
 
     def look(who: str) -> Facts:
-        key = who, os.environ["HOLDFAST_PATH"]
+        key = who, os.environ["CELLWALL_PATH"]
         if key not in known:
             variables = given(namespaces=NAMESPACES)
             if who == "outside":
@@ -80,12 +80,12 @@ def test_the_only_mapped_id_is_unprivileged_on_the_host(
     who: str, facts: Callable[[str], Facts]
 ) -> None:
     # Inside, a warm cell sees only that its namespace lies in another one: the host is asked.
-    name = f"hf{secrets.token_hex(6)}"
+    name = f"cw{secrets.token_hex(6)}"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_as, who, _NAMED.format(name=name), {"timeout": 20})
         maps, status = _maps_of(name, running)
         ran = running.result(60)
-    assert (ran["status"], ran["path"]) == ("ok", os.environ["HOLDFAST_PATH"]), ran
+    assert (ran["status"], ran["path"]) == ("ok", os.environ["CELLWALL_PATH"]), ran
     for kind in ("uid", "gid"):
         inside, on_host, count = maps[kind]
         assert (inside, count) == (1000, 1)
@@ -128,7 +128,7 @@ def _maps_of(name: str, running: Future[dict[str, object]]) -> tuple[dict[str, l
 @pytest.mark.requirement("ISO-1")
 @pytest.mark.parametrize("who", WHO)
 def test_name_and_cgroup_of_the_host_are_not_told(who: str, facts: Callable[[str], Facts]) -> None:
-    assert facts(who)["hostname"] == "holdfast" != facts("outside")["hostname"]
+    assert facts(who)["hostname"] == "cellwall" != facts("outside")["hostname"]
     if who == "as-root":
         assert facts(who)["cgroup"] == ["/"]
 
@@ -150,10 +150,10 @@ def _host_view(mark: str) -> list[dict[str, list[str]]]:
 @pytest.mark.requirement("ISO-10")
 def test_started_by_root_the_payload_has_an_unprivileged_uid_on_the_host() -> None:
     need(os.geteuid() == 0, "root")
-    mark = f"holdfast-payload-{os.getpid()}"
+    mark = f"cellwall-payload-{os.getpid()}"
     ready = threading.Event()
     program = "import signal; print(1, flush=True); signal.sigtimedwait([signal.SIGTERM], 2)"
-    with holdfast.Sandbox.create(timeout=30) as sandbox, ThreadPoolExecutor(1) as pool:
+    with cellwall.Sandbox.create(timeout=30) as sandbox, ThreadPoolExecutor(1) as pool:
         command = ["python3", "-c", program, mark]
         running = pool.submit(sandbox.commands.run, command, on_stdout=lambda _: ready.set())
         assert ready.wait(20)

@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import end_what_waits, enter_home
 from adversarial.leftovers import (
     UID_BASE,
@@ -35,10 +35,10 @@ from adversarial.leftovers import (
     resident_kib,
     until_ended,
 )
+from cellwall.runtime import wiring
+from cellwall.sandbox.native import cgroups
+from cellwall.sandbox.native.standing import spares
 from conftest import need, new_home
-from holdfast.runtime import wiring
-from holdfast.sandbox.native import cgroups
-from holdfast.sandbox.native.standing import spares
 
 ROUNDS = 20
 LONG_S = 60
@@ -63,7 +63,7 @@ def state_home(
 
 @pytest.fixture
 def config(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("config") / "holdfast.toml"
+    path = tmp_path_factory.mktemp("config") / "cellwall.toml"
     path.write_text(f"[sandbox]\nuid_base = {UID_BASE}\n")
     return str(path)
 
@@ -92,7 +92,7 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_nothing_is_left_after(end: str, config: str, project: Path, state_home: str) -> None:
     command, limits = ENDS[end]
-    done = holdfast.run_command(
+    done = cellwall.run_command(
         ["/bin/sh", "-c", command], workspace=f"{project}:rw", config=config, limits=limits
     )
     assert done.error is None
@@ -106,18 +106,18 @@ def test_nothing_is_left_when_the_walls_cannot_be_built(
 ) -> None:
     with open(config, "a", encoding="utf-8") as file:
         file.write(f"extra_read_only_paths = ['/opt/{project.name}-missing']\n")
-    done = holdfast.run_code("print(1)", workspace=f"{project}:rw", config=config)
+    done = cellwall.run_code("print(1)", workspace=f"{project}:rw", config=config)
     assert (done.status, done.stdout) == ("error", "")
     assert left(state_home, project) == nothing(project)
     assert groups({done.outcome.action_id}) == []
 
 
 _REAPER = """
-import ctypes, os, sys, holdfast
+import ctypes, os, sys, cellwall
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: orphans come to us
-done = holdfast.run_command(["sleep", "60"], timeout=0.4, config=sys.argv[1])
-from holdfast.sandbox.native import pool
-from holdfast.sandbox.native.standing import spares
+done = cellwall.run_command(["sleep", "60"], timeout=0.4, config=sys.argv[1])
+from cellwall.sandbox.native import pool
+from cellwall.sandbox.native.standing import spares
 spares.close()  # they wait for the next run and are alive
 pool.close_all()
 try:
@@ -145,7 +145,7 @@ def test_nothing_is_left_after_cancellation(config: str, project: Path, state_ho
 
     async def one(delay_s: float) -> None:
         with anyio.CancelScope() as scope:
-            async with holdfast.AsyncSandbox.create(
+            async with cellwall.AsyncSandbox.create(
                 workspace=f"{project}:rw", config=config
             ) as sandbox:
                 seen.add(sandbox.id)
@@ -170,10 +170,10 @@ def test_nothing_is_left_after_cancellation(config: str, project: Path, state_ho
 # --- the supervisor itself is ended
 
 _SUPERVISOR = """
-import sys, holdfast
+import sys, cellwall
 project, config = sys.argv[1:]
-holdfast.run_command(["echo", "loads what a first run has to load"], config=config)
-with holdfast.Sandbox.create(workspace=project + ":rw", config=config) as sandbox:
+cellwall.run_command(["echo", "loads what a first run has to load"], config=config)
+with cellwall.Sandbox.create(workspace=project + ":rw", config=config) as sandbox:
     print("ready", flush=True)
     while True:
         sandbox.commands.run("echo started; sleep 60 & sleep {sleep_s}",
@@ -275,7 +275,7 @@ def test_a_keyboard_interrupt_in_the_main_thread_ends_the_run_before_its_sandbox
 
     with (
         pytest.raises(KeyboardInterrupt),
-        holdfast.Sandbox.create(config=config, timeout=10) as sandbox,
+        cellwall.Sandbox.create(config=config, timeout=10) as sandbox,
     ):
         try:
             sandbox.commands.run(
@@ -296,13 +296,13 @@ def test_a_keyboard_interrupt_in_the_main_thread_ends_the_run_before_its_sandbox
 def test_a_thousand_runs_leave_nothing_in_the_supervisor(config: str, state_home: str) -> None:
     house = wiring.shared_house(config)
     for _ in range(20):  # caches, threads and pools are made by the first ones
-        assert holdfast.run_command(["true"], config=config).status == "ok"
+        assert cellwall.run_command(["true"], config=config).status == "ok"
     end_what_waits()  # how many cells are kept ready follows demand; they hold descriptors
     gc.collect()
     before, before_kib, things = own_state(), resident_kib(), own_things()
     others = own_children()  # of other tests; they fork programs
     for _ in range(1000):
-        assert holdfast.run_command(["true"], config=config).status == "ok"
+        assert cellwall.run_command(["true"], config=config).status == "ok"
     end_what_waits()
     gc.collect()
     assert all(now <= then for now, then in zip(own_state(), before, strict=True)), "\n".join(
@@ -319,7 +319,7 @@ def test_fifty_runs_at_once_all_end_with_their_own_output(config: str, state_hom
     answers: dict[int, tuple[str, str]] = {}
 
     async def one(number: int) -> None:
-        async with holdfast.AsyncSandbox.create(config=config, memory="64m", timeout=60) as sandbox:
+        async with cellwall.AsyncSandbox.create(config=config, memory="64m", timeout=60) as sandbox:
             done = await sandbox.run_code(
                 f"import os; print(os.listdir()); open('mine', 'w').write('x'); print('token', {number})"
             )
@@ -345,7 +345,7 @@ def test_nothing_is_left_after_kill_9_of_the_keeper(config: str, state_home: str
         (keeper,) = [child for child in children_of(os.getpid()) if children_of(child)]
         os.kill(int(keeper), signal.SIGKILL)
 
-    done = holdfast.run_command("echo on; sleep 60", config=config, on_stdout=kill_it, timeout=30)
+    done = cellwall.run_command("echo on; sleep 60", config=config, on_stdout=kill_it, timeout=30)
     assert done.status.value == "error"
     assert len(seen) == 1  # the control: there was a run to be left behind
     # Once (warm): `Group.discard` of a template never removes the group of its zygote, so the

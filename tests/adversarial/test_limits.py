@@ -17,9 +17,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-import holdfast
+import cellwall
+from cellwall.sandbox.native import cgroups
 from conftest import need
-from holdfast.sandbox.native import cgroups
 
 MIB = 1 << 20
 
@@ -113,8 +113,8 @@ CASES = (
 # fmt: on
 
 
-def run(case: Case, amount: float) -> holdfast.Execution:
-    return holdfast.run_code(
+def run(case: Case, amount: float) -> cellwall.Execution:
+    return cellwall.run_code(
         case.code.replace("AMOUNT", str(amount)),
         language=case.language,
         memory=case.memory,
@@ -150,7 +150,7 @@ def test_just_below_a_limit_the_same_program_ends_well(case: Case) -> None:
 # --- places on disk, where the kernel has no quota and the supervisor looks
 
 
-def _fill_disk(sandbox: holdfast.Sandbox, command: str) -> tuple[str, str | None]:
+def _fill_disk(sandbox: cellwall.Sandbox, command: str) -> tuple[str, str | None]:
     done = sandbox.commands.run(command, timeout=3)
     return done.status, done.limit
 
@@ -171,7 +171,7 @@ def test_a_disk_filler_ends_with_the_disk_limit(
 ) -> None:
     workspace = None if mode == "session" else f"{tmp_path}:{mode}"
     limits = {"disk_bytes": 8 * MIB, "file_count": 500, "cpu_s": 60}
-    with holdfast.Sandbox.create(workspace=workspace, limits=limits, timeout=5) as sandbox:
+    with cellwall.Sandbox.create(workspace=workspace, limits=limits, timeout=5) as sandbox:
         assert _fill_disk(sandbox, below) == ("ok", None)
         assert _fill_disk(sandbox, over) == ("limit", "disk")
 
@@ -182,7 +182,7 @@ def test_more_files_than_can_be_walked_is_an_outcome_and_not_a_bare_exception(
 ) -> None:
     config = tmp_path / "small.toml"
     config.write_text("[workspace]\nmax_walk_entries = 100\n")
-    with holdfast.Sandbox.create(config=str(config), timeout=10) as sandbox:
+    with cellwall.Sandbox.create(config=str(config), timeout=10) as sandbox:
         control = sandbox.run_code("for n in range(50): open(f'f{n}', 'x').close()")
         assert control.status == "ok"
         over = sandbox.run_code(
@@ -198,7 +198,7 @@ def test_more_files_than_can_be_walked_is_an_outcome_and_not_a_bare_exception(
 @pytest.mark.parametrize("most", [32, 64, 256])
 def test_an_innocent_shell_script_runs_under_a_small_descriptor_limit(most: int) -> None:
     # bash parks its script at a high number; init and the program's start use some of their own.
-    done = holdfast.run_code(
+    done = cellwall.run_code(
         "exec 9>/tmp/x; echo a | cat | cat; (echo b) ; echo $(echo c) >&9; cat /tmp/x",
         language="sh",
         timeout=5,
@@ -211,7 +211,7 @@ def test_an_innocent_shell_script_runs_under_a_small_descriptor_limit(most: int)
 def test_a_supervisor_with_many_descriptors_of_its_own_can_still_run() -> None:
     held = [os.dup(0) for _ in range(200)]
     try:
-        done = holdfast.run_code("print(1)", timeout=5, limits={"open_files": 128})
+        done = cellwall.run_code("print(1)", timeout=5, limits={"open_files": 128})
     finally:
         for descriptor in held:
             os.close(descriptor)
@@ -241,7 +241,7 @@ _SHELL_BOMB = "print('ready', flush=True); import os; os.execv('/bin/bash', ['ba
 )  # fmt: skip
 def test_a_program_that_does_not_want_to_end_is_ended(code: str, limit: str) -> None:
     started = time.monotonic()
-    done = holdfast.run_code(code, timeout=1.5, limits={"processes": 40})
+    done = cellwall.run_code(code, timeout=1.5, limits={"processes": 40})
     assert (done.status, done.limit) == ("limit", limit)
     assert done.stdout in {"ready\n", ""}
     assert time.monotonic() - started < 10
@@ -249,7 +249,7 @@ def test_a_program_that_does_not_want_to_end_is_ended(code: str, limit: str) -> 
 
 @pytest.mark.requirement("LIM-2", "ISO-8")
 def test_daemons_do_not_outlive_the_program_that_made_them() -> None:
-    token = f"holdfast-daemon-{secrets.token_hex(8)}"
+    token = f"cellwall-daemon-{secrets.token_hex(8)}"
     daemon = (
         "import os\n"
         f"word = {token!r}\n"
@@ -264,7 +264,7 @@ def test_daemons_do_not_outlive_the_program_that_made_them() -> None:
         "found = [n for n in os.listdir('/proc') if n.isdigit() and word.encode() in open(f'/proc/{n}/cmdline', 'rb').read()]\n"
         "print(len(found) >= 1)"
     )
-    done = holdfast.run_code(daemon, timeout=20)
+    done = cellwall.run_code(daemon, timeout=20)
     assert (done.status, done.stdout, done.stderr) == ("ok", "True\n", "")
     assert _processes_with(token) == []
 
@@ -293,15 +293,15 @@ def _processes_with(token: str) -> list[int]:
 def test_another_sandbox_answers_while_one_misbehaves(attack: str) -> None:
     answers: list[tuple[str, str]] = []
 
-    async def misbehave(sandbox: holdfast.AsyncSandbox, ended: list[holdfast.Execution]) -> None:
+    async def misbehave(sandbox: cellwall.AsyncSandbox, ended: list[cellwall.Execution]) -> None:
         ended.append(await sandbox.run_code(attack, timeout=2))
 
-    async def both() -> holdfast.Execution:
-        ended: list[holdfast.Execution] = []
+    async def both() -> cellwall.Execution:
+        ended: list[cellwall.Execution] = []
         small = {"cpu_s": 1, "processes": 50, "output_bytes": 64 * MIB}
         async with (
-            holdfast.AsyncSandbox.create(limits=small, memory="128m") as bad,
-            holdfast.AsyncSandbox.create(memory="128m") as good,
+            cellwall.AsyncSandbox.create(limits=small, memory="128m") as bad,
+            cellwall.AsyncSandbox.create(memory="128m") as good,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(misbehave, bad, ended)
@@ -326,9 +326,9 @@ def test_an_output_flood_does_not_starve_the_event_loop_or_the_deadline() -> Non
             await anyio.sleep(0.01)
             gaps_s.append(time.monotonic() - before)
 
-    async def both() -> holdfast.Execution:
+    async def both() -> cellwall.Execution:
         async with (
-            holdfast.AsyncSandbox.create(limits={"output_bytes": 64 * MIB, "cpus": 2}) as sandbox,
+            cellwall.AsyncSandbox.create(limits={"output_bytes": 64 * MIB, "cpus": 2}) as sandbox,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(tick)
@@ -346,10 +346,10 @@ def test_an_output_flood_does_not_starve_the_event_loop_or_the_deadline() -> Non
 
 @pytest.mark.requirement("LIM-5")
 def test_usage_tells_wall_cpu_memory_and_io_of_the_run(tmp_path: Path) -> None:
-    ran = holdfast.run_code("pass")
+    ran = cellwall.run_code("pass")
     assert ran.status == "ok", ran.error
     idle = ran.outcome.usage
-    busy = holdfast.run_code(
+    busy = cellwall.run_code(
         "import time, os\nx = bytearray(64 << 20)\nend = time.process_time() + 0.3\n"
         "while time.process_time() < end: pass\ntime.sleep(0.2)\n"
         "with open('a', 'wb') as f: f.write(x[:8 << 20]); f.flush(); os.fsync(f.fileno())",
@@ -365,11 +365,11 @@ def test_usage_tells_wall_cpu_memory_and_io_of_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("LIM-5")
 def test_usage_is_told_for_a_run_that_a_limit_ended() -> None:
-    used = holdfast.run_code("while True: pass", timeout=20, limits={"cpu_s": 0.5}).outcome.usage
+    used = cellwall.run_code("while True: pass", timeout=20, limits={"cpu_s": 0.5}).outcome.usage
     assert 0.5 <= used.cpu_s < 1.5
     assert used.memory_peak > MIB
 
 
 def test_signals_of_the_kernel_have_their_own_exit_codes() -> None:
-    done = holdfast.run_code("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    done = cellwall.run_code("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert (done.status, done.limit, done.exit_code) == ("failed", None, 128 + signal.SIGSEGV)

@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-import holdfast
+import cellwall
 
 MIB = 1 << 20
 _FRAMES = """
@@ -114,7 +114,7 @@ MISDEEDS = {
 @pytest.mark.parametrize("misdeed", MISDEEDS)
 def test_code_that_misbehaves_on_its_channel_harms_only_itself(misdeed: str) -> None:
     deed, (status, codes, limit), state = MISDEEDS[misdeed]
-    with holdfast.Sandbox.create(timeout=2) as neighbour, holdfast.Sandbox.create() as sandbox:
+    with cellwall.Sandbox.create(timeout=2) as neighbour, cellwall.Sandbox.create() as sandbox:
         neighbour.run_code("mine = 6")
         ran = sandbox.run_code(f"{_FRAMES}mine = 1\n{deed}\n", timeout=1)
         assert (ran.status.value, ran.limit) == (status, limit)
@@ -131,7 +131,7 @@ def test_code_that_misbehaves_on_its_channel_harms_only_itself(misdeed: str) -> 
 @pytest.mark.requirement("ISO-9")
 def test_the_channel_is_reached_by_code() -> None:
     """The control of all the others: a frame that code writes is taken for the runner's."""
-    with holdfast.Sandbox.create() as sandbox:
+    with cellwall.Sandbox.create() as sandbox:
         forged = 'say(frame({"done": 1, "exit": 9, "value": "forged"}))'
         ran = sandbox.run_code(f"{_FRAMES}{forged}\ntime.sleep(0.5)")
     assert (ran.exit_code, ran.value) == (9, "forged")
@@ -145,7 +145,7 @@ def test_the_channel_is_reached_by_code() -> None:
 def test_exit_code_that_is_none_is_an_outcome_and_not_a_bare_exception(word: str) -> None:
     # Once (`true`, `false`): a bool is an int to isinstance, and `int("True")` raises in `conclude`.
     text = f'{{"done": 1, "exit": {word}}}'
-    with holdfast.Sandbox.create() as sandbox:
+    with cellwall.Sandbox.create() as sandbox:
         ran = sandbox.run_code(
             f"{_FRAMES}text = {text!r}.encode()\n"
             'say(struct.pack(">II", len(text), 0) + text)\ntime.sleep(0.2)\n'
@@ -164,7 +164,7 @@ while frame is not None:
     frame = frame.f_back
 kind = type(found["session"])
 kind._tell_value = lambda self, value, report: report.update(value="patched", text="patched")
-sys.modules["_holdfast_show"] = sys.modules["json.decoder"] = None
+sys.modules["_cellwall_show"] = sys.modules["json.decoder"] = None
 builtins.MARK = json.MARK = os.MARK = random.MARK = "marked"
 json.dumps.__globals__["MARK"] = json.dumps.__kwdefaults__["indent"] = 7
 random.random = lambda: 4
@@ -183,21 +183,21 @@ _CLEAN = [False, False, False, False, False, False, "{}", False]
 @pytest.mark.requirement("ISO-7")
 def test_code_that_rewrites_the_runner_harms_only_itself() -> None:
     """The runner and what is preloaded lie in memory that every cell of a template starts with."""
-    with holdfast.Sandbox.create() as older, holdfast.Sandbox.create() as sandbox:
+    with cellwall.Sandbox.create() as older, cellwall.Sandbox.create() as sandbox:
         older.run_code("pass")
         assert sandbox.run_code(_PATCH).status.value == "ok"
         assert sandbox.run_code("1").value == "patched", "the control: it did rewrite its own"
         assert sandbox.run_code("import os; print(os.environ['MARK'])").stdout == "marked\n"
-        with holdfast.Sandbox.create() as younger:
-            seen = [older.run_code(_LOOK), younger.run_code(_LOOK), holdfast.run_code(_LOOK)]
-        seen.append(holdfast.run_code(_LOOK, limits={"wall_s": 29}))  # of no cell that waited
+        with cellwall.Sandbox.create() as younger:
+            seen = [older.run_code(_LOOK), younger.run_code(_LOOK), cellwall.run_code(_LOOK)]
+        seen.append(cellwall.run_code(_LOOK, limits={"wall_s": 29}))  # of no cell that waited
     assert [ran.value for ran in seen] == [_CLEAN] * 4
-    assert holdfast.run_code("1").value == 1
+    assert cellwall.run_code("1").value == 1
 
 
 @pytest.mark.requirement("ISO-7")
 def test_a_new_interpreter_of_the_same_sandbox_starts_clean() -> None:
-    with holdfast.Sandbox.create() as sandbox:
+    with cellwall.Sandbox.create() as sandbox:
         sandbox.run_code(_PATCH)
         sandbox.run_code("import os; os._exit(0)")
         assert sandbox.run_code(_LOOK).value == _CLEAN
@@ -205,7 +205,7 @@ def test_a_new_interpreter_of_the_same_sandbox_starts_clean() -> None:
 
 @pytest.mark.requirement("ISO-5")
 def test_init_of_a_live_cell_takes_no_signal_and_tells_the_truth() -> None:
-    with holdfast.Sandbox.create() as sandbox:
+    with cellwall.Sandbox.create() as sandbox:
         sent = sandbox.run_code(
             "import os, signal, subprocess, time\n"
             "child = subprocess.Popen(['sleep', '60'])\n"
@@ -250,8 +250,8 @@ while time.monotonic() < end:
 @pytest.mark.slow
 def test_a_process_that_stops_every_newcomer_cannot_hold_init_up() -> None:
     """Init waits in vfork for its child's exec: a child that is stopped before it never comes back."""
-    # Once: init hangs, no limit of the cell is enforced, and the call ends after 41 s (HF-LEFTOVER).
-    with holdfast.Sandbox.create(timeout=1, limits={"cpus": 2, "cpu_s": 60}) as sandbox:
+    # Once: init hangs, no limit of the cell is enforced, and the call ends after 41 s (CW-LEFTOVER).
+    with cellwall.Sandbox.create(timeout=1, limits={"cpus": 2, "cpu_s": 60}) as sandbox:
         assert sandbox.commands.run("echo works").stdout == "works\n"  # the control
         stopper = sandbox.commands.run(["python3", "-c", _STOPPER], background=True)
         said, deadline = "", time.monotonic() + 10
@@ -267,7 +267,7 @@ def test_a_process_that_stops_every_newcomer_cannot_hold_init_up() -> None:
 @pytest.mark.requirement("LIM-2")
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_no_room_for_processes_is_an_answer_and_not_a_hang(most: int) -> None:
-    with holdfast.Sandbox.create(limits={"processes": most}, timeout=5) as sandbox:
+    with cellwall.Sandbox.create(limits={"processes": most}, timeout=5) as sandbox:
         first = sandbox.run_code("6 * 7")
         second = sandbox.commands.run("true")
         assert (first.status.value, first.value) == ("ok", 42)
@@ -281,11 +281,11 @@ def test_a_fork_bomb_ends_its_own_cell_while_others_start() -> None:
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     with ThreadPoolExecutor(3) as threads:
         bombs = [
-            threads.submit(holdfast.run_code, bomb, timeout=3, limits={"processes": 40})
+            threads.submit(cellwall.run_code, bomb, timeout=3, limits={"processes": 40})
             for _ in range(3)
         ]
         while not all(each.done() for each in bombs):
-            done = holdfast.run_code("6 * 7", timeout=20)
+            done = cellwall.run_code("6 * 7", timeout=20)
             assert (done.status.value, done.value) == ("ok", 42), done.error
     assert {each.result().limit for each in bombs} == {"processes"}
 
@@ -303,7 +303,7 @@ def _until(condition: Callable[[], bool]) -> None:
 def test_what_a_process_plants_between_the_calls_is_moved_out(tmp_path: Path) -> None:
     # Once: a workspace is settled after each call only; what comes later stays, and is not told.
     plant = "mkdir -p new/.git/hooks; echo e > new/.git/hooks/pre-commit; echo e > ordinary"
-    with holdfast.Sandbox.create(workspace=f"{tmp_path}:rw") as sandbox:
+    with cellwall.Sandbox.create(workspace=f"{tmp_path}:rw") as sandbox:
         sandbox.commands.run(f"(until [ -e go ]; do :; done; {plant}; : > done) >/dev/null 2>&1 &")
         (tmp_path / "go").touch()
         _until((tmp_path / "done").exists)
@@ -318,7 +318,7 @@ def test_a_process_in_the_background_cannot_fill_the_disk(mode: str, tmp_path: P
     # Once: nobody looks between the calls, and the next one counts only what itself has added.
     workspace = None if mode == "session" else f"{tmp_path}:{mode}"
     limits = {"disk_bytes": 8 * MIB}
-    with holdfast.Sandbox.create(workspace=workspace, limits=limits, timeout=10) as sandbox:
+    with cellwall.Sandbox.create(workspace=workspace, limits=limits, timeout=10) as sandbox:
         control = sandbox.commands.run("head -c 64M /dev/zero > a")
         assert (control.status.value, control.limit) == ("limit", "disk")
         sandbox.commands.run("rm -f a")
@@ -332,13 +332,13 @@ def test_a_process_in_the_background_cannot_fill_the_disk(mode: str, tmp_path: P
 @pytest.mark.requirement("LIM-1")
 def test_input_that_nobody_reads_does_not_hold_the_caller_for_ever() -> None:
     # Once: writing to a program in the background has no deadline; its thread is held as well.
-    with holdfast.Sandbox.create(timeout=2) as sandbox:
+    with cellwall.Sandbox.create(timeout=2) as sandbox:
         silent = sandbox.commands.run(["sleep", "60"], background=True)
         silent.send_stdin("x")  # the control: there is room for some
         ended = threading.Event()
 
         def write() -> None:
-            with suppress(holdfast.HoldfastError):
+            with suppress(cellwall.CellwallError):
                 silent.send_stdin(b"x" * MIB)
             ended.set()
 
@@ -364,9 +364,9 @@ def test_calls_of_a_tool_by_forged_frames_are_bounded() -> None:
             now -= 1
         return 1
 
-    async def run() -> holdfast.Execution:
+    async def run() -> cellwall.Execution:
         code = f'{_FRAMES}say(frame({{"call": 1, "name": "slow", "args": [], "kwargs": {{}}}}) * 20_000)\n'
-        async with holdfast.AsyncSandbox.create(tools={"slow": slow}, timeout=8) as sandbox:
+        async with cellwall.AsyncSandbox.create(tools={"slow": slow}, timeout=8) as sandbox:
             control = await sandbox.run_code("tools.slow()")
             assert control.value == 1
             return await sandbox.run_code(textwrap.dedent(code) + "time.sleep(1)")
@@ -377,9 +377,9 @@ def test_calls_of_a_tool_by_forged_frames_are_bounded() -> None:
 
 @pytest.mark.requirement("ISO-8")
 def test_nothing_of_a_live_sandbox_outlives_it() -> None:
-    mark = f"holdfast-live-{secrets.token_hex(8)}"
+    mark = f"cellwall-live-{secrets.token_hex(8)}"
     daemon = f"import os, signal\nif os.fork() == 0: os.setsid(); signal.pause()  # {mark}"
-    with holdfast.Sandbox.create() as sandbox:
+    with cellwall.Sandbox.create() as sandbox:
         sandbox.commands.run(["python3", "-c", daemon], background=True).wait(timeout=10)
         sandbox.run_code(
             f"import subprocess; subprocess.Popen(['sleep', '60'], env={{'MARK': {mark!r}}})"

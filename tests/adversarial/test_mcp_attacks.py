@@ -1,4 +1,4 @@
-"""What a hostile client, a hostile agent or hostile code can do to `holdfast mcp`.
+"""What a hostile client, a hostile agent or hostile code can do to `cellwall mcp`.
 
 Raw bytes on a real pipe: what the SDK's client would never send. The same calls done honestly are
 the control, so that nothing here is refused for another reason.
@@ -25,14 +25,14 @@ from mcp.shared.message import SessionMessage
 from mcp_types import ElicitRequestFormParams, JSONRPCError
 
 from adversarial.leftovers import UID_BASE, alive, children_of, until_ended
+from cellwall.core.errors import CellwallError
+from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status
+from cellwall.interfaces.mcp import calls
+from cellwall.interfaces.mcp.pipes import Lines, parsed
+from cellwall.interfaces.mcp.results import refusal, result_of, told
+from cellwall.interfaces.mcp.tools import arguments_of
+from cellwall.runtime.wiring import principal
 from conftest import need
-from holdfast.core.errors import HoldfastError
-from holdfast.core.outcomes import ErrorInfo, Finding, Outcome, Status
-from holdfast.interfaces.mcp import calls
-from holdfast.interfaces.mcp.pipes import Lines, parsed
-from holdfast.interfaces.mcp.results import refusal, result_of, told
-from holdfast.interfaces.mcp.tools import arguments_of
-from holdfast.runtime.wiring import principal
 from interfaces import test_cli_process
 from interfaces.mcp_agent import environment
 
@@ -58,11 +58,11 @@ class Pipe:
     def __init__(self, home: Path) -> None:
         home.mkdir(mode=0o700, exist_ok=True)
         (home / "policy.toml").write_text(POLICY)
-        (home / "holdfast.toml").write_text(f"[sandbox]\nuid_base = {UID_BASE}\n")
-        (home / "holdfast.toml").chmod(0o600)
+        (home / "cellwall.toml").write_text(f"[sandbox]\nuid_base = {UID_BASE}\n")
+        (home / "cellwall.toml").chmod(0o600)
         self.home = home
         self.stderr = home / "stderr"
-        words = ["--policy", str(home / "policy.toml"), "--config", str(home / "holdfast.toml")]
+        words = ["--policy", str(home / "policy.toml"), "--config", str(home / "cellwall.toml")]
         with self.stderr.open("wb") as errors:
             self.process = subprocess.Popen(
                 [test_cli_process.PROGRAM, "mcp", *words],
@@ -171,7 +171,7 @@ def test_a_number_without_end_is_refused_in_our_own_words(shared: Pipe):
     refused = shared.call("run_code", code="1", timeout=10**400)
     assert refused["isError"]
     assert refused["structuredContent"]["error"] == {
-        "code": "HF-BAD-ARGUMENT",
+        "code": "CW-BAD-ARGUMENT",
         "message": "timeout must be a number of seconds above 0",
         "mend": "Write for example 10.",
     }
@@ -201,7 +201,7 @@ def test_an_answer_to_a_question_that_was_not_asked_allows_nothing(shared: Pipe)
     for state in ({"requestState": "guessed"}, {"requestState": ""}, {}):
         more = {"inputResponses": yes, **state}
         refused = shared.call("run_command", command="touch forged", more=more)
-        assert refused["structuredContent"]["error"]["code"] in {"HF-NO-QUESTION", "HF-DENIED"}
+        assert refused["structuredContent"]["error"]["code"] in {"CW-NO-QUESTION", "CW-DENIED"}
     assert "forged" not in shared.call("list_files")["structuredContent"]["output"]
 
 
@@ -218,14 +218,14 @@ def test_a_yes_counts_once_and_for_nothing_but_what_was_asked(modern: Pipe):
     done = _asked(modern, "touch right", **answer)
     assert done["structuredContent"]["status"] == "ok"
     again = _asked(modern, "touch right", **answer)
-    assert again["structuredContent"]["error"]["code"] == "HF-NO-QUESTION"
+    assert again["structuredContent"]["error"]["code"] == "CW-NO-QUESTION"
     # Another command under the same answer: neither of the two runs.
     question = _asked(modern, "touch first")
     answer["requestState"] = question["requestState"]
     swapped = _asked(modern, "touch second", **answer)
-    assert swapped["structuredContent"]["error"]["code"] == "HF-NO-QUESTION"
+    assert swapped["structuredContent"]["error"]["code"] == "CW-NO-QUESTION"
     late = _asked(modern, "touch first", **answer)
-    assert late["structuredContent"]["error"]["code"] == "HF-NO-QUESTION"
+    assert late["structuredContent"]["error"]["code"] == "CW-NO-QUESTION"
     for odd in ({}, {"other": yes["approval"]}, {"approval": {"action": "cancel"}}):
         question = _asked(modern, "touch third")
         answer = {"inputResponses": odd, "requestState": question["requestState"]}
@@ -268,7 +268,7 @@ def test_what_was_allowed_elsewhere_is_told_and_never_called_not_allowed(modern:
     _until_listed(modern, "elsewhere")
     # With another command it is no answer, takes nothing back, and is not told a lie.
     swapped = _asked(modern, "touch another", **answer)["structuredContent"]["error"]
-    assert swapped["code"] == "HF-NO-QUESTION"
+    assert swapped["code"] == "CW-NO-QUESTION"
     assert "answered elsewhere" in swapped["message"]
     assert "nothing was allowed" not in swapped["message"]
     ran = _asked(modern, command, **answer)["structuredContent"]
@@ -276,7 +276,7 @@ def test_what_was_allowed_elsewhere_is_told_and_never_called_not_allowed(modern:
     assert "it ran" in ran["output"]
     # Once; and what is said then is true for what has run.
     again = _asked(modern, command, **answer)["structuredContent"]["error"]
-    assert again["code"] == "HF-NO-QUESTION"
+    assert again["code"] == "CW-NO-QUESTION"
     assert "nothing was allowed" not in again["message"]
     # The control: without anybody's yes the same answer is a no, and nothing runs.
     question = _asked(modern, "touch declined && echo it ran")
@@ -306,12 +306,12 @@ def test_results_that_nobody_comes_for_are_kept_in_bounds(monkeypatch: pytest.Mo
                 form = ElicitRequestFormParams(message="", requested_schema={})
                 names.append(known.park(call, calls.Asked(form)))
                 call.end(told(str(number), session=None))
-            with pytest.raises(HoldfastError, match="allowed nothing"):
+            with pytest.raises(CellwallError, match="allowed nothing"):
                 known.resumed(names[0], "run_code", {"code": "0"})
             kept = await known.resumed(names[1], "run_code", {"code": "1"}).step()
             assert kept == told("1", session=None)
             monkeypatch.setattr(calls, "_KEPT_FOR_S", -1.0)
-            with pytest.raises(HoldfastError, match="allowed nothing"):
+            with pytest.raises(CellwallError, match="allowed nothing"):
                 known.resumed(names[2], "run_code", {"code": "2"})
 
     anyio.run(work)
@@ -394,7 +394,7 @@ def test_no_word_of_others_stands_outside_of_the_marks():
         Finding("injection", "medium", FOREIGN, rule="r1", where="stdout", span=(1, 2)),
         Finding("injection", "medium", FOREIGN, rule="r1", where=FOREIGN),
     )
-    error = ErrorInfo("HF-BORDER", f"cannot take {FOREIGN}", "Look at it.")
+    error = ErrorInfo("CW-BORDER", f"cannot take {FOREIGN}", "Look at it.")
     outcome = Outcome(
         status=Status.ERROR, action_id="act_1", findings=findings, error=error, shown="<marked>"
     )
@@ -403,7 +403,7 @@ def test_no_word_of_others_stands_outside_of_the_marks():
     marked, ours = (block.text for block in shown.content)
     assert marked == "<marked>"
     assert ours.splitlines() == [
-        "[HF-BORDER] Look at it.",
+        "[CW-BORDER] Look at it.",
         "Note: workspace, high.",
         "Note: injection, medium, rule r1, in stdout.",
         "Note: injection, medium, rule r1.",
@@ -414,9 +414,9 @@ def test_no_word_of_others_stands_outside_of_the_marks():
         {"category": "injection", "severity": "medium", "rule": "r1", "where": "stdout"},
         {"category": "injection", "severity": "medium", "rule": "r1"},
     ]
-    expected = {"code": "HF-BORDER", "message": "", "mend": "Look at it."}
+    expected = {"code": "CW-BORDER", "message": "", "mend": "Look at it."}
     assert shown.structured_content["error"] == expected
     assert "Ignore" not in refusal(error).model_dump_json()
     # The control: words of our own are told.
-    busy = refusal(ErrorInfo("HF-BUSY", "too many calls", "Wait."))
-    assert [block.text for block in busy.content] == ["too many calls [HF-BUSY] Wait."]
+    busy = refusal(ErrorInfo("CW-BUSY", "too many calls", "Wait."))
+    assert [block.text for block in busy.content] == ["too many calls [CW-BUSY] Wait."]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import WHO, Verdicts, attack_names, inside, judge, outside
 
 Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
@@ -56,7 +56,7 @@ def _wake(server: socket.socket) -> None:
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, object]]:
     """TCP and UDP on every address of the host, and two abstract unix sockets."""
-    mark = f"\0holdfast-test-{os.getpid()}"
+    mark = f"\0cellwall-test-{os.getpid()}"
     with ExitStack() as stack:
         tcp = stack.enter_context(
             socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -102,7 +102,7 @@ def test_unix_socket_of_a_host_process_in_the_workspace_is_out_of_reach(
         server.bind(str(tmp_path / "agent.sock"))
         server.listen()
         control.connect(str(tmp_path / "agent.sock"))
-        ran = holdfast.run_code(
+        ran = cellwall.run_code(
             "import socket\n"
             "try:\n"
             "    socket.socket(socket.AF_UNIX).connect('/workspace/agent.sock')\n"
@@ -118,7 +118,7 @@ def test_unix_socket_of_a_host_process_in_the_workspace_is_out_of_reach(
 @pytest.mark.requirement("NET-1")
 def test_loopback_of_the_cell_itself_works() -> None:
     """Programs that talk to themselves are not what the wall is for."""
-    ran = holdfast.run_code(
+    ran = cellwall.run_code(
         "import socket\n"
         "server = socket.create_server(('127.0.0.1', 0))\n"
         "line = socket.create_connection(server.getsockname())\n"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.core.errors import ConfigError
-from holdfast.guard.redact import Redactor, load_gitleaks
-from holdfast.guard.redact.stream import MOST_HITS
+from cellwall.core.errors import ConfigError
+from cellwall.guard.redact import Redactor, load_gitleaks
+from cellwall.guard.redact.stream import MOST_HITS
 
 pytestmark = [
     pytest.mark.requirement("GRD-5", "SEC-2"),

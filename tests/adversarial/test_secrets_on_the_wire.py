@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import cellwall
+from cellwall.core.events import EventKind
 from conftest import audit_records
-from holdfast.core.events import EventKind
 from outside import Outside, Seen, Site, internet
 
 pytestmark = pytest.mark.only_on("cold", reason="the proxy is outside of cells, and one for both")
@@ -37,7 +37,7 @@ def ask(url, data=None, method=None, **headers):
         with urllib.request.urlopen(wanted, timeout=60) as answer:
             return [answer.status, str(answer.headers) + answer.read().decode()]
     except urllib.error.HTTPError as error:
-        return [error.headers.get("X-Holdfast-Refused") or error.code, error.read().decode()]
+        return [error.headers.get("X-Cellwall-Refused") or error.code, error.read().decode()]
     except OSError as error:
         return [str(error), ""]
 def raw(host, port, *lines):
@@ -68,8 +68,8 @@ def config(world: Outside, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def vault(config: str) -> Iterator[holdfast.Vault]:
-    with holdfast.Vault.open("correct horse battery", create=True, config=config) as vault:
+def vault(config: str) -> Iterator[cellwall.Vault]:
+    with cellwall.Vault.open("correct horse battery", create=True, config=config) as vault:
         vault.set("TOKEN", VALUE)
         yield vault
 
@@ -79,7 +79,7 @@ def inside(config: str) -> Callable[..., Any]:
     """What an expression gives inside a cell that has the secret, and these ways out."""
 
     def run(work: str, *rules: str, secrets: tuple[str, ...] = ("TOKEN",)) -> Any:
-        done = holdfast.run_code(CODE + work, config=config, allow_domains=rules, secrets=secrets)
+        done = cellwall.run_code(CODE + work, config=config, allow_domains=rules, secrets=secrets)
         assert done.status.value == "ok", (done.stderr, done.outcome.error)
         return done.value
 
@@ -90,7 +90,7 @@ def reflect(seen: Seen) -> tuple[int, dict[str, str], bytes]:
     return 200, {}, json.dumps([seen.method, seen.path, seen.headers]).encode()
 
 
-def granted(world: Outside, vault: holdfast.Vault, reply: Any = reflect, **grant: Any) -> Site:
+def granted(world: Outside, vault: cellwall.Vault, reply: Any = reflect, **grant: Any) -> Site:
     site = world.web(HOST, tls=True, reply=reply)
     vault.grant("TOKEN", host=HOST, ports=(site.port,), **grant)
     return site
@@ -141,14 +141,14 @@ def test_value_that_is_rotated_or_revoked_on_the_way_does_not_come_back(world, v
     site = granted(world, vault, reply)
     ask = f"{CODE}ask('{site.url}%s', Authorization=token)"
     kept = {"config": config, "allow_domains": [site.rule], "secrets": ["TOKEN"]}
-    with holdfast.Sandbox.create(**kept) as sandbox:
+    with cellwall.Sandbox.create(**kept) as sandbox:
         first = sandbox.run_code(ask % "/").value
         vault.rotate("TOKEN", NEXT)
         shown = [first, *(sandbox.run_code(ask % path).value for path in ("/", "/revoke", "/"))]
         after = sandbox.run_code(f"{CODE}ask('{site.url}/')").value
     assert got(site, VALUE)
     assert got(site, NEXT)
-    assert [status for status, _ in shown] == [200, 200, 200, "HF-VAULT-LEASE-ENDED"]
+    assert [status for status, _ in shown] == [200, 200, 200, "CW-VAULT-LEASE-ENDED"]
     assert after[1].count("hfsecret_token_") == 3
     assert not any(value in str([shown, after]) for value in (VALUE, NEXT))
 
@@ -214,7 +214,7 @@ def test_header_gives_a_request_no_method_or_path_of_another_grant(world, vault,
  for name in {names!r}]""",
         site.rule,
     )
-    assert statuses == ["HF-SECRET-METHOD", "HF-SECRET-METHOD", "HF-BAD-REQUEST", 200]
+    assert statuses == ["CW-SECRET-METHOD", "CW-SECRET-METHOD", "CW-BAD-REQUEST", 200]
     assert [(seen.headers["authorization"], seen.headers["x-key"][:8]) for seen in site.seen] == [
         (VALUE, "hfsecret")
     ]
@@ -232,7 +232,7 @@ def test_refusals_are_no_oracle_for_the_secrets_of_the_vault(world, vault, insid
         secrets=(),
     )
     assert pins[0] == 200
-    assert [status for status, _ in guesses] == ["HF-LEAK"] * 5 + ["HF-LEAK-LIMIT"] * 2
+    assert [status for status, _ in guesses] == ["CW-LEAK"] * 5 + ["CW-LEAK-LIMIT"] * 2
     assert "TOKEN" not in str(guesses)
     assert [seen.path for seen in plain.seen] == ["/?a=4711&b=4712"]
     told = [each["body"] for each in audit_records(kind=EventKind.CONNECTION)]
@@ -263,6 +263,6 @@ def by(host):
         secrets=(),
     )
     assert found[0] == [200, "200", "HTTP/1.1 200"]
-    assert found[1][:2] == ["HF-LEAK", "403"]
+    assert found[1][:2] == ["CW-LEAK", "403"]
     assert not found[1][2].endswith("200")
     assert set(world.asked) == {"good.wild.example"}

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.core.errors import HoldfastError
-from holdfast.runtime.skills import KeyChoice, Skills
-from holdfast.runtime.wiring import principal
-from holdfast.skills.manifest import MANIFEST_NAME
+import cellwall
+from cellwall.core.errors import CellwallError
+from cellwall.runtime.skills import KeyChoice, Skills
+from cellwall.runtime.wiring import principal
+from cellwall.skills.manifest import MANIFEST_NAME
 
 pytestmark = pytest.mark.requirement("SKL-1")
 
@@ -94,17 +94,17 @@ def stored(state_home: str) -> Path:
 
 
 def refusal(**options: object) -> str:
-    ran = holdfast.run_code("print(open('/skills/greeting/SKILL.md').read())", **options)
-    assert (ran.status, ran.stdout) == (holdfast.Status.ERROR, "")
+    ran = cellwall.run_code("print(open('/skills/greeting/SKILL.md').read())", **options)
+    assert (ran.status, ran.stdout) == (cellwall.Status.ERROR, "")
     assert ran.outcome.error is not None
     return ran.outcome.error.code
 
 
 def test_code_and_commands_see_it_and_cannot_change_it(skills, folder, path):
     approve(skills, folder)
-    ran = holdfast.run_code(WRITES, skills=[NAME])
+    ran = cellwall.run_code(WRITES, skills=[NAME])
     assert (ran.stdout, ran.stderr, ran.outcome.sandbox_path) == ("Say hello.\n", "", path)
-    ran = holdfast.run_command(
+    ran = cellwall.run_command(
         "/skills/greeting/bin/hello; echo evil > /skills/greeting/SKILL.md; ls -A /skills/greeting",
         skills=[NAME],
     )
@@ -116,12 +116,12 @@ def test_code_and_commands_see_it_and_cannot_change_it(skills, folder, path):
         "import os\nos.makedirs('/tmp/greeting')\nopen('/tmp/greeting/SKILL.md','w').close()\n"
         + control
     )
-    assert "THROUGH write" in holdfast.run_code(control).stdout
+    assert "THROUGH write" in cellwall.run_code(control).stdout
 
 
 def test_a_live_sandbox_sees_it_and_cannot_change_it(skills, folder, path):
     approve(skills, folder)
-    with holdfast.Sandbox.create(skills=[NAME]) as sbx:
+    with cellwall.Sandbox.create(skills=[NAME]) as sbx:
         assert sbx.run_code(WRITES).stdout == "Say hello.\n"
         ran = sbx.commands.run("touch /skills/x; /skills/greeting/bin/hello")
         assert (ran.stdout, ran.outcome.sandbox_path) == ("hello\n", path)
@@ -133,14 +133,14 @@ def test_a_live_sandbox_sees_it_and_cannot_change_it(skills, folder, path):
 
 def test_who_names_no_skill_sees_none(skills, folder):
     approve(skills, folder)
-    assert holdfast.run_command("ls -A /skills").stdout == ""
-    assert holdfast.run_command("ls -A /skills", skills=[NAME]).stdout == "greeting\n"
+    assert cellwall.run_command("ls -A /skills").stdout == ""
+    assert cellwall.run_command("ls -A /skills", skills=[NAME]).stdout == "greeting\n"
 
 
 def test_a_given_directory_and_a_skill_go_together(skills, folder, open_folder):
     approve(skills, folder)
     (open_folder / "a").write_text("data\n")
-    ran = holdfast.run_command(
+    ran = cellwall.run_command(
         "cat a /skills/greeting/SKILL.md", workspace=f"{open_folder}:ro", skills=[NAME]
     )
     assert ran.stdout == "data\nSay hello.\n"
@@ -151,8 +151,8 @@ def test_two_sessions_share_nothing_behind_it(skills, folder):
     approve(skills, folder)
     look = "import os; s = os.stat('/skills/greeting/SKILL.md'); print(s.st_dev, s.st_mtime_ns)"
     with (
-        holdfast.Sandbox.create(skills=[NAME]) as one,
-        holdfast.Sandbox.create(skills=[NAME]) as two,
+        cellwall.Sandbox.create(skills=[NAME]) as one,
+        cellwall.Sandbox.create(skills=[NAME]) as two,
     ):
         seen = {one.run_code(look).stdout, two.run_code(look).stdout}
     assert len(seen) == 2
@@ -203,24 +203,24 @@ def test_a_store_changed_behind_our_back_is_refused_with_a_code(
     skills, folder, state_home, tamper, path
 ):
     approve(skills, folder)
-    assert holdfast.run_command("true", skills=[NAME]).exit_code == 0
+    assert cellwall.run_command("true", skills=[NAME]).exit_code == 0
     tamper(stored(state_home))
-    assert refusal(skills=[NAME]).startswith("HF-SKILL-")
+    assert refusal(skills=[NAME]).startswith("CW-SKILL-")
 
 
 def test_a_live_sandbox_does_not_go_on_with_what_was_removed_or_replaced(skills, folder):
     approve(skills, folder)
-    with holdfast.Sandbox.create(skills=[NAME]) as sbx:
+    with cellwall.Sandbox.create(skills=[NAME]) as sbx:
         assert sbx.run_code("1 + 1").value == 2
         (folder / "SKILL.md").write_text("Say hallo.\n")
         approve(skills, folder)
         ran = sbx.run_code("1 + 1")
         assert ran.outcome.error is not None
-        assert ran.outcome.error.code == "HF-SKILL-CHANGED"
+        assert ran.outcome.error.code == "CW-SKILL-CHANGED"
         skills.remove(NAME, principal=ME)
         ran = sbx.commands.run("true")
         assert ran.outcome.error is not None
-        assert ran.outcome.error.code == "HF-SKILL-UNKNOWN"
+        assert ran.outcome.error.code == "CW-SKILL-UNKNOWN"
 
 
 @pytest.mark.only_on("cold", reason="the loader is before both paths, and works alike for them")
@@ -229,56 +229,56 @@ def test_signed_by_an_unknown_key_is_refused_even_inside_the_store(
 ):
     approve(skills, folder)
     Path(state_home, "keys", "skills.pem").unlink()
-    assert refusal(skills=[NAME]) == "HF-SKILL-UNSIGNED"
+    assert refusal(skills=[NAME]) == "CW-SKILL-UNSIGNED"
     skills.sign(str(folder), name=None, choice=KeyChoice(), principal=ME)  # another key is made
-    assert refusal(skills=[NAME]) == "HF-SKILL-UNSIGNED"
+    assert refusal(skills=[NAME]) == "CW-SKILL-UNSIGNED"
 
 
 @pytest.mark.only_on("cold", reason="the loader is before both paths, and works alike for them")
 @pytest.mark.parametrize("name", ["../quarantine", "..", "/etc", "a/b", "GREETING", "a\0b", ""])
 def test_names_of_skills_never_lead_elsewhere(name, path):
-    assert refusal(skills=[name]) == "HF-SKILL-NAME"
+    assert refusal(skills=[name]) == "CW-SKILL-NAME"
 
 
 def test_a_name_alone_is_not_taken_for_a_list():
-    with pytest.raises(HoldfastError, match="list of names"):
-        holdfast.run_code("1", skills="greeting")
+    with pytest.raises(CellwallError, match="list of names"):
+        cellwall.run_code("1", skills="greeting")
 
 
 def test_what_an_agent_writes_goes_to_quarantine_and_no_further(skills):
-    with holdfast.Sandbox.create() as sbx:
+    with cellwall.Sandbox.create() as sbx:
         sbx.run_code(
             "import os\nos.makedirs('out/bin')\nopen('out/SKILL.md','w').write('Obey.')\n"
             "open('out/bin/x','w').write('#!/bin/sh')\nos.chmod('out/bin/x', 0o755)"
         ).raise_for_status()
         proposal = sbx.skills.propose("out", name=NAME)
-    assert refusal(skills=[NAME]) == "HF-SKILL-UNKNOWN"
+    assert refusal(skills=[NAME]) == "CW-SKILL-UNKNOWN"
     review = skills.review(proposal.id)
     assert dict(review.draft.files) == {"SKILL.md": b"Obey.", "bin/x": b"#!/bin/sh"}
     assert review.draft.executables == {"bin/x"}
     skills.approve(review, choice=KeyChoice(), principal=ME)
-    assert holdfast.run_command("cat /skills/greeting/SKILL.md", skills=[NAME]).stdout == "Obey."
+    assert cellwall.run_command("cat /skills/greeting/SKILL.md", skills=[NAME]).stdout == "Obey."
 
 
 @pytest.mark.parametrize(
     ("make", "code"),
     [
-        ("os.symlink('/etc/passwd', 'out/a')", "HF-LINK-IN-TREE"),
-        ("os.mkfifo('out/a')", "HF-LINK-IN-TREE"),
-        ("open('out/a\\x1b[2J', 'w')", "HF-SKILL-PATH"),
-        ("open('out/.holdfast-skill', 'w').write('name x')", "HF-SKILL-PATH"),
-        ("open('out/A', 'w'); open('out/a', 'w')", "HF-SKILL-PATH"),
-        ("[open(f'out/{n}', 'w').write('a' * 3_000_000) for n in range(5)]", "HF-SKILL-TOO-LARGE"),
-        ("pass", "HF-SKILL-EMPTY"),
+        ("os.symlink('/etc/passwd', 'out/a')", "CW-LINK-IN-TREE"),
+        ("os.mkfifo('out/a')", "CW-LINK-IN-TREE"),
+        ("open('out/a\\x1b[2J', 'w')", "CW-SKILL-PATH"),
+        ("open('out/.cellwall-skill', 'w').write('name x')", "CW-SKILL-PATH"),
+        ("open('out/A', 'w'); open('out/a', 'w')", "CW-SKILL-PATH"),
+        ("[open(f'out/{n}', 'w').write('a' * 3_000_000) for n in range(5)]", "CW-SKILL-TOO-LARGE"),
+        ("pass", "CW-SKILL-EMPTY"),
     ],
 )
 def test_a_workspace_cannot_trick_whoever_proposes_from_it(skills, make, code):
-    with holdfast.Sandbox.create() as sbx:
+    with cellwall.Sandbox.create() as sbx:
         sbx.run_code(f"import os\nos.mkdir('out')\n{make}").raise_for_status()
-        with pytest.raises(HoldfastError) as raised:
+        with pytest.raises(CellwallError) as raised:
             sbx.skills.propose("out", name=NAME)
         assert raised.value.code == code
-        with pytest.raises(HoldfastError):
+        with pytest.raises(CellwallError):
             sbx.skills.propose("../..", name=NAME)
     assert skills.proposals() == []
 
@@ -299,12 +299,12 @@ def test_whatever_happens_at_once_nobody_sees_half_a_skill(skills, folder, path)
     changer.start()
     seen = set()
     while not over.is_set():
-        ran = holdfast.run_command("cat $(find /skills -type f | sort)", skills=[NAME])
+        ran = cellwall.run_command("cat $(find /skills -type f | sort)", skills=[NAME])
         seen.add(ran.outcome.error.code if ran.outcome.error else ran.stdout)
     changer.join()
-    assert seen <= {"Say hello.\n#!/bin/sh\necho hello\n", "HF-SKILL-UNKNOWN"}
+    assert seen <= {"Say hello.\n#!/bin/sh\necho hello\n", "CW-SKILL-UNKNOWN"}
 
 
 def test_the_state_folder_with_the_key_cannot_be_given_to_code(state_home):
-    ran = holdfast.run_command("ls", workspace=f"{state_home}:ro")
+    ran = cellwall.run_command("ls", workspace=f"{state_home}:ro")
     assert ran.outcome.error is not None

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.core.errors import VaultError
+from cellwall.core.events import EventKind
+from cellwall.runtime.vault import Vault as RecordedVault
+from cellwall.runtime.vault_keys import KeyChoice
+from cellwall.runtime.wiring import principal
+from cellwall.secrets.vault import Vault
 from conftest import audit_records
-from holdfast.core.errors import VaultError
-from holdfast.core.events import EventKind
-from holdfast.runtime.vault import Vault as RecordedVault
-from holdfast.runtime.vault_keys import KeyChoice
-from holdfast.runtime.wiring import principal
-from holdfast.secrets.vault import Vault
-from interfaces.test_cli_process import PROGRAM, holdfast
+from interfaces.test_cli_process import PROGRAM, cellwall
 from unit.secrets.vaults import (
     BY_FILE,
     OTHER,
@@ -36,8 +36,8 @@ from unit.secrets.vaults import (
 
 pytestmark = pytest.mark.only_on("cold", reason="no cell takes part: the vault is outside of all")
 REFUSALS = {
-    *("HF-VAULT-TAMPERED", "HF-VAULT-TRUNCATED", "HF-VAULT-WRONG-KEY", "HF-VAULT-SWAPPED"),
-    *("HF-VAULT-FORMAT", "HF-VAULT-NO-KEY", "HF-VAULT-ROLLED-BACK"),
+    *("CW-VAULT-TAMPERED", "CW-VAULT-TRUNCATED", "CW-VAULT-WRONG-KEY", "CW-VAULT-SWAPPED"),
+    *("CW-VAULT-FORMAT", "CW-VAULT-NO-KEY", "CW-VAULT-ROLLED-BACK"),
 }
 
 
@@ -112,7 +112,7 @@ def test_every_cut_is_told_as_a_cut(home):
     for length in range(0, len(data), 3):
         put(home, data[:length])
         found.add(code_of(home))
-    assert found == {"HF-VAULT-TRUNCATED"}
+    assert found == {"CW-VAULT-TRUNCATED"}
     put(home, data)
     assert code_of(home) == "opened"
 
@@ -137,7 +137,7 @@ def exchanged(home: Path, *names: str) -> bytes:
 @pytest.mark.parametrize("names", [("TOKEN", "OTHER"), ("TOKEN", "TOKEN@1")])
 def test_values_in_each_others_places_are_told(home, names):
     put(home, exchanged(home, *names))
-    assert code_of(home) == "HF-VAULT-SWAPPED"
+    assert code_of(home) == "CW-VAULT-SWAPPED"
 
 
 @pytest.mark.requirement("SEC-7")
@@ -150,7 +150,7 @@ def test_a_grant_cannot_be_moved_or_widened(home):
             b"\n".join([head, first, rest.replace(b"api.github.com", b"evil.github.co")])
         ),
     )
-    assert code_of(home) == "HF-VAULT-TAMPERED"
+    assert code_of(home) == "CW-VAULT-TAMPERED"
 
 
 @pytest.mark.requirement("SEC-7")
@@ -161,7 +161,7 @@ def test_another_vault_in_its_place_is_told_even_with_the_same_passphrase(tmp_pa
     shutil.copy(tmp_path / "theirs/vault/store", tmp_path / "mine/vault/store")
     with pytest.raises(VaultError) as caught:
         Vault(at(tmp_path / "mine"), QUICK).unlock(passphrase())
-    assert caught.value.code == "HF-VAULT-SWAPPED"
+    assert caught.value.code == "CW-VAULT-SWAPPED"
     assert again(tmp_path / "theirs", QUICK).is_unlocked
 
 
@@ -174,7 +174,7 @@ def test_a_cheaper_hash_in_the_file_opens_nothing(tmp_path):
     put(tmp_path, resealed_frame(data.replace(b'"argon2id":[64,1,1]', b'"argon2id":[8,1,1]')))
     with pytest.raises(VaultError) as caught:
         Vault(at(tmp_path), QUICK).unlock(passphrase())
-    assert caught.value.code == "HF-VAULT-WRONG-KEY"
+    assert caught.value.code == "CW-VAULT-WRONG-KEY"
 
 
 # Rolled back
@@ -185,7 +185,7 @@ def test_an_older_vault_is_refused_until_a_person_says_that_it_is_theirs(home):
     old = taken(home)
     again(home).revoke("TOKEN")
     put(home, old)
-    assert code_of(home) == "HF-VAULT-ROLLED-BACK"
+    assert code_of(home) == "CW-VAULT-ROLLED-BACK"
     vault = Vault(at(home), BY_FILE)
     vault.unlock(restored=True)
     vault.rekey()
@@ -202,14 +202,14 @@ def test_a_second_future_of_the_same_generation_is_refused(home):
     put(home, before[1], "seen")
     again(home).set("NEW", b"another future")
     put(home, other_future)
-    assert code_of(home) == "HF-VAULT-ROLLED-BACK"
+    assert code_of(home) == "CW-VAULT-ROLLED-BACK"
 
 
 @pytest.mark.requirement("SEC-7")
 def test_without_the_note_of_the_last_generation_nothing_is_opened(home):
     note = taken(home, "seen")
     Path(at(home), "seen").unlink()
-    assert code_of(home) == "HF-VAULT-ROLLED-BACK"
+    assert code_of(home) == "CW-VAULT-ROLLED-BACK"
     put(home, note, "seen")
     assert code_of(home) == "opened"
 
@@ -225,7 +225,7 @@ def test_an_older_one_is_refused_also_by_whoever_has_the_vault_open(home):
     for function in (vault.list, vault.values, lease.uses[0].reveal):
         with pytest.raises(VaultError) as caught:
             function()
-        assert caught.value.code == "HF-VAULT-ROLLED-BACK"
+        assert caught.value.code == "CW-VAULT-ROLLED-BACK"
 
 
 @pytest.mark.requirement("SEC-7")
@@ -256,10 +256,10 @@ def test_who_restores_both_files_is_found_in_the_record_alone(state_home):
 def test_files_that_others_could_reach_are_refused(home, name):
     path = Path(at(home), name)
     path.chmod(0o644)
-    assert code_of(home) == "HF-VAULT-UNSAFE"
+    assert code_of(home) == "CW-VAULT-UNSAFE"
     path.chmod(0o600)
     os.link(path, home / "second-name")
-    assert code_of(home) == "HF-VAULT-UNSAFE"
+    assert code_of(home) == "CW-VAULT-UNSAFE"
     (home / "second-name").unlink()
     assert code_of(home) == "opened"
 
@@ -269,31 +269,31 @@ def test_links_pipes_and_folders_in_their_place_are_refused_at_once(home, tmp_pa
     path = Path(at(home), "store")
     real = path.rename(home / "real")
     path.symlink_to(real)
-    assert code_of(home) == "HF-VAULT-UNSAFE"
+    assert code_of(home) == "CW-VAULT-UNSAFE"
     path.unlink()
     os.mkfifo(path, 0o600)  # opening it must not wait for a writer
-    assert code_of(home) == "HF-VAULT-UNSAFE"
+    assert code_of(home) == "CW-VAULT-UNSAFE"
     path.unlink()
-    assert code_of(home) == "HF-VAULT-MISSING"
+    assert code_of(home) == "CW-VAULT-MISSING"
     path.mkdir(mode=0o700)
     before = os.listdir("/proc/self/fd")
-    assert code_of(home) == "HF-VAULT-UNSAFE"
+    assert code_of(home) == "CW-VAULT-UNSAFE"
     assert os.listdir("/proc/self/fd") == before
     path.rmdir()
     real.rename(path)
     Path(at(home)).chmod(0o755)
-    assert code_of(home) == "HF-VAULT-UNSAFE"
+    assert code_of(home) == "CW-VAULT-UNSAFE"
     Path(at(home)).chmod(0o700)
     folder = Path(at(home)).rename(home / "folder")
     Path(at(home)).symlink_to(folder)
-    assert code_of(home) == "HF-VAULT-UNSAFE"
+    assert code_of(home) == "CW-VAULT-UNSAFE"
 
 
 @pytest.mark.requirement("SEC-7")
 def test_a_file_without_end_is_not_read(home):
     with Path(at(home), "store").open("r+b") as file:
         file.truncate(1 << 40)
-    assert code_of(home) == "HF-VAULT-TAMPERED"
+    assert code_of(home) == "CW-VAULT-TAMPERED"
 
 
 # What the process leaves behind
@@ -301,8 +301,8 @@ def test_a_file_without_end_is_not_read(home):
 # Looks at all of its own memory for words that are told in pieces, so that they are not in the code.
 LOOK = """
 import gc, os, sys
-from holdfast.secrets.vault import Vault
-from holdfast.secrets.settings import VaultSettings
+from cellwall.secrets.vault import Vault
+from cellwall.secrets.settings import VaultSettings
 
 def is_in_memory(word_backwards):
     found = 0
@@ -383,7 +383,7 @@ value[:] = bytes(48)
 print(is_in_memory(backwards))
 vault.rekey()
 print(is_in_memory(backwards))
-from holdfast.core.network import Binding
+from cellwall.core.network import Binding
 vault.grant("TOKEN", Binding(host="a.example.com"))
 with vault.lease(["TOKEN"], tool="run") as lease:
     handed_out = lease.uses[0].reveal()
@@ -434,7 +434,7 @@ def holders(place: Path, value: bytes) -> list[str]:
 @pytest.mark.requirement("SEC-2", "SEC-4")
 def test_a_value_is_in_no_argument_variable_file_log_or_record(state_home, tmp_path):
     home = Path(state_home)
-    assert holdfast("vault", "init", "--key", "file").returncode == 0
+    assert cellwall("vault", "init", "--key", "file").returncode == 0
     with subprocess.Popen(
         [PROGRAM, "vault", "set", "TOKEN"],
         stdin=subprocess.PIPE,
@@ -454,9 +454,9 @@ def test_a_value_is_in_no_argument_variable_file_log_or_record(state_home, tmp_p
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert b"a-mark-that-is-seen" in seen
-    done = holdfast("vault", "grant", "TOKEN", "--host", "api.github.com")
-    shown = [out, err, done.stdout, done.stderr, holdfast("vault", "list", "--json").stdout]
-    shown.append(holdfast("audit", "export", "--form", "jsonl", "--to", "-").stdout)
+    done = cellwall("vault", "grant", "TOKEN", "--host", "api.github.com")
+    shown = [out, err, done.stdout, done.stderr, cellwall("vault", "list", "--json").stdout]
+    shown.append(cellwall("audit", "export", "--form", "jsonl", "--to", "-").stdout)
     assert b'"change":"set"' in shown[-1].replace(b" ", b"")
     assert all(form not in b"".join([seen, *shown]) for form in forms(VALUE))
     assert holders(home, VALUE) == []
@@ -469,10 +469,10 @@ def test_a_value_is_in_no_argument_variable_file_log_or_record(state_home, tmp_p
 
 @pytest.mark.requirement("SEC-2")
 def test_a_value_on_the_command_line_is_refused_and_not_repeated(state_home):
-    assert holdfast("vault", "init", "--key", "file").returncode == 0
+    assert cellwall("vault", "init", "--key", "file").returncode == 0
     text = VALUE.decode()
     for words in (["TOKEN", text], [f"TOKEN={text}"], ["TOKEN", f"--value={text}"], [text]):
-        done = holdfast("vault", "set", *words, stdin=OTHER)
+        done = cellwall("vault", "set", *words, stdin=OTHER)
         assert done.returncode == 125
         assert VALUE not in done.stdout + done.stderr, words
     assert holders(Path(state_home), VALUE) == []

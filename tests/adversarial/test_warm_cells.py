@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import end_what_waits, enter_home
 from adversarial.leftovers import (
     UID_BASE,
@@ -36,10 +36,10 @@ from adversarial.leftovers import (
     recorded,
     until_ended,
 )
+from cellwall.runtime import wiring
+from cellwall.sandbox.native import cgroups, keeper, pool
+from cellwall.sandbox.native.specs import PYTHON, SHELL, Spec
 from conftest import need, new_home
-from holdfast.runtime import wiring
-from holdfast.sandbox.native import cgroups, keeper, pool
-from holdfast.sandbox.native.specs import PYTHON, SHELL, Spec
 
 pytestmark = pytest.mark.only_on("warm", reason="a cold cell has no template and shares nothing")
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
@@ -72,7 +72,7 @@ def _held(code: str, **options: object) -> Iterator[None]:
     """A one-shot cell that runs the code and then stays until the block is left."""
     ready = threading.Event()
     stay = "\nprint('ready', flush=True)\nimport signal; signal.sigtimedwait([signal.SIGTERM], 30)"
-    with ThreadPoolExecutor(1) as threads, holdfast.Sandbox.create(timeout=40) as sandbox:
+    with ThreadPoolExecutor(1) as threads, cellwall.Sandbox.create(timeout=40) as sandbox:
         running = threads.submit(
             sandbox.run_code, code + stay, on_stdout=lambda _: ready.set(), **options
         )
@@ -90,9 +90,9 @@ _NAMES = f"import os\n{{name: os.readlink('/proc/self/ns/' + name) for name in {
 
 @pytest.mark.requirement("ISO-1", "ISO-7")
 def test_cells_have_namespaces_of_their_own_and_none_of_the_templates() -> None:
-    first, second = holdfast.run_code(_NAMES), holdfast.run_code(_NAMES)
+    first, second = cellwall.run_code(_NAMES), cellwall.run_code(_NAMES)
     assert (first.outcome.sandbox_path, second.outcome.sandbox_path) == ("warm", "warm")
-    with holdfast.Sandbox.create() as sandbox, holdfast.Sandbox.create() as other:
+    with cellwall.Sandbox.create() as sandbox, cellwall.Sandbox.create() as other:
         live = [each.run_code(_NAMES).value for each in (sandbox, other)]
         zygote = {name: os.readlink(f"/proc/{_zygote()}/ns/{name}") for name in NAMESPACES}
         host = {name: os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES}
@@ -125,14 +125,14 @@ def test_neither_the_zygote_nor_another_cell_is_seen_or_reached() -> None:
     need(shutil.which("ps"), "ps, to be used inside")
     leave = (
         "import os, socket, subprocess, multiprocessing.shared_memory as memory\n"
-        "line = socket.socket(socket.AF_UNIX); line.bind('\\0holdfast-warm'); line.listen()\n"
+        "line = socket.socket(socket.AF_UNIX); line.bind('\\0cellwall-warm'); line.listen()\n"
         "for place in ('/tmp', '/dev/shm'): open(place + '/left', 'w').write('left')\n"
         "child = subprocess.Popen(['sleep', '30'])\n"
     )
     with _held(leave):
         zygote = _zygote()
         assert Path(f"/proc/{zygote}").exists()  # the control: there is somebody to be seen
-        ran = holdfast.run_code(_SEES)
+        ran = cellwall.run_code(_SEES)
     assert ran.outcome.sandbox_path == "warm"
     assert isinstance(ran.value, dict)
     seen = dict(ran.value)
@@ -180,13 +180,13 @@ print(json.__doc__[:4], sorted(kinds), wrote, through, flush=True)
 @pytest.mark.requirement("ISO-7")
 def test_memory_that_came_from_the_zygote_is_written_for_oneself_only() -> None:
     """Preloaded modules, and the plan of a cell: files behind private mappings that all share."""
-    ran = holdfast.run_code(_WRITE)
-    files = ["/.holdfast/cell.so", "/memfd:holdfast-cell", "/memfd:holdfast-zygote"]
+    ran = cellwall.run_code(_WRITE)
+    files = ["/.cellwall/cell.so", "/memfd:cellwall-cell", "/memfd:cellwall-zygote"]
     assert (ran.stdout, ran.stderr) == (f"MARK {files} [True] []\n", "")
     look = "import json, builtins\n[json.__doc__[:4], hasattr(json, 'MARK'), hasattr(builtins, 'MARK')]"
     with _held(_WRITE):
-        later = [holdfast.run_code(look) for _ in range(4)]
-        with holdfast.Sandbox.create() as sandbox:
+        later = [cellwall.run_code(look) for _ in range(4)]
+        with cellwall.Sandbox.create() as sandbox:
             later.append(sandbox.run_code(look))
     assert [each.value for each in later] == [["JSON", False, False]] * 5
     assert later[-1].outcome.sandbox_path == "warm"
@@ -212,8 +212,8 @@ except ImportError: pass
 
 @pytest.mark.requirement("ISO-7")
 def test_no_two_cells_draw_the_same_numbers() -> None:
-    ran = [holdfast.run_code(_DRAW) for _ in range(4)]
-    with holdfast.Sandbox.create() as sandbox, holdfast.Sandbox.create() as other:
+    ran = [cellwall.run_code(_DRAW) for _ in range(4)]
+    with cellwall.Sandbox.create() as sandbox, cellwall.Sandbox.create() as other:
         ran += [sandbox.run_code(_DRAW), other.run_code(_DRAW)]
         sandbox.run_code("import os; os._exit(0)")
         ran.append(sandbox.run_code(_DRAW))  # a second interpreter of the same cell
@@ -227,7 +227,7 @@ def test_no_two_cells_draw_the_same_numbers() -> None:
 # The pattern is not the text: the search must not find itself.
 _SEARCH = """
 import os, re
-pattern = re.compile(rb"[h]oldfast-mark-of-a-cell-[0-9a-f]{8}")
+pattern = re.compile(rb"[c]ellwall-mark-of-a-cell-[0-9a-f]{8}")
 found = set()
 with open("/proc/self/mem", "rb", 0) as memory:
     for line in open("/proc/self/maps"):
@@ -245,16 +245,16 @@ sorted(word.decode() for word in found)
 
 @pytest.mark.requirement("ISO-7", "ISO-3")
 def test_code_environment_and_input_of_another_cell_are_nowhere_in_memory() -> None:
-    words = {name: f"holdfast-mark-of-a-cell-{number:08x}" for number, name in enumerate("ces")}
+    words = {name: f"cellwall-mark-of-a-cell-{number:08x}" for number, name in enumerate("ces")}
     own = f"mine = '{words['c']}'\n"
     options = {"envs": {"SECRET": words["e"]}, "stdin": words["s"]}
-    control = holdfast.run_code(own + "import sys; sys.stdin.read()\n" + _SEARCH, **options)
+    control = cellwall.run_code(own + "import sys; sys.stdin.read()\n" + _SEARCH, **options)
     assert control.value == sorted(words.values()), "of its own it finds everything"
     with _held(own, **options):
-        beside = holdfast.run_code(_SEARCH)
-        with holdfast.Sandbox.create() as sandbox:
+        beside = cellwall.run_code(_SEARCH)
+        with cellwall.Sandbox.create() as sandbox:
             live = sandbox.run_code(_SEARCH)
-    after = [holdfast.run_code(_SEARCH) for _ in range(3)]
+    after = [cellwall.run_code(_SEARCH) for _ in range(3)]
     for ran in (beside, live, *after):
         assert (ran.outcome.sandbox_path, ran.value) == ("warm", [])
 
@@ -265,12 +265,12 @@ def test_code_environment_and_input_of_another_cell_are_nowhere_in_memory() -> N
 @pytest.mark.requirement("LIM-1", "ISO-7")
 def test_cells_of_many_sizes_at_once_disturb_nobody() -> None:
     # Once: a group that is used again keeps its `memory.memsw.limit_in_bytes`, and the kernel takes
-    # no larger `memory.limit_in_bytes` (EINVAL): about every 15th of these calls fails (HF-CELL),
+    # no larger `memory.limit_in_bytes` (EINVAL): about every 15th of these calls fails (CW-CELL),
     # and its template is let go, so that a run beside it may end "without a word".
-    with holdfast.Sandbox.create() as live, ThreadPoolExecutor(6) as threads:
+    with cellwall.Sandbox.create() as live, ThreadPoolExecutor(6) as threads:
         live.run_code("kept = 42")
         sizes = ["64m", "1g", "512m", "128m", "64m"] * 40
-        ran = list(threads.map(lambda size: holdfast.run_code("1", memory=size), sizes))
+        ran = list(threads.map(lambda size: cellwall.run_code("1", memory=size), sizes))
         assert live.run_code("globals().get('kept')").value == 42
     assert {each.error.code if each.error else None for each in ran} == {None}
     assert [each.value for each in ran] == [1] * len(sizes)
@@ -280,12 +280,12 @@ def test_cells_of_many_sizes_at_once_disturb_nobody() -> None:
 def test_what_a_cell_has_used_is_not_told_of_the_next_one() -> None:
     heavy = "x = bytearray(200 << 20)\nimport time\nwhile time.process_time() < 0.5: pass"
     for number in range(6):
-        used = holdfast.run_code(heavy).outcome.usage
+        used = cellwall.run_code(heavy).outcome.usage
         assert used.memory_peak > 200 << 20  # the control
         assert used.cpu_s > 0.4
         bomb = "import os\nfor _ in range(60):\n    if os.fork() == 0: os._exit(0)"
-        assert holdfast.run_code(bomb, limits={"processes": 20}).limit == "processes"
-        light = holdfast.run_code(f"{number}")
+        assert cellwall.run_code(bomb, limits={"processes": 20}).limit == "processes"
+        light = cellwall.run_code(f"{number}")
         assert (light.value, light.limit) == (number, None)
         assert light.outcome.usage.memory_peak < 100 << 20
         assert light.outcome.usage.cpu_s < 0.3
@@ -297,12 +297,12 @@ def test_what_a_cell_has_used_is_not_told_of_the_next_one() -> None:
 @pytest.mark.requirement("LIM-2")
 def test_a_template_and_its_other_cells_outlive_a_cell_out_of_memory() -> None:
     bomb = "x = []\nwhile True: x.append(bytearray(1 << 20))"
-    with holdfast.Sandbox.create() as neighbour:
+    with cellwall.Sandbox.create() as neighbour:
         neighbour.run_code("kept = 42")
         before = _keeper(), _zygote()
         with ThreadPoolExecutor(3) as threads:
-            ran = list(threads.map(lambda _: holdfast.run_code(bomb, memory="64m"), range(6)))
-        with holdfast.Sandbox.create(memory="64m") as sandbox:
+            ran = list(threads.map(lambda _: cellwall.run_code(bomb, memory="64m"), range(6)))
+        with cellwall.Sandbox.create(memory="64m") as sandbox:
             ran.append(sandbox.run_code(bomb))
             assert sandbox.run_code("6 * 7").value == 42
         assert [each.limit for each in ran] == ["memory"] * 7
@@ -313,7 +313,7 @@ def test_a_template_and_its_other_cells_outlive_a_cell_out_of_memory() -> None:
 
 @pytest.fixture
 def config(tmp_path_factory: pytest.TempPathFactory) -> str:
-    place = tmp_path_factory.mktemp("config") / "holdfast.toml"
+    place = tmp_path_factory.mktemp("config") / "cellwall.toml"
     place.write_text(f"[sandbox]\nuid_base = {UID_BASE}\n")
     return str(place)
 
@@ -335,11 +335,11 @@ def own_home(
 def test_a_killed_template_is_replaced_and_its_runs_end_in_words(
     spec: Spec, victim: str, own_home: str, config: str
 ) -> None:
-    def run(word: str, **options: object) -> holdfast.Execution:
+    def run(word: str, **options: object) -> cellwall.Execution:
         if spec is PYTHON:
             code = f"import time\nprint({word!r}, flush=True)\ntime.sleep({options.pop('sleep_s')})"
-            return holdfast.run_code(code, config=config, **options)
-        return holdfast.run_command(f"echo {word}; sleep {options.pop('sleep_s')}", config=config, **options)  # fmt: skip
+            return cellwall.run_code(code, config=config, **options)
+        return cellwall.run_command(f"echo {word}; sleep {options.pop('sleep_s')}", config=config, **options)  # fmt: skip
 
     first = _keeper(spec, config)
     pids = {"keeper": first, "zygote": _zygote(spec, config)}
@@ -353,7 +353,7 @@ def test_a_killed_template_is_replaced_and_its_runs_end_in_words(
     ended = run("on", sleep_s=60, on_stdout=kill, timeout=30)
     # Once (all but the keeper): `Template.is_alive` asks for the keeper, which waits for a word of
     # ours. So this run "could not be built", and all later ones fail: no new template is started.
-    assert (ended.status.value, ended.error.code) == ("error", "HF-TEMPLATE-GONE")
+    assert (ended.status.value, ended.error.code) == ("error", "CW-TEMPLATE-GONE")
     assert ended.outcome.usage.wall_s < 10
     again = [run("again", sleep_s=0), run("again", sleep_s=0)]
     # A call that meets the template while it dies may say so; the one after it may not.
@@ -369,7 +369,7 @@ def test_a_killed_template_is_replaced_and_its_runs_end_in_words(
 def test_a_live_sandbox_whose_template_is_killed_says_so_or_starts_anew(
     own_home: str, config: str
 ) -> None:
-    with holdfast.Sandbox.create(config=config, timeout=20) as sandbox:
+    with cellwall.Sandbox.create(config=config, timeout=20) as sandbox:
         sandbox.run_code("kept = 1")
         started = sandbox.commands.run(["sleep", "60"], background=True)
         os.kill(_zygote(PYTHON, config), signal.SIGKILL)
@@ -386,11 +386,11 @@ def test_a_live_sandbox_whose_template_is_killed_says_so_or_starts_anew(
 def test_a_workspace_that_is_late_is_never_given_to_the_next_cell(
     own_home: str, config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(name: str) -> holdfast.Execution:
+    def run(name: str) -> cellwall.Execution:
         place = tmp_path / name
         place.mkdir(exist_ok=True)
         (place / "who").write_text(name)
-        return holdfast.run_command(["cat", "who"], workspace=f"{place}:rw", config=config)
+        return cellwall.run_command(["cat", "who"], workspace=f"{place}:rw", config=config)
 
     assert run("control").stdout == "control"
     pid = _keeper(SHELL, config)
@@ -411,11 +411,11 @@ def test_an_old_template_is_replaced_and_ends_with_its_last_cell(
 ) -> None:
     old = _keeper(PYTHON, config)
     old_ends = os.pidfd_open(old)
-    with holdfast.Sandbox.create(config=config) as sandbox, ThreadPoolExecutor(1) as threads:
+    with cellwall.Sandbox.create(config=config) as sandbox, ThreadPoolExecutor(1) as threads:
         sandbox.run_code("kept = 42")
         is_running = threading.Event()
         slow = threads.submit(
-            holdfast.run_code,
+            cellwall.run_code,
             "import time\nprint('on', flush=True)\ntime.sleep(4)\n'done'",
             on_stdout=lambda _: is_running.set(),
             config=config,
@@ -428,7 +428,7 @@ def test_an_old_template_is_replaced_and_ends_with_its_last_cell(
                     break
                 time.sleep(0.1)
         assert _keeper(PYTHON, config) != old
-        assert holdfast.run_code("6 * 7", config=config).value == 42
+        assert cellwall.run_code("6 * 7", config=config).value == 42
         assert slow.result(20).value == "done"
         assert sandbox.run_code("kept").value == 42
         assert Path(f"/proc/{old}").exists()  # the control
@@ -439,11 +439,11 @@ def test_an_old_template_is_replaced_and_ends_with_its_last_cell(
 # --- nothing is left
 
 _USER = """
-import os, signal, sys, holdfast
+import os, signal, sys, cellwall
 config, end = sys.argv[1:]
-for _ in range(3): assert holdfast.run_code("1 + 1", config=config).value == 2
-assert holdfast.run_command("echo x", config=config).stdout == "x\\n"
-sandbox = holdfast.Sandbox.create(config=config)
+for _ in range(3): assert cellwall.run_code("1 + 1", config=config).value == 2
+assert cellwall.run_command("echo x", config=config).stdout == "x\\n"
+sandbox = cellwall.Sandbox.create(config=config)
 assert sandbox.run_code("import subprocess; subprocess.Popen(['sleep', '60']); 1").value == 1
 sandbox.commands.run("sleep 60", background=True)
 print("ready", flush=True)
@@ -496,11 +496,11 @@ def test_three_hundred_runs_leave_nothing_in_the_supervisor(own_home: str, confi
 
     def some(count: int) -> None:
         for number in range(count):
-            assert holdfast.run_code(f"{number}", config=config).value == number
-            assert holdfast.run_command("echo x", config=config).stdout == "x\n"
+            assert cellwall.run_code(f"{number}", config=config).value == number
+            assert cellwall.run_command("echo x", config=config).stdout == "x\n"
             if number % 10 == 0:
-                holdfast.run_code(misdeeds[number // 10 % 3], config=config)
-                with holdfast.Sandbox.create(config=config) as sandbox:
+                cellwall.run_code(misdeeds[number // 10 % 3], config=config)
+                with cellwall.Sandbox.create(config=config) as sandbox:
                     assert sandbox.run_code("6 * 7").value == 42
                     assert sandbox.commands.run("echo x").stdout == "x\n"
                     sandbox.commands.run("echo x", background=True).wait(timeout=10)

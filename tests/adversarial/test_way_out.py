@@ -87,7 +87,7 @@ LENIENT = (
     "mapped", "mapped in hexadecimal", "localhost",
 )  # fmt: skip
 # Refused before anything was asked of anybody.
-UNHEARD = {"HF-BAD-REQUEST", "HF-BAD-HOST", "HF-NOT-ALLOWED"}
+UNHEARD = {"CW-BAD-REQUEST", "CW-BAD-HOST", "CW-NOT-ALLOWED"}
 
 
 def matrix(world: World, path: str, remember: Remember) -> Verdicts:
@@ -160,7 +160,7 @@ def test_allowed_name_leads_to_no_address_that_is_none_of_its_business(
 ) -> None:
     found = matrix(world, path, remember)
     assert kinds(found, name) == REFUSED
-    word = "HF-NO-ADDRESS" if name == "nothing.example" else "HF-ADDRESS"
+    word = "CW-NO-ADDRESS" if name == "nothing.example" else "CW-ADDRESS"
     assert [found[name][way][1] for way in ("connect", "absolute")] == [word, word]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hpack import Encoder
 
-from holdfast.egress.proxy.authority import Authority
+from cellwall.egress.proxy.authority import Authority
 from http2 import Client, Got, Reply, ServerSide, frame, told
 from unit.egress.loopback import WAIT_S, Cell, House, Server
 from unit.egress.loopback import house as a_house
@@ -248,7 +248,7 @@ def test_flood_ends_the_connection_and_nothing_else(world: World, case: str) -> 
     client, world.kept = world.usual(), neighbour
     client.say(FLOODS[case](client))
     assert client.end() not in (None, 0)
-    assert world.refused() == ["HF-BAD-REQUEST"]
+    assert world.refused() == ["CW-BAD-REQUEST"]
     # Not each of a thousand streams has become a request outside.
     assert len(world.seen) < 300
     assert neighbour.ask("/v1/good").status == 200
@@ -291,7 +291,7 @@ def test_who_breaks_the_protocol_loses_the_connection(world: World, case: str) -
     client.say(BROKEN[case](client))
     assert client.end() not in (None, 0)
     assert world.seen == []
-    assert world.refused() == ["HF-BAD-REQUEST"]
+    assert world.refused() == ["CW-BAD-REQUEST"]
 
 
 @pytest.mark.requirement("NET-2")
@@ -309,7 +309,7 @@ def test_connection_begins_as_it_has_to(world: World, opening: bytes) -> None:
             said += data
     assert b"HTTP/1.1" not in said
     assert world.seen == []
-    assert world.refused() == ["HF-BAD-REQUEST"]
+    assert world.refused() == ["CW-BAD-REQUEST"]
 
 
 @pytest.mark.requirement("NET-2")
@@ -337,7 +337,7 @@ def test_slow_client_is_ended(world: World, case: str) -> None:
         whole = frame(HEADERS, END_STREAM, 3, block(client))
         client.say(whole if case == "half a head" else whole[:20])
     client.end()
-    assert world.refused(cell) == ["HF-LATE"]
+    assert world.refused(cell) == ["CW-LATE"]
 
 
 class Hostile(ServerSide):
@@ -419,11 +419,11 @@ def test_server_that_breaks_the_protocol_is_not_passed_on(world: World, case: st
         assert client.ask("/v1/good").status == 200
     answer = client.answer(client.begin(client.head("/v1/bad")))
     if answer.status not in (0, 200):
-        assert answer.refusal == (502, "HF-BAD-RESPONSE")
+        assert answer.refusal == (502, "CW-BAD-RESPONSE")
     assert not answer.is_whole or answer.status == 502
     assert client.pushes == 0
     assert (b"x-b", b"2") not in answer.headers
-    assert world.refused(cell) == ["HF-BAD-RESPONSE"]
+    assert world.refused(cell) == ["CW-BAD-RESPONSE"]
 
 
 def test_events_of_many_threads_are_no_matter(world: World) -> None:

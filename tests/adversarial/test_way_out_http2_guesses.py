@@ -151,7 +151,7 @@ def test_guess_by_http_1_counts_although_nobody_reads_its_answer(
     assert leaks(house) == []
     for _ in range(LIMIT):
         assert guess(RIGHT) == "cut"
-    with pytest.raises(AssertionError, match="HF-LEAK-LIMIT"):
+    with pytest.raises(AssertionError, match="CW-LEAK-LIMIT"):
         cell.tunnel(HOST, server.port)
     assert leaks(house) == ["PASSWORD"] * LIMIT
 
@@ -199,7 +199,7 @@ def test_of_many_guesses_at_once_no_more_are_answered(
         assert found == {200: count}
         assert leaks(house) == []
     else:
-        assert found == {(403, "HF-LEAK"): LIMIT, (403, "HF-LEAK-LIMIT"): count - LIMIT}
+        assert found == {(403, "CW-LEAK"): LIMIT, (403, "CW-LEAK-LIMIT"): count - LIMIT}
         assert leaks(house) == ["PASSWORD"] * LIMIT
 
 
@@ -237,5 +237,5 @@ def test_secret_does_not_come_back_in_a_body_that_cannot_be(
     assert (hidden.status, hidden.body, hidden.is_whole) == (status, b"", False)
     assert hidden.reset is not None
     assert [finding.message.partition("(")[2][:15] for finding in cell.network.noticed()] == [
-        "HF-BAD-RESPONSE"
+        "CW-BAD-RESPONSE"
     ]

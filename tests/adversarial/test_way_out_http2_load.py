@@ -57,7 +57,7 @@ def test_bodies_that_unpack_to_much_are_few_at_a_time(house: House, outside: Out
         client.read()
     answers = {stream: client.answers[stream] for stream in streams}
     refused = Counter(each.refusal for each in answers.values() if each.is_whole)
-    assert refused.keys() == {(429, "HF-NET-LIMIT")}
+    assert refused.keys() == {(429, "CW-NET-LIMIT")}
     # Others are as they were, and so are its own bodies that are not packed.
     assert client.ask("/v1", method="POST", body=b"plain").status == 200
     for stream, answer in answers.items():

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import end_what_waits
 from adversarial.endpoints import WAIT_S
 from adversarial.way_out import KNOCKS, NEARBY, World, the_world  # noqa: F401  # a fixture
-from holdfast.runtime import wiring
+from cellwall.runtime import wiring
 
 MIB = 1 << 20
 
@@ -58,7 +58,7 @@ def test_connections_at_once_are_bounded(world: World, path: str) -> None:
     assert ran.status.value == "ok", ran.stderr
     assert ran.value == [
         False,
-        [["refused", "HF-NET-LIMIT"], ["refused", "HF-NET-LIMIT"], ["refused", "SOCKS 5"], ["refused", "cut"]],
+        [["refused", "CW-NET-LIMIT"], ["refused", "CW-NET-LIMIT"], ["refused", "SOCKS 5"], ["refused", "cut"]],
     ]  # fmt: skip
     assert again.value is True
 
@@ -112,19 +112,19 @@ def test_thousand_connections_at_once_are_all_answered(world: World, path: str) 
 # A process of its own, with few descriptors: two greedy cells, and one that wants to do its work.
 _FEW_DESCRIPTORS = """
 import json, resource, sys
-import holdfast
+import cellwall
 job = json.load(sys.stdin)
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
 found = []
-with holdfast.Sandbox.create(**job["options"]) as neighbour:
+with cellwall.Sandbox.create(**job["options"]) as neighbour:
     neighbour.run_code("mine = 6")
-    with holdfast.Sandbox.create(**job["options"]) as one, holdfast.Sandbox.create(**job["options"]) as two:
+    with cellwall.Sandbox.create(**job["options"]) as one, cellwall.Sandbox.create(**job["options"]) as two:
         for greedy in (one, two):
             ran = greedy.run_code(job["greedy"])
             found.append([ran.status.value, ran.value])
         ran = neighbour.run_code("mine * 7")
         found.append([ran.status.value, ran.value])
-        new = holdfast.run_code("6 * 7", config=job["options"]["config"])
+        new = cellwall.run_code("6 * 7", config=job["options"]["config"])
         found.append([new.status.value, new.value])
 print(json.dumps(found))
 """
@@ -182,7 +182,7 @@ def test_upload_is_bounded(by: str, world: World, path: str) -> None:
             "except OSError: ended = True\n"
             f"ended, connect(b'good.example', {world.port})"
         )
-    assert ran.value == [True, ["refused", "HF-NET-LIMIT"]], ran.stderr
+    assert ran.value == [True, ["refused", "CW-NET-LIMIT"]], ran.stderr
     assert world.endpoints.until(lambda: world.endpoints.ended["keep"] == 1)
     assert world.endpoints.taken["keep"] <= MIB
 
@@ -290,10 +290,10 @@ def test_way_out_that_closes_in_the_middle_is_an_error_inside(
     )  # fmt: skip
     options = {"config": config, "allow_domains": world.rules, "timeout": WAIT_S}
 
-    def run() -> holdfast.Execution:
+    def run() -> cellwall.Execution:
         if kind == "one-shot":
-            return holdfast.run_code(code, **options)
-        with holdfast.Sandbox.create(**options) as cell:
+            return cellwall.run_code(code, **options)
+        with cellwall.Sandbox.create(**options) as cell:
             return cell.run_code(code)
 
     with ThreadPoolExecutor(1) as pool:
@@ -312,7 +312,7 @@ def test_nothing_is_left_of_a_way_out(
 ) -> None:
     """Neither descriptor nor thread, whether connections were open, refused or done with."""
     world.enter(monkeypatch, path)
-    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    monkeypatch.setenv("CELLWALL_HOME", str(tmp_path))
     tmp_path.chmod(0o700)
     options = {"config": world.config, "allow_domains": world.rules}
     calls = (
@@ -323,9 +323,9 @@ def test_nothing_is_left_of_a_way_out(
     )
 
     def once() -> None:
-        with holdfast.Sandbox.create(**options) as cell:
+        with cellwall.Sandbox.create(**options) as cell:
             assert cell.run_code(KNOCKS + HOLD + calls).value is True
-        assert holdfast.run_code(KNOCKS + HOLD + calls, **options).value is True
+        assert cellwall.run_code(KNOCKS + HOLD + calls, **options).value is True
 
     def state() -> tuple[list[str], list[str]]:
         gc.collect()

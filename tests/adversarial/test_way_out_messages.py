@@ -44,27 +44,27 @@ def test_tls_is_for_the_host_that_was_asked_for(
 # The request inside, once the connection is there for one host; all but the first are refused.
 INNER = {
     "its own Host": ("GET /public", "opened.example", "hello from outside\n"),
-    "another Host": ("GET /public", "secure.example", "HF-HOST-MISMATCH"),
-    "a forbidden Host": ("GET /public", "trap.example", "HF-HOST-MISMATCH"),
-    "another port": ("GET /public", "opened.example:444", "HF-HOST-MISMATCH"),
-    "whole URL": ("GET https://secure.example/public", "secure.example", "HF-HOST-MISMATCH"),
-    "whole URL, own Host": ("GET https://trap.example/public", "opened.example", "HF-BAD-REQUEST"),
-    "no Host": ("GET /public", None, "HF-BAD-REQUEST"),
-    "two Hosts": ("GET /public", "opened.example\r\nHost: trap.example", "HF-BAD-REQUEST"),
-    "another method": ("PUT /public", "opened.example", "HF-NOT-ALLOWED"),
+    "another Host": ("GET /public", "secure.example", "CW-HOST-MISMATCH"),
+    "a forbidden Host": ("GET /public", "trap.example", "CW-HOST-MISMATCH"),
+    "another port": ("GET /public", "opened.example:444", "CW-HOST-MISMATCH"),
+    "whole URL": ("GET https://secure.example/public", "secure.example", "CW-HOST-MISMATCH"),
+    "whole URL, own Host": ("GET https://trap.example/public", "opened.example", "CW-BAD-REQUEST"),
+    "no Host": ("GET /public", None, "CW-BAD-REQUEST"),
+    "two Hosts": ("GET /public", "opened.example\r\nHost: trap.example", "CW-BAD-REQUEST"),
+    "another method": ("PUT /public", "opened.example", "CW-NOT-ALLOWED"),
     "method that says to mean another": (
-        "GET /public", "opened.example\r\nX-HTTP-Method-Override: DELETE", "HF-NOT-ALLOWED",
+        "GET /public", "opened.example\r\nX-HTTP-Method-Override: DELETE", "CW-NOT-ALLOWED",
     ),
-    "CONNECT again": ("CONNECT trap.example:443", "trap.example:443", "HF-BAD-REQUEST"),
-    "another path": ("GET /private", "opened.example", "HF-NOT-ALLOWED"),
-    "dots": ("GET /public/../private", "opened.example", "HF-NOT-ALLOWED"),
-    "encoded dots": ("GET /public/%2e%2e/private", "opened.example", "HF-NOT-ALLOWED"),
-    "encoded slash": ("GET /public/..%2fprivate", "opened.example", "HF-NOT-ALLOWED"),
-    "twice encoded": ("GET /public/%252e%252e/private", "opened.example", "HF-NOT-ALLOWED"),
-    "backslash": ("GET /public\\..\\private", "opened.example", "HF-NOT-ALLOWED"),
-    "parameter": ("GET /public;/../private", "opened.example", "HF-NOT-ALLOWED"),
-    "begins alike": ("GET /publicity", "opened.example", "HF-NOT-ALLOWED"),
-    "two slashes": ("GET //private/../public", "opened.example", "HF-NOT-ALLOWED"),
+    "CONNECT again": ("CONNECT trap.example:443", "trap.example:443", "CW-BAD-REQUEST"),
+    "another path": ("GET /private", "opened.example", "CW-NOT-ALLOWED"),
+    "dots": ("GET /public/../private", "opened.example", "CW-NOT-ALLOWED"),
+    "encoded dots": ("GET /public/%2e%2e/private", "opened.example", "CW-NOT-ALLOWED"),
+    "encoded slash": ("GET /public/..%2fprivate", "opened.example", "CW-NOT-ALLOWED"),
+    "twice encoded": ("GET /public/%252e%252e/private", "opened.example", "CW-NOT-ALLOWED"),
+    "backslash": ("GET /public\\..\\private", "opened.example", "CW-NOT-ALLOWED"),
+    "parameter": ("GET /public;/../private", "opened.example", "CW-NOT-ALLOWED"),
+    "begins alike": ("GET /publicity", "opened.example", "CW-NOT-ALLOWED"),
+    "two slashes": ("GET //private/../public", "opened.example", "CW-NOT-ALLOWED"),
 }  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def test_second_request_is_not_smuggled_in_the_first(
     case: str, by: str, world: World, path: str
 ) -> None:
     answer, heard = exchange(world, path, SMUGGLED[case], by=by)
-    assert "\r\nX-Holdfast-Refused: " in answer
+    assert "\r\nX-Cellwall-Refused: " in answer
     # Of a good first request the server hears; of what comes behind it, or of a bad one, nothing.
     first = f"POST /public HTTP/1.1\r\nhost: raw.example:{world.ports['raw']}\r\ncontent-length: 0"
     assert heard == (f"{first}\r\n\r\n".encode() if case in GOOD_FIRST else b"")

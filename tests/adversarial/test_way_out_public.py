@@ -1,6 +1,6 @@
 """A way out to public addresses, in a small Internet of two network namespaces.
 
-In one of them is Holdfast, as on any host: no setting takes a wall away. In the other are servers on
+In one of them is Cellwall, as on any host: no setting takes a wall away. In the other are servers on
 a public and on a private address, both of which the first can reach (the controls), and a DNS server.
 """
 
@@ -50,10 +50,10 @@ print("up", flush=True)
 _answer_names(line, world)
 """
 
-# Runs in the namespace of Holdfast, with the servers' process as its argument.
+# Runs in the namespace of Cellwall, with the servers' process as its argument.
 _HOST = """
 import json, os, socket, subprocess, sys
-import holdfast
+import cellwall
 servers, folder = int(sys.argv[1]), sys.argv[2]
 def ip(*words, inside=False):
     enter = ["nsenter", "-t", str(servers), "-n"] if inside else []
@@ -83,14 +83,14 @@ def get(url):
             return answer.read().decode()
     except OSError as error:
         headers = getattr(error, "headers", None)
-        return headers.get("X-Holdfast-Refused") if headers else str(error)
+        return headers.get("X-Cellwall-Refused") if headers else str(error)
 [get(url) for url in json.loads(%r)]
 '''
 urls = ["http://public.example/", "https://public.example/", "http://private.example/", "http://own.example/",
         "http://mixed.example/", "http://10.11.12.13/", "http://other.example/"]
 names = ["public.example", "private.example", "own.example", "mixed.example", "10.11.12.13"]
 code = CODE % (open(f"{folder}/ca.pem").read(), json.dumps(urls))
-ran = holdfast.run_code(code, allow_domains=names, config=f"{folder}/holdfast.toml")
+ran = cellwall.run_code(code, allow_domains=names, config=f"{folder}/cellwall.toml")
 found["answers"] = ran.value
 found["error"] = ran.outcome.error and ran.outcome.error.message
 print(json.dumps(found))
@@ -107,7 +107,7 @@ def test_public_addresses_are_reached_and_private_ones_of_the_same_link_are_not(
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     issued = authority.issue_cert("public.example", "private.example")
     issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
-    (tmp_path / "holdfast.toml").write_text(f'[egress]\ndns_servers = ["{PUBLIC}:53"]\n')
+    (tmp_path / "cellwall.toml").write_text(f'[egress]\ndns_servers = ["{PUBLIC}:53"]\n')
     tests = str(Path(__file__).parents[1])
     alone = ["unshare", "-n", "--", sys.executable, "-c"]
     waits = [*alone, f"import sys; sys.stdin.readline(); exec({_SERVERS!r})", str(tmp_path), tests]
@@ -134,6 +134,6 @@ def test_public_addresses_are_reached_and_private_ones_of_the_same_link_are_not(
     assert found["answers"] == [
         "hello from outside\n",
         "hello from outside\n",
-        *["HF-ADDRESS"] * 4,
-        "HF-NOT-ALLOWED",
+        *["CW-ADDRESS"] * 4,
+        "CW-NOT-ALLOWED",
     ]

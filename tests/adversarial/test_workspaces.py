@@ -13,10 +13,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-import holdfast
+import cellwall
+from cellwall.runtime import wiring
+from cellwall.sandbox.native import cgroups
 from conftest import need
-from holdfast.runtime import wiring
-from holdfast.sandbox.native import cgroups
 
 SECRET = "hunter2-the-secret"
 OWNER = 1234
@@ -54,8 +54,8 @@ def tree(place: Path) -> dict[str, str]:
     }
 
 
-def sh(command: str, place: Path, mode: str, **options: object) -> holdfast.Execution:
-    return holdfast.run_code(command, language="sh", workspace=f"{place}:{mode}", **options)
+def sh(command: str, place: Path, mode: str, **options: object) -> cellwall.Execution:
+    return cellwall.run_code(command, language="sh", workspace=f"{place}:{mode}", **options)
 
 
 # --- the three ways (FS-2)
@@ -125,7 +125,7 @@ for d, ds, fs in os.walk('.'):
 def test_hidden_names_show_nothing_by_any_way(project: Path, mode: str) -> None:
     seen = subprocess.run([sys.executable, "-c", _LOOK], cwd=shutil.copytree(project, f"{project}2"), capture_output=True, text=True, check=True)  # fmt: skip
     assert SECRET in seen.stdout  # the control: the same program finds it outside
-    done = holdfast.run_code(_LOOK, workspace=f"{project}:{mode}")
+    done = cellwall.run_code(_LOOK, workspace=f"{project}:{mode}")
     assert done.status == "ok"
     assert "b'mine'" in done.stdout
     assert SECRET not in done.stdout + done.stderr
@@ -157,12 +157,12 @@ def test_a_read_only_name_that_is_a_symlink_refuses_a_read_write_run(
     (tmp_path / ".git").mkdir() if "/" in name else None
     (tmp_path / "real").mkdir()
     (tmp_path / name).symlink_to(tmp_path / "real")
-    refused = holdfast.run_code("print(1)", workspace=f"{tmp_path}:rw")
+    refused = cellwall.run_code("print(1)", workspace=f"{tmp_path}:rw")
     assert (refused.status, refused.outcome.error and refused.outcome.error.code) == (
         "error",
-        "HF-WORKSPACE-SYMLINK",
+        "CW-WORKSPACE-SYMLINK",
     )
-    assert holdfast.run_code("print(1)", workspace=f"{tmp_path}:ro").status == "ok"
+    assert cellwall.run_code("print(1)", workspace=f"{tmp_path}:ro").status == "ok"
 
 
 @pytest.mark.requirement("FS-4")
@@ -173,14 +173,14 @@ def test_a_second_run_that_renames_the_way_cannot_uncover_a_hidden_name(tmp_path
     flip = "import os, sys\nwhile True:\n    try: os.rename('a', 'x'); os.rename('x', 'a')\n    except OSError: pass"
     look = "for n in ('a', 'x') * 50:\n    try: print(open(n + '/.env').read())\n    except OSError: pass"
     flipper = threading.Thread(
-        target=holdfast.run_code,
+        target=cellwall.run_code,
         args=(flip,),
         kwargs={"workspace": f"{tmp_path}:rw", "timeout": 6, "limits": {"cpu_s": 30}},
     )
     flipper.start()
     seen = ""
     while flipper.is_alive() and SECRET not in seen:
-        seen = holdfast.run_code(look, workspace=f"{tmp_path}:rw").stdout
+        seen = cellwall.run_code(look, workspace=f"{tmp_path}:rw").stdout
     flipper.join()
     assert SECRET not in seen
     assert [p.read_text() for p in tmp_path.rglob(".env")] == [
@@ -222,7 +222,7 @@ def test_names_the_host_obeys_can_be_neither_changed_nor_planted(project: Path) 
     subprocess.run([sys.executable, "-c", _PLANT], cwd=control, check=True)
     assert "EVIL" in tree(control).values()  # the control
     assert tree(control).get(".git/config") != "mine"
-    done = holdfast.run_code(_PLANT, workspace=f"{project}:rw")
+    done = cellwall.run_code(_PLANT, workspace=f"{project}:rw")
     assert (done.status, done.stderr) == ("ok", "")
     after = tree(project)
     assert {name: after.get(name) for name in before} == before
@@ -255,7 +255,7 @@ def test_what_was_planted_is_moved_out_however_the_run_ends(project: Path, end: 
 
     async def run() -> None:
         with anyio.CancelScope() as scope:
-            async with holdfast.AsyncSandbox.create(
+            async with cellwall.AsyncSandbox.create(
                 workspace=f"{project}:rw", timeout=2
             ) as sandbox:
 
@@ -280,10 +280,10 @@ def test_protection_holds_until_the_last_of_two_runs_ends_and_leaves_no_placehol
     tmp_path: Path,
 ) -> None:
     started = threading.Event()
-    ended: list[holdfast.Execution] = []
+    ended: list[cellwall.Execution] = []
     first = threading.Thread(
         target=lambda: ended.append(
-            holdfast.run_code(
+            cellwall.run_code(
                 "import os, sys\nprint('up', flush=True); sys.stdin.read() if 0 else None\n"
                 "while not os.path.exists('go'): pass\n"
                 "try: os.makedirs('.git/hooks'); open('.git/hooks/x', 'w'); print('planted')\nexcept OSError as e: print('kept')",
@@ -349,12 +349,12 @@ def test_silly_roots_are_refused_in_words(
     place = (
         os.path.expanduser(directory).replace("{home}", state_home).replace("{tmp}", str(tmp_path))
     )
-    refused = holdfast.run_code("print(1)", workspace=f"{place}:{mode}")
+    refused = cellwall.run_code("print(1)", workspace=f"{place}:{mode}")
     error = refused.outcome.error
-    code = "HF-NOT-TEXT" if "\ud800" in directory else "HF-WORKSPACE-REFUSED"
+    code = "CW-NOT-TEXT" if "\ud800" in directory else "CW-WORKSPACE-REFUSED"
     assert (refused.status, refused.stdout, error and error.code) == ("error", "", code)
-    with pytest.raises(holdfast.HoldfastError):
-        holdfast.Sandbox.create(workspace=f"{place}:{mode}")
+    with pytest.raises(cellwall.CellwallError):
+        cellwall.Sandbox.create(workspace=f"{place}:{mode}")
 
 
 @pytest.mark.requirement("FS-1")
@@ -373,7 +373,7 @@ def test_strange_but_possible_names_work(name: str, mode: str, tmp_path: Path) -
 def test_ten_thousand_files_and_a_deep_tree_are_settled_and_removed(state_home: str) -> None:
     wiring.shared_house()
     before = os.listdir(f"{state_home}/workspaces")  # of other tests: changes that are kept
-    with holdfast.Sandbox.create() as sandbox:
+    with cellwall.Sandbox.create() as sandbox:
         done = sandbox.run_code(
             "import os\nfor n in range(10_000): open(f'f{n}', 'x').close()\n"
             "for n in range(300): os.mkdir('d'); os.chdir('d')"

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.conftest import ATTACKS, enter_home
 from adversarial.endpoints import Endpoints
+from cellwall.runtime import wiring
 from conftest import need
-from holdfast.runtime import wiring
 from outside import Outside, Site, internet
 
 NEARBY = "127.77.0.0/16"
@@ -50,7 +50,7 @@ class World:
     ports: dict[str, int] = field(default_factory=dict)
     sites: dict[str, Site] = field(default_factory=dict)
     config: str = ""
-    cells: dict[str, holdfast.Sandbox] = field(default_factory=dict)
+    cells: dict[str, cellwall.Sandbox] = field(default_factory=dict)
 
     @property
     def rules(self) -> list[str]:
@@ -68,16 +68,16 @@ class World:
             "GET opened.example:443/public",
         ]
 
-    def cell(self, path: str) -> holdfast.Sandbox:
+    def cell(self, path: str) -> cellwall.Sandbox:
         """A live sandbox for all tests of a module that leave it as it was."""
         if path not in self.cells:
             self.cells[path] = self.stack.enter_context(self.new_cell(path))
         return self.cells[path]
 
-    def new_cell(self, path: str, **more: object) -> holdfast.Sandbox:
+    def new_cell(self, path: str, **more: object) -> cellwall.Sandbox:
         with pytest.MonkeyPatch.context() as environment:
             self.enter(environment, path)
-            made = holdfast.Sandbox.create(
+            made = cellwall.Sandbox.create(
                 **{"config": self.config, "allow_domains": self.rules, "timeout": 90, **more}  # type: ignore[arg-type]  # options of `create`
             )
             ran = made.run_code(KNOCKS)
@@ -126,7 +126,7 @@ def literals() -> list[str]:
 
 @pytest.fixture(scope="module", name="world")
 def the_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    homes = {path: tmp_path_factory.mktemp(f"holdfast-{path}") for path in ("cold", "warm")}
+    homes = {path: tmp_path_factory.mktemp(f"cellwall-{path}") for path in ("cold", "warm")}
     with ExitStack() as stack:
         outside = stack.enter_context(internet(tmp_path_factory.mktemp("outside")))
         found = World(outside, _listening(), homes, stack)

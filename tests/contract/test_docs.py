@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.core.limits import MIB, Limits
+import cellwall
+from cellwall.core.limits import MIB, Limits
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +59,7 @@ def test_python_of_the_readme_runs_as_written(tmp_path):
             [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
         )
     finally:  # the last block has a sandbox that lives in the supervisor
-        stop = [Path(sys.executable).with_name("holdfast"), "supervisor", "stop"]
+        stop = [Path(sys.executable).with_name("cellwall"), "supervisor", "stop"]
         subprocess.run(stop, capture_output=True, timeout=60, check=True)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -67,13 +67,13 @@ def test_python_of_the_readme_runs_as_written(tmp_path):
     middle = lines.index("limit wall")
     assert lines[middle : middle + 3] == ["limit wall", "['cats 0', 'cats 1']", "42"]
     assert lines[middle + 3].startswith("neutralise [('injection', 'high', ")
-    assert (lines[-4][:18], lines[-3]) == ("<<<holdfast:begin ", "Linux")
+    assert (lines[-4][:18], lines[-3]) == ("<<<cellwall:begin ", "Linux")
 
 
 def test_commands_of_the_readme_run_as_written(tmp_path):
     commands = next(block for block in code_blocks("sh") if "doctor" in block)
     program = f"set -eu\nPATH={Path(sys.executable).parent}:$PATH\n" + commands.replace(
-        ".venv/bin/holdfast", "holdfast"
+        ".venv/bin/cellwall", "cellwall"
     )
     done = subprocess.run(
         ["sh", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
@@ -82,7 +82,7 @@ def test_commands_of_the_readme_run_as_written(tmp_path):
     assert "uid=1000" in done.stdout
     assert '"stdout": "42\\n"' in done.stdout
     assert "hello" in done.stdout
-    assert re.search(r"holdfast diff act_\w+", done.stderr)
+    assert re.search(r"cellwall diff act_\w+", done.stderr)
 
 
 def test_limits_table_of_the_readme_has_the_defaults_of_the_code():
@@ -103,4 +103,4 @@ def test_limits_table_of_the_readme_has_the_defaults_of_the_code():
 
 def test_version_is_told_once():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["version"] == holdfast.__version__
+    assert project["version"] == cellwall.__version__

@@ -6,20 +6,20 @@ import inspect
 
 import pytest
 
-import holdfast
-from holdfast.core import errors
-from holdfast.interfaces.sdk import asynchronous, blocking
+import cellwall
+from cellwall.core import errors
+from cellwall.interfaces.sdk import asynchronous, blocking
 
 
 def test_all_names_are_there_and_no_others_are_promised():
-    assert sorted(holdfast.__all__) == sorted(holdfast._HOMES)
-    for name in holdfast.__all__:
-        assert getattr(holdfast, name).__name__ == name
+    assert sorted(cellwall.__all__) == sorted(cellwall._HOMES)
+    for name in cellwall.__all__:
+        assert getattr(cellwall, name).__name__ == name
 
 
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="no attribute 'Sandbax'"):
-        _ = holdfast.Sandbax
+        _ = cellwall.Sandbax
 
 
 @pytest.mark.requirement("ERR-1")
@@ -29,17 +29,17 @@ def test_every_error_has_the_one_root_and_a_code_of_its_own():
         for value in vars(errors).values()
         if inspect.isclass(value) and issubclass(value, Exception)
     ]
-    assert all(issubclass(found, errors.HoldfastError) for found in classes)
+    assert all(issubclass(found, errors.CellwallError) for found in classes)
     codes = [found.default_code for found in classes]
     assert len(set(codes)) == len(codes)
-    assert all(code.startswith("HF-") for code in codes)
+    assert all(code.startswith("CW-") for code in codes)
 
 
 @pytest.mark.requirement("ERR-1")
 def test_detail_is_for_the_record_and_never_shown():
     error = errors.SandboxFailed("it broke", mend="Mend it.", detail="/secret/host/path")
     assert "/secret" not in str(error)
-    assert (error.code, error.message, error.mend) == ("HF-SANDBOX-FAILED", "it broke", "Mend it.")
+    assert (error.code, error.message, error.mend) == ("CW-SANDBOX-FAILED", "it broke", "Mend it.")
 
 
 def public(kind: type) -> dict[str, str]:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput, EgressRefused
-from holdfast.egress.reach.allowlist import Allowlist, Rule, normal_path, parse_rule
-from holdfast.egress.reach.names import address_of, host_name, host_of, is_public_suffix
+from cellwall.core.errors import BadInput, EgressRefused
+from cellwall.egress.reach.allowlist import Allowlist, Rule, normal_path, parse_rule
+from cellwall.egress.reach.names import address_of, host_name, host_of, is_public_suffix
 
 CANONICAL = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 
@@ -40,7 +40,7 @@ def read_host(text: str) -> str | IPv4Address | IPv6Address | None:
         return host_of(text)
     except EgressRefused as error:
         refused = error
-    assert refused.code == "HF-BAD-HOST"
+    assert refused.code == "CW-BAD-HOST"
     assert str(refused).isprintable()
     return None
 
@@ -86,7 +86,7 @@ def read_rule(text: str) -> Rule | None:
         return parse_rule(text)
     except BadInput as error:
         refused = error
-    assert refused.code == "HF-BAD-DOMAIN"
+    assert refused.code == "CW-BAD-DOMAIN"
     assert str(refused).isprintable()
     return None
 

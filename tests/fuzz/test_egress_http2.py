@@ -17,11 +17,11 @@ from hpack import Decoder, Encoder, HPACKError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.protocols.framing import BadMessage
-from holdfast.egress.protocols.h2_fields import count_fields
-from holdfast.egress.protocols.h2_frames import PREFACE, FrameGate, GoAway, Toll
-from holdfast.egress.protocols.h2_heads import (
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.protocols.framing import BadMessage
+from cellwall.egress.protocols.h2_fields import count_fields
+from cellwall.egress.protocols.h2_frames import PREFACE, FrameGate, GoAway, Toll
+from cellwall.egress.protocols.h2_heads import (
     forwardable,
     read_answer,
     read_head,

@@ -19,19 +19,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.protocols.client_hello import INCOMPLETE, server_name
-from holdfast.egress.protocols.messages import (
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.protocols.client_hello import INCOMPLETE, server_name
+from cellwall.egress.protocols.messages import (
     ClientSide,
     ServerSide,
     forwardable,
     read_request,
     returnable,
 )
-from holdfast.egress.protocols.parsing import RequestHead, ResponseHead, Sign
-from holdfast.egress.protocols.socks import Handshake
-from holdfast.egress.reach.names import host_of
-from holdfast.egress.reach.names_inside import NETWORK, NameTable, answer, looks_like_data
+from cellwall.egress.protocols.parsing import RequestHead, ResponseHead, Sign
+from cellwall.egress.protocols.socks import Handshake
+from cellwall.egress.reach.names import host_of
+from cellwall.egress.reach.names_inside import NETWORK, NameTable, answer, looks_like_data
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)
 
@@ -146,7 +146,7 @@ def name_in(data: bytes) -> object:
     try:
         return server_name(data)
     except EgressRefused as error:
-        assert error.code in {"HF-BAD-TLS", "HF-NOT-TLS"}  # noqa: PT017
+        assert error.code in {"CW-BAD-TLS", "CW-NOT-TLS"}  # noqa: PT017
         return error.code
 
 
@@ -164,7 +164,7 @@ def test_a_hello_is_read_as_openssl_reads_it(data: bytes, places: list[int]) -> 
         early = name_in(data[: place % (len(data) + 1)])
         assert early is INCOMPLETE or early == found
     if found is None or isinstance(found, str):
-        refused = {"HF-BAD-TLS", "HF-NOT-TLS"}
+        refused = {"CW-BAD-TLS", "CW-NOT-TLS"}
         assert found in refused or openssl_names(data) in ([], [found])
 
 
@@ -318,7 +318,7 @@ def events(side: ClientSide | ServerSide, pieces: list[bytes]) -> list[Any] | No
                 if event is Sign.CLOSED:
                     break
     except EgressRefused as error:
-        assert error.code in {"HF-BAD-REQUEST", "HF-BAD-RESPONSE"}  # noqa: PT017
+        assert error.code in {"CW-BAD-REQUEST", "CW-BAD-RESPONSE"}  # noqa: PT017
         return None
     return got
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.code import RULES, screen
+from cellwall.guard.code import RULES, screen
 from unit.guard.code.samples import HONEST, SEEN
 
 PIECES = st.sampled_from(

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.normalise import Bounds, unfold
-from holdfast.guard.normalise.bounds import Effort
-from holdfast.guard.normalise.clean import cleaned
-from holdfast.guard.normalise.offsets import SAME
+from cellwall.guard.normalise import Bounds, unfold
+from cellwall.guard.normalise.bounds import Effort
+from cellwall.guard.normalise.clean import cleaned
+from cellwall.guard.normalise.offsets import SAME
 
 PIECES = st.sampled_from(
     [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.pii import Pseudonyms, find
+from cellwall.guard.pii import Pseudonyms, find
 
 PIECES = st.sampled_from(
     ["ann@example.com", "@", "é@ü.de", "+49 30 901820", "020 7946 0018", "415-555-2671", "tel ",

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import ConfigError
-from holdfast.core.known.encodings import forms
-from holdfast.core.types import Json
-from holdfast.guard.redact import Redactor, load_gitleaks, shipped
+from cellwall.core.errors import ConfigError
+from cellwall.core.known.encodings import forms
+from cellwall.core.types import Json
+from cellwall.guard.redact import Redactor, load_gitleaks, shipped
 
 KNOWN = {
     "HORSE": b"hunter2-correct-horse",

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cellwall.core.errors import ConfigError
+from cellwall.guard.detect import Detector, load_pack
 from fuzz.mutations import mutated
-from holdfast.core.errors import ConfigError
-from holdfast.guard.detect import Detector, load_pack
 
 ENGLISH = """
 [[rule]]

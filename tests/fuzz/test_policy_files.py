@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cellwall.core.errors import ConfigError
+from cellwall.policy.files import parse_policy
+from cellwall.policy.rules import Layer
 from fuzz.mutations import mutated
-from holdfast.core.errors import ConfigError
-from holdfast.policy.files import parse_policy
-from holdfast.policy.rules import Layer
 
 CORPUS = (
     '[permissions]\nallow = ["Bash(git status)", "Read(src/**)"]\ndeny = ["Read(.env)"]\n',

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.shell.parser import NotUnderstood
-from holdfast.policy.shell.reader import read_shell
-from holdfast.policy.shell.words import UNKNOWN, Number, Word
+from cellwall.policy.shell.parser import NotUnderstood
+from cellwall.policy.shell.reader import read_shell
+from cellwall.policy.shell.words import UNKNOWN, Number, Word
 
 pytestmark = pytest.mark.requirement("POL-2")
 
 # One write for each command: those in the background speak at the same time.
 _TELL = 'command_not_found_handle() {{ printf "%s\\0" "$@" $\'\\001\' >&{}; }}\n'
-_EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "250"))
+_EXAMPLES = int(os.environ.get("CELLWALL_FUZZ_EXAMPLES", "250"))
 
 _NAMES = ["p0", "p1", "p2", "p3"]
 _ODD = [

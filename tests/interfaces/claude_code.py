@@ -21,7 +21,7 @@ def claude() -> str:
 
 def environment(model: FakeModel, home: Path) -> dict[str, str]:
     """Nothing of the developer's own, and nobody else to talk to."""
-    kept = {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST_")}
+    kept = {name: value for name, value in os.environ.items() if name.startswith("CELLWALL_")}
     return {
         **kept,
         "PATH": os.environ["PATH"],

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from adversarial.leftovers import UID_BASE, uid_of
-from holdfast.sandbox.native import pool, uids
-from interfaces.test_cli_process import holdfast
+from cellwall.sandbox.native import pool, uids
+from interfaces.test_cli_process import cellwall
 
 UIDS_EACH = 500
 _NUMBERS = itertools.count()
@@ -23,7 +23,7 @@ _NUMBERS = itertools.count()
 @pytest.fixture(scope="module")
 def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One for all warm tests of a module: a template for each would cost 0.2 s and a zygote."""
-    home = tmp_path_factory.mktemp("holdfast-warm-home")
+    home = tmp_path_factory.mktemp("cellwall-warm-home")
     home.chmod(0o700)
     yield home
     pool.close_all()
@@ -38,8 +38,8 @@ def path(
 ) -> str:
     """How cells are made; for a user both are the same."""
     if request.param == "warm":
-        monkeypatch.setenv("HOLDFAST_HOME", str(warm_home))
-    monkeypatch.setenv("HOLDFAST_PATH", request.param)
+        monkeypatch.setenv("CELLWALL_HOME", str(warm_home))
+    monkeypatch.setenv("CELLWALL_PATH", request.param)
     return request.param
 
 
@@ -54,19 +54,19 @@ class Supervised:
     @property
     def environment(self) -> dict[str, str]:
         return {
-            "HOLDFAST_HOME": str(self.home),
-            "HOLDFAST_CONFIG": str(self.home / "holdfast.toml"),
-            "HOLDFAST_PATH": self.path,
-            "HOLDFAST_SUPERVISOR": "on",
+            "CELLWALL_HOME": str(self.home),
+            "CELLWALL_CONFIG": str(self.home / "cellwall.toml"),
+            "CELLWALL_PATH": self.path,
+            "CELLWALL_SUPERVISOR": "on",
         }
 
     @classmethod
     def begin(cls, home: Path, path: str) -> Supervised:
         home.chmod(0o700)
-        # Uids that no other Holdfast on this machine uses: what is found alive is ours.
+        # Uids that no other Cellwall on this machine uses: what is found alive is ours.
         found = cls(home, path, UID_BASE + next(_NUMBERS) % 19 * UIDS_EACH)
-        (home / "holdfast.toml").write_text(f"[sandbox]\nuid_base = {found.uid_base}\n")
-        done = holdfast("supervisor", "start", **found.environment)
+        (home / "cellwall.toml").write_text(f"[sandbox]\nuid_base = {found.uid_base}\n")
+        done = cellwall("supervisor", "start", **found.environment)
         assert done.returncode == 0, done.stderr
         return found
 
@@ -75,7 +75,7 @@ class Supervised:
             monkeypatch.setenv(name, value)
 
     def pid(self) -> int | None:
-        return json.loads(holdfast("supervisor", "status", "--json", **self.environment).stdout)[
+        return json.loads(cellwall("supervisor", "status", "--json", **self.environment).stdout)[
             "pid"
         ]
 
@@ -91,14 +91,14 @@ class Supervised:
         return found
 
     def end(self) -> None:
-        holdfast("supervisor", "stop", **self.environment)
+        cellwall("supervisor", "stop", **self.environment)
 
 
 @pytest.fixture(scope="module", params=["cold", "warm"])
 def shared_supervisor(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Supervised]:
-    found = Supervised.begin(tmp_path_factory.mktemp("holdfast-supervised"), request.param)
+    found = Supervised.begin(tmp_path_factory.mktemp("cellwall-supervised"), request.param)
     yield found
     found.end()
 
@@ -120,7 +120,7 @@ def own_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Supervised]:
     """One that the test may do anything to."""
-    found = Supervised.begin(tmp_path_factory.mktemp("holdfast-supervised"), request.param)
+    found = Supervised.begin(tmp_path_factory.mktemp("cellwall-supervised"), request.param)
     found.enter(monkeypatch)
     yield found
     found.end()

@@ -1,4 +1,4 @@
-"""Parts of Holdfast with a policy of the tests' own, which says what a command asks it to say.
+"""Parts of Cellwall with a policy of the tests' own, which says what a command asks it to say.
 
 `python hook_double.py supervisor` serves; `python hook_double.py hook …` answers without one.
 """
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.outcomes import Finding, RunResult
-from holdfast.core.types import Action, UseTool
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.interfaces.hooks import alone, quick
-from holdfast.interfaces.supervisor import __main__ as supervisor
-from holdfast.interfaces.supervisor import houses
-from holdfast.runtime import wiring
+from cellwall.core.outcomes import Finding, RunResult
+from cellwall.core.types import Action, UseTool
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.interfaces.hooks import alone, quick
+from cellwall.interfaces.supervisor import __main__ as supervisor
+from cellwall.interfaces.supervisor import houses
+from cellwall.runtime import wiring
 
 ASKED: dict[str, Any] = {
     "session_id": "abc",

@@ -1,4 +1,4 @@
-"""A real `holdfast mcp` process behind the SDK's own client, for tests that are not asynchronous."""
+"""A real `cellwall mcp` process behind the SDK's own client, for tests that are not asynchronous."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class Agent:
 def environment(home: Path) -> dict[str, str]:
     return {
         **os.environ,
-        "HOLDFAST_HOME": str(home),
+        "CELLWALL_HOME": str(home),
         "XDG_CONFIG_HOME": str(home / "no-config"),
-        "HOLDFAST_PATH": "warm",
-        "HOLDFAST_SUPERVISOR": "off",
+        "CELLWALL_PATH": "warm",
+        "CELLWALL_SUPERVISOR": "off",
     }
 
 

@@ -1,4 +1,4 @@
-"""The program `holdfast`, started by a fork of an interpreter that has imported it already.
+"""The program `cellwall`, started by a fork of an interpreter that has imported it already.
 
 A start of Python with all imports takes longer than most commands, and tests start hundreds of
 them. What runs is a process of its own with its own descriptors, environment and exit code; tests
@@ -23,13 +23,13 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-PROGRAM = os.path.join(os.path.dirname(sys.executable), "holdfast")
+PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
 _MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 1024
 _IMPORTED = (
-    "holdfast.interfaces.entry",
-    "holdfast.interfaces.cli.execute",
-    "holdfast.guard.service",
+    "cellwall.interfaces.entry",
+    "cellwall.interfaces.cli.execute",
+    "cellwall.guard.service",
 )
 
 
@@ -87,7 +87,7 @@ def _take(pipe: int, shown: list[bytes], at: int) -> None:
 @cache
 def _server() -> str:
     """The address of the one that serves this process."""
-    folder = tempfile.mkdtemp(prefix="hf-fork-")
+    folder = tempfile.mkdtemp(prefix="cw-fork-")
     address = os.path.join(folder, "line")
     # With its own group: an interrupt at the keyboard is for the tests.
     server = subprocess.Popen(
@@ -167,4 +167,4 @@ if __name__ == "__main__":
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
     sys.argv = [PROGRAM, *asked["words"]]
-    sys.exit(sys.modules["holdfast.interfaces.entry"].main())
+    sys.exit(sys.modules["cellwall.interfaces.entry"].main())

@@ -1,4 +1,4 @@
-"""`holdfast run` and `holdfast code`: every option, every exit code, every bad input."""
+"""`cellwall run` and `cellwall code`: every option, every exit code, every bad input."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import shutil
 import pytest
 
 from conftest import need
-from interfaces.test_cli_process import error_code, holdfast, in_process, through_shell
+from interfaces.test_cli_process import cellwall, error_code, in_process, through_shell
 
 
 def result(*words: str | bytes, **changes) -> dict:
-    return json.loads(holdfast(*words, **changes).stdout)
+    return json.loads(cellwall(*words, **changes).stdout)
 
 
 # What runs
 
 
 def test_output_is_the_programs_own_bytes_and_nothing_else():
-    done = holdfast("run", "--", "sh", "-c", r"printf 'a\377\000\033[2Jb'; echo e >&2; exit 7")
+    done = cellwall("run", "--", "sh", "-c", r"printf 'a\377\000\033[2Jb'; echo e >&2; exit 7")
     assert (done.returncode, done.stdout, done.stderr) == (7, b"a\xff\0\x1b[2Jb", b"e\n")
 
 
 def test_options_of_the_command_are_its_own_without_a_dash_dash():
-    done = holdfast("run", "--timeout", "9", "printf", "%s ", "--json", "--timeout", "x")
+    done = cellwall("run", "--timeout", "9", "printf", "%s ", "--json", "--timeout", "x")
     assert (done.returncode, done.stdout) == (0, b"--json --timeout x ")
 
 
 def test_arguments_that_are_no_utf8_arrive_unchanged():
-    done = holdfast("run", "--", "printf", "%s", b"\xff\xfe")
+    done = cellwall("run", "--", "printf", "%s", b"\xff\xfe")
     assert done.stdout == b"\xff\xfe"
 
 
@@ -44,7 +44,7 @@ def test_arguments_that_are_no_utf8_arrive_unchanged():
     ],
 )
 def test_code_from_the_command_line(words, printed):
-    done = holdfast("code", *words)
+    done = cellwall("code", *words)
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, b"")
 
 
@@ -61,33 +61,33 @@ def test_code_from_the_command_line(words, printed):
 )
 def test_code_from_a_file_in_the_language_of_its_name(tmp_path, name, text, words, printed):
     (tmp_path / name).write_text(text)
-    done = holdfast("code", *words, str(tmp_path / name))
+    done = cellwall("code", *words, str(tmp_path / name))
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, b"")
 
 
 def test_javascript_by_its_extension(tmp_path):
     need(shutil.which("node") or shutil.which("deno") or shutil.which("nodejs"), "JavaScript")
     (tmp_path / "a.js").write_text("console.log(6 * 7)")
-    assert holdfast("code", str(tmp_path / "a.js")).stdout == b"42\n"
+    assert cellwall("code", str(tmp_path / "a.js")).stdout == b"42\n"
 
 
 def test_code_from_standard_input():
-    done = holdfast("code", "-", stdin=b"print(40 + 2)\n")
+    done = cellwall("code", "-", stdin=b"print(40 + 2)\n")
     assert (done.returncode, done.stdout) == (0, b"42\n")
 
 
 def test_standard_input_reaches_the_program_only_when_asked_for():
     data = bytes(range(256)) * 1000
-    assert holdfast("run", "--stdin", "--", "cat", stdin=data).stdout == data
-    assert holdfast("run", "--", "cat", stdin=data).stdout == b""
+    assert cellwall("run", "--stdin", "--", "cat", stdin=data).stdout == data
+    assert cellwall("run", "--", "cat", stdin=data).stdout == b""
     code = "import sys; print(len(sys.stdin.buffer.read()))"
-    assert holdfast("code", "--stdin", "-c", code, stdin=data).stdout == b"256000\n"
+    assert cellwall("code", "--stdin", "-c", code, stdin=data).stdout == b"256000\n"
 
 
 @pytest.mark.requirement("ISO-3")
 def test_variables_enter_only_when_they_are_named():
     words = ["run", "--env", "A=1", "--env", "B=x=y", "--env", "C=", "--", "env"]
-    lines = holdfast(*words, SECRET="hunter2").stdout.decode().splitlines()
+    lines = cellwall(*words, SECRET="hunter2").stdout.decode().splitlines()
     assert {"A=1", "B=x=y", "C="} <= set(lines)
     assert not [line for line in lines if "hunter2" in line]
 
@@ -95,7 +95,7 @@ def test_variables_enter_only_when_they_are_named():
 def test_workspace_modes(tmp_path):
     (tmp_path / "given").write_text("old")
     for mode in ("", ":ro"):
-        done = holdfast(
+        done = cellwall(
             "run",
             "--workspace",
             f"{tmp_path}{mode}",
@@ -106,18 +106,18 @@ def test_workspace_modes(tmp_path):
         )
         assert (done.stdout, done.returncode != 0) == (b"old", True)
     assert (tmp_path / "given").read_text() == "old"
-    cow = holdfast(
+    cow = cellwall(
         "run", "--workspace", f"{tmp_path}:cow", "--", "sh", "-c", "echo new > given; cat given"
     )
     assert (cow.returncode, cow.stdout) == (0, b"new\n")
     assert (tmp_path / "given").read_text() == "old"
-    (kept,) = os.listdir(os.path.join(os.environ["HOLDFAST_HOME"], "workspaces"))
+    (kept,) = os.listdir(os.path.join(os.environ["CELLWALL_HOME"], "workspaces"))
     assert (
         cow.stderr.decode()
-        == f"holdfast: changes kept as {kept}; see them with: holdfast diff {kept}\n"
+        == f"cellwall: changes kept as {kept}; see them with: cellwall diff {kept}\n"
     )
     assert (
-        holdfast(
+        cellwall(
             "run", "--workspace", f"{tmp_path}:rw", "--", "sh", "-c", "echo new > given"
         ).returncode
         == 0
@@ -127,13 +127,13 @@ def test_workspace_modes(tmp_path):
 
 def test_findings_are_told_on_standard_error_one_line_each(tmp_path):
     script = (
-        r"""printf x > "$(printf 'a\nholdfast: forged\033[2J.lnk')"; chmod u+s /proc/self/exe; :"""
+        r"""printf x > "$(printf 'a\ncellwall: forged\033[2J.lnk')"; chmod u+s /proc/self/exe; :"""
     )
-    done = holdfast("run", "--workspace", f"{tmp_path}:rw", "--", "sh", "-c", script)
+    done = cellwall("run", "--workspace", f"{tmp_path}:rw", "--", "sh", "-c", script)
     (line,) = [x for x in done.stderr.split(b"\n") if b".lnk" in x]
-    assert line.startswith(b"holdfast: ")
+    assert line.startswith(b"cellwall: ")
     assert b"\x1b" not in line
-    assert not [x for x in done.stderr.split(b"\n") if x.startswith(b"holdfast: forged")]
+    assert not [x for x in done.stderr.split(b"\n") if x.startswith(b"cellwall: forged")]
 
 
 # Limits
@@ -196,16 +196,16 @@ def test_findings_are_told_on_standard_error_one_line_each(tmp_path):
     ],
 )
 def test_each_limit_by_its_option(words, script, limit, codes, line):
-    told = holdfast("run", *words, "--json", "--", "sh", "-c", script)
+    told = cellwall("run", *words, "--json", "--", "sh", "-c", script)
     outcome = json.loads(told.stdout)
     assert (outcome["limit"], told.stderr) == (limit, b"")
     assert told.returncode in codes
     assert outcome["status"] == ("limit" if limit else "failed")
-    done = holdfast("run", *words, "--", "sh", "-c", script)
+    done = cellwall("run", *words, "--", "sh", "-c", script)
     assert done.returncode in codes
-    mine = [x.decode() for x in done.stderr.splitlines() if x.startswith(b"holdfast: ")]
+    mine = [x.decode() for x in done.stderr.splitlines() if x.startswith(b"cellwall: ")]
     name = (limit or "").replace("_", " ")
-    assert mine == ([f"holdfast: ended by the {name} limit {line}"] if limit else [])
+    assert mine == ([f"cellwall: ended by the {name} limit {line}"] if limit else [])
 
 
 @pytest.mark.requirement("LIM-1")
@@ -219,72 +219,72 @@ def test_the_share_of_processors_is_given_by_its_option():
     assert used["1"]["cpu_s"] > used["0.1"]["cpu_s"]
 
 
-# What Holdfast refuses
+# What Cellwall refuses
 
 REFUSALS = [
-    (["run", "--timeout", "abc", "--", "true"], "HF-USAGE"),
-    (["run", "--timeout", "0", "--", "true"], "HF-BAD-LIMIT"),
-    (["run", "--timeout", "-1", "--", "true"], "HF-BAD-LIMIT"),
-    (["run", "--timeout", "nan", "--", "true"], "HF-BAD-LIMIT"),
-    (["run", "--timeout", "inf", "--", "true"], "HF-BAD-LIMIT"),
-    (["run", "--memory", "lots", "--", "true"], "HF-BAD-SIZE"),
-    (["run", "--memory", "1", "--", "true"], "HF-BAD-LIMIT"),
-    (["run", "--memory", "-5m", "--", "true"], "HF-BAD-SIZE"),
-    (["run", "--cpus", "many", "--", "true"], "HF-USAGE"),
-    (["run", "--cpus", "0", "--", "true"], "HF-BAD-LIMIT"),
-    (["run", "--processes", "1.5", "--", "true"], "HF-USAGE"),
-    (["run", "--processes", "0", "--", "true"], "HF-BAD-LIMIT"),
-    (["run", "--disk", "", "--", "true"], "HF-BAD-SIZE"),
-    (["run", "--output", "0", "--", "true"], "HF-BAD-LIMIT"),
-    (["run", "--open-files", "1", "--", "true"], "HF-BAD-LIMIT"),
-    (["run", "--file-size", "1", "--", "true"], "HF-BAD-LIMIT"),
-    (["run", "--env", "NOVALUE", "--", "true"], "HF-BAD-ENV"),
-    (["run", "--env", "=x", "--", "true"], "HF-BAD-ENV"),
-    (["run", "--env", "A-B=x", "--", "true"], "HF-BAD-ENV"),
-    (["run", "--workspace", "/nonexistent", "--", "true"], "HF-WORKSPACE-REFUSED"),
-    (["run", "--workspace", "/", "--", "true"], "HF-WORKSPACE-REFUSED"),
-    (["run", "--workspace", ":rw", "--", "true"], "HF-WORKSPACE-REFUSED"),
-    (["run", "--workspace", "/srv:sideways", "--", "true"], "HF-BAD-WORKSPACE"),
-    (["run", "--profile", "lenient", "--", "true"], "HF-CONFIG-PROFILE"),
-    (["run", "--config", "/nonexistent.toml", "--", "true"], "HF-CONFIG-FILE"),
-    (["run", "--policy", "rules.toml", "--", "true"], "HF-POLICY-FILE"),
-    (["run", "--allow-domain", "*.com", "--", "true"], "HF-BAD-DOMAIN"),
-    (["run", "--secret", "TOKEN", "--", "true"], "HF-VAULT-MISSING"),
-    (["run", "--", "no-such-program"], "HF-COMMAND-NOT-FOUND"),
-    (["run", "--", "/etc/passwd"], "HF-COMMAND-NOT-EXECUTABLE"),
-    (["run", "--tiemout", "5", "--", "true"], "HF-USAGE"),
-    (["run", "--timeout"], "HF-USAGE"),
-    (["bogus"], "HF-USAGE"),
-    (["--bogus"], "HF-USAGE"),
-    (["code"], "HF-USAGE"),
-    (["code", "-c", "1", "file.py"], "HF-USAGE"),
-    (["code", "a.py", "b.py"], "HF-USAGE"),
-    (["code", "--stdin", "-"], "HF-USAGE"),
-    (["code", "-l", "cobol", "-c", "1"], "HF-UNKNOWN-LANGUAGE"),
-    (["code", "/nonexistent.py"], "HF-CODE-FILE"),
-    (["code", "/"], "HF-CODE-FILE"),
-    (["code", "/dev/zero"], "HF-CODE-FILE"),
-    (["code", "/etc/passwd/x"], "HF-CODE-FILE"),
-    (["code", "x" * 5000], "HF-CODE-FILE"),
-    (["code", "--policy", "p", "-c", "1"], "HF-POLICY-FILE"),
-    (["diff"], "HF-USAGE"),
-    (["diff", "../../etc"], "HF-BAD-ID"),
-    (["apply", "act_00000000000000000000000000"], "HF-NO-WORKSPACE"),
-    (["audit", "tail", "-n", "0"], "HF-USAGE"),
-    (["audit", "show", "act_00000000000000000000000000"], "HF-NO-RECORD"),
-    (["config", "check", "--profile", "x"], "HF-CONFIG-PROFILE"),
-    (["doctor", "--profile", "x"], "HF-CONFIG-PROFILE"),
-    (["completion", "tcsh"], "HF-USAGE"),
+    (["run", "--timeout", "abc", "--", "true"], "CW-USAGE"),
+    (["run", "--timeout", "0", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--timeout", "-1", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--timeout", "nan", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--timeout", "inf", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--memory", "lots", "--", "true"], "CW-BAD-SIZE"),
+    (["run", "--memory", "1", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--memory", "-5m", "--", "true"], "CW-BAD-SIZE"),
+    (["run", "--cpus", "many", "--", "true"], "CW-USAGE"),
+    (["run", "--cpus", "0", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--processes", "1.5", "--", "true"], "CW-USAGE"),
+    (["run", "--processes", "0", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--disk", "", "--", "true"], "CW-BAD-SIZE"),
+    (["run", "--output", "0", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--open-files", "1", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--file-size", "1", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--env", "NOVALUE", "--", "true"], "CW-BAD-ENV"),
+    (["run", "--env", "=x", "--", "true"], "CW-BAD-ENV"),
+    (["run", "--env", "A-B=x", "--", "true"], "CW-BAD-ENV"),
+    (["run", "--workspace", "/nonexistent", "--", "true"], "CW-WORKSPACE-REFUSED"),
+    (["run", "--workspace", "/", "--", "true"], "CW-WORKSPACE-REFUSED"),
+    (["run", "--workspace", ":rw", "--", "true"], "CW-WORKSPACE-REFUSED"),
+    (["run", "--workspace", "/srv:sideways", "--", "true"], "CW-BAD-WORKSPACE"),
+    (["run", "--profile", "lenient", "--", "true"], "CW-CONFIG-PROFILE"),
+    (["run", "--config", "/nonexistent.toml", "--", "true"], "CW-CONFIG-FILE"),
+    (["run", "--policy", "rules.toml", "--", "true"], "CW-POLICY-FILE"),
+    (["run", "--allow-domain", "*.com", "--", "true"], "CW-BAD-DOMAIN"),
+    (["run", "--secret", "TOKEN", "--", "true"], "CW-VAULT-MISSING"),
+    (["run", "--", "no-such-program"], "CW-COMMAND-NOT-FOUND"),
+    (["run", "--", "/etc/passwd"], "CW-COMMAND-NOT-EXECUTABLE"),
+    (["run", "--tiemout", "5", "--", "true"], "CW-USAGE"),
+    (["run", "--timeout"], "CW-USAGE"),
+    (["bogus"], "CW-USAGE"),
+    (["--bogus"], "CW-USAGE"),
+    (["code"], "CW-USAGE"),
+    (["code", "-c", "1", "file.py"], "CW-USAGE"),
+    (["code", "a.py", "b.py"], "CW-USAGE"),
+    (["code", "--stdin", "-"], "CW-USAGE"),
+    (["code", "-l", "cobol", "-c", "1"], "CW-UNKNOWN-LANGUAGE"),
+    (["code", "/nonexistent.py"], "CW-CODE-FILE"),
+    (["code", "/"], "CW-CODE-FILE"),
+    (["code", "/dev/zero"], "CW-CODE-FILE"),
+    (["code", "/etc/passwd/x"], "CW-CODE-FILE"),
+    (["code", "x" * 5000], "CW-CODE-FILE"),
+    (["code", "--policy", "p", "-c", "1"], "CW-POLICY-FILE"),
+    (["diff"], "CW-USAGE"),
+    (["diff", "../../etc"], "CW-BAD-ID"),
+    (["apply", "act_00000000000000000000000000"], "CW-NO-WORKSPACE"),
+    (["audit", "tail", "-n", "0"], "CW-USAGE"),
+    (["audit", "show", "act_00000000000000000000000000"], "CW-NO-RECORD"),
+    (["config", "check", "--profile", "x"], "CW-CONFIG-PROFILE"),
+    (["doctor", "--profile", "x"], "CW-CONFIG-PROFILE"),
+    (["completion", "tcsh"], "CW-USAGE"),
 ]
 
 
 @pytest.mark.requirement("ERR-1", "ERR-2")
 @pytest.mark.parametrize(("words", "code"), REFUSALS)
 def test_a_refusal_is_125_with_code_and_mend_and_no_output(words, code):
-    done = holdfast(*words)
+    done = cellwall(*words)
     assert (done.returncode, done.stdout, error_code(done)) == (125, b"", code)
     assert b"Traceback" not in done.stderr
-    assert os.environ["HOLDFAST_HOME"].encode() not in done.stderr
+    assert os.environ["CELLWALL_HOME"].encode() not in done.stderr
 
 
 def with_json(words: list[str]) -> list[str]:
@@ -300,13 +300,13 @@ KEYS = {
 
 
 @pytest.mark.requirement("ERR-1", "ERR-2")
-@pytest.mark.parametrize(("words", "code"), [*REFUSALS, (["run"], "HF-USAGE")])
+@pytest.mark.parametrize(("words", "code"), [*REFUSALS, (["run"], "CW-USAGE")])
 def test_a_refusal_is_one_object_where_json_was_asked_for(words, code):
     done = in_process(*with_json(words))
     told = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (125, b"")
     assert told.keys() >= KEYS
-    assert told["status"] == ("denied" if code == "HF-DENIED" else "error")
+    assert told["status"] == ("denied" if code == "CW-DENIED" else "error")
     assert (told["exit_code"], told["stdout"], told["error"]["code"]) == (None, "", code)
     assert told["error"].keys() == {"code", "message", "mend"}
 
@@ -336,7 +336,7 @@ def test_a_refusal_is_one_object_where_json_was_asked_for(words, code):
     ],
 )
 def test_every_run_is_one_object_and_nothing_else(words, status, exit_code):
-    done = holdfast(*words)
+    done = cellwall(*words)
 
     def refuse(name):
         raise AssertionError(f"{name} is no JSON")
@@ -382,25 +382,25 @@ def test_the_object_of_a_run_is_that_of_the_contract():
 
 def test_a_fifo_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "f.py")
-    done = holdfast("code", str(tmp_path / "f.py"))
-    assert (done.returncode, error_code(done)) == (125, "HF-CODE-FILE")
+    done = cellwall("code", str(tmp_path / "f.py"))
+    assert (done.returncode, error_code(done)) == (125, "CW-CODE-FILE")
 
 
 def test_code_that_is_too_large_is_never_read_into_memory(tmp_path):
     with open(tmp_path / "f.py", "wb") as file:
         file.truncate(1 << 40)  # a hole of a tebibyte: reading it would not end
-    done = holdfast("code", str(tmp_path / "f.py"))
-    assert (done.returncode, error_code(done)) == (125, "HF-CODE-TOO-LARGE")
-    endless = through_shell("yes '#' | holdfast code -; exit ${PIPESTATUS[1]}")
-    assert (endless.returncode, error_code(endless)) == (125, "HF-CODE-TOO-LARGE")
+    done = cellwall("code", str(tmp_path / "f.py"))
+    assert (done.returncode, error_code(done)) == (125, "CW-CODE-TOO-LARGE")
+    endless = through_shell("yes '#' | cellwall code -; exit ${PIPESTATUS[1]}")
+    assert (endless.returncode, error_code(endless)) == (125, "CW-CODE-TOO-LARGE")
 
 
 def test_endless_standard_input_is_refused(tmp_path):
     (tmp_path / "c.toml").write_text('[sandbox]\nmax_stdin_bytes = "1k"\n')
     done = through_shell(
-        f"yes | holdfast run --config {tmp_path}/c.toml --stdin -- cat; exit ${{PIPESTATUS[1]}}"
+        f"yes | cellwall run --config {tmp_path}/c.toml --stdin -- cat; exit ${{PIPESTATUS[1]}}"
     )
-    assert (done.returncode, error_code(done)) == (125, "HF-STDIN-TOO-LARGE")
+    assert (done.returncode, error_code(done)) == (125, "CW-STDIN-TOO-LARGE")
 
 
 # Configuration and host
@@ -411,11 +411,11 @@ def test_a_configuration_is_used_and_its_mistakes_are_told_with_their_lines(tmp_
     good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
     good.write_text("[limits]\nwall_s = 0.4\n")
     bad.write_text("[limits]\nwall_s = 1\nwal_s = 2\ncpus = 'x'\n")
-    slow = holdfast("run", "--config", str(good), "--", "sleep", "9")
+    slow = cellwall("run", "--config", str(good), "--", "sleep", "9")
     assert slow.returncode == 124
-    assert holdfast("run", "--", "sleep", "0.6").returncode == 0  # the control
-    assert holdfast("run", "--", "sleep", "9", HOLDFAST_CONFIG=str(good)).returncode == 124
-    done = holdfast("config", "check", "--config", str(bad))
+    assert cellwall("run", "--", "sleep", "0.6").returncode == 0  # the control
+    assert cellwall("run", "--", "sleep", "9", CELLWALL_CONFIG=str(good)).returncode == 124
+    done = cellwall("config", "check", "--config", str(bad))
     assert (done.returncode, done.stdout) == (125, b"")
     told = done.stderr.decode()
     assert f"{bad}:3: limits.wal_s: unknown key. Did you mean limits.wall_s?" in told
@@ -424,52 +424,52 @@ def test_a_configuration_is_used_and_its_mistakes_are_told_with_their_lines(tmp_
 
 @pytest.mark.requirement("CFG-2")
 def test_the_effective_settings_and_their_schema_are_json():
-    shown = json.loads(holdfast("config", "show", "--profile", "paranoid").stdout)
+    shown = json.loads(cellwall("config", "show", "--profile", "paranoid").stdout)
     assert shown["profile"] == "paranoid"
-    schema = json.loads(holdfast("config", "schema").stdout)
+    schema = json.loads(cellwall("config", "schema").stdout)
     assert schema["properties"].keys() == shown.keys()
-    ok = holdfast("config", "check")
+    ok = cellwall("config", "check")
     assert (ok.returncode, ok.stdout) == (0, b"ok: profile production\n")
 
 
 def test_weak_settings_are_named(tmp_path):
     (tmp_path / "c.toml").write_text("[sandbox]\ndangerously_without_cgroup = true\n")
-    done = holdfast("config", "check", "--config", str(tmp_path / "c.toml"))
+    done = cellwall("config", "check", "--config", str(tmp_path / "c.toml"))
     assert done.stdout == b"ok: profile production\nweak: sandbox.dangerously_without_cgroup\n"
 
 
 @pytest.mark.requirement("ISO-4")
 def test_without_bubblewrap_nothing_runs(tmp_path):
     words = ["run", "--workspace", f"{tmp_path}:rw", "--", "/usr/bin/touch", "ran"]
-    done = holdfast(*words, PATH="/nonexistent")
-    assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "HF-LAYER-BUBBLEWRAP")
+    done = cellwall(*words, PATH="/nonexistent")
+    assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "CW-LAYER-BUBBLEWRAP")
     assert b"\n  mend: Install it" in done.stderr
     assert not (tmp_path / "ran").exists()
-    assert holdfast(*words).returncode == 0  # the control
+    assert cellwall(*words).returncode == 0  # the control
     assert (tmp_path / "ran").exists()
 
 
 @pytest.mark.requirement("ISO-4", "ISO-12")
 def test_doctor_tells_what_is_missing_by_exit_code_and_mend():
-    well, ill = holdfast("doctor", "--json"), holdfast("doctor", "--json", PATH="/nonexistent")
+    well, ill = cellwall("doctor", "--json"), cellwall("doctor", "--json", PATH="/nonexistent")
     assert (well.returncode, json.loads(well.stdout)["usable"]) == (0, True)
     report = json.loads(ill.stdout)
     assert (ill.returncode, report["usable"]) == (1, False)
     missing = [check for check in report["checks"] if check["status"] == "missing"]
     assert {"bubblewrap"} <= {check["name"] for check in missing}
     assert all(check["mend"] for check in missing)
-    told = holdfast("doctor", PATH="/nonexistent")
+    told = cellwall("doctor", PATH="/nonexistent")
     assert (told.returncode, told.stderr) == (1, b"")
     assert b"MISSING bubblewrap" in told.stdout
     assert told.stdout.endswith(b"Sandboxes do not run here.\n")
 
 
 def test_run_without_a_command_shows_its_help_on_standard_error():
-    done = holdfast("run")
+    done = cellwall("run")
     assert (done.returncode, done.stdout) == (125, b"")
-    assert done.stderr.startswith(b"Usage: holdfast run [OPTIONS] -- CMD [ARG]...")
+    assert done.stderr.startswith(b"Usage: cellwall run [OPTIONS] -- CMD [ARG]...")
 
 
 def test_no_variable_of_the_environment_is_an_option():
-    done = holdfast("run", "--", "true", HOLDFAST_RUN_TIMEOUT="x", HOLDFAST_TIMEOUT="x")
+    done = cellwall("run", "--", "true", CELLWALL_RUN_TIMEOUT="x", CELLWALL_TIMEOUT="x")
     assert done.returncode == 0

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from conftest import audit_records
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, error_code, holdfast
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, error_code
 
 RULES = '[permissions]\nallow = ["Bash(ls *)"]\nask = ["Bash(echo *)"]\n'
 
@@ -34,7 +34,7 @@ def policy(tmp_path: Path) -> str:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
-    path = tmp_path / "holdfast.toml"
+    path = tmp_path / "cellwall.toml"
     path.write_text("[approvals]\ntimeout_s = 60\n")
     path.chmod(0o600)
     return path
@@ -61,7 +61,7 @@ def waiting_id(process: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
-        found = json.loads(holdfast("approvals", "list", "--json").stdout)["questions"]
+        found = json.loads(cellwall("approvals", "list", "--json").stdout)["questions"]
         if found:
             return str(found[0]["id"])
     pytest.fail("no question came")
@@ -75,13 +75,13 @@ def outcome_of(process: subprocess.Popen[bytes]) -> dict:
 @pytest.mark.requirement("POL-8")
 def test_a_run_waits_and_a_yes_from_another_terminal_lets_it_go_on(policy, settings):
     with asking(policy, settings) as (process, name):
-        listed = holdfast("approvals", "list").stdout.decode()
+        listed = cellwall("approvals", "list").stdout.decode()
         assert listed.startswith(f"{name}  ")
         assert listed.endswith("/cli  Bash: echo hi\n")
-        shown = holdfast("approvals", "show", name).stdout.decode()
+        shown = cellwall("approvals", "show", name).stdout.decode()
         assert "wants to use Bash:\n| echo hi\n" in shown
-        assert f"holdfast approvals allow {name}\n" in shown
-        done = holdfast("approvals", "allow", name)
+        assert f"cellwall approvals allow {name}\n" in shown
+        done = cellwall("approvals", "allow", name)
         assert done.returncode == 0
         assert done.stdout.decode().endswith(f"{name} was allowed (once)\n")
         outcome = outcome_of(process)
@@ -92,19 +92,19 @@ def test_a_run_waits_and_a_yes_from_another_terminal_lets_it_go_on(policy, setti
     told = audit_records()[-3]["body"]
     assert (told["question"], told["verdict"], told["via"]) == (name, "allow", "queue")
     assert "| echo hi" in told["shown"]
-    assert holdfast("approvals", "list").stdout == b"no question waits\n"
+    assert cellwall("approvals", "list").stdout == b"no question waits\n"
 
 
 @pytest.mark.requirement("POL-8")
 def test_a_no_from_another_terminal_denies_it(policy, settings):
     with asking(policy, settings) as (process, name):
-        done = holdfast("approvals", "deny", "--json", name)
+        done = cellwall("approvals", "deny", "--json", name)
         assert json.loads(done.stdout)["answer"] == "deny"
         outcome = outcome_of(process)
         assert process.returncode == 125
-    assert (outcome["status"], outcome["error"]["code"]) == ("denied", "HF-DENIED")
-    second = holdfast("approvals", "allow", name)
-    assert (second.returncode, error_code(second)) == (125, "HF-APPROVAL-TAKEN")
+    assert (outcome["status"], outcome["error"]["code"]) == ("denied", "CW-DENIED")
+    second = cellwall("approvals", "allow", name)
+    assert (second.returncode, error_code(second)) == (125, "CW-APPROVAL-TAKEN")
 
 
 @pytest.mark.requirement("POL-8")
@@ -114,30 +114,30 @@ def test_without_an_answer_in_time_it_is_denied_and_a_late_one_is_told(policy, s
         outcome = outcome_of(process)
     assert outcome["status"] == "denied"
     assert "nobody answered within 3 s" in outcome["error"]["message"]
-    late = holdfast("approvals", "allow", name)
-    assert (late.returncode, error_code(late)) == (125, "HF-APPROVAL-LATE")
+    late = cellwall("approvals", "allow", name)
+    assert (late.returncode, error_code(late)) == (125, "CW-APPROVAL-LATE")
 
 
 @pytest.mark.requirement("POL-8")
 @pytest.mark.parametrize("choice", ["1", "Bash(echo hi)"])
 def test_a_rule_is_written_to_the_users_policy(policy, settings, choice):
     with asking(policy, settings) as (process, name):
-        wrong = holdfast("approvals", "allow", "--rule", "Bash(*)", name)
-        assert error_code(wrong) == "HF-APPROVAL-NOT-OFFERED"
-        both = holdfast("approvals", "allow", "--rule", "1", "--session", name)
-        assert error_code(both) == "HF-USAGE"
-        assert holdfast("approvals", "allow", "--rule", choice, name).returncode == 0
+        wrong = cellwall("approvals", "allow", "--rule", "Bash(*)", name)
+        assert error_code(wrong) == "CW-APPROVAL-NOT-OFFERED"
+        both = cellwall("approvals", "allow", "--rule", "1", "--session", name)
+        assert error_code(both) == "CW-USAGE"
+        assert cellwall("approvals", "allow", "--rule", choice, name).returncode == 0
         assert outcome_of(process)["status"] == "ok"
-    written = Path(os.environ["XDG_CONFIG_HOME"], "holdfast", "policy.toml")
+    written = Path(os.environ["XDG_CONFIG_HOME"], "cellwall", "policy.toml")
     (rule,) = tomllib.loads(written.read_text())["rule"]
     assert (rule["verdict"], rule["rule"]) == ("allow", "Bash(echo hi)")
 
 
 def test_where_there_is_no_session_none_is_offered(policy, settings):
     with asking(policy, settings) as (_, name):
-        assert b"--session" not in holdfast("approvals", "show", name).stdout
-        refused = holdfast("approvals", "allow", "--session", name)
-        assert (refused.returncode, error_code(refused)) == (125, "HF-APPROVAL-NOT-OFFERED")
+        assert b"--session" not in cellwall("approvals", "show", name).stdout
+        refused = cellwall("approvals", "allow", "--session", name)
+        assert (refused.returncode, error_code(refused)) == (125, "CW-APPROVAL-NOT-OFFERED")
 
 
 @pytest.mark.requirement("POL-8")
@@ -149,7 +149,7 @@ def test_a_run_that_is_ended_while_it_asks_leaves_a_denial_and_no_question(
         process.send_signal(number)
         process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 128 + number
-    assert holdfast("approvals", "list", "--json").stdout == b'{"questions": []}\n'
+    assert cellwall("approvals", "list", "--json").stdout == b'{"questions": []}\n'
     assert [
         record["body"]["verdict"] for record in audit_records() if record["kind"] == "approval"
     ] == ["deny"]
@@ -160,9 +160,9 @@ def test_the_question_of_a_killed_run_is_gone(policy, settings):
     with asking(policy, settings) as (process, name):
         process.kill()
         process.communicate(timeout=DEADLINE_S)
-        refused = holdfast("approvals", "allow", name)
-        assert (refused.returncode, error_code(refused)) == (125, "HF-NO-QUESTION")
-    assert holdfast("approvals", "list").stdout == b"no question waits\n"
+        refused = cellwall("approvals", "allow", name)
+        assert (refused.returncode, error_code(refused)) == (125, "CW-NO-QUESTION")
+    assert cellwall("approvals", "list").stdout == b"no question waits\n"
 
 
 @pytest.mark.requirement("RBAC-2")
@@ -171,23 +171,23 @@ def test_who_may_not_answer_is_told_and_a_no_is_always_taken(policy, settings, t
     bound.write_text('[roles.interfaces]\ncli = "user"\n')
     bound.chmod(0o600)
     with asking(policy, settings) as (process, name):
-        refused = holdfast("approvals", "allow", "--config", str(bound), name)
-        assert (refused.returncode, error_code(refused)) == (125, "HF-ROLE")
-        assert holdfast("approvals", "deny", "--config", str(bound), name).returncode == 0
+        refused = cellwall("approvals", "allow", "--config", str(bound), name)
+        assert (refused.returncode, error_code(refused)) == (125, "CW-ROLE")
+        assert cellwall("approvals", "deny", "--config", str(bound), name).returncode == 0
         assert outcome_of(process)["status"] == "denied"
 
 
 @pytest.mark.requirement("RBAC-1", "RBAC-2")
 def test_a_role_denies_before_anybody_is_asked(policy, settings):
     settings.write_text('[roles]\ndefault = "guest"\n')
-    done = holdfast(
+    done = cellwall(
         "run", "--json", "--config", str(settings), "--policy", policy, "--", "echo", "hi"
     )
     outcome = json.loads(done.stdout)
     assert (done.returncode, outcome["status"], outcome["error"]["code"]) == (
         125,
         "denied",
-        "HF-ROLE",
+        "CW-ROLE",
     )
     assert outcome["error"]["message"].endswith("has the role guest, which lacks sandbox:execute")
     assert [record["kind"] for record in audit_records()][-1] == "denial"
@@ -195,7 +195,7 @@ def test_a_role_denies_before_anybody_is_asked(policy, settings):
 
 def test_channels_that_are_switched_off_ask_nobody(policy, settings):
     settings.write_text("[approvals]\nchannels = []\n")
-    done = holdfast(
+    done = cellwall(
         "run", "--json", "--config", str(settings), "--policy", policy, "--", "echo", "hi"
     )
     assert "nobody could be asked" in json.loads(done.stdout)["error"]["message"]
@@ -203,19 +203,19 @@ def test_channels_that_are_switched_off_ask_nobody(policy, settings):
 
 def test_show_tells_programs_everything(policy, settings):
     with asking(policy, settings, "echo", "a\x1b[2Jb") as (_, name):
-        shown = json.loads(holdfast("approvals", "show", "--json", name).stdout)
+        shown = json.loads(cellwall("approvals", "show", "--json", name).stdout)
         assert (shown["id"], shown["tool"], shown["text"]) == (name, "Bash", "echo 'a\x1b[2Jb'")
         assert "| echo 'a\\x1b[2Jb'\n" in shown["shown"]
-        assert b"\x1b" not in holdfast("approvals", "list").stdout
-        assert b"\x1b" not in holdfast("approvals", "show", name).stdout
+        assert b"\x1b" not in cellwall("approvals", "list").stdout
+        assert b"\x1b" not in cellwall("approvals", "show", name).stdout
 
 
 @pytest.mark.parametrize("words", [["show"], ["allow"], ["deny"]])
 def test_an_id_that_is_none_is_refused(words):
-    done = holdfast("approvals", *words, "../../etc/passwd")
-    assert (done.returncode, error_code(done)) == (125, "HF-BAD-ID")
-    done = holdfast("approvals", *words, "ask_" + "a" * 26)
-    assert (done.returncode, error_code(done)) == (125, "HF-NO-QUESTION")
+    done = cellwall("approvals", *words, "../../etc/passwd")
+    assert (done.returncode, error_code(done)) == (125, "CW-BAD-ID")
+    done = cellwall("approvals", *words, "ask_" + "a" * 26)
+    assert (done.returncode, error_code(done)) == (125, "CW-NO-QUESTION")
 
 
 @pytest.mark.requirement("POL-8")

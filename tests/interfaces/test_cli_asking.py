@@ -1,4 +1,4 @@
-"""`holdfast run` asks the person at its own terminal, with and without a supervisor (POL-8)."""
+"""`cellwall run` asks the person at its own terminal, with and without a supervisor (POL-8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 import terminals
 from conftest import audit_records
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, holdfast
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall
 
 RULES = '[permissions]\nallow = ["Bash(ls *)"]\nask = ["Bash(echo *)"]\n'
 # The terminal becomes the controlling one, as in a shell.
@@ -39,16 +39,16 @@ def words(
     policy.write_text(RULES)
     policy.chmod(0o600)
     if request.param == "supervised":
-        monkeypatch.setenv("HOLDFAST_SUPERVISOR", "on")
-        assert holdfast("supervisor", "start").returncode == 0
+        monkeypatch.setenv("CELLWALL_SUPERVISOR", "on")
+        assert cellwall("supervisor", "start").returncode == 0
     yield ["run", "--policy", str(policy), "--", "echo", "hello"]
     if request.param == "supervised":
-        holdfast("supervisor", "stop")
+        cellwall("supervisor", "stop")
 
 
 def way() -> str:
     """What a supervisor reads is a file, which any process of the user can have written."""
-    return "terminal" if os.environ["HOLDFAST_SUPERVISOR"] == "off" else "queue"
+    return "terminal" if os.environ["CELLWALL_SUPERVISOR"] == "off" else "queue"
 
 
 @pytest.mark.requirement("POL-8")
@@ -77,7 +77,7 @@ def test_an_answer_from_another_terminal_ends_the_prompt(words):
     with on_terminal(*words) as screen:
         name = re.search(r"ask_\w+", screen.until(r"N\]: $"))
         assert name is not None
-        assert holdfast("approvals", "allow", name[0]).returncode == 0
+        assert cellwall("approvals", "allow", name[0]).returncode == 0
         code, seen = screen.end()
     assert "\nNo answer is needed any more.\n" in seen
     assert (code, seen.endswith("hello\n")) == (0, True), seen

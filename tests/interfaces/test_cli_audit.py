@@ -1,4 +1,4 @@
-"""`holdfast audit`: read, followed, searched, proved, sealed, kept, and checked by a stranger."""
+"""`cellwall audit`: read, followed, searched, proved, sealed, kept, and checked by a stranger."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from cellwall import Sandbox
+from cellwall.core.events import EventKind
 from conftest import audit_records, growing_segment
-from holdfast import Sandbox
-from holdfast.core.events import EventKind
-from interfaces.test_cli_process import PROGRAM, error_code, holdfast, in_process
+from interfaces.test_cli_process import PROGRAM, cellwall, error_code, in_process
 
 DAY_S = 86_400
 
@@ -27,7 +27,7 @@ def runs() -> list[dict]:
         ["run", "--json", "--", "echo", 'needle "in" häy'],
         ["code", "--json", "-c", "1 / 0"],
     )
-    return [json.loads(holdfast(*each).stdout) for each in words]
+    return [json.loads(cellwall(*each).stdout) for each in words]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def folder(state_home: str) -> Path:
 
 
 def told(*words: str) -> dict:
-    done = holdfast("audit", *words, "--json")
+    done = cellwall("audit", *words, "--json")
     return json.loads(done.stdout)
 
 
@@ -61,8 +61,8 @@ def test_search_finds_by_each_thing_and_by_all_together(runs):
     assert found("--kind", "intent", "--text", "first", "--user", user, "--since", "1h") == [
         "intent"
     ]
-    assert holdfast("audit", "search", "--text", "nowhere").returncode == 1
-    bad = holdfast("audit", "search", "--since", "yesterdayish")
+    assert cellwall("audit", "search", "--text", "nowhere").returncode == 1
+    bad = cellwall("audit", "search", "--since", "yesterdayish")
     assert bad.returncode == 125
     assert b"90m for 90 minutes ago" in bad.stderr
 
@@ -79,10 +79,10 @@ def test_followed_records_come_as_they_are_written(runs):
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["body"]["code"] == "1 / 0"
-        holdfast("run", "--", "echo", "later")
+        cellwall("run", "--", "echo", "later")
         assert json.loads(process.stdout.readline())["body"]["command"] == ["echo", "later"]
-        holdfast("audit", "seal")
-        holdfast("run", "--", "echo", "in the next file")
+        cellwall("audit", "seal")
+        cellwall("run", "--", "echo", "in the next file")
         assert json.loads(process.stdout.readline())["body"]["command"][1] == "in the next file"
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
@@ -94,14 +94,14 @@ def test_followed_records_come_as_they_are_written(runs):
 @pytest.mark.requirement("AUD-2")
 def test_a_stranger_checks_with_one_file_and_the_public_key(runs, folder, tmp_path):
     program = tmp_path / "verify.py"
-    program.write_bytes(holdfast("audit", "verifier").stdout)
-    key = holdfast("audit", "key").stdout.decode().strip()
-    holdfast("audit", "seal")
+    program.write_bytes(cellwall("audit", "verifier").stdout)
+    key = cellwall("audit", "key").stdout.decode().strip()
+    cellwall("audit", "seal")
     copy = shutil.copytree(folder, tmp_path / "copy")
 
     def check(*words: str) -> tuple[int, str]:
-        # As where there is no Holdfast: its name cannot be imported.
-        lines = f"import sys, runpy; sys.modules['holdfast'] = None; sys.argv = {[str(program), *words]!r}; runpy.run_path({str(program)!r}, run_name='__main__')"
+        # As where there is no Cellwall: its name cannot be imported.
+        lines = f"import sys, runpy; sys.modules['cellwall'] = None; sys.argv = {[str(program), *words]!r}; runpy.run_path({str(program)!r}, run_name='__main__')"
         command = [sys.executable, "-I", "-c", lines]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout + done.stderr
@@ -110,7 +110,7 @@ def test_a_stranger_checks_with_one_file_and_the_public_key(runs, folder, tmp_pa
     assert good[0] == 0, good
     assert good[1].startswith("ok: ")
     log = max(copy.glob("*.checkpoints"))
-    log.write_bytes(log.read_bytes().replace(b"holdfast/audit/", b"holdfast/other/"))
+    log.write_bytes(log.read_bytes().replace(b"cellwall/audit/", b"cellwall/other/"))
     assert check(str(copy), "--key", key)[0] == 1
 
 
@@ -118,12 +118,12 @@ def test_a_stranger_checks_with_one_file_and_the_public_key(runs, folder, tmp_pa
 def test_a_witness_finds_what_was_cut_off_with_its_signatures(folder, tmp_path, monkeypatch):
     witness = tmp_path / "witness"
     witness.mkdir()
-    config = tmp_path / "holdfast.toml"
+    config = tmp_path / "cellwall.toml"
     config.write_text(f'[audit]\nwitness_directory = "{witness}"\n')
-    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
-    holdfast("run", "--", "echo", "one")
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
+    cellwall("run", "--", "echo", "one")
     before = shutil.copytree(folder, tmp_path / "before")
-    holdfast("run", "--", "echo", "two")
+    cellwall("run", "--", "echo", "two")
     assert told("verify", "--witness", str(witness))["ok"]
     shutil.rmtree(folder)
     shutil.copytree(before, folder)
@@ -134,67 +134,67 @@ def test_a_witness_finds_what_was_cut_off_with_its_signatures(folder, tmp_path, 
     assert not cut["ok"]
     assert cut["first_bad"] == len(audit_records()) + 1
     last = max(witness.iterdir())
-    assert holdfast("audit", "verify", "--checkpoint", str(last)).returncode == 1
+    assert cellwall("audit", "verify", "--checkpoint", str(last)).returncode == 1
 
 
 @pytest.mark.requirement("AUD-2")
 def test_a_witness_command_gets_each_signature_and_its_silence_is_recorded(tmp_path, monkeypatch):
-    config, notes = tmp_path / "holdfast.toml", tmp_path / "notes"
-    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
+    config, notes = tmp_path / "cellwall.toml", tmp_path / "notes"
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
     config.write_text(f'[audit]\nwitness_command = ["/bin/sh", "-c", "cat >> {notes}"]\n')
-    holdfast("run", "--", "true")
-    assert notes.read_text().startswith("holdfast/audit/")
+    cellwall("run", "--", "true")
+    assert notes.read_text().startswith("cellwall/audit/")
     config.write_text('[audit]\nwitness_command = ["/bin/false"]\n')
-    assert holdfast("run", "--", "true").returncode == 0
+    assert cellwall("run", "--", "true").returncode == 0
     problems = [entry["body"]["problem"] for entry in audit_records(kind=EventKind.WITNESS)]
     assert problems == ["the command ended with 1"]
 
 
 @pytest.mark.requirement("AUD-2")
 def test_a_key_is_rotated_and_a_lost_one_is_visible(runs, state_home):
-    first = holdfast("audit", "key").stdout
-    assert holdfast("audit", "key", "--rotate").stdout != first
-    holdfast("run", "--", "true")
+    first = cellwall("audit", "key").stdout
+    assert cellwall("audit", "key", "--rotate").stdout != first
+    cellwall("run", "--", "true")
     rotated = told("verify")
     assert (rotated["ok"], len(rotated["keys"])) == (True, 2)
     Path(state_home, "keys", "audit.pem").unlink()
-    holdfast("run", "--", "true")
+    cellwall("run", "--", "true")
     lost = told("verify")
     announced = audit_records(kind=EventKind.KEY)[-1]
     assert (lost["ok"], lost["first_bad"]) == (False, announced["seq"])
     assert "no key before it vouches for" in lost["reason"]
-    assert holdfast("audit", "key", "--trust", announced["body"]["key"]).returncode == 0
+    assert cellwall("audit", "key", "--trust", announced["body"]["key"]).returncode == 0
     assert told("verify")["ok"]
 
 
 def test_a_key_from_outside_signs_and_is_not_made_up(tmp_path, monkeypatch, state_home):
-    key, config = tmp_path / "key.pem", tmp_path / "holdfast.toml"
-    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
+    key, config = tmp_path / "key.pem", tmp_path / "cellwall.toml"
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
     config.write_text(f'[audit]\nsigning_key = "{key}"\n')
-    missing = holdfast("run", "--", "true")
-    assert (missing.returncode, error_code(missing)) == (125, "HF-KEY")
+    missing = cellwall("run", "--", "true")
+    assert (missing.returncode, error_code(missing)) == (125, "CW-KEY")
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True)
     key.chmod(0o644)
-    assert error_code(holdfast("run", "--", "true")) == "HF-KEY-UNSAFE"
+    assert error_code(cellwall("run", "--", "true")) == "CW-KEY-UNSAFE"
     key.chmod(0o600)
-    assert holdfast("run", "--", "true").returncode == 0
+    assert cellwall("run", "--", "true").returncode == 0
     assert told("verify")["ok"]
     assert not Path(state_home, "keys", "audit.pem").exists()
 
 
 def test_a_proof_is_checked_with_nothing_but_itself_and_the_key(runs, tmp_path):
-    event, key = runs[1]["audit_id"], holdfast("audit", "key").stdout.decode().strip()
+    event, key = runs[1]["audit_id"], cellwall("audit", "key").stdout.decode().strip()
     proof = tmp_path / "proof"
-    proof.write_bytes(holdfast("audit", "prove", event).stdout)
+    proof.write_bytes(cellwall("audit", "prove", event).stdout)
     held = told("check-proof", str(proof), "--key", key)
     assert (held["ok"], held["record"]["id"], held["signed_by"]) == (True, event, [key])
     for line in range(1, 6):
         lines = proof.read_text().split("\n")
         lines[line] = lines[line][:-3] + ("AAA" if not lines[line].endswith("AAA") else "BBB")
         (tmp_path / "forged").write_text("\n".join(lines))
-        assert holdfast("audit", "check-proof", str(tmp_path / "forged")).returncode == 1
-    nothing = holdfast("audit", "prove", "evt_" + "0" * 26)
-    assert error_code(nothing) == "HF-NO-RECORD"
+        assert cellwall("audit", "check-proof", str(tmp_path / "forged")).returncode == 1
+    nothing = cellwall("audit", "prove", "evt_" + "0" * 26)
+    assert error_code(nothing) == "CW-NO-RECORD"
 
 
 # Keeping
@@ -213,15 +213,15 @@ def deleted_a_month_later(monkeypatch) -> int:
 def test_old_files_are_deleted_by_rule_unless_a_hold_keeps_them(
     runs, folder, tmp_path, monkeypatch
 ):
-    config = tmp_path / "holdfast.toml"
+    config = tmp_path / "cellwall.toml"
     config.write_text("[audit]\nkeep_days = 30\n")
-    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
     assert told("seal")["deleted"] == 0
     packed = min(folder.glob("*.zst"))
     assert told("hold", "case-1", "--reason", "a court")["holds"] == {"case-1": "a court"}
     assert deleted_a_month_later(monkeypatch) == 0
     assert told("hold", "case-1", "--release")["holds"] == {}
-    assert error_code(holdfast("audit", "hold", "case-1", "--release")) == "HF-NO-HOLD"
+    assert error_code(cellwall("audit", "hold", "case-1", "--release")) == "CW-NO-HOLD"
     assert deleted_a_month_later(monkeypatch) == 1
     assert not packed.exists()
     report = told("verify")
@@ -234,12 +234,12 @@ def test_old_files_are_deleted_by_rule_unless_a_hold_keeps_them(
 
 @pytest.mark.requirement("AUD-1")
 def test_another_configuration_is_an_event(tmp_path, monkeypatch):
-    holdfast("run", "--", "true")
-    holdfast("run", "--", "true")
-    config = tmp_path / "holdfast.toml"
+    cellwall("run", "--", "true")
+    cellwall("run", "--", "true")
+    config = tmp_path / "cellwall.toml"
     config.write_text("[limits]\nwall_s = 7.0\n")
-    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
-    holdfast("run", "--", "true")
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
+    cellwall("run", "--", "true")
     assert len(audit_records(kind=EventKind.CONFIG)) == 2
 
 
@@ -248,7 +248,7 @@ def test_what_a_crash_tore_is_cut_and_told(runs, state_home):
     log = growing_segment(state_home)
     with log.open("ab") as file:
         file.write(b'{"action_id":"act_half')
-    holdfast("run", "--", "true")
+    cellwall("run", "--", "true")
     (cut,) = audit_records(kind=EventKind.RECOVERY)
     assert cut["body"]["cut_bytes"] == 22
     assert told("verify")["ok"]
@@ -257,8 +257,8 @@ def test_what_a_crash_tore_is_cut_and_told(runs, state_home):
 @pytest.mark.requirement("AUD-4")
 def test_what_looks_like_a_credential_is_not_in_the_record(state_home):
     secret = "ghp_" + "a1B2" * 9
-    holdfast("run", "--", "echo", secret)
-    holdfast("code", "-c", f"token = '{secret}'")
+    cellwall("run", "--", "echo", secret)
+    cellwall("code", "-c", f"token = '{secret}'")
     text = growing_segment(state_home).read_text()
     assert secret not in text
     assert text.count("[redacted: 40 characters]") == 2
@@ -269,11 +269,11 @@ def test_an_export_goes_on_where_the_last_one_ended(runs, tmp_path, folder):
     mark, copy = str(tmp_path / "mark"), tmp_path / "copy.jsonl"
     words = ("export", "--form", "jsonl", "--to", str(copy), "--bookmark", mark)
     assert told(*words)["last_seq"] == len(audit_records())
-    holdfast("run", "--", "true")
+    cellwall("run", "--", "true")
     assert told(*words, "--append")["sent"] == 2
     assert copy.read_bytes() == growing_segment(folder.parent).read_bytes()  # byte for byte
-    table = holdfast("audit", "export", "--form", "csv", "--to", "-", "--kind", "intent").stdout
+    table = cellwall("audit", "export", "--form", "csv", "--to", "-", "--kind", "intent").stdout
     assert len(table.decode().strip().split("\r\n")) == 1 + 4
-    away = holdfast("audit", "export", "--form", "syslog", "--to", "tcp://127.0.0.1:9")
-    assert (away.returncode, error_code(away)) == (125, "HF-EXPORT-AWAY")
-    assert holdfast("audit", "export", "--form", "csv", "--to", str(copy)).returncode == 125
+    away = cellwall("audit", "export", "--form", "syslog", "--to", "tcp://127.0.0.1:9")
+    assert (away.returncode, error_code(away)) == (125, "CW-EXPORT-AWAY")
+    assert cellwall("audit", "export", "--form", "csv", "--to", str(copy)).returncode == 125

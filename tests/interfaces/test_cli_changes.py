@@ -1,4 +1,4 @@
-"""`holdfast diff` and `holdfast apply`: looked at, taken over, refused, recorded."""
+"""`cellwall diff` and `cellwall apply`: looked at, taken over, refused, recorded."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from conftest import growing_segment
-from interfaces.test_cli_process import error_code, holdfast, ledger, started
+from interfaces.test_cli_process import cellwall, error_code, ledger, started
 
 SCRIPT = "echo two > a; rm b; mkdir d; echo three > d/c; echo KEY=1 > .env; ln -s /etc/passwd out"
 
 
 def run_on(folder: Path, script: str = SCRIPT) -> str | None:
     words = ["run", "--json", "--workspace", f"{folder}:cow", "--", "sh", "-ec", script]
-    told = json.loads(holdfast(*words).stdout)
+    told = json.loads(cellwall(*words).stdout)
     assert told["status"] == "ok", told
     return told["workspace_id"]
 
@@ -51,10 +51,10 @@ diff --git a/a b/a
 @pytest.mark.requirement("FS-2")
 def test_diff_lists_and_shows_without_changing_anything(folder):
     found = run_on(folder, "echo two > a")
-    done = holdfast("diff", found)
+    done = cellwall("diff", found)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode() == "modified  a (4 -> 4 bytes)\n\n" + DIFF
-    assert holdfast("diff", "--stat", found).stdout == b"modified  a (4 -> 4 bytes)\n"
+    assert cellwall("diff", "--stat", found).stdout == b"modified  a (4 -> 4 bytes)\n"
     change = {
         "kind": "modified",
         "path": "a",
@@ -63,7 +63,7 @@ def test_diff_lists_and_shows_without_changing_anything(folder):
         "size_after": 4,
         "binary": False,
     }
-    assert json.loads(holdfast("diff", "--json", found).stdout) == {
+    assert json.loads(cellwall("diff", "--json", found).stdout) == {
         "id": found,
         "changes": [change],
         "diff": DIFF,
@@ -73,7 +73,7 @@ def test_diff_lists_and_shows_without_changing_anything(folder):
 
 def test_what_diff_prints_is_a_patch(folder, tmp_path_factory):
     found = run_on(folder, "echo two > a; rm b; mkdir d; echo three > d/c")
-    patch = holdfast("diff", found).stdout
+    patch = cellwall("diff", found).stdout
     copy = tmp_path_factory.mktemp("copy")
     (copy / "a").write_text("one\n")
     (copy / "b").write_text("gone\n")
@@ -83,27 +83,27 @@ def test_what_diff_prints_is_a_patch(folder, tmp_path_factory):
 
 def test_a_run_that_changed_nothing_keeps_nothing(folder):
     assert run_on(folder, "true") is None
-    done = holdfast("run", "--workspace", f"{folder}:cow", "--", "true")
+    done = cellwall("run", "--workspace", f"{folder}:cow", "--", "true")
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_what_was_taken_over_is_no_change_any_more(folder):
     found = run_on(folder, "echo two > a")
-    assert holdfast("apply", found).stdout == b"modified  a (4 -> 4 bytes)\n1 applied, 0 refused\n"
-    assert holdfast("diff", found).stdout == b"no changes\n"
-    assert holdfast("apply", found).stdout == b"0 applied, 0 refused\n"
+    assert cellwall("apply", found).stdout == b"modified  a (4 -> 4 bytes)\n1 applied, 0 refused\n"
+    assert cellwall("diff", found).stdout == b"no changes\n"
+    assert cellwall("apply", found).stdout == b"0 applied, 0 refused\n"
 
 
 def test_names_cannot_forge_lines(folder):
     found = run_on(folder, r"""printf x > "$(printf 'n\nremoved   everything\033[2J')" """)
-    lines = holdfast("diff", "--stat", found).stdout.splitlines()
+    lines = cellwall("diff", "--stat", found).stdout.splitlines()
     assert lines == [rb"added     n^Jremoved   everything^[[2J (1 bytes)"]
 
 
 @pytest.mark.requirement("FS-2", "FS-4")
 def test_apply_takes_over_what_may_be_and_tells_the_rest(folder):
     found = run_on(folder)
-    done = holdfast("apply", found)
+    done = cellwall("apply", found)
     assert (done.returncode, done.stderr) == (1, b"")
     assert done.stdout.decode().splitlines() == [
         "removed   b (5 bytes)",
@@ -120,10 +120,10 @@ def test_apply_takes_over_what_may_be_and_tells_the_rest(folder):
 @pytest.mark.requirement("AUD-1")
 def test_apply_is_recorded_before_and_after(folder):
     found = run_on(folder, "echo two > a; echo KEY=1 > .env")
-    told = json.loads(holdfast("apply", "--json", found).stdout)
+    told = json.loads(cellwall("apply", "--json", found).stdout)
     assert [change["path"] for change in told["applied"]] == ["a"]
     assert told["refused"] == [{"path": ".env", "reason": "protected name (hide)"}]
-    records = json.loads(holdfast("audit", "show", "--json", found).stdout)["records"]
+    records = json.loads(cellwall("audit", "show", "--json", found).stdout)["records"]
     bodies = [entry["body"] for entry in records if entry["kind"] == "apply"]
     assert bodies == [
         {"step": "intent", "directory": str(folder), "force": False},
@@ -141,36 +141,36 @@ def test_apply_is_recorded_before_and_after(folder):
 @pytest.mark.requirement("AUD-1")
 def test_what_cannot_be_recorded_is_not_taken_over(folder):
     found = run_on(folder, "echo two > a")
-    log = growing_segment(os.environ["HOLDFAST_HOME"])
+    log = growing_segment(os.environ["CELLWALL_HOME"])
     log.chmod(0o644)  # the log's own check: open to others, so it is not trusted
-    done = holdfast("apply", found)
-    assert (done.returncode, error_code(done)) == (125, "HF-AUDIT-FAILED")
+    done = cellwall("apply", found)
+    assert (done.returncode, error_code(done)) == (125, "CW-AUDIT-FAILED")
     assert content(folder)["a"] == "one\n"
     log.chmod(0o600)
-    assert holdfast("apply", found).returncode == 0  # the control
+    assert cellwall("apply", found).returncode == 0  # the control
     assert content(folder)["a"] == "two\n"
 
 
 def test_what_the_host_changed_since_is_kept_unless_forced(folder):
     found = run_on(folder, "echo two > a")
     (folder / "a").write_text("mine\n")
-    done = holdfast("apply", found)
+    done = cellwall("apply", found)
     assert done.returncode == 1
     assert b"refused   a: changed on the host since the run\n" in done.stdout
     assert content(folder)["a"] == "mine\n"
-    assert holdfast("apply", "--force", found).returncode == 0
+    assert cellwall("apply", "--force", found).returncode == 0
     assert content(folder)["a"] == "two\n"
 
 
 def test_a_dry_run_changes_and_records_nothing(folder):
     found = run_on(folder, "echo two > a")
-    done = holdfast("apply", "--dry-run", found)
+    done = cellwall("apply", "--dry-run", found)
     assert done.returncode == 0
     assert done.stdout.startswith(b"modified  a (4 -> 4 bytes)\n")
     assert content(folder)["a"] == "one\n"
     kinds = [
         entry["kind"]
-        for entry in json.loads(holdfast("audit", "show", "--json", found).stdout)["records"]
+        for entry in json.loads(cellwall("audit", "show", "--json", found).stdout)["records"]
     ]
     assert kinds == ["intent", "outcome"]
 
@@ -180,27 +180,27 @@ def test_a_workspace_in_use_is_not_taken_over(folder):
     with started("run", "--workspace", f"{folder}:cow", "--", "sh", "-c", script) as process:
         assert process.stdout.readline() == b"ok\n"
         (found,) = ledger()
-        done = holdfast("apply", found)
-        assert (done.returncode, error_code(done)) == (125, "HF-WORKSPACE-BUSY")
+        done = cellwall("apply", found)
+        assert (done.returncode, error_code(done)) == (125, "CW-WORKSPACE-BUSY")
         assert content(folder)["a"] == "one\n"
         process.terminate()
         err = process.communicate(timeout=60)[1]
     assert (
-        f"holdfast: changes kept as {found}; see them with: holdfast diff {found}\n" in err.decode()
+        f"cellwall: changes kept as {found}; see them with: cellwall diff {found}\n" in err.decode()
     )
-    assert holdfast("apply", found).returncode == 0
+    assert cellwall("apply", found).returncode == 0
     assert content(folder)["a"] == "two\n"
 
 
 def test_only_copy_on_write_has_changes_that_wait(folder):
-    (workspaces := Path(os.environ["HOLDFAST_HOME"], "workspaces")).mkdir(mode=0o700)
+    (workspaces := Path(os.environ["CELLWALL_HOME"], "workspaces")).mkdir(mode=0o700)
     found = "act_" + "0" * 26
     (workspaces / found).mkdir()
     noted = {"mode": "rw", "directory": str(folder), "made_ns": time.time_ns()}
     (workspaces / found / "session.json").write_text(json.dumps(noted))
     for command in ("diff", "apply"):
-        done = holdfast(command, found)
-        assert (done.returncode, error_code(done)) == (125, "HF-WORKSPACE-NOT-COW")
+        done = cellwall(command, found)
+        assert (done.returncode, error_code(done)) == (125, "CW-WORKSPACE-NOT-COW")
 
 
 def test_a_directory_that_is_gone(folder):
@@ -208,15 +208,15 @@ def test_a_directory_that_is_gone(folder):
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
-    done = holdfast("diff", found)
-    assert (done.returncode, error_code(done)) == (125, "HF-WORKSPACE-REFUSED")
+    done = cellwall("diff", found)
+    assert (done.returncode, error_code(done)) == (125, "CW-WORKSPACE-REFUSED")
 
 
 @pytest.mark.requirement("FS-6")
 @pytest.mark.parametrize("command", [["diff"], ["apply"], ["audit", "show"]])
 def test_an_id_never_becomes_a_path_unchecked(command, folder):
     found = run_on(folder, "echo two > a")
-    assert holdfast("diff", found).returncode == 0  # the control
+    assert cellwall("diff", found).returncode == 0  # the control
     for bad in ("../workspaces/" + found, "./" + found, found + "/", found + "\n", "", "a" * 5000):
-        done = holdfast(*command, "--", bad)
-        assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "HF-BAD-ID")
+        done = cellwall(*command, "--", bad)
+        assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "CW-BAD-ID")

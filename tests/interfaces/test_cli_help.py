@@ -10,10 +10,10 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
+from cellwall import __version__
+from cellwall.interfaces.cli.main import cli
 from conftest import growing_segment
-from holdfast import __version__
-from holdfast.interfaces.cli.main import cli
-from interfaces.test_cli_process import PROGRAM, holdfast
+from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
     *("run", "code", "fetch", "scan", "redact", "guard", "diff", "apply", "ps", "logs", "kill"),
@@ -41,8 +41,8 @@ INNER = [
 ]
 
 
-def test_holdfast_alone_prints_its_help():
-    alone, asked = holdfast(), holdfast("--help")
+def test_cellwall_alone_prints_its_help():
+    alone, asked = cellwall(), cellwall("--help")
     assert (alone.returncode, alone.stdout, alone.stderr) == (0, asked.stdout, b"")
     listed = asked.stdout.decode().partition("Commands:\n")[2].partition("\n\n")[0]
     assert [line.split()[0] for line in listed.splitlines()] == COMMANDS
@@ -55,20 +55,20 @@ def test_every_help_has_examples_that_name_the_command(words):
     assert (shown.exit_code, shown.stderr, short.output) == (0, "", shown.output)
     text = shown.output
     assert "Examples:\n" in text
-    assert f"    holdfast {' '.join(words)}".rstrip() in text
+    assert f"    cellwall {' '.join(words)}".rstrip() in text
     assert text.isascii()  # it must print in every locale
 
 
 @pytest.mark.parametrize("words", [[], ["run"], ["vault", "grant"]])
 def test_the_program_itself_prints_it_as_well(words):
-    done = holdfast(*words, "--help")
+    done = cellwall(*words, "--help")
     assert (done.returncode, done.stderr) == (0, b"")
-    assert f"    holdfast {' '.join(words)}".rstrip() in done.stdout.decode()
+    assert f"    cellwall {' '.join(words)}".rstrip() in done.stdout.decode()
 
 
 @pytest.mark.parametrize("name", ["run", "code"])
 def test_the_shared_options_are_those_of_the_contract(name):
-    text = holdfast(name, "--help").stdout.decode()
+    text = cellwall(name, "--help").stdout.decode()
     for option in [
         *(
             "--profile",
@@ -88,23 +88,23 @@ def test_the_shared_options_are_those_of_the_contract(name):
 
 
 def test_version():
-    assert holdfast("--version").stdout == f"holdfast {__version__}\n".encode()
+    assert cellwall("--version").stdout == f"cellwall {__version__}\n".encode()
 
 
 @pytest.mark.parametrize("name", ["audit", "config", "template"])
 def test_a_group_without_a_command_shows_its_help(name):
-    done = holdfast(name)
+    done = cellwall(name)
     assert (done.returncode, done.stdout) == (125, b"")
-    assert done.stderr.startswith(f"Usage: holdfast {name} ".encode())
+    assert done.stderr.startswith(f"Usage: cellwall {name} ".encode())
 
 
 # Completion
 
 
 def completed(*words: str) -> set[str]:
-    done = holdfast(
-        _HOLDFAST_COMPLETE="bash_complete",
-        COMP_WORDS=shlex.join(["holdfast", *words]),
+    done = cellwall(
+        _CELLWALL_COMPLETE="bash_complete",
+        COMP_WORDS=shlex.join(["cellwall", *words]),
         COMP_CWORD=str(len(words)),
     )
     return {line.partition(",")[2] for line in done.stdout.decode().splitlines()}
@@ -127,16 +127,16 @@ def test_words_are_completed(words, expected):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_says_where_it_goes(shell):
-    text = holdfast("completion", shell).stdout.decode()
+    text = cellwall("completion", shell).stdout.decode()
     assert text.startswith("# Put this into ~/.")
-    assert "_HOLDFAST_COMPLETE" in text
+    assert "_CELLWALL_COMPLETE" in text
 
 
 def test_the_script_works_in_bash():
     lines = [
-        'eval "$(holdfast completion bash)"',
-        "complete -p holdfast >/dev/null",  # registered
-        "COMP_WORDS=(holdfast doc); COMP_CWORD=1; _holdfast_completion holdfast",
+        'eval "$(cellwall completion bash)"',
+        "complete -p cellwall >/dev/null",  # registered
+        "COMP_WORDS=(cellwall doc); COMP_CWORD=1; _cellwall_completion cellwall",
         "echo ${COMPREPLY[@]}",
     ]
     path = f"{os.path.dirname(PROGRAM)}:{os.environ['PATH']}"
@@ -155,41 +155,41 @@ def test_the_script_works_in_bash():
 @pytest.fixture
 def some_runs() -> list[dict]:
     words = (["run", "--json", "--", "true"], ["code", "--json", "-c", "1 / 0"])
-    return [json.loads(holdfast(*each).stdout) for each in words]
+    return [json.loads(cellwall(*each).stdout) for each in words]
 
 
 def test_tail_shows_the_latest_records(some_runs):
-    lines = holdfast("audit", "tail").stdout.decode().splitlines()
+    lines = cellwall("audit", "tail").stdout.decode().splitlines()
     kinds = ["begin", "config", "intent", "outcome", "intent", "outcome"]
     assert [line.split()[1] for line in lines] == kinds
     assert lines[2].endswith(" true")
     assert lines[4].endswith(" 1 / 0")
-    assert holdfast("audit", "tail", "-n", "1").stdout.decode().splitlines() == lines[-1:]
-    told = json.loads(holdfast("audit", "tail", "--json", "-n", "3").stdout)["records"]
+    assert cellwall("audit", "tail", "-n", "1").stdout.decode().splitlines() == lines[-1:]
+    told = json.loads(cellwall("audit", "tail", "--json", "-n", "3").stdout)["records"]
     assert [entry["seq"] for entry in told] == [4, 5, 6]
 
 
 def test_show_finds_an_action_by_its_audit_id(some_runs):
-    by_event = json.loads(holdfast("audit", "show", "--json", some_runs[1]["audit_id"]).stdout)
+    by_event = json.loads(cellwall("audit", "show", "--json", some_runs[1]["audit_id"]).stdout)
     assert [entry["seq"] for entry in by_event["records"]] == [5, 6]
     action_id = by_event["records"][0]["action_id"]
-    assert json.loads(holdfast("audit", "show", "--json", action_id).stdout) == by_event
+    assert json.loads(cellwall("audit", "show", "--json", action_id).stdout) == by_event
 
 
 @pytest.mark.requirement("AUD-2")
 def test_verify_names_the_first_bad_record(some_runs):
-    good = holdfast("audit", "verify")
+    good = cellwall("audit", "verify")
     assert (good.returncode, good.stdout) == (0, b"ok: 6 records\n")
-    log = growing_segment(os.environ["HOLDFAST_HOME"])
+    log = growing_segment(os.environ["CELLWALL_HOME"])
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join([*lines[:3], lines[3].replace(b'"ok"', b'"no"'), *lines[4:]]))
-    bad = holdfast("audit", "verify", "--json")
+    bad = cellwall("audit", "verify", "--json")
     told = json.loads(bad.stdout)
     assert (bad.returncode, told["ok"], told["records"], told["first_bad"]) == (1, False, 3, 4)
-    assert holdfast("audit", "verify").returncode == 1
+    assert cellwall("audit", "verify").returncode == 1
 
 
 def test_no_record_at_all():
-    assert holdfast("audit", "tail").stdout == b""
-    done = holdfast("audit", "verify", "--json")
+    assert cellwall("audit", "tail").stdout == b""
+    done = cellwall("audit", "verify", "--json")
     assert (done.returncode, json.loads(done.stdout)["reason"]) == (1, "there is no audit log")

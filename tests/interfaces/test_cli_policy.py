@@ -1,4 +1,4 @@
-"""`holdfast policy check` and `explain`, as people and programs call them."""
+"""`cellwall policy check` and `explain`, as people and programs call them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from interfaces.test_cli_process import holdfast
+from interfaces.test_cli_process import cellwall
 
 RULES = """
 [permissions]
@@ -31,7 +31,7 @@ def rules(tmp_path):
 
 
 def check(*words: str, stdin: bytes = b""):
-    done = holdfast("policy", "check", *words, "--json", stdin=stdin)
+    done = cellwall("policy", "check", *words, "--json", stdin=stdin)
     return done.returncode, json.loads(done.stdout)
 
 
@@ -76,17 +76,17 @@ def test_calls_come_as_json_on_standard_input(rules):
     "data", [b"", b"{", b"{}", b"[1]", b'[{"tool": 1}]', b"\xff", b"[" * 100_000, b'[{"tool": ""}]']
 )
 def test_bad_input_is_refused_with_a_reason(rules, data):
-    done = holdfast("policy", "check", "--policy", rules, "--stdin", stdin=data)
+    done = cellwall("policy", "check", "--policy", rules, "--stdin", stdin=data)
     assert done.returncode == 125
-    assert b"HF-" in done.stderr
+    assert b"CW-" in done.stderr
     assert b"Traceback" not in done.stderr
 
 
 def test_without_a_call_or_with_a_broken_policy_it_is_refused(rules, tmp_path):
-    assert holdfast("policy", "check", "--policy", rules).returncode == 125
+    assert cellwall("policy", "check", "--policy", rules).returncode == 125
     broken = tmp_path / "broken.toml"
     broken.write_text('[permissions]\nallow = ["Bash(git"]\nalow = []\n')
-    done = holdfast("policy", "check", "--policy", str(broken), "Bash(ls)")
+    done = cellwall("policy", "check", "--policy", str(broken), "Bash(ls)")
     assert done.returncode == 125
     assert b"broken.toml:2:" in done.stderr
     assert b"broken.toml:3:" in done.stderr
@@ -96,14 +96,14 @@ def test_without_a_call_or_with_a_broken_policy_it_is_refused(rules, tmp_path):
 def test_a_policy_whose_examples_fail_is_refused(tmp_path):
     wrong = tmp_path / "wrong.toml"
     wrong.write_text('[[rule]]\nverdict = "deny"\nrule = "Bash(rm *)"\nmatch = ["ls"]\n')
-    done = holdfast("policy", "check", "--policy", str(wrong), "Bash(ls)")
+    done = cellwall("policy", "check", "--policy", str(wrong), "Bash(ls)")
     assert done.returncode == 125
     assert b"does not match 'ls'" in done.stderr
 
 
 @pytest.mark.requirement("POL-5")
 def test_explain_draws_each_part(rules):
-    done = holdfast("policy", "explain", "--policy", rules, "Bash(ls $(git log | curl x))")
+    done = cellwall("policy", "explain", "--policy", rules, "Bash(ls $(git log | curl x))")
     text = done.stdout.decode()
     assert done.returncode == 4
     assert text.splitlines()[0].startswith("DENY")
@@ -113,7 +113,7 @@ def test_explain_draws_each_part(rules):
 
 
 def test_what_is_shown_of_a_command_cannot_steer_a_terminal(rules):
-    done = holdfast("policy", "explain", "--policy", rules, "Bash(ls \x1b[2J\u202e)")
+    done = cellwall("policy", "explain", "--policy", rules, "Bash(ls \x1b[2J\u202e)")
     assert done.returncode == 4
     for stream in (done.stdout, done.stderr):
         assert b"\x1b" not in stream
@@ -122,7 +122,7 @@ def test_what_is_shown_of_a_command_cannot_steer_a_terminal(rules):
 
 @pytest.mark.requirement("POL-1")
 def test_a_policy_judges_what_a_person_runs_when_they_name_it(rules):
-    denied = holdfast("run", "--policy", rules, "--json", "--", "curl", "x")
+    denied = cellwall("run", "--policy", rules, "--json", "--", "curl", "x")
     assert denied.returncode == 125
     assert json.loads(denied.stdout)["decision"] == {
         "verdict": "deny",
@@ -130,5 +130,5 @@ def test_a_policy_judges_what_a_person_runs_when_they_name_it(rules):
         "reason": "no downloads here",
         "source": json.loads(denied.stdout)["decision"]["source"],
     }
-    allowed = holdfast("run", "--policy", rules, "--", "ls", "/")
+    allowed = cellwall("run", "--policy", rules, "--", "ls", "/")
     assert allowed.returncode == 0

@@ -1,4 +1,4 @@
-"""`holdfast policy init` as people and programs call it."""
+"""`cellwall policy init` as people and programs call it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from interfaces.test_cli_process import error_code, holdfast
+from interfaces.test_cli_process import cellwall, error_code
 
 
 @pytest.fixture(autouse=True)
@@ -21,34 +21,34 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_writes_a_policy_that_counts_at_once(project):
-    done = holdfast("policy", "init")
+    done = cellwall("policy", "init")
     assert done.returncode == 0, done
     assert done.stdout.endswith(b"for reading, files, steering, secrets, network, npm\n")
     assert b"1 names are no plain words and were left out" in done.stderr
     assert b"\x1b" not in done.stderr + done.stdout
-    checked = holdfast("policy", "check", "Bash(npm run lint)", "--json")
+    checked = cellwall("policy", "check", "Bash(npm run lint)", "--json")
     assert json.loads(checked.stdout)[0]["verdict"] == "allow"
-    again = holdfast("policy", "init", "--json")
+    again = cellwall("policy", "init", "--json")
     assert again.returncode == 125
-    assert json.loads(again.stdout)["error"]["code"] == "HF-POLICY-THERE"
-    forced = json.loads(holdfast("policy", "init", "--force", "--json").stdout)
-    assert (forced["path"], forced["trusted"]) == (str(project / ".holdfast/policy.toml"), True)
+    assert json.loads(again.stdout)["error"]["code"] == "CW-POLICY-THERE"
+    forced = json.loads(cellwall("policy", "init", "--force", "--json").stdout)
+    assert (forced["path"], forced["trusted"]) == (str(project / ".cellwall/policy.toml"), True)
 
 
 def test_stdout_writes_nothing(project):
-    done = holdfast("policy", "init", "--stdout")
+    done = cellwall("policy", "init", "--stdout")
     assert "Bash(npm run lint *)" in tomllib.loads(done.stdout.decode())["permissions"]["allow"]
-    told = json.loads(holdfast("policy", "init", "--stdout", "--json").stdout)
+    told = json.loads(cellwall("policy", "init", "--stdout", "--json").stdout)
     assert (told["path"], told["policy"].encode()) == (None, done.stdout)
     assert [each.name for each in project.iterdir()] == ["package.json"]
 
 
 def test_user_and_path_choose_the_place(project, tmp_path):
     done = json.loads(
-        holdfast("policy", "init", "--user", "--json", XDG_CONFIG_HOME=str(tmp_path)).stdout
+        cellwall("policy", "init", "--user", "--json", XDG_CONFIG_HOME=str(tmp_path)).stdout
     )
-    assert (done["path"], done["trusted"]) == (str(tmp_path / "holdfast" / "policy.toml"), False)
-    assert holdfast("policy", "init", "--path", "ci.toml").returncode == 0
+    assert (done["path"], done["trusted"]) == (str(tmp_path / "cellwall" / "policy.toml"), False)
+    assert cellwall("policy", "init", "--path", "ci.toml").returncode == 0
     assert (project / "ci.toml").exists()
-    both = holdfast("policy", "init", "--user", "--project")
-    assert (both.returncode, error_code(both)) == (125, "HF-USAGE")
+    both = cellwall("policy", "init", "--user", "--project")
+    assert (both.returncode, error_code(both)) == (125, "CW-USAGE")

@@ -1,4 +1,4 @@
-"""`holdfast policy learn`: what it prints is a policy that can be pasted."""
+"""`cellwall policy learn`: what it prints is a policy that can be pasted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.load import load_settings
-from holdfast.core.events import Event, EventKind
-from holdfast.core.types import Action, Principal, UseTool
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.runtime.outcomes import denial
-from holdfast.runtime.record import open_record
-from interfaces.test_cli_process import error_code, holdfast
+from cellwall.config.load import load_settings
+from cellwall.core.events import Event, EventKind
+from cellwall.core.types import Action, Principal, UseTool
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.outcomes import denial
+from cellwall.runtime.record import open_record
+from interfaces.test_cli_process import cellwall, error_code
 
 
 @pytest.fixture(autouse=True)
@@ -33,23 +33,23 @@ def recorded(tmp_path: Path, state_home: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.requirement("POL-10")
 def test_the_proposal_can_be_pasted_and_allows_what_was_seen():
-    done = holdfast("policy", "learn")
+    done = cellwall("policy", "learn")
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\x1b" not in done.stdout
     assert tomllib.loads(done.stdout.decode()) == {"permissions": {"allow": ["Bash(git status)"]}}
     assert b"#   Bash(sudo ls)\n#     runs a command with the rights of another user" in done.stdout
     Path("learnt.toml").write_bytes(done.stdout)
-    checked = holdfast("policy", "check", "Bash(git status)", "--policy", "learnt.toml")
+    checked = cellwall("policy", "check", "Bash(git status)", "--policy", "learnt.toml")
     assert checked.returncode == 0, checked
 
 
 def test_programs_get_one_object():
-    told = json.loads(holdfast("policy", "learn", "--session", "agent-1", "--json").stdout)
+    told = json.loads(cellwall("policy", "learn", "--session", "agent-1", "--json").stdout)
     assert told["rules"] == [{"rule": "Bash(git status)", "stands_for": [], "also_allows": ""}]
     assert (told["seen"], told["allowed_now"], len(told["not_proposed"])) == (3, 0, 2)
-    assert json.loads(holdfast("policy", "learn", "--session", "x", "--json").stdout)["seen"] == 0
+    assert json.loads(cellwall("policy", "learn", "--session", "x", "--json").stdout)["seen"] == 0
 
 
 def test_a_time_that_is_none_is_refused():
-    done = holdfast("policy", "learn", "--since", "yesterday")
-    assert (done.returncode, error_code(done)) == (125, "HF-USAGE")
+    done = cellwall("policy", "learn", "--since", "yesterday")
+    assert (done.returncode, error_code(done)) == (125, "CW-USAGE")

@@ -1,4 +1,4 @@
-"""`holdfast policy trust`: a person sees the rules before they count."""
+"""`cellwall policy trust`: a person sees the rules before they count."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from interfaces.test_cli_process import PROGRAM, error_code, holdfast
+from interfaces.test_cli_process import PROGRAM, cellwall, error_code
 from terminals import answered
 
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "project"
-    (place / ".holdfast").mkdir(parents=True)
-    (place / ".holdfast" / "policy.toml").write_text('[permissions]\nallow = ["Bash(ls)"]\n')
+    (place / ".cellwall").mkdir(parents=True)
+    (place / ".cellwall" / "policy.toml").write_text('[permissions]\nallow = ["Bash(ls)"]\n')
     monkeypatch.chdir(place)
     return place
 
 
 def verdict() -> str:
-    return json.loads(holdfast("policy", "check", "Bash(ls)", "--json").stdout)[0]["verdict"]
+    return json.loads(cellwall("policy", "check", "Bash(ls)", "--json").stdout)[0]["verdict"]
 
 
 @pytest.mark.requirement("POL-7")
@@ -35,24 +35,24 @@ def test_a_person_at_a_terminal_sees_the_rules_and_is_asked(answer, code):
 
 @pytest.mark.requirement("POL-7")
 def test_without_a_terminal_it_needs_yes_and_untrust_takes_it_back(project):
-    done = holdfast("policy", "trust")
-    assert (done.returncode, error_code(done)) == (125, "HF-POLICY-NOT-CONFIRMED")
-    told = json.loads(holdfast("policy", "trust", "--yes", "--json").stdout)["trusted"]
+    done = cellwall("policy", "trust")
+    assert (done.returncode, error_code(done)) == (125, "CW-POLICY-NOT-CONFIRMED")
+    told = json.loads(cellwall("policy", "trust", "--yes", "--json").stdout)["trusted"]
     assert [(each["new"], each["rules"]) for each in told] == [
         (True, [{"verdict": "allow", "rule": "Bash(ls)", "reason": "", "answers": ""}])
     ]
     assert verdict() == "allow"
-    listed = json.loads(holdfast("policy", "trust", "--list", "--json").stdout)["trusted"]
-    assert [each["path"] for each in listed] == [str(project / ".holdfast" / "policy.toml")]
-    assert b"already trusted: " in holdfast("policy", "trust").stdout
-    assert holdfast("policy", "untrust").returncode == 0
+    listed = json.loads(cellwall("policy", "trust", "--list", "--json").stdout)["trusted"]
+    assert [each["path"] for each in listed] == [str(project / ".cellwall" / "policy.toml")]
+    assert b"already trusted: " in cellwall("policy", "trust").stdout
+    assert cellwall("policy", "untrust").returncode == 0
     assert verdict() == "deny"
-    assert holdfast("policy", "trust", "--list").stdout == b"nothing is trusted\n"
+    assert cellwall("policy", "trust", "--list").stdout == b"nothing is trusted\n"
 
 
 def test_a_broken_list_is_told(state_home):
-    holdfast("policy", "trust", "--yes")
+    cellwall("policy", "trust", "--yes")
     Path(state_home, "policy", "trusted.json").write_text("{")
-    done = holdfast("policy", "trust", "--list")
-    assert (done.returncode, error_code(done)) == (125, "HF-POLICY-TRUST")
+    done = cellwall("policy", "trust", "--list")
+    assert (done.returncode, error_code(done)) == (125, "CW-POLICY-TRUST")
     assert verdict() == "deny"

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.interfaces.cli.main import main
 from conftest import need
-from holdfast.interfaces.cli.main import main
 from interfaces import prepared_program
 from interfaces.prepared_program import PROGRAM
 
 DEADLINE_S = 60
 
 
-def holdfast(*words: str | bytes, stdin: bytes = b"", **changes) -> subprocess.CompletedProcess:
+def cellwall(*words: str | bytes, stdin: bytes = b"", **changes) -> subprocess.CompletedProcess:
     """Run the program to its end; `changes` are variables of its environment."""
     return prepared_program.run(
         words, stdin=stdin, env={**os.environ, **changes}, timeout_s=DEADLINE_S
@@ -55,7 +55,7 @@ def in_process(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess:
 
 def through_shell(line: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        ["/bin/bash", "-c", line.replace("holdfast", PROGRAM)],
+        ["/bin/bash", "-c", line.replace("cellwall", PROGRAM)],
         capture_output=True,
         timeout=DEADLINE_S,
         check=False,
@@ -64,7 +64,7 @@ def through_shell(line: str) -> subprocess.CompletedProcess:
 
 def error_code(done: subprocess.CompletedProcess) -> str:
     """The code of the first line that we say ourselves."""
-    first = next(line for line in done.stderr.splitlines() if line.startswith(b"holdfast: "))
+    first = next(line for line in done.stderr.splitlines() if line.startswith(b"cellwall: "))
     return first.rpartition(b"[")[2].rstrip(b"]").decode()
 
 
@@ -74,7 +74,7 @@ def error_code(done: subprocess.CompletedProcess) -> str:
 def modules_of(*words: str) -> set[str]:
     script = (
         "import sys\n"
-        "from holdfast.interfaces.cli.main import main\n"
+        "from cellwall.interfaces.cli.main import main\n"
         "code = main(sys.argv[1:])\n"
         "print('\\n'.join(sys.modules), file=sys.stderr)\n"
         "sys.exit(code)"
@@ -102,14 +102,14 @@ def test_the_check_for_heavy_imports_sees_them():
 def test_help_imports_no_command():
     script = (
         "import sys\n"
-        "from holdfast.interfaces.cli.main import main\n"
+        "from cellwall.interfaces.cli.main import main\n"
         "main(['--help'])\n"
-        "print([m for m in sys.modules if m.startswith('holdfast.interfaces.cli.')])"
+        "print([m for m in sys.modules if m.startswith('cellwall.interfaces.cli.')])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines()[-1] == "['holdfast.interfaces.cli.main']"
+    assert done.stdout.splitlines()[-1] == "['cellwall.interfaces.cli.main']"
 
 
 # Standard streams
@@ -119,7 +119,7 @@ def test_help_imports_no_command():
 def test_closed_standard_streams_neither_crash_nor_lend_their_number(closed, tmp_path):
     # The program tells what its own descriptors are: never a file of ours.
     script = "ls -l /proc/self/fd > fds; exit 7"
-    done = through_shell(f"holdfast run --workspace {tmp_path}:rw -- sh -c '{script}' {closed}")
+    done = through_shell(f"cellwall run --workspace {tmp_path}:rw -- sh -c '{script}' {closed}")
     assert done.returncode == 7
     assert b"Traceback" not in done.stderr
     links = [line.split(" -> ")[1] for line in (tmp_path / "fds").read_text().splitlines()[1:]]
@@ -127,20 +127,20 @@ def test_closed_standard_streams_neither_crash_nor_lend_their_number(closed, tmp
 
 
 def test_closed_standard_input_is_empty_input():
-    done = through_shell("holdfast run --stdin -- wc -c <&-")
+    done = through_shell("cellwall run --stdin -- wc -c <&-")
     assert (done.returncode, done.stdout.strip()) == (0, b"0")
 
 
 def test_a_reader_that_goes_away_ends_the_run_quietly():
     done = through_shell(
-        "holdfast run -- sh -c 'while :; do echo y; done' | head -1; echo ${PIPESTATUS[0]}"
+        "cellwall run -- sh -c 'while :; do echo y; done' | head -1; echo ${PIPESTATUS[0]}"
     )
     assert (done.stdout, done.stderr) == (b"y\n141\n", b"")
 
 
 @pytest.mark.parametrize("words", ["--help", "config show", "config schema", "audit tail"])
 def test_a_reader_that_never_reads_gets_no_complaint(words):
-    done = through_shell(f"holdfast {words} | true; echo ${{PIPESTATUS[0]}}")
+    done = through_shell(f"cellwall {words} | true; echo ${{PIPESTATUS[0]}}")
     assert done.stderr == b""
     assert done.stdout in {b"141\n", b"0\n"}
 
@@ -149,8 +149,8 @@ def test_a_reader_that_never_reads_gets_no_complaint(words):
     "words", ["run -- sh -c 'while :; do echo y; done'", "code --json -c 1", "config show"]
 )
 def test_a_full_disk_under_our_output_is_told(words):
-    done = through_shell(f"holdfast {words} > /dev/full")
-    assert (done.returncode, error_code(done)) == (125, "HF-OUTPUT-UNWRITABLE")
+    done = through_shell(f"cellwall {words} > /dev/full")
+    assert (done.returncode, error_code(done)) == (125, "CW-OUTPUT-UNWRITABLE")
 
 
 # Bugs
@@ -160,8 +160,8 @@ def test_a_full_disk_under_our_output_is_told(words):
 def test_a_bug_is_told_without_its_trace_unless_asked_for():
     broken = (
         "import sys\n"
-        "import holdfast.runtime.wiring as wiring\n"
-        "from holdfast.interfaces.cli.main import main\n"
+        "import cellwall.runtime.wiring as wiring\n"
+        "from cellwall.interfaces.cli.main import main\n"
         "def bug(**_): raise ZeroDivisionError('/a/secret/path')\n"
         "wiring.open_house = bug\n"
         "sys.exit(main())\n"
@@ -177,20 +177,20 @@ def test_a_bug_is_told_without_its_trace_unless_asked_for():
         )
 
     done = run("run", "--", "true")
-    assert (done.returncode, error_code(done)) == (125, "HF-INTERNAL")
+    assert (done.returncode, error_code(done)) == (125, "CW-INTERNAL")
     assert b"secret" not in done.stderr
     assert b"Traceback" not in done.stderr
     told = run("run", "--json", "--", "true")
-    assert json.loads(told.stdout)["error"]["code"] == "HF-INTERNAL"
+    assert json.loads(told.stdout)["error"]["code"] == "CW-INTERNAL"
     assert told.stderr == b""
-    assert b"Traceback" in run("run", "--", "true", HOLDFAST_DEBUG="1").stderr
+    assert b"Traceback" in run("run", "--", "true", CELLWALL_DEBUG="1").stderr
 
 
 def test_a_state_folder_that_cannot_be_used_is_told(tmp_path):
     (tmp_path / "runs").write_text("")
     tmp_path.chmod(0o700)
-    done = holdfast("run", "--", "true", HOLDFAST_HOME=str(tmp_path))
-    assert (done.returncode, error_code(done)) == (125, "HF-STATE")
+    done = cellwall("run", "--", "true", CELLWALL_HOME=str(tmp_path))
+    assert (done.returncode, error_code(done)) == (125, "CW-STATE")
     assert str(tmp_path).encode() not in done.stderr
 
 
@@ -249,7 +249,7 @@ def two_sleepers() -> Iterator[Running]:
 
 def ledger() -> list[str]:
     """The ids of live runs."""
-    runs = Path(os.environ["HOLDFAST_HOME"], "runs")
+    runs = Path(os.environ["CELLWALL_HOME"], "runs")
     return os.listdir(runs) if runs.is_dir() else []
 
 
@@ -265,10 +265,10 @@ def test_a_signal_ends_the_run_and_leaves_nothing(number, code):
         assert running.ended() == (
             code,
             b"",
-            f"holdfast: the run was ended by {number.name}; nothing of it is left\n".encode(),
+            f"cellwall: the run was ended by {number.name}; nothing of it is left\n".encode(),
         )
         assert (running.processes(), running.groups(), ledger()) == ([], [], [])
-    records = json.loads(holdfast("audit", "show", "--json", running.id).stdout)["records"]
+    records = json.loads(cellwall("audit", "show", "--json", running.id).stdout)["records"]
     assert [(r["kind"], r["body"].get("status")) for r in records] == [
         ("intent", None),
         ("outcome", "interrupted"),
@@ -296,7 +296,7 @@ def test_a_signal_is_told_as_json_where_json_was_asked_for():
     assert (process.returncode, told["status"], told["error"]["code"], err) == (
         143,
         "error",
-        "HF-INTERRUPTED",
+        "CW-INTERRUPTED",
         b"",
     )
 
@@ -309,13 +309,13 @@ def test_a_reader_that_does_not_read_cannot_keep_a_run_alive():
         while ledger():
             pass  # until the wall limit has ended it; the test's own timeout bounds it
         process.send_signal(signal.SIGTERM)
-        assert process.stderr.read().startswith(b"holdfast: the run was ended by SIGTERM;")
+        assert process.stderr.read().startswith(b"cellwall: the run was ended by SIGTERM;")
         assert process.wait(DEADLINE_S) == 143
 
 
 def test_a_signal_that_our_parent_ignores_stays_ignored():
     script = "sh -c 'echo a; sleep 1; echo b'"
-    done = through_shell(f"trap '' INT; holdfast run -- {script} & kill -INT $!; wait $!")
+    done = through_shell(f"trap '' INT; cellwall run -- {script} & kill -INT $!; wait $!")
     assert (done.returncode, done.stdout) == (0, b"a\nb\n")
 
 
@@ -347,12 +347,12 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, room):
     try:
         home = small / "home"
         home.mkdir(mode=0o700)
-        assert holdfast("run", "--", "echo", "fine", HOLDFAST_HOME=str(home)).stdout == b"fine\n"
+        assert cellwall("run", "--", "echo", "fine", CELLWALL_HOME=str(home)).stdout == b"fine\n"
         with suppress(OSError), (small / "fill").open("wb", buffering=0) as file:
             while room == "none":
                 file.write(bytes(4096))
-        done = holdfast("run", "--", "echo", "again", HOLDFAST_HOME=str(home))
-        verified = holdfast("audit", "verify", HOLDFAST_HOME=str(home))
+        done = cellwall("run", "--", "echo", "again", CELLWALL_HOME=str(home))
+        verified = cellwall("audit", "verify", CELLWALL_HOME=str(home))
     finally:
         subprocess.run(["umount", "-l", small], check=True)
     assert verified.returncode == 0
@@ -360,5 +360,5 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, room):
         assert (done.returncode, done.stdout) == (0, b"again\n")
     else:
         assert (done.returncode, done.stdout) == (125, b"")
-        assert error_code(done) in {"HF-HOST", "HF-STATE", "HF-AUDIT-FAILED"}
+        assert error_code(done) in {"CW-HOST", "CW-STATE", "CW-AUDIT-FAILED"}
         assert b"mend:" in done.stderr

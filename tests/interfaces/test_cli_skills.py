@@ -1,4 +1,4 @@
-"""`holdfast skills`: from a folder to a sandbox, and from an agent's proposal to a person's key."""
+"""`cellwall skills`: from a folder to a sandbox, and from an agent's proposal to a person's key."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast as sdk
-from holdfast.core.keys import make_key
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, error_code, holdfast
+import cellwall as sdk
+from cellwall.core.keys import make_key
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, error_code
 from terminals import answered
 
 
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def told(*words: str) -> dict:
-    done = holdfast(*words, "--json")
+    done = cellwall(*words, "--json")
     assert (done.returncode, done.stderr) == (0, b""), done
     return json.loads(done.stdout)
 
@@ -32,7 +32,7 @@ def told(*words: str) -> dict:
 def test_signed_added_used_changed_and_removed(folder, state_home):
     signed = told("skills", "sign", str(folder))
     assert (signed["name"], signed["files"]) == ("greeting", 1)
-    assert signed["key"].startswith("holdfast-skills+")
+    assert signed["key"].startswith("cellwall-skills+")
     assert told("skills", "verify", str(folder))["ok"] is True
     added = told("skills", "add", str(folder))
     assert (added["digest"], added["replaced"]) == (signed["digest"], False)
@@ -41,29 +41,29 @@ def test_signed_added_used_changed_and_removed(folder, state_home):
     assert (listed["proposals"], listed["key"]) == ([], signed["key"])
 
     words = ("--skill", "greeting", "--", "cat", "/skills/greeting/SKILL.md")
-    assert holdfast("run", *words).stdout == b"Say hello.\n"
+    assert cellwall("run", *words).stdout == b"Say hello.\n"
     code = "print(open('/skills/greeting/SKILL.md').read())"
-    assert holdfast("code", "--skill", "greeting", "-c", code).stdout == b"Say hello.\n\n"
-    intent = json.loads(holdfast("audit", "tail", "--json").stdout)["records"][-2]
+    assert cellwall("code", "--skill", "greeting", "-c", code).stdout == b"Say hello.\n\n"
+    intent = json.loads(cellwall("audit", "tail", "--json").stdout)["records"][-2]
     assert intent["body"]["skills"] == {"greeting": signed["digest"]}
 
     stored = Path(state_home, "skills", "approved", "greeting", "SKILL.md")
     stored.chmod(0o600)
     stored.write_text("Say bye, now")
-    done = holdfast("run", *words)
-    assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "HF-SKILL-CHANGED")
+    done = cellwall("run", *words)
+    assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "CW-SKILL-CHANGED")
     assert b"SKILL.md" in done.stderr
-    assert b"NOT USABLE" in holdfast("skills", "list").stdout
+    assert b"NOT USABLE" in cellwall("skills", "list").stdout
 
     assert told("skills", "remove", "greeting") == {"removed": "greeting"}
-    done = holdfast("run", *words)
-    assert (done.returncode, error_code(done)) == (125, "HF-SKILL-UNKNOWN")
+    done = cellwall("run", *words)
+    assert (done.returncode, error_code(done)) == (125, "CW-SKILL-UNKNOWN")
 
 
 def test_every_change_is_in_the_record(folder):
     for words in (("sign", str(folder)), ("add", str(folder)), ("remove", "greeting")):
-        assert holdfast("skills", *words).returncode == 0
-    records = json.loads(holdfast("audit", "tail", "--json").stdout)["records"]
+        assert cellwall("skills", *words).returncode == 0
+    records = json.loads(cellwall("audit", "tail", "--json").stdout)["records"]
     seen = [
         (each["body"]["change"], each["body"]["status"])
         for each in records
@@ -75,16 +75,16 @@ def test_every_change_is_in_the_record(folder):
 
 
 def test_verify_tells_the_file_and_exits_1(folder):
-    holdfast("skills", "sign", str(folder))
+    cellwall("skills", "sign", str(folder))
     (folder / "extra").write_text("")
-    done = holdfast("skills", "verify", str(folder))
+    done = cellwall("skills", "verify", str(folder))
     assert (done.returncode, done.stderr) == (1, b"")
-    assert done.stdout == b"NOT OK: 'extra' is not in the manifest [HF-SKILL-CHANGED]\n"
-    done = holdfast("skills", "verify", str(folder), "--json")
+    assert done.stdout == b"NOT OK: 'extra' is not in the manifest [CW-SKILL-CHANGED]\n"
+    done = cellwall("skills", "verify", str(folder), "--json")
     assert (done.returncode, json.loads(done.stdout)["ok"]) == (1, False)
-    done = holdfast("skills", "add", str(folder))
-    assert (done.returncode, error_code(done)) == (125, "HF-SKILL-CHANGED")
-    assert holdfast("skills", "list").stdout.startswith(b"no skills\n")
+    done = cellwall("skills", "add", str(folder))
+    assert (done.returncode, error_code(done)) == (125, "CW-SKILL-CHANGED")
+    assert cellwall("skills", "list").stdout.startswith(b"no skills\n")
 
 
 @pytest.mark.parametrize("word", ["sign", "verify", "add", "propose"])
@@ -94,7 +94,7 @@ def test_a_folder_that_is_none_is_told_without_its_place(word, folder, tmp_path)
         done = subprocess.run(
             [PROGRAM, "skills", word, place], cwd=tmp_path, capture_output=True, check=False
         )
-        assert (done.returncode, error_code(done)) == (125, "HF-SKILL-FOLDER")
+        assert (done.returncode, error_code(done)) == (125, "CW-SKILL-FOLDER")
         assert str(tmp_path).encode() not in done.stderr
 
 
@@ -105,20 +105,20 @@ def test_a_key_of_somebody_else_counts_only_where_it_is_trusted(folder, tmp_path
         *("skills", "sign", str(folder), "--key", str(tmp_path / "team.pem"), "--signer", "team")
     )
     assert signed["key"] == str(team)
-    done = holdfast("skills", "add", str(folder))
-    assert (done.returncode, error_code(done)) == (125, "HF-SKILL-UNSIGNED")
-    config = tmp_path / "holdfast.toml"
+    done = cellwall("skills", "add", str(folder))
+    assert (done.returncode, error_code(done)) == (125, "CW-SKILL-UNSIGNED")
+    config = tmp_path / "cellwall.toml"
     config.write_text(f'[skills]\ntrusted_keys = ["{team}"]\n')
-    assert holdfast("skills", "add", str(folder), "--config", str(config)).returncode == 0
+    assert cellwall("skills", "add", str(folder), "--config", str(config)).returncode == 0
     words = ("--skill", "greeting", "--", "true")
-    assert holdfast("run", "--config", str(config), *words).returncode == 0
-    assert error_code(holdfast("run", *words)) == "HF-SKILL-UNSIGNED"
+    assert cellwall("run", "--config", str(config), *words).returncode == 0
+    assert error_code(cellwall("run", *words)) == "CW-SKILL-UNSIGNED"
 
 
 def test_a_key_in_the_configuration_that_is_none_is_told(tmp_path):
-    config = tmp_path / "holdfast.toml"
+    config = tmp_path / "cellwall.toml"
     config.write_text('[skills]\ntrusted_keys = ["team+00000000+AAAA"]\n')
-    done = holdfast("config", "check", "--config", str(config))
+    done = cellwall("config", "check", "--config", str(config))
     assert done.returncode != 0
     assert b"is not a public key" in done.stdout + done.stderr
 
@@ -131,26 +131,26 @@ def proposed(folder: Path) -> str:
 def test_a_proposal_is_not_loadable_until_a_person_approves_it(folder):
     number = proposed(folder)
     words = ("run", "--skill", "greeting", "--", "cat", "/skills/greeting/SKILL.md")
-    assert error_code(holdfast(*words)) == "HF-SKILL-UNKNOWN"
+    assert error_code(cellwall(*words)) == "CW-SKILL-UNKNOWN"
     shown = told("skills", "review", number)
     assert [file["text"] for file in shown["files"]] == ["Say hello.\n"]
 
-    done = holdfast("skills", "approve", number)  # nobody at a terminal
-    assert (done.returncode, error_code(done)) == (125, "HF-SKILL-NOT-CONFIRMED")
-    done = holdfast("skills", "approve", number, "--yes", "--digest", "0" * 64)
-    assert (done.returncode, error_code(done)) == (125, "HF-SKILL-CHANGED")
-    assert error_code(holdfast(*words)) == "HF-SKILL-UNKNOWN"
+    done = cellwall("skills", "approve", number)  # nobody at a terminal
+    assert (done.returncode, error_code(done)) == (125, "CW-SKILL-NOT-CONFIRMED")
+    done = cellwall("skills", "approve", number, "--yes", "--digest", "0" * 64)
+    assert (done.returncode, error_code(done)) == (125, "CW-SKILL-CHANGED")
+    assert error_code(cellwall(*words)) == "CW-SKILL-UNKNOWN"
 
-    done = holdfast("skills", "approve", number, "--yes", "--digest", shown["digest"])
+    done = cellwall("skills", "approve", number, "--yes", "--digest", shown["digest"])
     assert done.returncode == 0
-    assert holdfast(*words).stdout == b"Say hello.\n"
+    assert cellwall(*words).stdout == b"Say hello.\n"
     assert told("skills", "list")["proposals"] == []
-    assert error_code(holdfast("skills", "review", number)) == "HF-SKILL-PROPOSAL"
+    assert error_code(cellwall("skills", "review", number)) == "CW-SKILL-PROPOSAL"
 
 
 def test_a_proposal_can_be_removed(folder):
     number = proposed(folder)
-    assert holdfast("skills", "remove", number).returncode == 0
+    assert cellwall("skills", "remove", number).returncode == 0
     assert told("skills", "list")["proposals"] == []
 
 
@@ -159,7 +159,7 @@ def test_review_shows_what_hides_and_steers_no_terminal(folder):
     hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
     (folder / "SKILL.md").write_bytes(f"Say{hidden}\u200b \x1b[2Jhello\r.\n".encode() + b"\xff")
     (folder / "blob").write_bytes(b"\0\1")
-    done = holdfast("skills", "review", proposed(folder))
+    done = cellwall("skills", "review", proposed(folder))
     text = done.stdout.decode()
     assert done.returncode == 0
     assert not set(text) & {"\x1b", "\r", "\u200b", *hidden}
@@ -171,12 +171,12 @@ def test_review_shows_what_hides_and_steers_no_terminal(folder):
 
 def test_review_tells_what_would_change(folder):
     (folder / "gone").write_text("")
-    holdfast("skills", "sign", str(folder))
-    holdfast("skills", "add", str(folder))
+    cellwall("skills", "sign", str(folder))
+    cellwall("skills", "add", str(folder))
     (folder / "gone").unlink()
     (folder / "SKILL.md").chmod(0o755)
     (folder / "new").write_text("")
-    lines = holdfast("skills", "review", "--stat", proposed(folder)).stdout.decode().splitlines()
+    lines = cellwall("skills", "review", "--stat", proposed(folder)).stdout.decode().splitlines()
     assert lines[0] == "skill     greeting (replaces the approved one)"
     assert lines[3:] == [
         "changed   SKILL.md (11 bytes, executable)",
@@ -195,7 +195,7 @@ def test_a_person_at_a_terminal_is_asked(folder, answer, code):
 
 
 def test_two_at_once_both_end_well(folder):
-    holdfast("skills", "sign", str(folder))
+    cellwall("skills", "sign", str(folder))
     started = [
         subprocess.Popen([PROGRAM, "skills", "add", str(folder)], stdout=subprocess.DEVNULL)
         for _ in range(3)
@@ -207,17 +207,17 @@ def test_two_at_once_both_end_well(folder):
 @pytest.mark.requirement("SKL-1")
 def test_the_supervisor_shows_skills_as_well(folder, supervisor):
     """The same by another process, in which the names come as JSON."""
-    assert holdfast("skills", "sign", str(folder)).returncode == 0
-    assert holdfast("skills", "add", str(folder)).returncode == 0
-    done = holdfast("run", "--skill", "greeting", "--", "cat", "/skills/greeting/SKILL.md")
+    assert cellwall("skills", "sign", str(folder)).returncode == 0
+    assert cellwall("skills", "add", str(folder)).returncode == 0
+    done = cellwall("run", "--skill", "greeting", "--", "cat", "/skills/greeting/SKILL.md")
     assert (done.stdout, done.stderr) == (b"Say hello.\n", b"")
-    done = holdfast("run", "--skill", "nothing", "--", "true")
-    assert (done.returncode, error_code(done)) == (125, "HF-SKILL-UNKNOWN")
+    done = cellwall("run", "--skill", "nothing", "--", "true")
+    assert (done.returncode, error_code(done)) == (125, "CW-SKILL-UNKNOWN")
     with sdk.Sandbox.create(keep_alive=60, skills=["greeting"]) as sbx:
         assert sbx.commands.run("cat /skills/greeting/SKILL.md").stdout == "Say hello.\n"
         sbx.files.make_dir("out")
         sbx.files.write("out/SKILL.md", "Obey.")
         proposal = sbx.skills.propose("out", name="greeting")
     assert [each["id"] for each in told("skills", "list")["proposals"]] == [proposal.id]
-    holdfast("skills", "remove", proposal.id)
-    holdfast("skills", "remove", "greeting")
+    cellwall("skills", "remove", proposal.id)
+    cellwall("skills", "remove", "greeting")

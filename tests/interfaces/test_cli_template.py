@@ -1,4 +1,4 @@
-"""`holdfast template`: what can go wrong without a download, and what is told then."""
+"""`cellwall template`: what can go wrong without a download, and what is told then."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ import json
 
 import pytest
 
-from interfaces.test_cli_process import error_code, holdfast
+from interfaces.test_cli_process import cellwall, error_code
 
 ALONE = {"PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": ""}
 NO_INDEX = {**ALONE, "PIP_NO_INDEX": "1"}
 
 
 def test_list_tells_what_is_not_built():
-    done = holdfast("template", "list")
+    done = cellwall("template", "list")
     assert done.returncode == 0
-    assert b"not built: holdfast template build python-data" in done.stdout
-    told = json.loads(holdfast("template", "list", "--json").stdout)
+    assert b"not built: cellwall template build python-data" in done.stdout
+    told = json.loads(cellwall("template", "list", "--json").stdout)
     assert told == {"templates": [{"name": "python-data", "built": False}]}
 
 
 @pytest.mark.parametrize("verb", ["build", "remove"])
 def test_an_unknown_template_is_told_with_those_there_are(verb):
-    done = holdfast("template", verb, "python-dta")
-    assert (done.returncode, error_code(done)) == (125, "HF-NO-TEMPLATE")
+    done = cellwall("template", verb, "python-dta")
+    assert (done.returncode, error_code(done)) == (125, "CW-NO-TEMPLATE")
     assert b"python-data" in done.stderr
-    assert holdfast("audit", "tail").stdout == b""
+    assert cellwall("audit", "tail").stdout == b""
 
 
 def test_removing_what_is_not_built_is_told():
-    done = holdfast("template", "remove", "python-data", "--json")
+    done = cellwall("template", "remove", "python-data", "--json")
     assert (done.returncode, done.stderr) == (125, b"")
-    assert json.loads(done.stdout)["error"]["code"] == "HF-TEMPLATE-NOT-BUILT"
+    assert json.loads(done.stdout)["error"]["code"] == "CW-TEMPLATE-NOT-BUILT"
 
 
 def test_a_build_without_packages_fails_with_a_mend_and_is_recorded():
-    done = holdfast("template", "build", **NO_INDEX)
+    done = cellwall("template", "build", **NO_INDEX)
     assert (done.returncode, done.stdout) == (125, b"")
-    assert error_code(done) == "HF-TEMPLATE-NO-WHEELS"
+    assert error_code(done) == "CW-TEMPLATE-NO-WHEELS"
     assert b"\n  mend: " in done.stderr
-    lines = holdfast("audit", "tail", "--kind", "template").stdout.decode().splitlines()
+    lines = cellwall("audit", "tail", "--kind", "template").stdout.decode().splitlines()
     assert [line.rpartition(": ")[2] for line in lines] == ["begins", "failed"]
 
 
 def test_with_json_there_is_one_object_and_nothing_else():
-    done = holdfast("template", "build", "--json", **ALONE, PIP_INDEX_URL="https://127.0.0.1:9/s")
+    done = cellwall("template", "build", "--json", **ALONE, PIP_INDEX_URL="https://127.0.0.1:9/s")
     assert (done.returncode, done.stderr) == (125, b"")
-    assert json.loads(done.stdout)["error"]["code"] == "HF-TEMPLATE-NETWORK"
+    assert json.loads(done.stdout)["error"]["code"] == "CW-TEMPLATE-NETWORK"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sandbox.native.waiting import ready_to_read
+from cellwall.sandbox.native.waiting import ready_to_read
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM
 
 ATTACK = r"printf 'a\033]0;owned\007\033[31mred\233\302\233\033[6nz\n'"
@@ -119,7 +119,7 @@ def kept(tmp_path: Path) -> tuple[Path, str]:
         check=True,
         stderr=subprocess.DEVNULL,
     )
-    (found,) = os.listdir(Path(os.environ["HOLDFAST_HOME"], "workspaces"))
+    (found,) = os.listdir(Path(os.environ["CELLWALL_HOME"], "workspaces"))
     return tmp_path, found
 
 

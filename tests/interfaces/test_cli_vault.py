@@ -1,4 +1,4 @@
-"""`holdfast vault`: values go in by standard input or a hidden prompt, and come out nowhere."""
+"""`cellwall vault`: values go in by standard input or a hidden prompt, and come out nowhere."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-import holdfast as sdk
+import cellwall as sdk
 import terminals
+from cellwall.core.events import EventKind
+from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.vault import Vault
 from conftest import audit_records
-from holdfast.core.events import EventKind
-from holdfast.secrets.settings import VaultSettings
-from holdfast.secrets.vault import Vault
 from interfaces.test_cli_asking import Screen, on_terminal
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, error_code, holdfast, in_process
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, error_code, in_process
 
 VALUE = b"the-value-that-nobody-prints"
 QUICK = "[vault]\nargon2_memory_kib = 64\nargon2_passes = 1\nargon2_lanes = 1\n"
@@ -44,10 +44,10 @@ def values(home: str) -> dict[str, bytes]:
 
 @pytest.fixture
 def quick(state_home, monkeypatch) -> None:
-    config = Path(state_home, "holdfast.toml")
+    config = Path(state_home, "cellwall.toml")
     config.write_text(QUICK)
     config.chmod(0o600)
-    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
 
 
 @pytest.mark.requirement("SEC-2", "SEC-3", "SEC-6")
@@ -87,27 +87,27 @@ def test_from_init_to_rm(state_home):
 @pytest.mark.parametrize(
     ("words", "stdin", "code"),
     [
-        (["set", "TOKEN"], b"", "HF-VAULT-VALUE"),
-        (["set", "TOKEN"], b"\n", "HF-VAULT-VALUE"),
-        (["set", "TOKEN"], b"x" * 70_000, "HF-VAULT-VALUE"),
-        (["set"], VALUE, "HF-USAGE"),
-        (["set", "not-a-name"], VALUE, "HF-VAULT-NAME"),
-        (["set", "TOKEN", VALUE.decode()], b"", "HF-VAULT-VALUE-SHOWN"),
-        (["set", "TOKEN=" + VALUE.decode()], b"", "HF-VAULT-VALUE-SHOWN"),
-        (["set", "TOKEN", "--passphrase-fd", "0"], VALUE, "HF-USAGE"),
-        (["rotate", "TOKEN"], VALUE, "HF-VAULT-UNKNOWN"),
-        (["grant", "TOKEN", "--host", "a.example.com", "--for", "soon"], b"", "HF-USAGE"),
+        (["set", "TOKEN"], b"", "CW-VAULT-VALUE"),
+        (["set", "TOKEN"], b"\n", "CW-VAULT-VALUE"),
+        (["set", "TOKEN"], b"x" * 70_000, "CW-VAULT-VALUE"),
+        (["set"], VALUE, "CW-USAGE"),
+        (["set", "not-a-name"], VALUE, "CW-VAULT-NAME"),
+        (["set", "TOKEN", VALUE.decode()], b"", "CW-VAULT-VALUE-SHOWN"),
+        (["set", "TOKEN=" + VALUE.decode()], b"", "CW-VAULT-VALUE-SHOWN"),
+        (["set", "TOKEN", "--passphrase-fd", "0"], VALUE, "CW-USAGE"),
+        (["rotate", "TOKEN"], VALUE, "CW-VAULT-UNKNOWN"),
+        (["grant", "TOKEN", "--host", "a.example.com", "--for", "soon"], b"", "CW-USAGE"),
         (
             ["grant", "T", "--host", "a.example.com", "--query", "a", "--basic", "password"],
             b"",
-            "HF-USAGE",
+            "CW-USAGE",
         ),
-        (["revoke", "TOKEN"], b"", "HF-USAGE"),
-        (["init", "--key", "file"], b"", "HF-VAULT-EXISTS"),
+        (["revoke", "TOKEN"], b"", "CW-USAGE"),
+        (["init", "--key", "file"], b"", "CW-VAULT-EXISTS"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_mend(shared_vault, monkeypatch, words, stdin, code):
-    monkeypatch.setenv("HOLDFAST_HOME", shared_vault)
+    monkeypatch.setenv("CELLWALL_HOME", shared_vault)
     done = here(*words, stdin=stdin)
     assert (done.returncode, done.stdout, error_code(done)) == (125, b"", code)
     assert b"  mend: " in done.stderr
@@ -117,17 +117,17 @@ def test_what_is_wrong_is_told_with_its_mend(shared_vault, monkeypatch, words, s
 
 @pytest.fixture(scope="module")
 def shared_vault(tmp_path_factory) -> str:
-    home = tmp_path_factory.mktemp("holdfast-home")
+    home = tmp_path_factory.mktemp("cellwall-home")
     home.chmod(0o700)
-    done = holdfast("vault", "init", "--key", "file", HOLDFAST_HOME=str(home))
+    done = cellwall("vault", "init", "--key", "file", CELLWALL_HOME=str(home))
     assert done.returncode == 0, done
     return str(home)
 
 
 def test_without_a_vault_it_is_told_how_to_make_one():
     done = here("list")
-    assert error_code(done) == "HF-VAULT-MISSING"
-    assert b"holdfast vault init" in done.stderr
+    assert error_code(done) == "CW-VAULT-MISSING"
+    assert b"cellwall vault init" in done.stderr
 
 
 @pytest.mark.requirement("SEC-2")
@@ -156,7 +156,7 @@ def test_a_person_types_passphrase_and_value_and_sees_neither(quick, state_home)
         screen.until("The same again: ")
         screen.type("other\n")
         code, seen = screen.end()
-    assert (code, "HF-TYPED-TWICE" in seen) == (125, True)
+    assert (code, "CW-TYPED-TWICE" in seen) == (125, True)
     with sdk.Vault.open(passphrase="a long passphrase") as vault:
         assert [(each.name, each.version) for each in vault.list()] == [("TOKEN", 1)]
 
@@ -167,11 +167,11 @@ def test_a_passphrase_comes_by_a_descriptor_and_never_by_a_variable(quick, state
     assert here("init", "--passphrase-fd", "0", stdin=both).returncode == 0
     assert here("rekey", "--passphrase-fd", "0", stdin=both).returncode == 0
     done = here("list", "--passphrase-fd", "0", stdin=both)
-    assert error_code(done) == "HF-VAULT-WRONG-KEY"
+    assert error_code(done) == "CW-VAULT-WRONG-KEY"
     done = here("list", "--passphrase-fd", "0", stdin=b"the second passphrase")
     assert (done.returncode, done.stdout) == (0, b"no secrets\n")
     done = here("list", "--passphrase-fd", "999999")
-    assert error_code(done) == "HF-USAGE"
+    assert error_code(done) == "CW-USAGE"
 
 
 # Signals at the prompt
@@ -258,7 +258,7 @@ def test_a_line_that_the_terminal_may_have_cut_is_refused(state_home, length, is
             screen.until("The same again: ")
             screen.type(typed + "\n")
         code, seen = screen.end()
-    assert (code, "HF-TYPED-LONG" in seen) == ((0, False) if is_taken else (125, True))
+    assert (code, "CW-TYPED-LONG" in seen) == ((0, False) if is_taken else (125, True))
     assert values(state_home) == ({"TOKEN": typed.encode()} if is_taken else {})
 
 
@@ -284,7 +284,7 @@ def test_a_grant_that_could_never_be_used_is_refused(state_home):
     assert here("init", "--key", "file").returncode == 0
     told("set", "TOKEN", stdin=VALUE)
     done = here("grant", "TOKEN", "--host", "a.example.com", "--tool", "fetch")
-    assert (done.returncode, error_code(done)) == (125, "HF-VAULT-GRANT")
+    assert (done.returncode, error_code(done)) == (125, "CW-VAULT-GRANT")
     assert b"A fetch carries no secret" in done.stderr
     for tool in ("run", "code", "sandbox"):
         assert told("grant", "TOKEN", "--host", "a.example.com", "--tool", tool)["tools"] == [tool]
@@ -317,9 +317,9 @@ def test_the_library_does_the_same(state_home):
             name for name in dir(vault) if name[0] != "_" and ("get" in name or "val" in name)
         ]
     assert repr(vault) == "Vault(locked)"
-    with pytest.raises(sdk.HoldfastError) as caught:
+    with pytest.raises(sdk.CellwallError) as caught:
         sdk.Vault.open()
-    assert caught.value.code == "HF-VAULT-NO-KEY"
+    assert caught.value.code == "CW-VAULT-NO-KEY"
     with sdk.Vault.open(key_file=os.path.join(state_home, "elsewhere")) as vault:
         vault.remove("TOKEN")
         assert vault.generation == 8

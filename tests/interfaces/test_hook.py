@@ -1,4 +1,4 @@
-"""`holdfast hook` as a process: whatever happens to it, an agent's tool is not let through.
+"""`cellwall hook` as a process: whatever happens to it, an agent's tool is not let through.
 
 Exit code 1, a signal, or nothing on standard output with 0 would let it through.
 """
@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
+from cellwall.interfaces.hooks.withheld import NOTE
 from conftest import audit_records, end_supervisors
-from holdfast.interfaces.hooks.withheld import NOTE
 from interfaces import hook_double
 from interfaces.hook_double import ASKED
 from interfaces.test_cli_process import PROGRAM
@@ -71,7 +71,7 @@ def verdict(done: subprocess.CompletedProcess) -> str:
 def is_blocked(done: subprocess.CompletedProcess) -> bool:
     """In one of the two ways that every host understands."""
     if done.returncode == 2:
-        return done.stderr.startswith(b"holdfast: ")
+        return done.stderr.startswith(b"cellwall: ")
     return done.returncode == 0 and verdict(done) == "deny"
 
 
@@ -89,8 +89,8 @@ class Served:
         environ = {
             **os.environ,
             "PYTHONPATH": TESTS,
-            "HOLDFAST_HOME": str(home),
-            "HOLDFAST_PATH": "cold",
+            "CELLWALL_HOME": str(home),
+            "CELLWALL_PATH": "cold",
         }
         served = cls(home, subprocess.Popen(words, env=environ))
         until(lambda: (home / "supervisor.sock").exists())
@@ -100,9 +100,9 @@ class Served:
     @property
     def environment(self) -> dict[str, str]:
         return {
-            "HOLDFAST_HOME": str(self.home),
-            "HOLDFAST_SUPERVISOR": "on",
-            "HOLDFAST_PATH": "cold",
+            "CELLWALL_HOME": str(self.home),
+            "CELLWALL_SUPERVISOR": "on",
+            "CELLWALL_PATH": "cold",
         }
 
     def end(self) -> None:
@@ -113,7 +113,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    served = Served.begin(tmp_path_factory.mktemp("holdfast-hooks"))
+    served = Served.begin(tmp_path_factory.mktemp("cellwall-hooks"))
     yield served
     served.end()
 
@@ -131,7 +131,7 @@ def served(shared: Served, state_home: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("command", ["ls #allow", "ls #deny", "ls #ask", "ls"])
 def test_the_supervisor_says_what_is_said_without_it(served, command):
     with_it = hook(question(command))
-    alone = doubled_hook(question(command), HOLDFAST_SUPERVISOR="off")
+    alone = doubled_hook(question(command), CELLWALL_SUPERVISOR="off")
     assert (with_it.returncode, with_it.stdout, with_it.stderr) == (
         alone.returncode,
         alone.stdout,
@@ -148,7 +148,7 @@ def test_an_allowed_command_runs_inside_and_cannot_see_the_host(served, tmp_path
     done = hook(data, "--run-inside")
     assert verdict(done) == "allow"
     line = json.loads(done.stdout)["hookSpecificOutput"]["updatedInput"]["command"]
-    ran = run(["bash", "-c", line], b"", HOLDFAST_SUPERVISOR="off")
+    ran = run(["bash", "-c", line], b"", CELLWALL_SUPERVISOR="off")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.decode().splitlines() == ["contenthidden", "/workspace"]
     assert (tmp_path / "new").read_text() == "made\n"
@@ -193,7 +193,7 @@ BAD: dict[str, bytes] = {
 @pytest.mark.parametrize("way", ["on", "off"])
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_blocked(served, name, way):
-    done = hook(BAD[name], HOLDFAST_SUPERVISOR=way)
+    done = hook(BAD[name], CELLWALL_SUPERVISOR=way)
     assert is_blocked(done), done
     assert b"Traceback" not in done.stderr
 
@@ -207,9 +207,9 @@ def test_options_that_are_not_known_block(words):
 
 @pytest.mark.parametrize("way", ["on", "off"])
 def test_a_configuration_that_cannot_be_read_denies(served, tmp_path, way):
-    broken = tmp_path / "holdfast.toml"
+    broken = tmp_path / "cellwall.toml"
     broken.write_text("[hook]\ncommands = 'sideways'\n")
-    done = hook(question(), "--config", str(broken), HOLDFAST_SUPERVISOR=way)
+    done = hook(question(), "--config", str(broken), CELLWALL_SUPERVISOR=way)
     assert verdict(done) == "deny"
     assert b"commands" in done.stdout
 
@@ -246,7 +246,7 @@ FAILURES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
     "deep": ({"tool_response": json.loads("[" * 600 + "]" * 600)}, [], {}),
     "an option that is not known": ({}, ["--bad"], {}),
     "a configuration that is not there": ({}, ["--config", "/nowhere.toml"], {}),
-    "no home": ({}, [], {"HOLDFAST_HOME": "/dev/null"}),
+    "no home": ({}, [], {"CELLWALL_HOME": "/dev/null"}),
     "no name": ({"tool_name": 5}, [], {}),
 }
 
@@ -256,7 +256,7 @@ FAILURES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
 def test_a_result_that_cannot_be_looked_at_is_taken_away(state_home, name):
     changes, words, environ = FAILURES[name]
     data = json.dumps({**TOLD, **changes}).encode()
-    done = doubled_hook(data, *words, **{"HOLDFAST_SUPERVISOR": "off", **environ})
+    done = doubled_hook(data, *words, **{"CELLWALL_SUPERVISOR": "off", **environ})
     if name == "no name":  # then it is not known of what shape it has to be
         assert json.loads(done.stdout)["hookSpecificOutput"]["updatedToolOutput"] == {
             "stdout": NOTE
@@ -316,14 +316,14 @@ def test_a_question_that_never_ends_is_blocked_in_time(served):
 
 
 def test_a_judge_that_is_too_slow_is_not_waited_for(state_home):
-    done = doubled_hook(question("ls #slow #allow"), HOLDFAST_SUPERVISOR="off", DOUBLE_WITHIN_S="2")
+    done = doubled_hook(question("ls #slow #allow"), CELLWALL_SUPERVISOR="off", DOUBLE_WITHIN_S="2")
     assert done.returncode == 2
     assert b"within 2 seconds" in done.stderr
 
 
 @pytest.mark.parametrize("way", ["on", "off"])
 def test_a_bug_blocks_and_shows_no_trace(served, way):
-    done = doubled_hook(question("ls #bug #allow"), HOLDFAST_SUPERVISOR=way)
+    done = doubled_hook(question("ls #bug #allow"), CELLWALL_SUPERVISOR=way)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
     assert b"a bug" not in done.stderr
@@ -342,9 +342,9 @@ HOMES = {
 def test_a_home_that_cannot_be_used_is_a_denial(name, tmp_path, state_home):
     home = HOMES[name](tmp_path)
     environ = {
-        "HOLDFAST_HOME": home,
+        "CELLWALL_HOME": home,
         "HOME": str(tmp_path / "nobody"),
-        "HOLDFAST_SUPERVISOR": "off",
+        "CELLWALL_SUPERVISOR": "off",
     }
     done = doubled_hook(question("ls #allow"), **environ)
     expected = "allow" if name in {"missing", "empty name"} else "deny"
@@ -357,14 +357,14 @@ def test_a_home_that_cannot_be_written_to_is_a_denial(tmp_path, state_home):
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     (home / "audit").write_text("")
-    done = doubled_hook(question("ls #allow"), HOLDFAST_HOME=str(home), HOLDFAST_SUPERVISOR="off")
+    done = doubled_hook(question("ls #allow"), CELLWALL_HOME=str(home), CELLWALL_SUPERVISOR="off")
     assert verdict(done) == "deny"
 
 
 def test_a_home_that_others_may_write_to_is_a_denial(tmp_path, state_home):
     tmp_path.chmod(0o777)
     done = doubled_hook(
-        question("ls #allow"), HOLDFAST_HOME=str(tmp_path), HOLDFAST_SUPERVISOR="on"
+        question("ls #allow"), CELLWALL_HOME=str(tmp_path), CELLWALL_SUPERVISOR="on"
     )
     assert verdict(done) == "deny"
 
@@ -428,13 +428,13 @@ ANSWERS = {
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_that_is_none_is_not_passed_on(tmp_path, state_home, name):
     fake(tmp_path, ANSWERS[name])
-    done = doubled_hook(question("ls #deny"), HOLDFAST_HOME=str(tmp_path), HOLDFAST_SUPERVISOR="on")
+    done = doubled_hook(question("ls #deny"), CELLWALL_HOME=str(tmp_path), CELLWALL_SUPERVISOR="on")
     assert verdict(done) == "deny"
 
 
 def test_the_first_hook_starts_a_supervisor_and_the_next_one_finds_it(tmp_path, state_home):
     tmp_path.chmod(0o700)
-    environ = {"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_SUPERVISOR": "on"}
+    environ = {"CELLWALL_HOME": str(tmp_path), "CELLWALL_SUPERVISOR": "on"}
     try:
         assert verdict(hook(question("ls"), **environ)) == "deny"
         until(lambda: (tmp_path / "supervisor.sock").exists())
@@ -471,8 +471,8 @@ def test_many_hooks_at_once_with_a_supervisor_that_dies_are_never_let_through(tm
 
 def used_modules(data: bytes, **changes: str) -> set[str]:
     script = (
-        "import sys\nsys.argv = ['holdfast', 'hook']\n"
-        "from holdfast.interfaces.entry import main\n"
+        "import sys\nsys.argv = ['cellwall', 'hook']\n"
+        "from cellwall.interfaces.entry import main\n"
         "code = main()\nprint('\\n'.join(sys.modules), file=sys.stderr)\nsys.exit(code)"
     )
     done = run([sys.executable, "-c", script], data, **changes)
@@ -487,9 +487,9 @@ def test_a_hook_imports_almost_nothing(served):
 
 def test_a_broken_installation_blocks(state_home):
     script = (
-        "import sys\nsys.argv = ['holdfast', 'hook']\n"
-        "sys.modules['holdfast.interfaces.hooks.quick'] = None\n"
-        "from holdfast.interfaces.entry import main\nsys.exit(main())"
+        "import sys\nsys.argv = ['cellwall', 'hook']\n"
+        "sys.modules['cellwall.interfaces.hooks.quick'] = None\n"
+        "from cellwall.interfaces.entry import main\nsys.exit(main())"
     )
     assert is_blocked(run([sys.executable, "-c", script], question()))
 

@@ -1,4 +1,4 @@
-"""Holdfast as callbacks of claude-agent-sdk: by themselves, and in the real SDK with a real agent."""
+"""Cellwall as callbacks of claude-agent-sdk: by themselves, and in the real SDK with a real agent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
+from cellwall.core.errors import CellwallError
+from cellwall.interfaces import agent_sdk
+from cellwall.runtime import wiring
 from conftest import audit_records, need
-from holdfast.core.errors import HoldfastError
-from holdfast.interfaces import agent_sdk
-from holdfast.runtime import wiring
 from interfaces.claude_code import claude, environment
 from interfaces.fake_model import FakeModel, fake_model
 from interfaces.hook_double import ASKED, doubled
@@ -85,9 +85,9 @@ def test_results_are_redacted_and_refusals_block():
 
 def test_without_the_sdk_it_is_told_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "claude_agent_sdk", None)
-    with pytest.raises(HoldfastError, match="not installed"):
+    with pytest.raises(CellwallError, match="not installed"):
         agent_sdk.hooks()
-    with pytest.raises(HoldfastError, match="not installed"):
+    with pytest.raises(CellwallError, match="not installed"):
         agent_sdk.can_use_tool()
 
 
@@ -97,7 +97,7 @@ def test_an_sdk_that_cannot_block_on_failure_is_refused(monkeypatch):
 
     old = types.SimpleNamespace(HookMatcher=matcher)
     monkeypatch.setitem(sys.modules, "claude_agent_sdk", old)  # type: ignore[arg-type]
-    with pytest.raises(HoldfastError, match="cannot stop"):
+    with pytest.raises(CellwallError, match="cannot stop"):
         agent_sdk.hooks()
 
 

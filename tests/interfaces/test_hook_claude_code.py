@@ -14,7 +14,7 @@ import pytest
 from conftest import audit_records
 from interfaces.claude_code import drive
 from interfaces.fake_model import fake_model
-from interfaces.test_cli_process import PROGRAM, holdfast
+from interfaces.test_cli_process import PROGRAM, cellwall
 from interfaces.test_hook import Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("claude-code")]
@@ -35,7 +35,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(project: Path, *words: str) -> None:
-    done = holdfast("hook", "install", "--policy", str(project.parent / "policy.toml"), *words)
+    done = cellwall("hook", "install", "--policy", str(project.parent / "policy.toml"), *words)
     assert done.returncode == 0, done.stderr
 
 
@@ -58,7 +58,7 @@ MODES = ["default", "acceptEdits", "bypassPermissions"]
 def test_a_denied_command_does_not_run_in_any_mode(project, mode):
     install(project)
     told = try_out(project, "cp Makefile copied", "--permission-mode", mode)
-    assert "Holdfast: " in told
+    assert "Cellwall: " in told
     assert not (project / "copied").exists()
     (denial,) = [r for r in audit_records() if r["kind"] == "denial"]
     assert json.loads(denial["body"]["arguments"])["command"] == "cp Makefile copied"
@@ -92,7 +92,7 @@ def test_a_rewritten_command_runs_inside(project):
 
 
 BROKEN = {
-    "a program that is not there": ("/nowhere/holdfast hook", 15),
+    "a program that is not there": ("/nowhere/cellwall hook", 15),
     "a hook that fails": (f"{PROGRAM} hook --no-such-option", 15),
     "a hook that ends with 1": ("false", 15),
     "a hook that is late": ("sleep 60", 1),
@@ -137,7 +137,7 @@ def test_after_uninstalling_the_agent_is_as_it_was(project):
     before = '{"permissions": {"allow": ["Bash(touch:*)"]}}'
     settings.write_text(before)
     install(project)
-    assert holdfast("hook", "uninstall").returncode == 0
+    assert cellwall("hook", "uninstall").returncode == 0
     assert settings.read_text() == before
     # The control of all tests here: without us the same agent, in the same way, runs what it likes.
     try_out(project, "cp Makefile copied", "--permission-mode", "bypassPermissions")

@@ -1,4 +1,4 @@
-"""`holdfast hook install`, `uninstall` and `status` as people type them."""
+"""`cellwall hook install`, `uninstall` and `status` as people type them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interfaces.test_cli_process import PROGRAM, error_code, holdfast
+from interfaces.test_cli_process import PROGRAM, cellwall, error_code
 
 ORIGINAL = '{\n    "model": "opus",\n    "hooks": {}\n}\n'
 
@@ -29,8 +29,8 @@ def test_there_and_back_again(project):
     (project / ".claude").mkdir()
     file = project / ".claude" / "settings.json"
     file.write_text(ORIGINAL)
-    assert holdfast("hook", "status").returncode == 1
-    done = holdfast("hook", "install", "--run-inside", "--json")
+    assert cellwall("hook", "status").returncode == 1
+    done = cellwall("hook", "install", "--run-inside", "--json")
     told = json.loads(done.stdout)
     assert (done.returncode, told["changed"], told["file"]) == (0, True, str(file))
     assert Path(told["backup"]).read_text() == ORIGINAL
@@ -40,9 +40,9 @@ def test_there_and_back_again(project):
         words = shlex.split(hook["command"])
         assert (words[-2:], sys.executable in words) == (["hook", "--run-inside"], True)
         assert (hook["onFailure"], group["matcher"]) == ("block", "*")
-    status = holdfast("hook", "status", "--json")
+    status = cellwall("hook", "status", "--json")
     assert (status.returncode, json.loads(status.stdout)["ok"]) == (0, True)
-    assert holdfast("hook", "uninstall").returncode == 0
+    assert cellwall("hook", "uninstall").returncode == 0
     assert file.read_text() == ORIGINAL
 
 
@@ -56,14 +56,14 @@ def test_there_and_back_again(project):
     ],
 )
 def test_each_place_can_be_chosen(project, option, place):
-    assert holdfast("hook", "install", option).returncode == 0
+    assert cellwall("hook", "install", option).returncode == 0
     assert "PreToolUse" in json.loads((project / place).read_text())["hooks"]
-    assert holdfast("hook", "uninstall", option).returncode == 0
+    assert cellwall("hook", "uninstall", option).returncode == 0
     assert not (project / place).exists()
 
 
 def test_a_dry_run_prints_what_would_be_there(project):
-    done = holdfast("hook", "install", "--dry-run")
+    done = cellwall("hook", "install", "--dry-run")
     assert "PreToolUse" in json.loads(done.stdout)["hooks"]
     assert not (project / ".claude").exists()
 
@@ -72,19 +72,19 @@ def test_settings_that_are_no_json_are_told_and_left(project):
     (project / ".claude").mkdir()
     file = project / ".claude" / "settings.json"
     file.write_text("{ // mine\n}")
-    done = holdfast("hook", "install")
-    assert (done.returncode, error_code(done)) == (125, "HF-HOOK-SETTINGS")
+    done = cellwall("hook", "install")
+    assert (done.returncode, error_code(done)) == (125, "CW-HOOK-SETTINGS")
     assert file.read_text() == "{ // mine\n}"
 
 
 def test_two_places_are_one_too_many():
-    assert holdfast("hook", "install", "--user", "--settings", "x.json").returncode == 125
+    assert cellwall("hook", "install", "--user", "--settings", "x.json").returncode == 125
 
 
 def test_hooks_that_are_switched_off_are_not_called_good(project):
-    holdfast("hook", "install")
+    cellwall("hook", "install")
     (project / ".claude" / "settings.local.json").write_text('{"disableAllHooks": true}')
-    done = holdfast("hook", "status")
+    done = cellwall("hook", "status")
     assert done.returncode == 1
     assert b"disableAllHooks" in done.stdout
 
@@ -105,15 +105,15 @@ ASKED = {
 
 
 @pytest.mark.requirement("ISO-4")
-@pytest.mark.parametrize("name", ["sitecustomize.py", "holdfast.py", "json.py"])
+@pytest.mark.parametrize("name", ["sitecustomize.py", "cellwall.py", "json.py"])
 def test_nothing_in_the_agents_environment_turns_the_installed_hook_round(project, name):
     evil = project / "evil"
-    (evil / "home" / "holdfast").mkdir(parents=True)
+    (evil / "home" / "cellwall").mkdir(parents=True)
     (evil / name).write_text(EVIL)
     rules = '[permissions]\nallow = ["Bash"]\n'
-    (evil / "home" / "holdfast" / "policy.toml").write_text(rules)
+    (evil / "home" / "cellwall" / "policy.toml").write_text(rules)
     (evil / "config.toml").write_text("[policy]\ndangerously_observe = true\n")
-    places = {"XDG_CONFIG_HOME": "home", "HOLDFAST_CONFIG": "config.toml", "HOLDFAST_HOME": "state"}
+    places = {"XDG_CONFIG_HOME": "home", "CELLWALL_CONFIG": "config.toml", "CELLWALL_HOME": "state"}
     environ = {
         **os.environ,
         **{variable: str(evil / place) for variable, place in places.items()},
@@ -121,7 +121,7 @@ def test_nothing_in_the_agents_environment_turns_the_installed_hook_round(projec
         "PYTHONINSPECT": "1",
         "HOME": str(evil),
     }
-    holdfast("hook", "install")
+    cellwall("hook", "install")
     settings = json.loads((project / ".claude" / "settings.json").read_text())
     command = settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
     assert decided(command, environ, evil) == "deny"
@@ -144,17 +144,17 @@ def decided(command: str, environ: dict[str, str], cwd: Path) -> str:
 
 
 def test_the_entry_can_be_started_as_a_module():
-    words = [sys.executable, "-I", "-m", "holdfast.interfaces.entry", "--version"]
+    words = [sys.executable, "-I", "-m", "cellwall.interfaces.entry", "--version"]
     done = subprocess.run(words, capture_output=True, check=True)
-    assert done.stdout == holdfast("--version").stdout
+    assert done.stdout == cellwall("--version").stdout
 
 
 @pytest.mark.parametrize("ending", [" || true", " --config /tmp/evil.toml || true"])
 def test_a_hook_that_cannot_stop_anything_is_told(project, ending):
-    holdfast("hook", "install")
-    assert holdfast("hook", "status").returncode == 0
+    cellwall("hook", "install")
+    assert cellwall("hook", "status").returncode == 0
     file = project / ".claude" / "settings.json"
     settings = json.loads(file.read_text())
     settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"] += ending
     file.write_text(json.dumps(settings))
-    assert holdfast("hook", "status").returncode == 1
+    assert cellwall("hook", "status").returncode == 1

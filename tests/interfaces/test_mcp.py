@@ -1,4 +1,4 @@
-"""`holdfast mcp` as agents use it: a real process, the SDK's client, both eras of the protocol."""
+"""`cellwall mcp` as agents use it: a real process, the SDK's client, both eras of the protocol."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import ErrorData
 
+from cellwall.core.approvals import AnswerKind
+from cellwall.core.errors import BadInput
+from cellwall.core.limits import Limits
+from cellwall.core.types import Action, RunCode
+from cellwall.interfaces.mcp.sessions import MOST_SANDBOXES, Sandboxes
+from cellwall.interfaces.mcp.tools import arguments_of
+from cellwall.runtime.wiring import principal
 from conftest import need
-from holdfast.core.approvals import AnswerKind
-from holdfast.core.errors import BadInput
-from holdfast.core.limits import Limits
-from holdfast.core.types import Action, RunCode
-from holdfast.interfaces.mcp.sessions import MOST_SANDBOXES, Sandboxes
-from holdfast.interfaces.mcp.tools import arguments_of
-from holdfast.runtime.wiring import principal
 from interfaces.mcp_agent import Agent, connected, environment
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM
 
@@ -119,7 +119,7 @@ def test_a_program_that_fails_is_a_result_and_what_is_refused_is_an_error(agent:
     denied = agent.call("run_command", command="shutdown now")
     assert denied.is_error
     assert denied.structured_content["status"] == "denied"
-    assert denied.structured_content["error"]["code"] == "HF-DENIED"
+    assert denied.structured_content["error"]["code"] == "CW-DENIED"
     assert denied.structured_content["error"]["mend"]
     assert denied.structured_content["audit_id"].startswith("evt_")
     assert set(denied.structured_content["decision"]) == {"verdict", "rule", "reason"}
@@ -149,7 +149,7 @@ def test_files_are_written_read_and_listed_within_the_workspace(agent: Agent):
     for path in ("../x", "/etc/passwd", "a\0b", "x" * 5000, ""):
         refused = agent.call("read_file", path=path)
         assert refused.is_error, path
-        assert refused.structured_content["error"]["code"].startswith("HF-")
+        assert refused.structured_content["error"]["code"].startswith("CW-")
 
 
 def test_plots_are_images_and_what_is_none_is_left_out(agent: Agent):
@@ -179,7 +179,7 @@ Plot(bytes.fromhex("%s"))
 )  # fmt: skip
 def test_no_argument_that_is_not_a_tools_own_is_taken(agent: Agent, extra: str):
     refused = agent.told("run_code", code="print(1)", **{extra: "development"})
-    assert (refused["status"], refused["error"]["code"]) == ("error", "HF-BAD-ARGUMENT")
+    assert (refused["status"], refused["error"]["code"]) == ("error", "CW-BAD-ARGUMENT")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_no_argument_that_is_not_a_tools_own_is_taken(agent: Agent, extra: str):
 def test_arguments_that_make_no_sense_are_refused_with_a_code(agent: Agent, arguments: Any):
     refused = agent.call("run_code", **arguments)
     assert refused.is_error
-    assert refused.structured_content["error"]["code"].startswith("HF-")
+    assert refused.structured_content["error"]["code"].startswith("CW-")
     assert agent.told("run_code", code="1")["status"] == "ok"  # and it goes on
 
 
@@ -260,7 +260,7 @@ def test_a_client_that_fails_to_ask_has_it_denied(agent: Agent):
 
 
 def test_the_question_shows_the_agents_words_behind_bars_alone(agent: Agent):
-    lie = "x\n\nHoldfast: this was checked. ![](https://example.com/x)\n\u05d0" + "y" * 200
+    lie = "x\n\nCellwall: this was checked. ![](https://example.com/x)\n\u05d0" + "y" * 200
     agent.call("run_command", command=f"touch '{lie}'")
     [form] = agent.person.asked
     lines = form.message.splitlines()
@@ -269,7 +269,7 @@ def test_the_question_shows_the_agents_words_behind_bars_alone(agent: Agent):
     assert all(line.startswith("    |") for line in theirs)
     assert max(map(len, lines[1:])) <= 80
     assert "\u05d0" not in form.message
-    assert lines[0].startswith("Holdfast asks you (ask_")
+    assert lines[0].startswith("Cellwall asks you (ask_")
     assert lines[-1] == "Allow it?"
     assert form.requested_schema["required"] == ["answer"]
 
@@ -313,13 +313,13 @@ def test_sandboxes_are_apart_bounded_and_found_only_by_their_id(agent: Agent):
     assert agent.told("run_code", code="x", session=first)["status"] == "ok"
     made = [agent.told("new_session") for _ in range(MOST_SANDBOXES)]
     assert [each["status"] for each in made[-2:]] == ["error", "error"]
-    assert made[-1]["error"]["code"] == "HF-TOO-MANY-SESSIONS"
+    assert made[-1]["error"]["code"] == "CW-TOO-MANY-SESSIONS"
     for each in made[:-2]:
         assert agent.told("end_session", session=each["session"])["status"] == "ok"
     assert agent.told("end_session")["session"] == second
     assert agent.told("run_code", code="x")["session"] == first
     for name in (second, "", "../../x", "sbx_" + "0" * 26):
-        assert agent.told("run_code", code="x", session=name)["error"]["code"] == "HF-NO-SESSION"
+        assert agent.told("run_code", code="x", session=name)["error"]["code"] == "CW-NO-SESSION"
 
 
 def test_calls_run_at_once_and_end_with_their_sandbox(agent: Agent):
@@ -356,7 +356,7 @@ def test_calls_run_at_once_and_end_with_their_sandbox(agent: Agent):
     first, second, ended = agent.run(work)
     assert [first["status"], second["status"], ended["status"]] == ["ok", "ok", "error"]
     assert len({old, first["session"], second["session"], ended["session"]}) == 4
-    assert ended["error"]["code"] == "HF-SANDBOX-ENDED"
+    assert ended["error"]["code"] == "CW-SANDBOX-ENDED"
 
 
 def test_what_comes_back_is_marked_and_redacted(agent: Agent):
@@ -393,8 +393,8 @@ def test_the_official_inspector_calls_a_tool(tmp_path: Path):
 
 def test_a_run_does_not_import_the_protocol():
     code = (
-        "import sys; import holdfast.interfaces.cli.execute, holdfast.interfaces.cli.run_command,"
-        "holdfast.interfaces.cli.mcp; print([n for n in sys.modules if n.startswith('mcp')])"
+        "import sys; import cellwall.interfaces.cli.execute, cellwall.interfaces.cli.run_command,"
+        "cellwall.interfaces.cli.mcp; print([n for n in sys.modules if n.startswith('mcp')])"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""`holdfast mcp install`: each client's own file, with all that others wrote there left alone."""
+"""`cellwall mcp install`: each client's own file, with all that others wrote there left alone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput
-from holdfast.interfaces.mcp.install import is_ours
-from holdfast.interfaces.mcp.servers_text import Servers
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.mcp.install import is_ours
+from cellwall.interfaces.mcp.servers_text import Servers
 from interfaces.test_cli_process import in_process
 
 PLACES = {
@@ -62,15 +62,15 @@ def test_each_client_finds_the_server_in_its_own_file(place: Path, client: str, 
     )
     assert change == {
         "file": str(place / file),
-        "name": "holdfast",
+        "name": "cellwall",
         "changed": True,
         "backup": None,
         "dry_run": False,
     }
-    entry = json.loads((place / file).read_bytes())[key]["holdfast"]
+    entry = json.loads((place / file).read_bytes())[key]["cellwall"]
     assert is_ours(entry)
     assert entry["args"][-5:] == ["mcp", "--workspace", f"{place}/project:cow", "--timeout", "9.0"]
-    assert entry["env"]["HOLDFAST_HOME"] == os.environ["HOLDFAST_HOME"]
+    assert entry["env"]["CELLWALL_HOME"] == os.environ["CELLWALL_HOME"]
     assert entry.get("type") == (None if client == "claude-desktop" else "stdio")
 
 
@@ -115,7 +115,7 @@ def test_nobody_else_can_read_the_file_while_it_is_written(
         os.umask(before)
     assert seen == [(0o600, True)]  # all of it was there, and nobody's but the user's
     assert file.stat().st_mode & 0o777 == mode
-    assert "holdfast" in json.loads(file.read_bytes())["mcpServers"]
+    assert "cellwall" in json.loads(file.read_bytes())["mcpServers"]
 
 
 def test_comments_stay_where_the_client_takes_them(place: Path):
@@ -131,7 +131,7 @@ def test_comments_stay_where_the_client_takes_them(place: Path):
 
 def test_a_dry_run_changes_nothing(place: Path):
     shown = installed("--dry-run", client="cursor")
-    assert "holdfast" in json.loads(shown["text"])["mcpServers"]
+    assert "cellwall" in json.loads(shown["text"])["mcpServers"]
     assert os.listdir(place / "project") == []
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_left_alone_with_a_clear_error(place: Path, broke
     file = place / "project/.mcp.json"
     file.write_bytes(BROKEN[broken])
     error = installed(code=125)["error"]
-    assert error["code"] == "HF-MCP-SETTINGS"
+    assert error["code"] == "CW-MCP-SETTINGS"
     assert "nothing was changed" in error["message"]
     assert error["mend"]
     assert file.read_bytes() == BROKEN[broken]
@@ -164,19 +164,19 @@ def test_a_link_that_a_repository_brings_is_not_written_through(place: Path):
     target = place / "home/.bashrc"
     target.write_bytes(b"{}")
     (place / "project/.mcp.json").symlink_to(target)
-    assert installed(code=125)["error"]["code"] == "HF-MCP-SETTINGS"
+    assert installed(code=125)["error"]["code"] == "CW-MCP-SETTINGS"
     (place / "project/.cursor").symlink_to(place / "home")
-    assert installed(client="cursor", code=125)["error"]["code"] == "HF-MCP-SETTINGS"
+    assert installed(client="cursor", code=125)["error"]["code"] == "CW-MCP-SETTINGS"
     assert target.read_bytes() == b"{}"
     assert os.listdir(place / "home") == [".bashrc"]
 
 
 def test_another_server_of_that_name_is_neither_replaced_nor_removed(place: Path):
     file = place / "project/.mcp.json"
-    file.write_bytes(b'{"mcpServers": {"holdfast": {"command": "evil", "args": ["mcp"]}}}')
+    file.write_bytes(b'{"mcpServers": {"cellwall": {"command": "evil", "args": ["mcp"]}}}')
     before = file.read_bytes()
     for words in ((), ("--remove",)):
-        assert installed(*words, code=125)["error"]["code"] == "HF-MCP-NAME"
+        assert installed(*words, code=125)["error"]["code"] == "CW-MCP-NAME"
     assert file.read_bytes() == before
     assert installed("--name", "walls")["changed"] is True
 
@@ -194,7 +194,7 @@ def test_another_server_of_that_name_is_neither_replaced_nor_removed(place: Path
     ],
 )
 def test_what_the_server_would_not_take_is_refused_now(place: Path, words: tuple[str, ...]):
-    assert installed(*words, code=125)["error"]["code"].startswith("HF-")
+    assert installed(*words, code=125)["error"]["code"].startswith("CW-")
     assert os.listdir(place / "project") == []
 
 
@@ -222,7 +222,7 @@ _JSON = st.recursive(
     max_leaves=8,
 )
 _SERVERS = st.dictionaries(
-    st.text(max_size=6).filter(lambda name: name != "holdfast"),
+    st.text(max_size=6).filter(lambda name: name != "cellwall"),
     st.dictionaries(st.text(max_size=4), _JSON, max_size=2),
     min_size=1,
     max_size=3,
@@ -241,12 +241,12 @@ def test_whatever_else_is_there_comes_back_byte_for_byte(
     settings = {**settings, "servers": servers}
     before = json.dumps(settings, indent=indent).encode()
     entry = {"command": "x", "args": ["// no comment,}"]}
-    after = Servers.of(before, key="servers", comments=comments).with_entry("holdfast", entry)
-    expected = {**settings, "servers": {**servers, "holdfast": entry}}
+    after = Servers.of(before, key="servers", comments=comments).with_entry("cellwall", entry)
+    expected = {**settings, "servers": {**servers, "cellwall": entry}}
     read = Servers.of(after, key="servers", comments=comments)
     assert read.settings() == expected
-    assert read.with_entry("holdfast", entry) == after
-    assert read.without_entry("holdfast") == before
+    assert read.with_entry("cellwall", entry) == after
+    assert read.without_entry("cellwall") == before
 
 
 @given(st.binary(max_size=60) | st.text(alphabet='{}[]":,/* \n\\a1', max_size=60).map(str.encode))
@@ -254,6 +254,6 @@ def test_any_bytes_are_read_or_refused(data: bytes):
     for comments in (False, True):
         try:
             servers = Servers.of(data, key="servers", comments=comments)
-            servers.with_entry("holdfast", {"command": "x"})
+            servers.with_entry("cellwall", {"command": "x"})
         except BadInput:
             continue

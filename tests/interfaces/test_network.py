@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import cellwall
+from cellwall import Status
+from cellwall.core.events import EventKind
 from conftest import audit_records, need
-from holdfast import Status
-from holdfast.core.events import EventKind
 from interfaces.test_cli_process import PROGRAM
 from interfaces.test_supervisor import until
 from outside import Outside, Seen, internet
@@ -30,7 +30,7 @@ def get(url, **headers):
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
             return answer.read().decode()
     except OSError as error:
-        return f"{getattr(error, 'code', '')} {getattr(error, 'headers', None) and error.headers.get('X-Holdfast-Refused')}"
+        return f"{getattr(error, 'code', '')} {getattr(error, 'headers', None) and error.headers.get('X-Cellwall-Refused')}"
 """
 
 
@@ -51,8 +51,8 @@ def config(world: Outside, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def vault(config: str) -> Iterator[holdfast.Vault]:
-    with holdfast.Vault.open(PASSPHRASE, create=True, config=config) as vault:
+def vault(config: str) -> Iterator[cellwall.Vault]:
+    with cellwall.Vault.open(PASSPHRASE, create=True, config=config) as vault:
         vault.set("TOKEN", VALUE)
         yield vault
 
@@ -62,8 +62,8 @@ def vault(config: str) -> Iterator[holdfast.Vault]:
 def test_what_is_named_is_reached_and_nothing_else_and_both_are_on_record(world, config):
     named, other = world.web("named.example"), world.web("other.example")
     code = f"{SHOWN}[get('{named.url}/a'), get('{other.url}/b')]"
-    done = holdfast.run_code(code, config=config, allow_domains=[named.rule])
-    assert done.value == ["hello from outside\n", "403 HF-NOT-ALLOWED"]
+    done = cellwall.run_code(code, config=config, allow_domains=[named.rule])
+    assert done.value == ["hello from outside\n", "403 CW-NOT-ALLOWED"]
     assert [(each.category, each.severity) for each in done.outcome.findings] == [
         ("network", "low")
     ]
@@ -75,7 +75,7 @@ def test_what_is_named_is_reached_and_nothing_else_and_both_are_on_record(world,
         if each["action_id"] == done.outcome.action_id
     ]
     assert {"event": "opened", "host": "named.example", "code": None} in told
-    assert {"event": "refused", "host": "other.example", "code": "HF-NOT-ALLOWED"} in told
+    assert {"event": "refused", "host": "other.example", "code": "CW-NOT-ALLOWED"} in told
     closed = [
         e["body"]
         for e in audit_records(kind=EventKind.CONNECTION)
@@ -90,20 +90,20 @@ def test_what_is_named_is_reached_and_nothing_else_and_both_are_on_record(world,
 def test_the_domains_of_a_live_sandbox_can_be_changed_while_something_runs(world, config):
     first, second = world.web("first.example"), world.web("second.example")
     ask = f"{SHOWN}[get('{first.url}/'), get('{second.url}/')]"
-    reached, refused = "hello from outside\n", "403 HF-NOT-ALLOWED"
-    with holdfast.Sandbox.create(config=config, allow_domains=[first.rule]) as sandbox:
+    reached, refused = "hello from outside\n", "403 CW-NOT-ALLOWED"
+    with cellwall.Sandbox.create(config=config, allow_domains=[first.rule]) as sandbox:
         assert sandbox.run_code(ask).value == [reached, refused]
         sandbox.allow_domains([second.rule])
         assert sandbox.run_code(ask).value == [refused, reached]
         sandbox.allow_domains([])
         assert sandbox.run_code(ask).value == [refused, refused]
-        with pytest.raises(holdfast.HoldfastError) as failed:
+        with pytest.raises(cellwall.CellwallError) as failed:
             sandbox.allow_domains(["*.com"])
-        assert failed.value.code == "HF-BAD-DOMAIN"
+        assert failed.value.code == "CW-BAD-DOMAIN"
         assert sandbox.run_code("1 + 1").value == 2
-    with holdfast.Sandbox.create(config=config) as closed:
+    with cellwall.Sandbox.create(config=config) as closed:
         closed.run_code("1")
-        with pytest.raises(holdfast.HoldfastError) as failed:
+        with pytest.raises(cellwall.CellwallError) as failed:
             closed.allow_domains([first.rule])
         assert failed.value.mend
         assert closed.run_code(f"{SHOWN}get('{first.url}/')").value.strip() == "None"
@@ -112,7 +112,7 @@ def test_the_domains_of_a_live_sandbox_can_be_changed_while_something_runs(world
 @pytest.mark.usefixtures("path")
 def test_a_sandbox_whose_cell_ended_has_its_way_out_again(world, config):
     site = world.web("again.example")
-    with holdfast.Sandbox.create(config=config, allow_domains=[site.rule]) as sandbox:
+    with cellwall.Sandbox.create(config=config, allow_domains=[site.rule]) as sandbox:
         ask = f"{SHOWN}get('{site.url}/')"
         assert sandbox.run_code(ask).value == "hello from outside\n"
         grow = "x = []\nwhile True: x.append(bytearray(10_000_000))"
@@ -124,9 +124,9 @@ def test_a_sandbox_whose_cell_ended_has_its_way_out_again(world, config):
 def test_who_may_not_use_the_network_gets_none(world):
     site = world.web("role.example")
     config = world.config('[roles]\ndefault = "user"\n')
-    done = holdfast.run_code("1", config=config, allow_domains=[site.rule])
-    assert (done.status, done.outcome.error.code) == (Status.DENIED, "HF-ROLE")
-    assert holdfast.run_code("1", config=config).value == 1
+    done = cellwall.run_code("1", config=config, allow_domains=[site.rule])
+    assert (done.status, done.outcome.error.code) == (Status.DENIED, "CW-ROLE")
+    assert cellwall.run_code("1", config=config).value == 1
 
 
 @pytest.mark.requirement("NET-2", "POL-1")
@@ -138,19 +138,19 @@ def test_a_policy_judges_domains_as_it_judges_fetches(world, config, tmp_path):
     )
     options: dict[str, Any] = {"config": config, "policy": str(policy)}
     code = f"{SHOWN}get('{site.url}/')"
-    done = holdfast.run_code(code, allow_domains=[site.rule], **options)
+    done = cellwall.run_code(code, allow_domains=[site.rule], **options)
     assert done.value == "hello from outside\n", done.outcome.error
     for wider in ("other.example", "*.ruled.example"):
-        refused = holdfast.run_code(code, allow_domains=[wider], **options)
+        refused = cellwall.run_code(code, allow_domains=[wider], **options)
         assert refused.status is Status.DENIED
     wide = '"Code(*)", "WebFetch(domain:*.wide.example)"'
     policy.write_text(f"[permissions]\nallow = [{wide}]\n")
-    assert holdfast.run_code("1", allow_domains=["*.wide.example"], **options).value == 1
+    assert cellwall.run_code("1", allow_domains=["*.wide.example"], **options).value == 1
     # What a rule denies below a wildcard is denied with all of it: the strictest wins.
     policy.write_text(
         f'[permissions]\nallow = [{wide}]\ndeny = ["WebFetch(domain:bad.wide.example)"]\n'
     )
-    refused = holdfast.run_code("1", allow_domains=["*.wide.example"], **options)
+    refused = cellwall.run_code("1", allow_domains=["*.wide.example"], **options)
     assert (refused.status, refused.outcome.decision.rule) == (
         Status.DENIED,
         "WebFetch(domain:bad.wide.example)",
@@ -163,13 +163,13 @@ def test_the_configuration_names_domains_for_every_sandbox(world, tmp_path):
     path = world.config()
     Path(path).write_text(Path(path).read_text() + f'allow_domains = ["{site.rule}"]\n')
     assert (
-        holdfast.run_code(f"{SHOWN}get('{site.url}/')", config=path).value == "hello from outside\n"
+        cellwall.run_code(f"{SHOWN}get('{site.url}/')", config=path).value == "hello from outside\n"
     )
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(Path(path).read_text().replace(site.rule, "*.com"))
-    with pytest.raises(holdfast.HoldfastError) as failed:
-        holdfast.run_code("1", config=str(wrong))
-    assert failed.value.code == "HF-BAD-DOMAIN"
+    with pytest.raises(cellwall.CellwallError) as failed:
+        cellwall.run_code("1", config=str(wrong))
+    assert failed.value.code == "CW-BAD-DOMAIN"
 
 
 @pytest.mark.requirement("SEC-3", "SEC-5", "NET-5", "NET-6")
@@ -182,7 +182,7 @@ def test_a_secret_is_used_without_entering(world, config, vault):
 token = os.environ["TOKEN"]
 [token, get("{api.url}/me", Authorization="Bearer " + token), get("{other.url}/x", Authorization=token),
  get("{other.url}/y?v=" + "{VALUE}")]"""
-    done = holdfast.run_code(
+    done = cellwall.run_code(
         code, config=config, allow_domains=[api.rule, other.rule], secrets=["TOKEN"]
     )
     placeholder, answer, elsewhere, leaked = done.value
@@ -191,7 +191,7 @@ token = os.environ["TOKEN"]
     assert api.seen[-1].headers["authorization"] == f"Bearer {VALUE}"
     assert json.loads(answer)[2]["authorization"] == f"Bearer {placeholder}"
     assert json.loads(elsewhere)[2]["authorization"] == placeholder
-    assert leaked == "403 HF-LEAK"
+    assert leaked == "403 CW-LEAK"
     assert [seen.path for seen in other.seen] == ["/x"]
     record = json.dumps(audit_records())
     assert VALUE not in record
@@ -206,7 +206,7 @@ def test_a_live_sandbox_keeps_its_placeholder_and_loses_the_secret_when_it_is_re
     api = world.web("live.example", tls=True, reply=reflect)
     vault.grant("TOKEN", host="live.example", ports=(api.port,))
     ask = f"{SHOWN}get('{api.url}/', Authorization=os.environ['TOKEN'])"
-    with holdfast.Sandbox.create(
+    with cellwall.Sandbox.create(
         config=config, allow_domains=[api.rule], secrets=["TOKEN"]
     ) as sandbox:
         held = sandbox.run_code("import os; os.environ['TOKEN']").value
@@ -220,8 +220,8 @@ def test_a_live_sandbox_keeps_its_placeholder_and_loses_the_secret_when_it_is_re
 
 @pytest.mark.requirement("SEC-3")
 def test_a_secret_without_a_grant_or_of_another_name_is_refused(config, vault):
-    for names, code in ((["TOKEN"], "HF-VAULT-NOT-GRANTED"), (["NOPE"], "HF-VAULT-UNKNOWN")):
-        done = holdfast.run_command("true", config=config, secrets=names)
+    for names, code in ((["TOKEN"], "CW-VAULT-NOT-GRANTED"), (["NOPE"], "CW-VAULT-UNKNOWN")):
+        done = cellwall.run_command("true", config=config, secrets=names)
         assert (done.status, done.outcome.error.code) == (Status.ERROR, code)
         assert done.outcome.error.mend
 
@@ -260,7 +260,7 @@ def test_the_commands_of_the_guide_work_together(world, config):
     assert VALUE not in done.stdout
     wrong = typed(*run, "true", passphrase="another one")
     assert wrong.returncode == 125
-    assert "HF-VAULT-WRONG-KEY" in wrong.stderr
+    assert "CW-VAULT-WRONG-KEY" in wrong.stderr
 
 
 @pytest.mark.requirement("NET-2")
@@ -268,11 +268,11 @@ def test_sandboxes_in_the_supervisor_have_a_way_out_as_well(world, own_superviso
     site = world.web("resident.example")
     config = world.config()
     ask = f"{SHOWN}get('{site.url}/')"
-    sandbox = holdfast.Sandbox.create(keep_alive=60, config=config, allow_domains=[site.rule])
+    sandbox = cellwall.Sandbox.create(keep_alive=60, config=config, allow_domains=[site.rule])
     try:
         assert sandbox.run_code(ask).value == "hello from outside\n"
-        holdfast.Sandbox.connect(sandbox.id).allow_domains([])
-        assert sandbox.run_code(ask).value == "403 HF-NOT-ALLOWED"
+        cellwall.Sandbox.connect(sandbox.id).allow_domains([])
+        assert sandbox.run_code(ask).value == "403 CW-NOT-ALLOWED"
     finally:
         sandbox.kill()
 
@@ -283,7 +283,7 @@ def test_nothing_of_a_way_out_is_left_after_it(world, config):
     code = f"{SHOWN}get('{site.url}/')"
 
     def run() -> None:
-        done = holdfast.run_code(code, config=config, allow_domains=[site.rule])
+        done = cellwall.run_code(code, config=config, allow_domains=[site.rule])
         assert done.value == "hello from outside\n"
 
     run()
@@ -295,5 +295,5 @@ def test_nothing_of_a_way_out_is_left_after_it(world, config):
 
 def held() -> tuple[int, int]:
     """Descriptors of this process, the server's among them, and threads of ours."""
-    threads = [each for each in threading.enumerate() if each.name.startswith("holdfast")]
+    threads = [each for each in threading.enumerate() if each.name.startswith("cellwall")]
     return len(os.listdir("/proc/self/fd")), len(threads)

@@ -23,14 +23,14 @@ from pathlib import Path
 import pip
 import pytest
 
-import holdfast
+import cellwall
+from cellwall.core.events import EventKind
+from cellwall.runtime import wiring
 from conftest import audit_records, need
-from holdfast.core.events import EventKind
-from holdfast.runtime import wiring
 from outside import Outside, Site, internet, project_uv
 
 _UV = project_uv()
-_TOOLS = f"/var/tmp/holdfast-test-tools-{os.getpid()}"
+_TOOLS = f"/var/tmp/cellwall-test-tools-{os.getpid()}"
 """Copies that cells are shown: what lies below /tmp would be covered by a cell's own."""
 _AUTHORITY = "/workspace/outside.pem"
 _TRUSTING = (
@@ -104,7 +104,7 @@ class World:
     """A live sandbox, and what it may reach."""
 
     home: str
-    sandbox: holdfast.Sandbox
+    sandbox: cellwall.Sandbox
     plain: Site
     keeping: Site
     """Its connections stay open for one more request."""
@@ -121,7 +121,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder, home = (tmp_path_factory.mktemp(name) for name in ("outside", "holdfast-home"))
+    folder, home = (tmp_path_factory.mktemp(name) for name in ("outside", "cellwall-home"))
     home.chmod(0o700)
     shelf = folder / "shelf"
     shelf.mkdir()
@@ -143,7 +143,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             shutil.copy(_UV, f"{_TOOLS}/uv")
         stack.callback(wiring.close_shared, str(home))
         sandbox = stack.enter_context(
-            holdfast.Sandbox.create(
+            cellwall.Sandbox.create(
                 config=outside.config(f"\n[sandbox]\nextra_read_only_paths = ['{_TOOLS}']"),
                 memory="1g",
                 allow_domains=[
@@ -163,11 +163,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def enter(environment: pytest.MonkeyPatch, home: str, path: str) -> None:
-    environment.setenv("HOLDFAST_HOME", home)
-    environment.setenv("HOLDFAST_PATH", path)
-    environment.setenv("HOLDFAST_SUPERVISOR", "off")
+    environment.setenv("CELLWALL_HOME", home)
+    environment.setenv("CELLWALL_PATH", path)
+    environment.setenv("CELLWALL_SUPERVISOR", "off")
     environment.setenv("XDG_CONFIG_HOME", f"{home}/no-config")
-    environment.delenv("HOLDFAST_CONFIG", raising=False)
+    environment.delenv("CELLWALL_CONFIG", raising=False)
 
 
 def fill(shelf: Path, sites: dict[str, Site]) -> None:
@@ -268,7 +268,7 @@ def test_client_works_unchanged(
 @pytest.mark.parametrize("kind", ["passed", "opened"])
 def test_client_that_trusts_only_the_other_authority_is_not_fooled(kind: str, world: World) -> None:
     """The control of all the others: it is the variables that make them trust."""
-    site, session = world.sites[kind], "/.holdfast/net/ca.pem"
+    site, session = world.sites[kind], "/.cellwall/net/ca.pem"
     # The host's own authorities stand in the cell's file as well; the last one is the session's.
     made = world.sandbox.commands.run(
         f"tac {session} | sed '/BEGIN CERT/q' | tac > /tmp/session.pem"
@@ -316,7 +316,7 @@ def test_one_shot_cell_has_the_same_way_out(
     need(shutil.which("curl"), "curl")
     monkeypatch.setenv("SSL_CERT_FILE", world.outside.ca_file)
     opened, plain = world.sites["opened"], world.plain
-    ran = holdfast.run_command(
+    ran = cellwall.run_command(
         f"curl -sS {opened.url}/hello.txt && curl -sS --noproxy '*' {opened.url}/hello.txt && "
         f"curl -sS {plain.url}/hello.txt && curl -sS --noproxy '*' {plain.url}/hello.txt",
         config=world.outside.config(),

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import cellwall
+from cellwall.core.events import EventKind
+from cellwall.runtime import wiring
 from conftest import audit_records, need
-from holdfast.core.events import EventKind
-from holdfast.runtime import wiring
 from http2 import Got, Reply, ServerSide
 from interfaces.test_network_clients import enter
 from interfaces.test_supervisor import until
@@ -68,7 +68,7 @@ print([statuses[2 * number + 1] for number in range(len(paths))])
 @dataclass
 class World:
     outside: Outside
-    sandbox: holdfast.Sandbox
+    sandbox: cellwall.Sandbox
     port: int
     seen: list[Got]
     home: str
@@ -119,7 +119,7 @@ def new_web(outside: Outside, seen: list[Got]) -> int:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder, home = (tmp_path_factory.mktemp(name) for name in ("outside", "holdfast-home"))
+    folder, home = (tmp_path_factory.mktemp(name) for name in ("outside", "cellwall-home"))
     home.chmod(0o700)
     seen: list[Got] = []
     with ExitStack() as stack:
@@ -131,11 +131,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         stack.callback(wiring.close_shared, str(home))
         rules = f'header_rules = ["{NAME} forbid x-admin", "{NAME} set x-tenant: ours"]\n'
         config = outside.config(rules + QUICK)
-        vault = stack.enter_context(holdfast.Vault.open("a passphrase", create=True, config=config))
+        vault = stack.enter_context(cellwall.Vault.open("a passphrase", create=True, config=config))
         vault.set("TOKEN", VALUE)
         vault.grant("TOKEN", host=NAME, ports=[port])
         sandbox = stack.enter_context(
-            holdfast.Sandbox.create(
+            cellwall.Sandbox.create(
                 config=config,
                 memory="1g",
                 allow_domains=[f"GET,POST {NAME}:{port}/v1"],
@@ -189,7 +189,7 @@ def test_curl_speaks_http_2_and_is_judged(world: World, way: str) -> None:
     # A refusal goes on record beside the run, not before its end.
     until(lambda: len(refusals(ran.outcome.action_id)) == 3)
     codes = [body["code"] for body in refusals(ran.outcome.action_id)]
-    assert codes == ["HF-NOT-ALLOWED", "HF-HEADER-RULE", "HF-LEAK"]
+    assert codes == ["CW-NOT-ALLOWED", "CW-HEADER-RULE", "CW-LEAK"]
     opened = connections(ran.outcome.action_id, "opened")
     assert all(body["tls_opened"] for body in opened)
 
@@ -215,8 +215,8 @@ def test_rule_on_headers_that_cannot_be_read_stops_every_run(world: World) -> No
         world.outside.config(f'header_rules = ["{rule}"]\n', name=f"{name}.toml")
         for name, rule in (("good", f"{NAME} forbid x-a"), ("bad", f"{NAME} forbids x-a"))
     )
-    assert holdfast.run_code("1", config=good).value == 1
-    with pytest.raises(holdfast.HoldfastError) as caught:
-        holdfast.run_code("1", config=bad)
-    assert caught.value.code == "HF-BAD-HEADER-RULE"
+    assert cellwall.run_code("1", config=good).value == 1
+    with pytest.raises(cellwall.CellwallError) as caught:
+        cellwall.run_code("1", config=bad)
+    assert caught.value.code == "CW-BAD-HEADER-RULE"
     assert caught.value.message.startswith("egress.header_rules: ")

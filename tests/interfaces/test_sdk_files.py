@@ -13,8 +13,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-import holdfast
-from holdfast.core.files import FileChange, Transfer
+import cellwall
+from cellwall.core.files import FileChange, Transfer
 
 
 def packed(**files: bytes) -> bytes:
@@ -54,7 +54,7 @@ def pieces(data: bytes):
     ids=["bytes", "gzip", "file", "gzip file", "iterator", "list"],
 )
 def test_a_tree_goes_in_is_used_and_comes_out(source):
-    with holdfast.Sandbox.create() as sbx:
+    with cellwall.Sandbox.create() as sbx:
         done = sbx.files.upload(source(), "in")
         assert (done.files, done.directories, done.content_bytes) == (2, 2, 268)
         assert sbx.commands.run("python3 in/src/main; echo new > in/made").stdout == "42\n"
@@ -70,15 +70,15 @@ def test_a_tree_goes_in_is_used_and_comes_out(source):
 
 @pytest.mark.requirement("FS-3", "FS-7")
 def test_a_refused_upload_says_why_and_leaves_nothing():
-    with holdfast.Sandbox.create(limits={"file_size_bytes": 4096}) as sbx:
+    with cellwall.Sandbox.create(limits={"file_size_bytes": 4096}) as sbx:
         for archive, code in (
-            (packed(fine=b"1", large=bytes(5000)), "HF-FILE-TOO-LARGE"),
-            (packed(fine=b"1", **{"..__x": b"2"}), "HF-PATH-OUTSIDE"),
-            (b"no archive", "HF-ARCHIVE-TRUNCATED"),
-            (b"no archive" * 100, "HF-ARCHIVE-INVALID"),
-            (TREE[:700], "HF-ARCHIVE-TRUNCATED"),
+            (packed(fine=b"1", large=bytes(5000)), "CW-FILE-TOO-LARGE"),
+            (packed(fine=b"1", **{"..__x": b"2"}), "CW-PATH-OUTSIDE"),
+            (b"no archive", "CW-ARCHIVE-TRUNCATED"),
+            (b"no archive" * 100, "CW-ARCHIVE-INVALID"),
+            (TREE[:700], "CW-ARCHIVE-TRUNCATED"),
         ):
-            with pytest.raises(holdfast.HoldfastError) as caught:
+            with pytest.raises(cellwall.CellwallError) as caught:
                 sbx.files.upload(archive)
             assert caught.value.code == code
             assert caught.value.mend
@@ -100,13 +100,13 @@ def test_errors_of_the_callers_own_streams_come_back_as_they_were(tmp_path):
         def write(self, data):
             raise LookupError("mine")
 
-    with holdfast.Sandbox.create() as sbx:
+    with cellwall.Sandbox.create() as sbx:
         with pytest.raises(OSError, match="mine"):
             sbx.files.upload(breaking())
         for source in ("text", 7, io.StringIO("text"), ["text"], None):
-            with pytest.raises(holdfast.BadInput) as caught:
+            with pytest.raises(cellwall.BadInput) as caught:
                 sbx.files.upload(source)
-            assert caught.value.code == "HF-BAD-SOURCE"
+            assert caught.value.code == "CW-BAD-SOURCE"
         assert sbx.files.list() == ()
         sbx.files.upload(TREE)
         with pytest.raises(LookupError, match="mine"):
@@ -118,7 +118,7 @@ def test_errors_of_the_callers_own_streams_come_back_as_they_were(tmp_path):
 
 @pytest.mark.requirement("AUD-1", "FS-7")
 def test_transfers_and_watches_are_in_the_record(state_home):
-    with holdfast.Sandbox.create() as sbx:
+    with cellwall.Sandbox.create() as sbx:
         done = sbx.files.upload(TREE)
         sbx.files.download()
         sbx.files.watch().close()
@@ -136,7 +136,7 @@ def test_transfers_and_watches_are_in_the_record(state_home):
 
 @pytest.mark.requirement("FS-7")
 def test_an_upload_ends_with_its_sandbox():
-    sbx = holdfast.Sandbox.create()
+    sbx = cellwall.Sandbox.create()
     reached = threading.Event()
 
     def endless():
@@ -150,7 +150,7 @@ def test_an_upload_ends_with_its_sandbox():
     ended = []
 
     def upload():
-        with pytest.raises(holdfast.HoldfastError) as caught:
+        with pytest.raises(cellwall.CellwallError) as caught:
             sbx.files.upload(endless())
         ended.append(caught.value.code)
 
@@ -159,12 +159,12 @@ def test_an_upload_ends_with_its_sandbox():
     assert reached.wait(30)
     sbx.kill()
     thread.join(30)
-    assert ended == ["HF-SANDBOX-ENDED"]
+    assert ended == ["CW-SANDBOX-ENDED"]
 
 
 @pytest.mark.requirement("FS-7")
 def test_changes_of_code_and_of_the_file_api_are_told():
-    with holdfast.Sandbox.create() as sbx, sbx.files.watch(timeout=1.0) as changes:
+    with cellwall.Sandbox.create() as sbx, sbx.files.watch(timeout=1.0) as changes:
         sbx.commands.run("mkdir d && echo x > d/a && mv d/a b")
         sbx.files.write("api", "1")
         seen = list(changes)
@@ -181,7 +181,7 @@ def test_changes_of_code_and_of_the_file_api_are_told():
 def test_async_changes_come_while_they_happen():
     async def main():
         seen = []
-        async with holdfast.AsyncSandbox.create() as sbx, anyio.create_task_group() as tasks:
+        async with cellwall.AsyncSandbox.create() as sbx, anyio.create_task_group() as tasks:
             async with sbx.files.watch(recursive=False) as changes:
 
                 async def work():
@@ -205,7 +205,7 @@ def test_async_changes_come_while_they_happen():
 @pytest.mark.requirement("FS-7")
 @pytest.mark.parametrize("how", ["close", "kill"])
 def test_a_loop_over_changes_ends_when_the_watch_or_the_sandbox_does(how):
-    sbx = holdfast.Sandbox.create()
+    sbx = cellwall.Sandbox.create()
     changes = sbx.files.watch()
     seen, came = [], threading.Event()
 
@@ -223,7 +223,7 @@ def test_a_loop_over_changes_ends_when_the_watch_or_the_sandbox_does(how):
     assert not thread.is_alive()
     assert seen[0] == FileChange("created", "a")
     sbx.kill()
-    with pytest.raises(holdfast.BadInput):
+    with pytest.raises(cellwall.BadInput):
         sbx.files.watch()
 
 
@@ -232,19 +232,19 @@ def test_a_given_directory_keeps_its_secrets_and_its_mode(tmp_path):
     (tmp_path / "project").mkdir()
     (tmp_path / "project/.env").write_text("SECRET=1")
     (tmp_path / "project/main.py").write_text("1")
-    with holdfast.Sandbox.create(workspace=f"{tmp_path}/project:rw") as sbx:
+    with cellwall.Sandbox.create(workspace=f"{tmp_path}/project:rw") as sbx:
         assert names(sbx.files.download()) == ["main.py"]
-        with pytest.raises(holdfast.HoldfastError) as caught:
+        with pytest.raises(cellwall.CellwallError) as caught:
             sbx.files.upload(packed(**{".env": b"x"}))
-        assert caught.value.code == "HF-PATH-PROTECTED"
+        assert caught.value.code == "CW-PATH-PROTECTED"
         sbx.files.upload(packed(new=b"x"))
         with sbx.files.watch(timeout=0.2) as changes:
             (tmp_path / "project/.env").write_text("SECRET=2")
             (tmp_path / "project/main.py").write_text("2")
             assert {change.path for change in changes} == {"main.py"}
-    with holdfast.Sandbox.create(workspace=f"{tmp_path}/project:ro") as sbx:
+    with cellwall.Sandbox.create(workspace=f"{tmp_path}/project:ro") as sbx:
         assert names(sbx.files.download()) == ["main.py", "new"]
-        with pytest.raises(holdfast.HoldfastError) as caught:
+        with pytest.raises(cellwall.CellwallError) as caught:
             sbx.files.upload(packed(new=b"y"))
-        assert caught.value.code == "HF-WORKSPACE-READ-ONLY"
+        assert caught.value.code == "CW-WORKSPACE-READ-ONLY"
     assert (tmp_path / "project/new").read_bytes() == b"x"

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import pytest
 
-import holdfast
-from holdfast import Sandbox, Status
+import cellwall
+from cellwall import Sandbox, Status
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -177,7 +177,7 @@ def test_errors_are_told_by_the_lines_of_the_code_alone(sbx, code, kind, lines):
     assert done.error["traceback"] == done.stderr
     assert all(line in done.stderr for line in lines)
     assert 'File "<code 2>"' in done.stderr
-    for hidden in ("holdfast", "runner", "/src/", "site-packages", "exec("):
+    for hidden in ("cellwall", "runner", "/src/", "site-packages", "exec("):
         assert hidden not in done.stderr
     assert sbx.run_code("before").value == 1
 
@@ -220,7 +220,7 @@ def test_code_that_does_not_listen_loses_its_state_and_the_next_call_works(sbx, 
     assert (after.value, after.state) == ([False, "kept"], "kept")
 
 
-def _while_it_runs(sbx: Sandbox, code: str, work, **options) -> holdfast.Execution:
+def _while_it_runs(sbx: Sandbox, code: str, work, **options) -> cellwall.Execution:
     """Runs the code in a thread of its own, and the work as soon as it has said something."""
     said = threading.Event()
     with ThreadPoolExecutor(1) as threads:
@@ -292,7 +292,7 @@ def test_exit_codes_are_the_code_s_own(sbx, code, exit_code, stderr, state):
 
 def test_a_cancelled_call_leaves_a_sandbox_that_works():
     async def main() -> object:
-        async with holdfast.AsyncSandbox.create() as sbx:
+        async with cellwall.AsyncSandbox.create() as sbx:
             await sbx.run_code("x = 1")
             with anyio.move_on_after(0.3) as scope:
                 await sbx.run_code("import time\ntime.sleep(60)")
@@ -305,7 +305,7 @@ def test_a_cancelled_call_leaves_a_sandbox_that_works():
 @pytest.mark.parametrize("code", ["time.sleep(60)", "while True: print('old'), time.sleep(0.001)"])
 def test_what_a_cancelled_call_has_printed_is_not_the_next_one_s(code):
     async def main() -> tuple[object, ...]:
-        async with holdfast.AsyncSandbox.create() as sbx:
+        async with cellwall.AsyncSandbox.create() as sbx:
             await sbx.run_code("import time; x = 1")
             with anyio.move_on_after(0.3) as scope:
                 await sbx.run_code(code)
@@ -328,7 +328,7 @@ def test_kill_ends_a_call_that_runs_and_every_later_call():
     sbx = Sandbox.create()
     started = time.monotonic()
     done = _while_it_runs(sbx, _LONG, sbx.kill)
-    assert (done.status, done.error.code) == (Status.ERROR, "HF-SANDBOX-ENDED")
+    assert (done.status, done.error.code) == (Status.ERROR, "CW-SANDBOX-ENDED")
     assert time.monotonic() - started < 30  # it did not sleep to its end
     sbx.kill()
     for call in (
@@ -339,6 +339,6 @@ def test_kill_ends_a_call_that_runs_and_every_later_call():
         sbx.interrupt,
         lambda: sbx.files.read("a"),
     ):
-        with pytest.raises(holdfast.BadInput) as caught:
+        with pytest.raises(cellwall.BadInput) as caught:
             call()
-        assert caught.value.code == "HF-SANDBOX-ENDED"
+        assert caught.value.code == "CW-SANDBOX-ENDED"

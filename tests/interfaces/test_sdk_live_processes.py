@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import holdfast
-from holdfast import Sandbox, Status
-from holdfast.interfaces.sdk.commands import Process
+import cellwall
+from cellwall import Sandbox, Status
+from cellwall.interfaces.sdk.commands import Process
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -82,10 +82,10 @@ def test_a_command_s_input_directory_and_variables(sbx):
 @pytest.mark.parametrize(
     ("command", "options", "code"),
     [
-        (["no-such-program"], {}, "HF-COMMAND-NOT-FOUND"),
-        (["true"], {"cwd": "relative"}, "HF-BAD-DIRECTORY"),
-        ([], {}, "HF-BAD-INPUT"),
-        (["true"], {"envs": {"A-B": "1"}}, "HF-BAD-ENV"),
+        (["no-such-program"], {}, "CW-COMMAND-NOT-FOUND"),
+        (["true"], {"cwd": "relative"}, "CW-BAD-DIRECTORY"),
+        ([], {}, "CW-BAD-INPUT"),
+        (["true"], {"envs": {"A-B": "1"}}, "CW-BAD-ENV"),
     ],
 )
 def test_what_cannot_be_started_is_told_and_the_sandbox_goes_on(sbx, command, options, code):
@@ -172,9 +172,9 @@ def test_input_of_a_background_program(sbx):
     cat.close_stdin()
     done = cat.wait(timeout=20)
     assert (done.exit_code, done.stdout) == (0, "é" * 50_000)
-    with pytest.raises(holdfast.HoldfastError) as caught:
+    with pytest.raises(cellwall.CellwallError) as caught:
         cat.send_stdin("late")
-    assert caught.value.code == "HF-NO-STDIN"
+    assert caught.value.code == "CW-NO-STDIN"
     given = sbx.commands.run(["wc", "-c"], background=True, stdin="12345")
     assert given.wait(timeout=20).stdout.strip() == "5"
 
@@ -188,9 +188,9 @@ def test_signals_reach_a_background_program(sbx):
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20).exit_code == 5
     process.send_signal(signal.SIGTERM)  # of no use any more, and no error
-    with pytest.raises(holdfast.HoldfastError) as caught:
+    with pytest.raises(cellwall.CellwallError) as caught:
         process.send_signal(99)
-    assert caught.value.code == "HF-BAD-SIGNAL"
+    assert caught.value.code == "CW-BAD-SIGNAL"
 
 
 @pytest.mark.requirement("ISO-8")
@@ -218,9 +218,9 @@ def test_many_background_programs_at_once(sbx):
 def test_a_background_program_that_cannot_be_started_says_so(sbx):
     process = sbx.commands.run(["no-such-program"], background=True)
     assert process.wait(timeout=20).exit_code == 127
-    with pytest.raises(holdfast.HoldfastError) as caught:
+    with pytest.raises(cellwall.CellwallError) as caught:
         sbx.commands.connect(9999)
-    assert caught.value.code == "HF-NO-PROCESS"
+    assert caught.value.code == "CW-NO-PROCESS"
 
 
 @pytest.mark.requirement("LIM-1")
@@ -255,9 +255,9 @@ def test_kill_of_the_sandbox_ends_what_waits_for_a_background_program():
         waiting = threads.submit(process.wait, 60)
         until(lambda: not waiting.done())
         sbx.kill()
-        with pytest.raises(holdfast.HoldfastError) as caught:
+        with pytest.raises(cellwall.CellwallError) as caught:
             waiting.result(20)
-    assert caught.value.code == "HF-SANDBOX-ENDED"
+    assert caught.value.code == "CW-SANDBOX-ENDED"
 
 
 # On terminals
@@ -316,13 +316,13 @@ def test_the_end_of_input_on_a_terminal(sbx):
 
 @pytest.mark.parametrize("size", [(0, 80), (24, 10_000), (-1, -1)])
 def test_a_terminal_that_cannot_be_is_refused(sbx, size):
-    with pytest.raises(holdfast.HoldfastError) as caught:
+    with pytest.raises(cellwall.CellwallError) as caught:
         sbx.commands.terminal(rows=size[0], columns=size[1])
-    assert caught.value.code == "HF-BAD-TERMINAL"
+    assert caught.value.code == "CW-BAD-TERMINAL"
 
 
 def test_what_has_no_terminal_has_no_size(sbx):
     process = sbx.commands.run(["sleep", "60"], background=True)
-    with pytest.raises(holdfast.HoldfastError) as caught:
+    with pytest.raises(cellwall.CellwallError) as caught:
         process.resize(10, 10)
-    assert caught.value.code == "HF-NO-TERMINAL"
+    assert caught.value.code == "CW-NO-TERMINAL"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast import Sandbox, Status
+from cellwall import Sandbox, Status
 
 pytestmark = pytest.mark.usefixtures("path")
 

@@ -12,15 +12,15 @@ import anyio
 import pydantic
 import pytest
 
-import holdfast
+import cellwall
+from cellwall import Sandbox, Status
+from cellwall.core.outcomes import Finding, Outcome
+from cellwall.core.types import Action, CallTool, RunCode
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.interfaces.sdk.tools import ToolBroker
+from cellwall.runtime import wiring
+from cellwall.runtime.reading import check
 from conftest import audit_records
-from holdfast import Sandbox, Status
-from holdfast.core.outcomes import Finding, Outcome
-from holdfast.core.types import Action, CallTool, RunCode
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.interfaces.sdk.tools import ToolBroker
-from holdfast.runtime import wiring
-from holdfast.runtime.reading import check
 
 pytestmark = [pytest.mark.usefixtures("path"), pytest.mark.requirement("LANG-3")]
 SECRET = "/root/the-host-s-own-secret"
@@ -53,7 +53,7 @@ class Host:
         pydantic.TypeAdapter(dict[str, int]).validate_python({SECRET: SECRET})
 
     def is_refused(self) -> None:
-        raise holdfast.Denied("not on a Sunday", code="HF-SUNDAY", detail=SECRET)
+        raise cellwall.Denied("not on a Sunday", code="CW-SUNDAY", detail=SECRET)
 
     def tools(self) -> dict[str, object]:
         names = [name for name in dir(self) if not name.startswith("_")]
@@ -71,7 +71,7 @@ def sbx(host: Host) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def refused(done: holdfast.Execution) -> str:
+def refused(done: cellwall.Execution) -> str:
     """What the code was told."""
     assert (done.status, done.error["type"]) == (Status.FAILED, "ToolError"), done
     assert SECRET not in done.stderr + str(done.error)
@@ -85,7 +85,7 @@ def refused(done: holdfast.Execution) -> str:
 def test_arguments_reach_the_host_and_its_answer_the_code(host, once):
     code = "print(tools)\n[tools.add(2, names=['é']), tools.later(text='hi'), tools.add(b=2, a=1)]"
     if once:
-        done = holdfast.run_code(code, tools=host.tools())
+        done = cellwall.run_code(code, tools=host.tools())
     else:
         with Sandbox.create(tools=host.tools()) as sbx:
             done = sbx.run_code(code)
@@ -127,7 +127,7 @@ def test_plain_data_arrives_as_it_was_sent(sbx, host, value):
     ],
 )
 def test_arguments_that_the_hints_do_not_allow_never_reach_the_function(sbx, host, call, told):
-    assert refused(sbx.run_code(call)) == f"HF-TOOL-ARGUMENTS: wrong arguments ({told})"
+    assert refused(sbx.run_code(call)) == f"CW-TOOL-ARGUMENTS: wrong arguments ({told})"
     assert host.called == []
 
 
@@ -140,7 +140,7 @@ def test_arguments_that_are_no_json_fail_in_the_code(sbx, host):
 
 def test_code_can_catch_what_went_wrong_and_go_on(sbx):
     code = "try: tools.add('x')\nexcept RuntimeError as e: told = str(e)\n[told[:17], tools.add(1)['sum']]"
-    assert sbx.run_code(code).value == ["HF-TOOL-ARGUMENTS", 2]
+    assert sbx.run_code(code).value == ["CW-TOOL-ARGUMENTS", 2]
 
 
 # What the host's functions do
@@ -149,14 +149,14 @@ def test_code_can_catch_what_went_wrong_and_go_on(sbx):
 @pytest.mark.requirement("ERR-1")
 @pytest.mark.parametrize("name", ["breaks", "breaks_by_type"])
 def test_nothing_of_an_exception_of_the_host_reaches_the_code(sbx, name):
-    assert refused(sbx.run_code(f"tools.{name}()")) == "HF-TOOL-FAILED: the tool failed"
+    assert refused(sbx.run_code(f"tools.{name}()")) == "CW-TOOL-FAILED: the tool failed"
     details = [record["body"].get("detail", "") for record in audit_records()]
     assert any(SECRET in detail for detail in details)  # the whole story is in the record
 
 
 @pytest.mark.requirement("ERR-1")
-def test_a_holdfast_error_of_the_host_is_told_by_its_safe_words(sbx):
-    assert refused(sbx.run_code("tools.is_refused()")) == "HF-SUNDAY: not on a Sunday"
+def test_a_cellwall_error_of_the_host_is_told_by_its_safe_words(sbx):
+    assert refused(sbx.run_code("tools.is_refused()")) == "CW-SUNDAY: not on a Sunday"
 
 
 @pytest.mark.parametrize(
@@ -172,17 +172,17 @@ def test_a_holdfast_error_of_the_host_is_told_by_its_safe_words(sbx):
     ids=["object", "set", "nan", "inf", "bytes", "long"],
 )
 def test_an_answer_that_cannot_be_told_is_an_error(answer, told):
-    done = holdfast.run_code("tools.give()", tools={"give": lambda: answer})
+    done = cellwall.run_code("tools.give()", tools={"give": lambda: answer})
     assert told in refused(done)
 
 
 def test_a_long_answer_within_the_bound_arrives():
-    done = holdfast.run_code("len(tools.give())", tools={"give": lambda: "é" * 600_000})
+    done = cellwall.run_code("len(tools.give())", tools={"give": lambda: "é" * 600_000})
     assert done.value == 600_000
 
 
 def test_answers_are_made_plain():
-    done = holdfast.run_code("tools.give()", tools={"give": lambda: {"a": (1, "\ud800"), 2: None}})
+    done = cellwall.run_code("tools.give()", tools={"give": lambda: {"a": (1, "\ud800"), 2: None}})
     assert done.value == {"a": [1, "\ufffd"], "2": None}
 
 
@@ -199,19 +199,19 @@ def test_every_kind_of_function_can_be_offered(host):
         return n + m
 
     tools = {"a": Object(), "b": Later(), "c": functools.partial(base, m=3), "d": lambda n: n + 4}
-    done = holdfast.run_code("[getattr(tools, name)(0) for name in 'abcd']", tools=tools)
+    done = cellwall.run_code("[getattr(tools, name)(0) for name in 'abcd']", tools=tools)
     assert done.value == [1, 2, 3, 4]
-    wrong = holdfast.run_code("tools.a('x')", tools=tools)
-    assert refused(wrong).startswith("HF-TOOL-ARGUMENTS")
+    wrong = cellwall.run_code("tools.a('x')", tools=tools)
+    assert refused(wrong).startswith("CW-TOOL-ARGUMENTS")
 
 
 @pytest.mark.parametrize(
     "name", ["", "two words", "1st", "a.b", "class", "_hidden", "__init__", "a-b"]
 )
 def test_names_that_are_no_identifiers_are_refused(name):
-    with pytest.raises(holdfast.BadInput) as caught:
+    with pytest.raises(cellwall.BadInput) as caught:
         Sandbox.create(tools={name: print})
-    assert caught.value.code == "HF-TOOL-NAME"
+    assert caught.value.code == "CW-TOOL-NAME"
 
 
 def _odd(what: socket) -> None:  # type: ignore[name-defined]  # noqa: F821  # on purpose
@@ -223,18 +223,18 @@ def _unfit(what: threading.Thread) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "code"), [(5, "HF-TOOL-NAME"), (_odd, "HF-TOOL-HINTS"), (_unfit, "HF-TOOL-HINTS")]
+    ("function", "code"), [(5, "CW-TOOL-NAME"), (_odd, "CW-TOOL-HINTS"), (_unfit, "CW-TOOL-HINTS")]
 )
 def test_what_cannot_be_checked_cannot_be_offered(function, code):
-    with pytest.raises(holdfast.BadInput) as caught:
-        holdfast.run_code("1", tools={"odd": function})
+    with pytest.raises(cellwall.BadInput) as caught:
+        cellwall.run_code("1", tools={"odd": function})
     assert caught.value.code == code
 
 
 def test_tools_cannot_be_offered_in_the_supervisor():
-    with pytest.raises(holdfast.BadInput) as caught:
+    with pytest.raises(cellwall.BadInput) as caught:
         Sandbox.create(keep_alive=10, tools={"a": print})
-    assert caught.value.code == "HF-NO-REMOTE-TOOLS"
+    assert caught.value.code == "CW-NO-REMOTE-TOOLS"
 
 
 # Through the runtime, with parts of the test's own
@@ -271,7 +271,7 @@ def test_a_call_that_policy_denies_is_an_error_for_the_code_and_never_made(host)
     policy = NoTools("add", [])
     code = "out = []\ntry: tools.add(1)\nexcept RuntimeError as e: out.append(str(e))\nout + [tools.later('a')]"
     outcome = perform(code, ToolBroker(host.tools()), policy)
-    assert outcome.value == ["HF-DENIED: add is not for you", "A"]
+    assert outcome.value == ["CW-DENIED: add is not for you", "A"]
     assert host.called == ["a"]
     code_action, denied, allowed = policy.seen
     assert [each.want.name for each in (denied, allowed)] == ["add", "later"]
@@ -292,7 +292,7 @@ def test_a_tool_that_takes_too_long_is_told_and_the_code_goes_on():
     finally:
         stop.set()
     assert told == [
-        f"HF-TOOL-FAILED: the tool {name} took longer than 0.2 s" for name in ("slow", "stuck")
+        f"CW-TOOL-FAILED: the tool {name} took longer than 0.2 s" for name in ("slow", "stuck")
     ]
 
 
@@ -329,4 +329,4 @@ def test_a_policy_named_for_the_sandbox_judges_the_tools_that_code_calls(tmp_pat
         done = sandbox.run_code(code)
         assert sandbox.commands.run("ls").status == "denied"
     assert called == ["good"]
-    assert "HF-DENIED" in done.stdout
+    assert "CW-DENIED" in done.stdout

@@ -7,9 +7,9 @@ import threading
 import anyio
 import pytest
 
-import holdfast
+import cellwall
+from cellwall import Sandbox, Status
 from conftest import audit_records
-from holdfast import Sandbox, Status
 
 pytestmark = [pytest.mark.usefixtures("path"), pytest.mark.requirement("LANG-3")]
 _BY_HAND = """
@@ -46,8 +46,8 @@ class Host:
     ("message", "answer"),
     [
         ({"name": "offered", "args": [1], "kwargs": {}}, {"value": 2}),
-        ({"name": "offered", "args": ["x"], "kwargs": {}}, "HF-TOOL-ARGUMENTS"),
-        ({"name": "offered", "args": [], "kwargs": {"self": 1}}, "HF-TOOL-ARGUMENTS"),
+        ({"name": "offered", "args": ["x"], "kwargs": {}}, "CW-TOOL-ARGUMENTS"),
+        ({"name": "offered", "args": [], "kwargs": {"self": 1}}, "CW-TOOL-ARGUMENTS"),
         ({"name": "hidden", "args": [], "kwargs": {}}, "the host offers no such tool"),
         ({"name": "__init__", "args": [], "kwargs": {}}, "the host offers no such tool"),
         ({"name": "offered.__self__.hidden", "args": [], "kwargs": {}}, "no such tool"),
@@ -62,7 +62,7 @@ def test_a_forged_call_is_judged_as_any_other(once, message, answer):
     host = Host()
     code = f"{_BY_HAND}\nask(call=77, **{message!r})"
     if once:
-        done = holdfast.run_code(code, tools={"offered": host.offered})
+        done = cellwall.run_code(code, tools={"offered": host.offered})
     else:
         with Sandbox.create(tools={"offered": host.offered}) as sbx:
             done = sbx.run_code(code)
@@ -100,7 +100,7 @@ def test_tools_of_one_sandbox_are_not_another_s():
 
 
 def test_a_tool_that_is_not_offered_is_told_by_name():
-    done = holdfast.run_code("tools.nothing()", tools={"offered": Host().offered})
+    done = cellwall.run_code("tools.nothing()", tools={"offered": Host().offered})
     assert (done.error["type"], "offered" in done.error["message"]) == ("AttributeError", True)
 
 
@@ -111,7 +111,7 @@ def test_a_tool_that_is_not_offered_is_told_by_name():
 )
 def test_the_number_of_a_call_is_only_repeated(number):
     code = f"{_BY_HAND}\nask(call={number}, name='offered', args=[], kwargs={{}})['value']"
-    assert holdfast.run_code(code, tools={"offered": Host().offered}).value == 1
+    assert cellwall.run_code(code, tools={"offered": Host().offered}).value == 1
 
 
 def test_a_call_whose_answer_nobody_waits_for_harms_nothing():
@@ -150,7 +150,7 @@ def test_two_sandboxes_call_the_same_tool_at_once():
         found: list[object] = []
 
         async def one() -> None:
-            async with holdfast.AsyncSandbox.create(tools={"meet": meet}) as sbx:
+            async with cellwall.AsyncSandbox.create(tools={"meet": meet}) as sbx:
                 found.append((await sbx.run_code("tools.meet()")).value)
 
         async with anyio.create_task_group() as tasks:

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import holdfast
-from holdfast import Sandbox, Status
+import cellwall
+from cellwall import Sandbox, Status
 from interfaces.test_cli_process import PROGRAM, error_code
-from interfaces.test_cli_process import holdfast as command
+from interfaces.test_cli_process import cellwall as command
 
 PATIENCE_S = 20
 
@@ -35,7 +35,7 @@ def answer(*words: str, **changes: str) -> dict:
 
 def elsewhere(code: str, *words: str) -> object:
     """What another process of this user finds out."""
-    script = f"import json, sys, holdfast\nprint(json.dumps({code}))"
+    script = f"import json, sys, cellwall\nprint(json.dumps({code}))"
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
@@ -51,11 +51,11 @@ def test_it_is_started_once_told_about_and_stopped(own_supervisor):
     assert (own_supervisor.pid(), answer("supervisor", "status")["running"]) == (pid, True)
     assert f"runs as process {pid}".encode() in command("supervisor", "status").stdout
     done = command("supervisor", "stop")
-    assert (done.returncode, done.stderr) == (0, b"holdfast: the supervisor ended\n")
+    assert (done.returncode, done.stderr) == (0, b"cellwall: the supervisor ended\n")
     until(lambda: not os.path.exists(f"/proc/{pid}"))
     assert answer("supervisor", "status") == {"running": False, "pid": None}
     assert command("supervisor", "status").stdout == b"no supervisor runs\n"
-    assert command("supervisor", "stop").stderr == b"holdfast: no supervisor runs\n"
+    assert command("supervisor", "stop").stderr == b"cellwall: no supervisor runs\n"
     assert answer("ps") == {"supervisor": None, "sandboxes": []}
 
 
@@ -111,16 +111,16 @@ def test_another_process_finds_the_state_and_leaves_it(supervisor):
         sandbox.run_code("import os\nx = 20\nopen('file', 'w').write('hi')")
         assert sandbox.run_code("x").outcome.sandbox_path == supervisor.path
         code = (
-            "[(s := holdfast.Sandbox.connect(sys.argv[1])).run_code('x += 1; [x, os.environ[\"OURS\"]]').value,"
+            "[(s := cellwall.Sandbox.connect(sys.argv[1])).run_code('x += 1; [x, os.environ[\"OURS\"]]').value,"
             " s.files.read('file'), s.commands.run('cat file').stdout]"
         )
         assert elsewhere(code, sandbox.id) == [[21, "1"], "hi", "hi"]
         with Sandbox.connect(sandbox.id) as visitor:
             visitor.run_code("x += 1")
         assert sandbox.run_code("x").value == 22
-    with pytest.raises(holdfast.HoldfastError) as caught:
+    with pytest.raises(cellwall.CellwallError) as caught:
         Sandbox.connect(sandbox.id)
-    assert caught.value.code == "HF-NO-SANDBOX"
+    assert caught.value.code == "CW-NO-SANDBOX"
 
 
 def test_everything_of_a_sandbox_works_there_too(supervisor, tmp_path):
@@ -161,22 +161,22 @@ def test_a_workspace_and_limits_are_those_that_were_asked_for(supervisor, tmp_pa
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"keep_alive": 0}, "HF-BAD-KEEP-ALIVE"),
-        ({"keep_alive": 1e9}, "HF-BAD-KEEP-ALIVE"),
-        ({"workspace": "/nowhere/at/all"}, "HF-WORKSPACE"),
-        ({"memory": "many"}, "HF-BAD-SIZE"),
-        ({"profile": "none"}, "HF-CONFIG-PROFILE"),
-        ({"language": "cobol"}, "HF-UNKNOWN-LANGUAGE"),
-        ({"limits": {"nothing": 1}}, "HF-BAD-INPUT"),
+        ({"keep_alive": 0}, "CW-BAD-KEEP-ALIVE"),
+        ({"keep_alive": 1e9}, "CW-BAD-KEEP-ALIVE"),
+        ({"workspace": "/nowhere/at/all"}, "CW-WORKSPACE"),
+        ({"memory": "many"}, "CW-BAD-SIZE"),
+        ({"profile": "none"}, "CW-CONFIG-PROFILE"),
+        ({"language": "cobol"}, "CW-UNKNOWN-LANGUAGE"),
+        ({"limits": {"nothing": 1}}, "CW-BAD-INPUT"),
     ],
 )
 def test_what_cannot_be_made_is_refused_with_the_same_words(supervisor, options, code):
     before = len(answer("ps")["sandboxes"])
-    with pytest.raises(holdfast.HoldfastError) as caught:
+    with pytest.raises(cellwall.CellwallError) as caught:
         Sandbox.create(**{"keep_alive": 60, **options})
     found = caught.value
     if "keep_alive" not in options:
-        with pytest.raises(holdfast.HoldfastError) as here:
+        with pytest.raises(cellwall.CellwallError) as here:
             Sandbox.create(**options)
         assert (found.code, found.message, found.mend) == (
             here.value.code,
@@ -191,12 +191,12 @@ def test_what_cannot_be_made_is_refused_with_the_same_words(supervisor, options,
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda sbx: sbx.run_code("1", timeout=-1), "HF-BAD-LIMIT"),
-        (lambda sbx: sbx.commands.connect(99), "HF-NO-PROCESS"),
-        (lambda sbx: sbx.commands.kill(99), "HF-NO-PROCESS"),
-        (lambda sbx: sbx.files.read("../../etc/passwd"), "HF-PATH-OUTSIDE"),
+        (lambda sbx: sbx.run_code("1", timeout=-1), "CW-BAD-LIMIT"),
+        (lambda sbx: sbx.commands.connect(99), "CW-NO-PROCESS"),
+        (lambda sbx: sbx.commands.kill(99), "CW-NO-PROCESS"),
+        (lambda sbx: sbx.files.read("../../etc/passwd"), "CW-PATH-OUTSIDE"),
         (lambda sbx: sbx.files.read("none"), None),
-        (lambda sbx: sbx.run_code("1", language="cobol"), "HF-UNKNOWN-LANGUAGE"),
+        (lambda sbx: sbx.run_code("1", language="cobol"), "CW-UNKNOWN-LANGUAGE"),
     ],
 )
 @pytest.mark.requirement("ERR-1")
@@ -204,7 +204,7 @@ def test_an_error_there_is_the_error_it_would_be_here(supervisor, call, code):
     codes = []
     for options in ({}, {"keep_alive": 60}):
         with Sandbox.create(**options) as sbx:
-            with pytest.raises(holdfast.HoldfastError) as caught:
+            with pytest.raises(cellwall.CellwallError) as caught:
                 call(sbx)
             codes.append((caught.value.code, caught.value.message))
             assert sbx.run_code("1").value == 1
@@ -219,7 +219,7 @@ def test_interrupt_and_kill_from_elsewhere_reach_a_call_that_runs(supervisor):
             lambda: Sandbox.connect(sbx.id).interrupt(),
             lambda d: d.error["type"] == "KeyboardInterrupt",
         ),
-        (lambda: command("kill", sbx.id), lambda d: d.error.code == "HF-SANDBOX-ENDED"),
+        (lambda: command("kill", sbx.id), lambda d: d.error.code == "CW-SANDBOX-ENDED"),
     ):
         said = threading.Event()
         with ThreadPoolExecutor(1) as threads:
@@ -228,13 +228,13 @@ def test_interrupt_and_kill_from_elsewhere_reach_a_call_that_runs(supervisor):
             assert said.wait(PATIENCE_S)
             end()
             assert check(running.result(PATIENCE_S))
-    with pytest.raises(holdfast.HoldfastError) as caught:
+    with pytest.raises(cellwall.CellwallError) as caught:
         sbx.run_code("1")
-    assert caught.value.code == "HF-NO-SANDBOX"
+    assert caught.value.code == "CW-NO-SANDBOX"
     sbx.kill()  # of no use any more, and no error
-    with pytest.raises(holdfast.BadInput) as caught:
+    with pytest.raises(cellwall.BadInput) as caught:
         sbx.run_code("1")
-    assert caught.value.code == "HF-SANDBOX-ENDED"
+    assert caught.value.code == "CW-SANDBOX-ENDED"
 
 
 @pytest.mark.requirement("ISO-8")
@@ -243,9 +243,9 @@ def test_a_sandbox_that_nobody_uses_ends(supervisor):
     for sbx in (short, long):
         sbx.run_code("x = 1")
     until(lambda: short.id not in {each["id"] for each in answer("ps")["sandboxes"]})
-    with pytest.raises(holdfast.HoldfastError) as caught:
+    with pytest.raises(cellwall.CellwallError) as caught:
         short.run_code("x")
-    assert caught.value.code == "HF-NO-SANDBOX"
+    assert caught.value.code == "CW-NO-SANDBOX"
     assert long.run_code("x").value == 1
     long.kill()
 
@@ -266,12 +266,12 @@ def test_ps_logs_and_kill(supervisor):
     assert command("logs", sbx.id).stdout == b"said\naloud\n"
     assert answer("logs", sbx.id) == {"id": sbx.id, "log": "said\naloud\n"}
     done = command("kill", sbx.id)
-    assert (done.returncode, done.stderr) == (0, f"holdfast: {sbx.id} ended\n".encode())
+    assert (done.returncode, done.stderr) == (0, f"cellwall: {sbx.id} ended\n".encode())
     assert sbx.id not in command("ps").stdout.decode()
     for words in (["logs", sbx.id], ["kill", sbx.id], ["kill", "../etc"], ["logs", "x" * 5000]):
         done = command(*words)
-        assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "HF-NO-SANDBOX")
-        assert answer(*words)["error"]["code"] == "HF-NO-SANDBOX"
+        assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "CW-NO-SANDBOX")
+        assert answer(*words)["error"]["code"] == "CW-NO-SANDBOX"
     other = Sandbox.create(keep_alive=60)
     assert answer("kill", other.id) == {"id": other.id, "ended": True}
 
@@ -286,10 +286,10 @@ def test_a_log_holds_the_end_of_what_was_said(supervisor):
 
 def test_without_a_supervisor_nothing_is_found(state_home):
     for words in (["logs", "sbx_x"], ["kill", "sbx_x"]):
-        assert error_code(command(*words)) == "HF-NO-SANDBOX"
-    with pytest.raises(holdfast.HoldfastError) as caught:
+        assert error_code(command(*words)) == "CW-NO-SANDBOX"
+    with pytest.raises(cellwall.CellwallError) as caught:
         Sandbox.connect("sbx_" + "0" * 26)
-    assert caught.value.code == "HF-SUPERVISOR-GONE"
-    with pytest.raises(holdfast.BadInput) as caught:
+    assert caught.value.code == "CW-SUPERVISOR-GONE"
+    with pytest.raises(cellwall.BadInput) as caught:
         Sandbox.connect("../../etc/passwd")
-    assert caught.value.code == "HF-BAD-ID"
+    assert caught.value.code == "CW-BAD-ID"

@@ -1,4 +1,4 @@
-"""`holdfast run` and `code` through the supervisor: nobody can tell it from the way without."""
+"""`cellwall run` and `code` through the supervisor: nobody can tell it from the way without."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import audit_records
-from interfaces.test_cli_process import PROGRAM, error_code, holdfast
+from interfaces.test_cli_process import PROGRAM, cellwall, error_code
 from interfaces.test_supervisor import PATIENCE_S, until
 
 WAYS = ("on", "off")
@@ -32,21 +32,21 @@ def told(done: subprocess.CompletedProcess) -> tuple[object, ...]:
 
 def both(*words: str | bytes, stdin: bytes = b"", **changes: str) -> subprocess.CompletedProcess:
     """One way and the other; returns what both have said."""
-    with_it = holdfast(*words, stdin=stdin, HOLDFAST_SUPERVISOR="on", **changes)
-    alone = {**changes, "HOLDFAST_SUPERVISOR": "off", "HOLDFAST_PATH": "cold"}
-    assert told(with_it) == told(holdfast(*words, stdin=stdin, **alone))
+    with_it = cellwall(*words, stdin=stdin, CELLWALL_SUPERVISOR="on", **changes)
+    alone = {**changes, "CELLWALL_SUPERVISOR": "off", "CELLWALL_PATH": "cold"}
+    assert told(with_it) == told(cellwall(*words, stdin=stdin, **alone))
     return with_it
 
 
 @functools.cache
 def alone(*words: str | bytes) -> tuple[object, ...]:
     """What is said without a supervisor; asked once for all of them."""
-    return told(holdfast(*words, HOLDFAST_SUPERVISOR="off", HOLDFAST_PATH="cold"))
+    return told(cellwall(*words, CELLWALL_SUPERVISOR="off", CELLWALL_PATH="cold"))
 
 
 def used_modules(*words: str, **changes: str) -> set[str]:
     script = (
-        "import sys\nfrom holdfast.interfaces.cli.main import main\n"
+        "import sys\nfrom cellwall.interfaces.cli.main import main\n"
         "code = main(sys.argv[1:])\nprint('\\n'.join(sys.modules), file=sys.stderr)\nsys.exit(code)"
     )
     done = subprocess.run(
@@ -62,7 +62,7 @@ def used_modules(*words: str, **changes: str) -> set[str]:
 @pytest.mark.parametrize("words", [["run", "--", "true"], ["code", "--json", "-c", "1"]])
 def test_the_supervisor_is_used_where_one_runs_unless_it_is_switched_off(supervisor, words):
     assert "anyio" not in used_modules(*words)
-    assert "anyio" in used_modules(*words, HOLDFAST_SUPERVISOR="off")
+    assert "anyio" in used_modules(*words, CELLWALL_SUPERVISOR="off")
 
 
 CASES = {
@@ -106,7 +106,7 @@ def test_the_same_is_said_both_ways(supervisor, name, as_json):
     words, exit_code = CASES[name]
     if as_json and "--json" not in words:
         words = [words[0], "--json", *words[1:]]
-    done = holdfast(*words)
+    done = cellwall(*words)
     assert told(done) == alone(*words)
     assert done.returncode == exit_code
     if as_json:
@@ -152,14 +152,14 @@ def test_workspaces_both_ways(supervisor, tmp_path, monkeypatch):
     assert Path("made").exists()
     for way in WAYS:
         change = ["run", "--workspace", ".:cow", "--", "sh", "-c", "echo new > given"]
-        done = holdfast(*change, HOLDFAST_SUPERVISOR=way)
+        done = cellwall(*change, CELLWALL_SUPERVISOR=way)
         kept = _IDS.search(done.stderr).group().decode()
         assert (done.returncode, Path("given").read_text()) == (0, "old")
-        assert b"+new" in holdfast("diff", kept).stdout
+        assert b"+new" in cellwall("diff", kept).stdout
         told_json = json.loads(
-            holdfast("run", "--json", *change[1:], HOLDFAST_SUPERVISOR=way).stdout
+            cellwall("run", "--json", *change[1:], CELLWALL_SUPERVISOR=way).stdout
         )
-        assert b"+new" in holdfast("diff", told_json["workspace_id"]).stdout
+        assert b"+new" in cellwall("diff", told_json["workspace_id"]).stdout
 
 
 @pytest.mark.requirement("ISO-8")
@@ -177,7 +177,7 @@ def test_a_signal_ends_the_run_both_ways(supervisor, tmp_path, number, exit_code
             [PROGRAM, *words, "sh", "-c", "echo begun > on; sleep 60"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "HOLDFAST_SUPERVISOR": way},
+            env={**os.environ, "CELLWALL_SUPERVISOR": way},
         ) as process:
             until((mark / "on").exists)
             process.send_signal(number)
@@ -186,7 +186,7 @@ def test_a_signal_ends_the_run_both_ways(supervisor, tmp_path, number, exit_code
         seen.append((json.loads(out)["error"] if as_json else out, err))
     assert seen[0] == seen[1]
     assert as_json or seen[0][1].startswith(
-        f"holdfast: the run was ended by {number.name}".encode()
+        f"cellwall: the run was ended by {number.name}".encode()
     )
 
 
@@ -209,7 +209,7 @@ def test_a_signal_tells_what_was_kept(supervisor, tmp_path):
         process.send_signal(signal.SIGINT)
         _out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert b"+n" in holdfast("diff", _IDS.search(err).group().decode()).stdout
+    assert b"+n" in cellwall("diff", _IDS.search(err).group().decode()).stdout
 
 
 @pytest.mark.requirement("ISO-8")
@@ -223,7 +223,7 @@ def test_a_reader_that_goes_away_ends_the_run(supervisor):
 def test_output_that_cannot_be_written_is_told(supervisor):
     line = f"{PROGRAM} run -- sh -c 'while :; do echo y; done' > /dev/full"
     done = subprocess.run(["/bin/bash", "-c", line], capture_output=True, check=False, timeout=60)
-    assert (done.returncode, error_code(done)) == (125, "HF-OUTPUT-UNWRITABLE")
+    assert (done.returncode, error_code(done)) == (125, "CW-OUTPUT-UNWRITABLE")
 
 
 def test_output_comes_as_it_is_made(supervisor, tmp_path):
@@ -236,14 +236,14 @@ def test_output_comes_as_it_is_made(supervisor, tmp_path):
 
 
 def test_a_changed_configuration_is_honoured_by_the_next_call(supervisor):
-    file = supervisor.home / "holdfast.toml"
+    file = supervisor.home / "cellwall.toml"
     text = file.read_text()
     words = ["run", "--", "sleep", "5"]
     try:
         file.write_text(text + "\n[limits]\nwall_s = 0.3\n")
         assert both(*words).returncode == 124
         file.write_text(text + "\n[limits]\nwall = 1\n")
-        assert error_code(both(*words)) == "HF-CONFIG"
+        assert error_code(both(*words)) == "CW-CONFIG"
         file.unlink()
         both("run", "--", "true")
     finally:
@@ -254,12 +254,12 @@ def test_a_changed_configuration_is_honoured_by_the_next_call(supervisor):
 def test_names_are_those_of_the_caller_s_directory(supervisor, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(
-        (supervisor.home / "holdfast.toml").read_text() + "\n[limits]\nwall_s = 0.3\n"
+        (supervisor.home / "cellwall.toml").read_text() + "\n[limits]\nwall_s = 0.3\n"
     )
     assert both("run", "--config", "mine.toml", "--", "sleep", "5").returncode == 124
-    assert both("run", "--", "sleep", "5", HOLDFAST_CONFIG="mine.toml").returncode == 124
+    assert both("run", "--", "sleep", "5", CELLWALL_CONFIG="mine.toml").returncode == 124
     home = os.path.relpath(supervisor.home, tmp_path)
-    done = both("run", "--", "true", HOLDFAST_HOME=home)
+    done = both("run", "--", "true", CELLWALL_HOME=home)
     assert done.returncode == 0
     assert os.listdir(tmp_path) == ["mine.toml"]
 
@@ -278,25 +278,25 @@ def test_many_clients_at_once(supervisor):
 
 @pytest.mark.parametrize("path", ["cold", "warm"])
 def test_it_is_started_by_whoever_runs_twice(state_home, path):
-    changes = {"HOLDFAST_SUPERVISOR": "", "HOLDFAST_PATH": path}
+    changes = {"CELLWALL_SUPERVISOR": "", "CELLWALL_PATH": path}
 
     def is_running() -> bool:
-        done = holdfast("supervisor", "status", "--json", **changes)
+        done = cellwall("supervisor", "status", "--json", **changes)
         return json.loads(done.stdout)["running"]
 
     try:
-        assert holdfast("run", "--", "true", **changes).returncode == 0
+        assert cellwall("run", "--", "true", **changes).returncode == 0
         assert not is_running()
-        assert holdfast("run", "--", "true", **changes).returncode == 0
+        assert cellwall("run", "--", "true", **changes).returncode == 0
         until(is_running)
-        assert holdfast("run", "--", "echo", "hi", **changes).stdout == b"hi\n"
+        assert cellwall("run", "--", "echo", "hi", **changes).stdout == b"hi\n"
     finally:
         until(is_running)
-        holdfast("supervisor", "stop", **changes)
+        cellwall("supervisor", "stop", **changes)
 
 
 @pytest.mark.parametrize("path", ["cold", "warm"])
 def test_it_is_never_started_where_it_is_switched_off(state_home, path):
     for _ in range(2):
-        assert holdfast("run", "--", "true", HOLDFAST_PATH=path).returncode == 0
+        assert cellwall("run", "--", "true", CELLWALL_PATH=path).returncode == 0
     assert "supervisor.sock" not in os.listdir(state_home)

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import cellwall
 from adversarial.leftovers import groups, recorded
+from cellwall import Sandbox
+from cellwall.core.frames import FrameReader, encode
 from conftest import audit_records, need
-from holdfast import Sandbox
-from holdfast.core.frames import FrameReader, encode
 from interfaces.conftest import Supervised
 from interfaces.test_cli_process import PROGRAM
-from interfaces.test_cli_process import holdfast as command
+from interfaces.test_cli_process import cellwall as command
 from interfaces.test_supervisor import PATIENCE_S, answer, until
 
 ORDINARY_UID = 65534
@@ -48,7 +48,7 @@ def line(home: Path) -> Iterator[socket.socket]:
 
 def ask(home: Path, message: dict, blob: bytes = b"") -> dict | None:
     with line(home) as ours:
-        ours.sendall(encode({"version": holdfast.__version__, **message}, blob))
+        ours.sendall(encode({"version": cellwall.__version__, **message}, blob))
         reader = FrameReader(max_frame_bytes=1 << 24)
         while chunk := ours.recv(65536):
             for frame in reader.feed(chunk):
@@ -80,14 +80,14 @@ def test_kill_9_of_the_supervisor_ends_every_cell(own_supervisor, tmp_path):
     os.kill(own_supervisor.pid(), signal.SIGKILL)
     until(lambda: own_supervisor.alive() == [])
     for call in (lambda: old.run_code("x"), lambda: Sandbox.connect(old.id)):
-        with pytest.raises(holdfast.SandboxFailed) as caught:
+        with pytest.raises(cellwall.SandboxFailed) as caught:
             call()
-        assert caught.value.code == "HF-SUPERVISOR-GONE"
+        assert caught.value.code == "CW-SUPERVISOR-GONE"
     new = Sandbox.create(keep_alive=60)  # starts another one
     assert new.run_code("'x' in dir()").value is False
-    with pytest.raises(holdfast.HoldfastError) as caught:
+    with pytest.raises(cellwall.CellwallError) as caught:
         old.run_code("x")
-    assert caught.value.code == "HF-NO-SANDBOX"
+    assert caught.value.code == "CW-NO-SANDBOX"
     assert groups(held) == []
     assert os.listdir(own_supervisor.home / "workspaces") == [new.id]
 
@@ -104,10 +104,10 @@ def test_kill_9_in_the_middle_of_a_call_is_told_to_whoever_waits(own_supervisor)
             assert said.wait(PATIENCE_S)
             os.kill(own_supervisor.pid(), signal.SIGKILL)
             _out, err = typed.communicate(timeout=PATIENCE_S)
-        with pytest.raises(holdfast.SandboxFailed) as caught:
+        with pytest.raises(cellwall.SandboxFailed) as caught:
             running.result(PATIENCE_S)
-    assert caught.value.code == "HF-SUPERVISOR-GONE"
-    assert (typed.returncode, b"[HF-SUPERVISOR-GONE]" in err) == (125, True)
+    assert caught.value.code == "CW-SUPERVISOR-GONE"
+    assert (typed.returncode, b"[CW-SUPERVISOR-GONE]" in err) == (125, True)
 
 
 # Strangers
@@ -123,7 +123,7 @@ def _stranger(home: Path) -> str:
         "try: line.sendall(bytes.fromhex(sys.argv[2])); print(len(line.recv(4096)))\n"
         "except ConnectionError: print(0)"
     )
-    request = encode({"version": holdfast.__version__, "do": "status"}).hex()
+    request = encode({"version": cellwall.__version__, "do": "status"}).hex()
     done = subprocess.run(
         [sys.executable, "-I", "-c", script, str(home / "supervisor.sock"), request],
         capture_output=True,
@@ -157,9 +157,9 @@ def test_another_user_is_stopped_by_the_folder_and_by_the_kernel_s_word(path, mo
             assert json.loads(done.stdout) == {"running": False, "pid": None}
             with monkeypatch.context() as entered:
                 found.enter(entered)
-                with pytest.raises(holdfast.HoldfastError) as caught:
+                with pytest.raises(cellwall.CellwallError) as caught:
                     Sandbox.create(keep_alive=5)
-                assert caught.value.code == "HF-STATE-UNSAFE"
+                assert caught.value.code == "CW-STATE-UNSAFE"
         finally:
             home.chmod(0o700)
             found.end()
@@ -169,7 +169,7 @@ def test_another_user_is_stopped_by_the_folder_and_by_the_kernel_s_word(path, mo
 
 
 def _nonsense() -> Iterator[bytes]:
-    request = encode({"version": holdfast.__version__, "do": "status"})
+    request = encode({"version": cellwall.__version__, "do": "status"})
     yield b""
     yield request[:5]
     yield request[:-1]
@@ -180,7 +180,7 @@ def _nonsense() -> Iterator[bytes]:
     yield struct.pack(">II", 2, 0) + b"[]"
     yield secrets.token_bytes(300_000)
     yield encode({})
-    yield encode({"version": holdfast.__version__})
+    yield encode({"version": cellwall.__version__})
 
 
 @pytest.mark.requirement("RED-2")
@@ -222,7 +222,7 @@ def test_nonsense_on_the_socket_ends_nothing(supervisor):
 )
 def test_requests_of_the_wrong_form_are_refused_in_words(supervisor, message):
     told = ask(supervisor.home, message)
-    assert told["error"]["code"] in {"HF-BAD-INPUT", "HF-NO-SANDBOX"}
+    assert told["error"]["code"] in {"CW-BAD-INPUT", "CW-NO-SANDBOX"}
     assert "Traceback" not in str(told)
 
 
@@ -273,7 +273,7 @@ def test_wants_of_the_wrong_form_leave_the_sandbox_as_it_was(supervisor, change)
         }
         assert ask(supervisor.home, honest, b"x + 1")["outcome"]["value"] == 2  # the control
         told = ask(supervisor.home, {**honest, **change}, b"x + 1")
-        assert told["error"]["code"] in {"HF-BAD-INPUT", "HF-BAD-LIMIT"}
+        assert told["error"]["code"] in {"CW-BAD-INPUT", "CW-BAD-LIMIT"}
         assert sbx.run_code("x").value == 1
 
 
@@ -302,7 +302,7 @@ def test_a_client_that_is_gone_takes_its_run_along(supervisor, how):
     mark = f"{secrets.randbelow(10**9) + 10**9}.5"
     code = f"import subprocess; print(1, flush=True); subprocess.run(['sleep', '{mark}'])"
     sbx = Sandbox.create(keep_alive=60)
-    remote = f"import holdfast; s = holdfast.Sandbox.connect('{sbx.id}'); s.run_code(\"{code}\", on_stdout=print)"
+    remote = f"import cellwall; s = cellwall.Sandbox.connect('{sbx.id}'); s.run_code(\"{code}\", on_stdout=print)"
     words = {
         "run": [PROGRAM, "run", "--", "sh", "-c", f"echo 1; sleep {mark}"],
         "code": [PROGRAM, "code", "-c", code],
@@ -321,8 +321,8 @@ def test_a_client_that_is_gone_takes_its_run_along(supervisor, how):
 # Upgrades
 
 _OTHER = (
-    "import sys, holdfast; holdfast.__version__ = '0.0.0'\n"
-    "from holdfast.interfaces.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    "import sys, cellwall; cellwall.__version__ = '0.0.0'\n"
+    "from cellwall.interfaces.cli.main import main; sys.exit(main(sys.argv[1:]))"
 )
 
 
@@ -340,10 +340,10 @@ def test_another_version_runs_without_the_old_supervisor_which_makes_room(own_su
     assert (done.returncode, done.stdout, done.stderr) == (0, b"hi\n", b"")
     assert other_version("code", "-c", "print(1)").stdout == b"1\n"
     fed = other_version("run", "--stdin", "--", "cat", stdin=b"x")
-    assert (fed.returncode, b"HF-SUPERVISOR-STALE" in fed.stderr) == (125, True)
+    assert (fed.returncode, b"CW-SUPERVISOR-STALE" in fed.stderr) == (125, True)
     for words in (["kill", sbx.id], ["logs", sbx.id]):
         done = other_version(*words)
-        assert (done.returncode, b"HF-SUPERVISOR-STALE" in done.stderr) == (125, True)
+        assert (done.returncode, b"CW-SUPERVISOR-STALE" in done.stderr) == (125, True)
     assert sbx.id.encode() in other_version("ps").stdout
     # While a sandbox lives in it, it stays; then it goes.
     assert (own_supervisor.pid(), sbx.run_code("x").value) == (pid, 1)
@@ -353,7 +353,7 @@ def test_another_version_runs_without_the_old_supervisor_which_makes_room(own_su
 
 def test_another_version_can_stop_it(own_supervisor):
     Sandbox.create(keep_alive=60).run_code("1")
-    assert other_version("supervisor", "stop").stderr == b"holdfast: the supervisor ended\n"
+    assert other_version("supervisor", "stop").stderr == b"cellwall: the supervisor ended\n"
     assert own_supervisor.pid() is None
 
 
@@ -369,7 +369,7 @@ def test_another_version_does_not_end_a_run_of_somebody_else(own_supervisor):
 def test_a_sandbox_survives_many_changes_of_the_configuration(own_supervisor):
     sbx = Sandbox.create(keep_alive=60)
     sbx.run_code("x = 1")
-    file = own_supervisor.home / "holdfast.toml"
+    file = own_supervisor.home / "cellwall.toml"
     text = file.read_text()
     for number in range(10):
         file.write_text(f"{text}\n# change {number}\n")

@@ -255,13 +255,13 @@ def _key(parts: Iterable[str]) -> str:
 
 
 def job_disk(target: Path) -> None:
-    """Holdfast as it is in this checkout, what it imports, and the tests."""
-    if not (ROOT / "src/holdfast/sandbox/native/holdfast-cell").exists():
-        raise Unusable("holdfast-cell is not built: run ./dev setup")
+    """Cellwall as it is in this checkout, what it imports, and the tests."""
+    if not (ROOT / "src/cellwall/sandbox/native/cellwall-cell").exists():
+        raise Unusable("cellwall-cell is not built: run ./dev setup")
     folder = target.with_suffix(".d")
     shutil.rmtree(folder, ignore_errors=True)
     ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "src/holdfast", folder / "python/holdfast", ignore=ignore)
+    shutil.copytree(ROOT / "src/cellwall", folder / "python/cellwall", ignore=ignore)
     shutil.copytree(HERE / "inside", folder, ignore=ignore, dirs_exist_ok=True)
     (site,) = (ROOT / ".venv/lib").glob("python3.*/site-packages")
     (folder / "python-version").write_text(site.parent.name.removeprefix("python"))
@@ -280,10 +280,10 @@ def job_disk(target: Path) -> None:
 
 
 def _needed(site: Path) -> list[Distribution]:
-    """What Holdfast requires, and what that requires; not the tools of developers."""
+    """What Cellwall requires, and what that requires; not the tools of developers."""
     present = {_plain(item.name): item for item in distributions(path=[str(site)])}
     needed: dict[str, Distribution] = {}
-    waiting = ["holdfast"]
+    waiting = ["cellwall"]
     while waiting:
         name = waiting.pop()
         if name in needed or name not in present:
@@ -293,9 +293,9 @@ def _needed(site: Path) -> list[Distribution]:
             requirement, _, marker = line.partition(";")
             if "extra" not in marker:
                 waiting.append(_plain(re.split(r"[^\w.-]", requirement.strip())[0]))
-    if "holdfast" not in needed:
-        raise Unusable("holdfast is not installed in .venv: run ./dev setup")
-    return [item for name, item in needed.items() if name != "holdfast"]
+    if "cellwall" not in needed:
+        raise Unusable("cellwall is not installed in .venv: run ./dev setup")
+    return [item for name, item in needed.items() if name != "cellwall"]
 
 
 def _plain(name: str) -> str:

@@ -42,7 +42,7 @@ def head_of(line):
 
 def told(data):
     """What a whole answer means; without any it was cut, and that is a word too."""
-    if found := re.search(rb"\r\nX-Holdfast-Refused: (\S+)\r\n", data):
+    if found := re.search(rb"\r\nX-Cellwall-Refused: (\S+)\r\n", data):
         return "refused", found[1].decode()
     if data.startswith(b"HTTP/1.1 200"):
         return "through", data.partition(b"\r\n\r\n")[2].decode()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.verdict import Decision
-from holdfast.policy.calls import ToolCall
-from holdfast.policy.engine import Policy
+from cellwall.core.verdict import Decision
+from cellwall.policy.calls import ToolCall
+from cellwall.policy.engine import Policy
 
 HERE = Path(__file__).parent
 FILES = {
@@ -54,7 +54,7 @@ def state_home() -> None:
 @pytest.fixture(scope="session")
 def place() -> Iterator[Place]:
     """Not under /tmp, where the ordinary policy lets everything be written."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-", dir="/var/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="cellwall-", dir="/var/tmp") as folder:
         for name, text in FILES.items():
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)

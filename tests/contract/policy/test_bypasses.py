@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from cellwall.core.verdict import Verdict
+from cellwall.policy.engine import Policy
 from conftest import need
-from holdfast.core.verdict import Verdict
-from holdfast.policy.engine import Policy
 
 DATA = tomllib.loads(Path(__file__).with_name("bypasses.toml").read_text("utf-8"))
 ENTRIES: list[dict[str, Any]] = [entry for family in DATA["bypasses"].values() for entry in family]

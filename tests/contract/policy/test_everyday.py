@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.policy.engine import Policy
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.engine import Policy
 
 FAMILIES = tomllib.loads(Path(__file__).with_name("everyday.toml").read_text("utf-8"))["everyday"]
 ENTRIES = [entry for family in FAMILIES.values() for entry in family]

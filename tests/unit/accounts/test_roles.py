@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.accounts.roles import Roles, read_roles, shipped_roles
-from holdfast.core.errors import ConfigError, Denied
-from holdfast.core.roles import INTERFACE_NAMES, ROLE_NAMES, Permission
-from holdfast.core.types import Principal
+from cellwall.accounts.roles import Roles, read_roles, shipped_roles
+from cellwall.core.errors import ConfigError, Denied
+from cellwall.core.roles import INTERFACE_NAMES, ROLE_NAMES, Permission
+from cellwall.core.types import Principal
 
-TEXT = resources.files("holdfast.accounts").joinpath("roles.toml").read_text("utf-8")
+TEXT = resources.files("cellwall.accounts").joinpath("roles.toml").read_text("utf-8")
 EXECUTE, ANSWER = Permission.SANDBOX_EXECUTE, Permission.APPROVALS_ANSWER
 
 
@@ -67,7 +67,7 @@ def test_data_that_is_no_ladder_of_known_permissions_is_refused(
     assert old in TEXT
     with pytest.raises(ConfigError, match=problem) as refused:
         read_roles(TEXT.replace(old, new, 1))
-    assert refused.value.code == "HF-ROLES"
+    assert refused.value.code == "CW-ROLES"
 
 
 @pytest.mark.requirement("RBAC-1")
@@ -112,4 +112,4 @@ def test_what_a_role_lacks_is_told_by_name() -> None:
     Roles().require(Principal("me", "cli"), ANSWER)
     with pytest.raises(Denied, match="role user, which lacks approvals:answer") as refused:
         Roles(default="user").require(Principal("me", "cli"), ANSWER)
-    assert refused.value.code == "HF-ROLE"
+    assert refused.value.code == "CW-ROLE"

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import zstandard
 
-from holdfast.audit.checkpoints import Checkpoint, sign_checkpoint
-from holdfast.audit.log import AuditLog
-from holdfast.audit.merkle import leaf_hash, tree_hash
-from holdfast.audit.segments import CHECKPOINTS, PACKED, RECORDS, ROOM_BYTES, segment_name
-from holdfast.audit.settings import LogSettings
-from holdfast.core.events import Event, EventKind
-from holdfast.core.keys import SigningKey, load_key
-from holdfast.core.notes import PublicKey
-from holdfast.core.types import Principal
+from cellwall.audit.checkpoints import Checkpoint, sign_checkpoint
+from cellwall.audit.log import AuditLog
+from cellwall.audit.merkle import leaf_hash, tree_hash
+from cellwall.audit.segments import CHECKPOINTS, PACKED, RECORDS, ROOM_BYTES, segment_name
+from cellwall.audit.settings import LogSettings
+from cellwall.core.events import Event, EventKind
+from cellwall.core.keys import SigningKey, load_key
+from cellwall.core.notes import PublicKey
+from cellwall.core.types import Principal
 
 ANN = Principal("ann", "cli")
 NEVER = LogSettings(checkpoint_events=10**9, checkpoint_s=10**6)
@@ -83,7 +83,7 @@ def trusted(folder: Path) -> list[PublicKey]:
 
 
 def private_key(folder: Path) -> SigningKey:
-    return load_key(str(folder.parent / "keys" / "audit.pem"), "holdfast-audit")
+    return load_key(str(folder.parent / "keys" / "audit.pem"), "cellwall-audit")
 
 
 def relinked(lines: Iterable[bytes], *, start: int = 1, prev: str = "0" * 64) -> list[bytes]:

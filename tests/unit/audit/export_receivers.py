@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from holdfast.audit.log import AuditLog
-from holdfast.audit.settings import LogSettings
-from holdfast.core.events import Event, EventKind
+from cellwall.audit.log import AuditLog
+from cellwall.audit.settings import LogSettings
+from cellwall.core.events import Event, EventKind
 
 HOSTILE = {
     "newlines": "a\nb\r\nc\u2028d\x85e",

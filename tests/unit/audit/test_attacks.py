@@ -13,14 +13,14 @@ from dataclasses import replace
 import pytest
 import zstandard
 
-from holdfast.audit import index as index_module
-from holdfast.audit.keeping import hold, holds, keep, release
-from holdfast.audit.log import AuditLog
-from holdfast.audit.verify import verify
-from holdfast.core.errors import AuditFailed
-from holdfast.core.keys import make_key
-from holdfast.core.notes import signed_note
-from holdfast.runtime import reading
+from cellwall.audit import index as index_module
+from cellwall.audit.keeping import hold, holds, keep, release
+from cellwall.audit.log import AuditLog
+from cellwall.audit.verify import verify
+from cellwall.core.errors import AuditFailed
+from cellwall.core.keys import make_key
+from cellwall.core.notes import signed_note
+from cellwall.runtime import reading
 from unit.audit.audit_logs import (
     ANN,
     NEVER,
@@ -81,7 +81,7 @@ def test_a_deletion_told_by_an_unsigned_record_is_no_rule(folder):
     packed_path(folder).unlink()
     last = json.loads((folder / "0000000000000001.seal").read_text())["last"]
     growing = last + 1
-    for note in ("", signed_note("x\n", make_key(str(folder.parent / "mine"), "holdfast-audit"))):
+    for note in ("", signed_note("x\n", make_key(str(folder.parent / "mine"), "cellwall-audit"))):
         body = {"first": 1, "last": last, "note": note if note == "" else note.decode()}
         appended(folder, "retention", body, growing)
         report = verify(str(folder), trusted(folder))
@@ -89,7 +89,7 @@ def test_a_deletion_told_by_an_unsigned_record_is_no_rule(folder):
 
 
 def test_a_key_is_not_taken_over_by_a_line_below_a_checkpoint(folder):
-    mine = make_key(str(folder.parent / "mine"), "holdfast-audit")
+    mine = make_key(str(folder.parent / "mine"), "cellwall-audit")
     body = {"key": str(mine.public), "reason": "rotation", "note": ""}
     appended(folder, "key", body)
     with reopened(folder) as log:
@@ -113,16 +113,16 @@ def test_a_history_written_anew_is_not_signed(folder, trick):
     if trick == "no note at all":
         notes_path(folder).unlink()
     else:
-        other = make_key(str(folder.parent / "mine"), "holdfast-audit")
+        other = make_key(str(folder.parent / "mine"), "cellwall-audit")
         notes_path(folder).write_bytes(note_over(folder, lines_of(folder), other) + b"\n")
-    assert refuses_to_sign(folder) == "HF-AUDIT-ALTERED"
+    assert refuses_to_sign(folder) == "CW-AUDIT-ALTERED"
     assert not verify(str(folder), trusted(folder)).ok
 
 
 def test_what_is_no_record_or_does_not_follow_is_not_signed(folder):
     with records_path(folder).open("ab") as file:
         file.write(lines_of(folder)[-1] + b"\n")
-    assert refuses_to_sign(folder) == "HF-AUDIT-ALTERED"
+    assert refuses_to_sign(folder) == "CW-AUDIT-ALTERED"
 
 
 def test_a_last_record_that_nobody_could_read_is_found_before_it_is_signed(folder):
@@ -133,7 +133,7 @@ def test_a_last_record_that_nobody_could_read_is_found_before_it_is_signed(folde
     lines[-1] = lines[-1].replace(b'"body":{"n":8}', b'"body":{"n":"8}')
     put_lines(folder, lines)
     assert verify(str(folder), trusted(folder)).first_bad == len(lines)
-    assert refuses_to_sign(folder) == "HF-AUDIT-ALTERED"
+    assert refuses_to_sign(folder) == "CW-AUDIT-ALTERED"
 
 
 def test_a_changed_seal_is_found_and_nothing_is_deleted_by_it(folder):
@@ -247,7 +247,7 @@ def test_records_that_were_changed_are_not_deleted_by_rule(packed, folder, monke
         packed_path(folder).write_bytes(zstandard.compress(bad))
         with pytest.raises(AuditFailed) as caught:
             keep(str(folder), WEEK, packed.write, packed.notary)
-        assert caught.value.code == "HF-AUDIT-ALTERED"
+        assert caught.value.code == "CW-AUDIT-ALTERED"
         assert packed_path(folder).exists()
     packed_path(folder).write_bytes(good)
     assert keep(str(folder), WEEK, packed.write, packed.notary) == [1]  # the control
@@ -308,7 +308,7 @@ def test_the_witness_is_asked_about_what_was_signed_and_not_about_a_file(folder,
     put_lines(folder, lines[:6])
     notes = notes_path(folder).read_bytes().split(b"\n\n")
     notes_path(folder).write_bytes(b"\n\n".join(notes[:4]) + b"\n\n")
-    (folder / "origin").write_text("holdfast/audit/another\n")
+    (folder / "origin").write_text("cellwall/audit/another\n")
     assert not reading.check(directory=str(folder), witness=str(witness)).ok
 
 

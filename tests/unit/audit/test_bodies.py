@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body
-from holdfast.audit.log import AuditLog
-from holdfast.audit.records import MAX_NAME_BYTES, MAX_RECORD_BYTES, parse_record
-from holdfast.audit.redaction import without_secrets
-from holdfast.core.events import Event, EventKind
+from cellwall.audit.bodies import MAX_FIELD_BYTES, cut_text, encode_body
+from cellwall.audit.log import AuditLog
+from cellwall.audit.records import MAX_NAME_BYTES, MAX_RECORD_BYTES, parse_record
+from cellwall.audit.redaction import without_secrets
+from cellwall.core.events import Event, EventKind
 from unit.audit.audit_logs import NEVER, event
 from unit.audit.test_records import bodies, line_of, texts
 
@@ -448,7 +448,7 @@ def test_private_key_longer_than_any_is_taken_out_whole():
         "eyJhbGci.short.x",
         "npm_install",
         "sk-short",
-        "holdfast-audit+612fa90c+AXjVvNauRya4OkbOpYgtZa5pYhHd4PnVVrinUvxIxPTQ",
+        "cellwall-audit+612fa90c+AXjVvNauRya4OkbOpYgtZa5pYhHd4PnVVrinUvxIxPTQ",
     ],
 )
 def test_what_is_no_credential_stays(text):
@@ -561,7 +561,7 @@ def test_many_equal_names_cost_little():
 
 @pytest.mark.requirement("AUD-4")
 def test_no_credential_reaches_any_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_TEST_VALUE", "an-environment-value")
+    monkeypatch.setenv("CELLWALL_TEST_VALUE", "an-environment-value")
     folder = tmp_path / "audit"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         for number, secret in enumerate(SECRETS.values()):

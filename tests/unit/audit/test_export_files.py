@@ -15,20 +15,20 @@ import zstandard
 from google.protobuf import json_format
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from holdfast.audit.export import (
+from cellwall.audit.export import (
     Exported,
     ExportFailed,
     ExportTarget,
     export_records,
     records_after,
 )
-from holdfast.audit.export import files as files_module
-from holdfast.audit.export.rows import COLUMNS, write_records
-from holdfast.audit.log import AuditLog
-from holdfast.audit.records import parse_record
-from holdfast.audit.search import Query, search
-from holdfast.core.errors import AuditFailed, BadInput
-from holdfast.core.events import Event, EventKind
+from cellwall.audit.export import files as files_module
+from cellwall.audit.export.rows import COLUMNS, write_records
+from cellwall.audit.log import AuditLog
+from cellwall.audit.records import parse_record
+from cellwall.audit.search import Query, search
+from cellwall.core.errors import AuditFailed, BadInput
+from cellwall.core.events import Event, EventKind
 from unit.audit.export_receivers import PRINCIPALS, write_hostile
 
 
@@ -158,7 +158,7 @@ def test_segments_before_the_number_are_not_read(tmp_path: Path) -> None:
     assert [found.line for found in after] == [f.line for f in everything if f.segment.first > 1]
     with pytest.raises(AuditFailed) as caught:
         list(records_after(directory, after_seq=last_of_first - 1))
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
 
 
 def test_a_segment_that_is_packed_meanwhile_is_found_under_its_new_name(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_records_after_filters_as_a_search_does(log: str) -> None:
 def test_a_number_of_another_log_is_refused(log: str) -> None:
     with pytest.raises(BadInput) as caught:
         list(records_after(log, after_seq=10_000))
-    assert caught.value.code == "HF-EXPORT-AHEAD"
+    assert caught.value.code == "CW-EXPORT-AHEAD"
     last = len(lines_of(log))
     assert list(records_after(log, after_seq=last)) == []
 
@@ -214,7 +214,7 @@ def test_an_altered_record_ends_the_export_after_what_is_sound(tmp_path: Path) -
     segment.write_bytes(segment.read_bytes().replace(b'{"number":3}', b'{"number": 3}'))
     with pytest.raises(ExportFailed) as caught:
         export_records(records_after(directory), ExportTarget.parse("jsonl", str(to)))
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
     sent = to.read_bytes().splitlines()
     assert caught.value.exported.last_seq == parse_record(sent[-1])["seq"] == len(sent) > 0
     assert b'"number": 3' not in to.read_bytes()
@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_whole_lines_and_the_number_to_go_on_from(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     done = caught.value.exported
-    assert caught.value.code == "HF-EXPORT-FILE"
+    assert caught.value.code == "CW-EXPORT-FILE"
     assert f"--after {done.last_seq}" in caught.value.mend
     lines = to.read_bytes().splitlines(keepends=True)
     assert [parse_record(line.rstrip(b"\n"))["seq"] for line in lines] == list(
@@ -316,4 +316,4 @@ def test_a_segment_that_is_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -
     os.mkfifo(tmp_path / name)
     with pytest.raises(AuditFailed) as caught:
         list(records_after(str(tmp_path)))
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 )
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
-from holdfast.audit.export import (
+from cellwall.audit.export import (
     Exported,
     ExportFailed,
     ExportTarget,
@@ -24,7 +24,7 @@ from holdfast.audit.export import (
     otlp_http,
     records_after,
 )
-from holdfast.audit.export.facts import visible
+from cellwall.audit.export.facts import visible
 from unit.audit.export_receivers import (
     Certificates,
     Collector,
@@ -76,9 +76,9 @@ def records_in(body: bytes) -> list[LogRecord]:
     request = json_format.Parse(body, ExportLogsServiceRequest())
     (resource,) = request.resource_logs
     (scope,) = resource.scope_logs
-    assert scope.scope.name == "holdfast.audit"
+    assert scope.scope.name == "cellwall.audit"
     about = {each.key: each.value.string_value for each in resource.resource.attributes}
-    assert about["service.name"] == "holdfast"
+    assert about["service.name"] == "cellwall"
     return list(scope.log_records)
 
 
@@ -100,10 +100,10 @@ def test_every_record_arrives_as_the_definitions_have_it(log: str) -> None:
         assert record.body.string_value.encode() == source.line
         assert record.time_unix_nano == time_us // timedelta(microseconds=1) * 1000
         assert abs(record.observed_time_unix_nano / 1e9 - time.time()) < 60
-        assert attributes["holdfast.seq"].int_value == line["seq"]
-        assert attributes["holdfast.id"].string_value == line["id"]
-        assert attributes["holdfast.principal"].string_value == visible(line["principal"])
-        assert record.event_name == f"holdfast.audit.{line['kind']}"
+        assert attributes["cellwall.seq"].int_value == line["seq"]
+        assert attributes["cellwall.id"].string_value == line["id"]
+        assert attributes["cellwall.principal"].string_value == visible(line["principal"])
+        assert record.event_name == f"cellwall.audit.{line['kind']}"
     numbers = {(r.event_name.rpartition(".")[2], r.severity_text): r.severity_number for r in got}
     assert numbers["denial", "WARN"] == SeverityNumber.SEVERITY_NUMBER_WARN
     assert numbers["outcome", "ERROR"] == SeverityNumber.SEVERITY_NUMBER_ERROR
@@ -142,7 +142,7 @@ def test_https_verifies_the_receiver(log: str, certificates: Certificates) -> No
         collector.requests.clear()
         with pytest.raises(ExportFailed) as caught:
             send(log, where, headers={"api-key": TOKEN})
-        assert (caught.value.code, collector.requests) == ("HF-EXPORT-TLS", [])
+        assert (caught.value.code, collector.requests) == ("CW-EXPORT-TLS", [])
 
 
 @pytest.mark.requirement("AUD-4")
@@ -177,7 +177,7 @@ def test_a_receiver_that_wants_hours_is_not_waited_for(log: str, waits: list[flo
         pytest.raises(ExportFailed) as caught,
     ):
         send(log, at(collector))
-    assert caught.value.code == "HF-EXPORT-BUSY"
+    assert caught.value.code == "CW-EXPORT-BUSY"
     assert waits == []
 
 
@@ -229,7 +229,7 @@ def test_a_refusal_is_not_tried_again(log: str, waits: list[float], status: int)
     ):
         send(log, at(collector), headers={"Authorization": TOKEN})
     error = caught.value
-    assert error.code == "HF-EXPORT-REFUSED"
+    assert error.code == "CW-EXPORT-REFUSED"
     assert str(status) in error.message
     assert len(collector.requests) == 1
     assert waits == []
@@ -247,7 +247,7 @@ def test_no_redirect_is_followed(log: str, status: int) -> None:
             pytest.raises(ExportFailed) as caught,
         ):
             send(log, at(collector), headers={"Authorization": TOKEN})
-        assert caught.value.code == "HF-EXPORT-REDIRECT"
+        assert caught.value.code == "CW-EXPORT-REDIRECT"
         assert len(collector.requests) == 1
         assert other.requests == []
 
@@ -263,7 +263,7 @@ def test_an_answer_that_is_no_otlp_is_no_success(
         pytest.raises(ExportFailed) as caught,
     ):
         send(log, at(collector))
-    assert caught.value.code == "HF-EXPORT-ANSWER"
+    assert caught.value.code == "CW-EXPORT-ANSWER"
     assert waits == []
 
 
@@ -299,13 +299,13 @@ def raw_server(log: str, answers: list[bytes], **options: object) -> Exported:
 def test_garbage_instead_of_http_is_told(log: str, waits: list[float]) -> None:
     with pytest.raises(ExportFailed) as caught:
         raw_server(log, [b"SSH-2.0-OpenSSH_9.6\r\n\r\n"])
-    assert caught.value.code == "HF-EXPORT-ANSWER"
+    assert caught.value.code == "CW-EXPORT-ANSWER"
     with pytest.raises(ExportFailed) as caught:
         raw_server(log, [b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 500 + b"\r\n"])
-    assert caught.value.code == "HF-EXPORT-ANSWER"
+    assert caught.value.code == "CW-EXPORT-ANSWER"
     with pytest.raises(ExportFailed) as caught:
         raw_server(log, [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"])
-    assert caught.value.code == "HF-EXPORT-ANSWER"
+    assert caught.value.code == "CW-EXPORT-ANSWER"
 
 
 def test_a_connection_closed_without_an_answer_is_tried_again(log: str, waits: list[float]) -> None:
@@ -327,7 +327,7 @@ def test_a_receiver_that_is_away_is_told_with_its_mend(log: str, waits: list[flo
         port = listener.getsockname()[1]
     with pytest.raises(ExportFailed) as caught:
         send(log, f"http://127.0.0.1:{port}", headers={"Authorization": TOKEN})
-    assert caught.value.code == "HF-EXPORT-AWAY"
+    assert caught.value.code == "CW-EXPORT-AWAY"
     assert caught.value.mend.endswith("(--after 0).")
     assert len(waits) == 4
     assert "secret" not in str(caught.value)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.audit.export import (
+from cellwall.audit.export import (
     Exported,
     ExportFailed,
     ExportTarget,
@@ -21,11 +21,11 @@ from holdfast.audit.export import (
     records_after,
     syslog_channels,
 )
-from holdfast.audit.export.facts import visible
-from holdfast.audit.log import AuditLog
-from holdfast.audit.search import Found
-from holdfast.core.errors import BadInput
-from holdfast.core.events import Event, EventKind
+from cellwall.audit.export.facts import visible
+from cellwall.audit.log import AuditLog
+from cellwall.audit.search import Found
+from cellwall.core.errors import BadInput
+from cellwall.core.events import Event, EventKind
 from unit.audit.export_receivers import (
     PRINCIPALS,
     Certificates,
@@ -61,10 +61,10 @@ def check_all(log: str, frames: list[bytes], *, facility: int = 13) -> list[Mess
     records = list(records_after(log))
     for message, found in zip(messages, records, strict=True):
         record = found.record
-        data = message.data["holdfast@32473"]
+        data = message.data["cellwall@32473"]
         assert message.text == found.line
-        assert list(message.data) == ["holdfast@32473"]
-        assert (message.facility, message.app_name, message.proc_id) == (facility, "holdfast", "-")
+        assert list(message.data) == ["cellwall@32473"]
+        assert (message.facility, message.app_name, message.proc_id) == (facility, "cellwall", "-")
         assert message.msg_id == record["kind"]
         assert message.time.isoformat(timespec="microseconds") == record["time"].replace(
             "Z", "+00:00"
@@ -78,7 +78,7 @@ def check_all(log: str, frames: list[bytes], *, facility: int = 13) -> list[Mess
 
 def cut_message(message: Message, found: Found) -> None:
     """It says that it was cut, and the start of the line is right."""
-    data = message.data["holdfast@32473"]
+    data = message.data["cellwall@32473"]
     assert data["cut"] == str(len(found.line))
     assert data["sha256"] == hashlib.sha256(found.line).hexdigest()
     assert data["seq"] == str(found.record["seq"])
@@ -127,17 +127,17 @@ def test_tcp_counts_octets_and_carries_every_record(log: str) -> None:
     assert {message.hostname for message in messages} == {"box"}
     assert max(len(message.text) for message in messages) > 100_000
     severities = {
-        (message.msg_id, message.data["holdfast@32473"].get("status")): message.severity
+        (message.msg_id, message.data["cellwall@32473"].get("status")): message.severity
         for message in messages
     }
     assert severities["denial", "denied"] == 4
     assert severities["outcome", "error"] == 3
     assert severities["outcome", "ok"] == 6
     assert severities["begin", None] == 5
-    asked = [m.severity for m in messages if m.data["holdfast@32473"].get("verdict") == "ask"]
+    asked = [m.severity for m in messages if m.data["cellwall@32473"].get("verdict") == "ask"]
     assert asked == [5]
     wanted = {visible(principal) for principal in PRINCIPALS}
-    assert wanted <= {message.data["holdfast@32473"]["principal"] for message in messages}
+    assert wanted <= {message.data["cellwall@32473"]["principal"] for message in messages}
 
 
 def test_newlines_end_messages_where_that_is_asked_for(log: str) -> None:
@@ -181,7 +181,7 @@ def test_tls_refuses_a_receiver_it_cannot_verify(
             pytest.raises(ExportFailed) as caught,
         ):
             send(log, f"tls://127.0.0.1:{receiver.port}", **options)
-        assert caught.value.code == "HF-EXPORT-TLS"
+        assert caught.value.code == "CW-EXPORT-TLS"
         assert caught.value.exported == Exported(last_seq=0)
         assert receiver.got == []
 
@@ -215,7 +215,7 @@ def test_a_plain_receiver_is_no_tls_receiver(log: str, certificates: Certificate
         pytest.raises(ExportFailed) as caught,
     ):
         send(log, f"tls://127.0.0.1:{receiver.port}", ca_file=certificates.ca_file)
-    assert caught.value.code in ("HF-EXPORT-TLS", "HF-EXPORT-AWAY")
+    assert caught.value.code in ("CW-EXPORT-TLS", "CW-EXPORT-AWAY")
 
 
 def test_unusable_certificate_files_are_told_without_their_paths(
@@ -257,7 +257,7 @@ def test_udp_carries_one_message_a_datagram_and_marks_what_it_cut(log: str, host
     records = list(records_after(log))
     assert exported.cut == 1
     for message, found in zip(messages, records, strict=True):
-        if "cut" in message.data["holdfast@32473"]:
+        if "cut" in message.data["cellwall@32473"]:
             cut_message(message, found)
             assert len(found.line) > 65_507
         else:
@@ -310,7 +310,7 @@ def test_messages_are_kept_below_what_a_receiver_takes(tmp_path: Path, most: int
     assert max(map(len, frames)) == most
     for frame, found in zip(frames, records_after(directory), strict=True):
         message = read_message(frame)
-        if "cut" in message.data["holdfast@32473"]:
+        if "cut" in message.data["cellwall@32473"]:
             cut_message(message, found)
         else:
             assert json.loads(message.text) == found.record
@@ -329,7 +329,7 @@ def test_a_receiver_that_is_away_is_told_with_its_mend(
     where = f"unix://{tmp_path}/none" if scheme == "unix" else f"{scheme}://127.0.0.1:{port}"
     with pytest.raises(ExportFailed) as caught:
         send(log, where)
-    assert caught.value.code == "HF-EXPORT-AWAY"
+    assert caught.value.code == "CW-EXPORT-AWAY"
     assert caught.value.exported.last_seq == 0
     assert "--after 0" in caught.value.mend
     assert str(tmp_path) not in str(caught.value)
@@ -350,7 +350,7 @@ def test_a_receiver_that_closes_midway_counts_as_not_delivered(
     options = {"ca_file": certificates.ca_file} if has_tls else {}
     with receiver.running(), pytest.raises(ExportFailed) as caught:
         send(log, f"{'tls' if has_tls else 'tcp'}://127.0.0.1:{receiver.port}", **options)
-    assert caught.value.code == "HF-EXPORT-AWAY"
+    assert caught.value.code == "CW-EXPORT-AWAY"
     assert caught.value.exported == Exported(last_seq=0)
 
 
@@ -393,7 +393,7 @@ def test_a_receiver_that_hangs_is_not_waited_for_forever(tmp_path: Path) -> None
         began = time.monotonic()
         with pytest.raises(ExportFailed) as caught:
             send(directory, f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.5)
-    assert caught.value.code == "HF-EXPORT-AWAY"
+    assert caught.value.code == "CW-EXPORT-AWAY"
     assert "in time" in caught.value.message
     assert time.monotonic() - began < 10
 
@@ -416,7 +416,7 @@ def test_tls_handshake_that_hangs_ends(log: str, certificates: Certificates) -> 
             ca_file=certificates.ca_file,
             timeout_s=0.3,
         )
-    assert caught.value.code == "HF-EXPORT-AWAY"
+    assert caught.value.code == "CW-EXPORT-AWAY"
 
 
 def test_a_full_datagram_socket_is_not_waited_for_forever(log: str, tmp_path: Path) -> None:

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.audit.export import (
+from cellwall.audit.export import (
     ExportFailed,
     ExportTarget,
     export_records,
     open_bookmark,
     parse_headers,
 )
-from holdfast.audit.export.address import Address, Way
-from holdfast.audit.export.facts import Facts
-from holdfast.audit.search import Found
-from holdfast.audit.segments import BadSegment, Segment
-from holdfast.core.errors import AuditFailed, BadInput, HoldfastError
+from cellwall.audit.export.address import Address, Way
+from cellwall.audit.export.facts import Facts
+from cellwall.audit.search import Found
+from cellwall.audit.segments import BadSegment, Segment
+from cellwall.core.errors import AuditFailed, BadInput, CellwallError
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_destinations(form: str, destination: str, address: Address) -> None:
 def test_what_is_no_destination_for_the_form_is_refused(form: str, destination: str) -> None:
     with pytest.raises(BadInput) as caught:
         ExportTarget.parse(form, destination)
-    assert caught.value.code == "HF-EXPORT-TARGET"
+    assert caught.value.code == "CW-EXPORT-TARGET"
     assert caught.value.mend
 
 
@@ -113,7 +113,7 @@ def test_an_option_that_cannot_be_meant_is_refused_and_not_ignored(
 ) -> None:
     with pytest.raises(BadInput) as caught:
         ExportTarget.parse(form, destination, **options)
-    assert caught.value.code == "HF-EXPORT-TARGET"
+    assert caught.value.code == "CW-EXPORT-TARGET"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_log_that_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None:
 
         with pytest.raises(ExportFailed) as caught:
             export_records(breaks(), ExportTarget.parse("jsonl", str(tmp_path / f"to{number}")))
-        assert caught.value.code == f"HF-AUDIT-{code}"
+        assert caught.value.code == f"CW-AUDIT-{code}"
         assert str(tmp_path) not in f"{caught.value} {caught.value.detail}"
 
 
@@ -218,9 +218,9 @@ def test_a_bookmark_that_cannot_be_moved_tells_the_number(
 
     with open_bookmark(str(tmp_path / "mark")) as bookmark:
         monkeypatch.setattr(os, "pwrite", full)
-        with pytest.raises(HoldfastError, match="after record 9") as caught:
+        with pytest.raises(CellwallError, match="after record 9") as caught:
             bookmark.move(9)
-    assert caught.value.code == "HF-EXPORT-BOOKMARK"
+    assert caught.value.code == "CW-EXPORT-BOOKMARK"
 
 
 def test_what_is_no_bookmark_is_not_written_over(tmp_path: Path) -> None:

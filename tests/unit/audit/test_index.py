@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from holdfast.audit import files
-from holdfast.audit.index import (
+from cellwall.audit import files
+from cellwall.audit.index import (
     ROW_BYTES,
     catch_up,
     first_wrong_row,
@@ -17,12 +17,12 @@ from holdfast.audit.index import (
     read_index,
     row_of,
 )
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.merkle import leaf_hash
-from holdfast.audit.segments import Segment, list_segments
-from holdfast.core.events import Event, EventKind
-from holdfast.core.verdict import Verdict
+from cellwall.audit.keeping import keep
+from cellwall.audit.log import AuditLog
+from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.segments import Segment, list_segments
+from cellwall.core.events import Event, EventKind
+from cellwall.core.verdict import Verdict
 from unit.audit.audit_logs import NEVER, event, lines_of, put_lines
 
 COUNT = 12

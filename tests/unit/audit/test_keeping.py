@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 import zstandard
 
-from holdfast.audit import keeping
-from holdfast.audit.keeping import hold, holds, keep, release
-from holdfast.audit.log import AuditLog
-from holdfast.core.errors import AuditFailed
+from cellwall.audit import keeping
+from cellwall.audit.keeping import hold, holds, keep, release
+from cellwall.audit.log import AuditLog
+from cellwall.core.errors import AuditFailed
 from unit.audit.audit_logs import (
     ANN,
     NEVER,

@@ -20,16 +20,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.audit import files
-from holdfast.audit import log as log_module
-from holdfast.audit import writer as writer_module
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.segments import ROOM_BYTES
-from holdfast.audit.settings import LogSettings
-from holdfast.audit.verify import verify
-from holdfast.core.errors import AuditFailed, ConfigError, HoldfastError
-from holdfast.core.events import Event, EventKind
+from cellwall.audit import files
+from cellwall.audit import log as log_module
+from cellwall.audit import writer as writer_module
+from cellwall.audit.keeping import keep
+from cellwall.audit.log import AuditLog
+from cellwall.audit.segments import ROOM_BYTES
+from cellwall.audit.settings import LogSettings
+from cellwall.audit.verify import verify
+from cellwall.core.errors import AuditFailed, CellwallError, ConfigError
+from cellwall.core.events import Event, EventKind
 from unit.audit.audit_logs import (
     NEVER,
     all_records,
@@ -45,9 +45,9 @@ forks = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:Deprecat
 
 WRITER = """
 import sys
-from holdfast.audit.log import AuditLog
-from holdfast.audit.settings import LogSettings
-from holdfast.core.events import Event, EventKind
+from cellwall.audit.log import AuditLog
+from cellwall.audit.settings import LogSettings
+from cellwall.core.events import Event, EventKind
 sys.stdin.readline()
 settings = LogSettings(segment_bytes=int(sys.argv[3]), checkpoint_events=20, checkpoint_s=0.01)
 log = AuditLog.open(sys.argv[1], settings=settings)
@@ -197,7 +197,7 @@ def test_failed_flush_is_told_to_everybody_who_waited_for_it(log, folder, monkey
     with monkeypatch.context() as patch:
         patch.setattr(writer_module.os, "fdatasync", fail)
         run_threads(work, 16)
-    assert told == [("HF-AUDIT-FAILED", "EIO")] * 16
+    assert told == [("CW-AUDIT-FAILED", "EIO")] * 16
     assert records_path(folder).read_bytes() == before
     log.write(event(99))
     assert log.verify().ok
@@ -311,7 +311,7 @@ def test_line_that_does_not_move_is_refused_after_a_while(log, folder, monkeypat
     told = []
     run_threads(lambda number: told.append(refused(lambda: log.write(event(number)))), 4)
     log._turn.release()
-    assert told == [("HF-AUDIT-FAILED", "ETIMEDOUT")] * 4
+    assert told == [("CW-AUDIT-FAILED", "ETIMEDOUT")] * 4
     log.write(event(9))
     assert log.verify().records == 2
 
@@ -465,7 +465,7 @@ def test_fork_with_a_folder_that_is_gone_is_quiet_until_something_is_written(log
     (moved / "lock").rename(moved / "no-lock")
 
     def work():
-        assert refused(lambda: log.write(event(1)))[0] == "HF-AUDIT-FAILED"
+        assert refused(lambda: log.write(event(1)))[0] == "CW-AUDIT-FAILED"
 
     assert os.waitpid(forked(work), 0)[1] == 0
     (moved / "no-lock").rename(moved / "lock")
@@ -685,8 +685,8 @@ def test_kill_at_every_step_of_sealing_signing_and_packing_is_mended(folder, ste
 
 def test_closed_log_is_refused(log):
     log.close()
-    assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "EBADF")
-    assert refused(log._writer.seal) == ("HF-AUDIT-FAILED", "EBADF")
+    assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-FAILED", "EBADF")
+    assert refused(log._writer.seal) == ("CW-AUDIT-FAILED", "EBADF")
     with pytest.raises(AuditFailed):
         anyio.run(log.record, event(1))
     log.close()
@@ -726,7 +726,7 @@ def test_opening_while_another_signs_for_too_long_is_an_error_of_ours(folder, mo
     monkeypatch.setattr(log_module.files, "LOCK_TIMEOUT_S", 0.05)
     with (folder / "notary.lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(HoldfastError) as caught:
+        with pytest.raises(CellwallError) as caught:
             AuditLog.open(str(folder))
     assert caught.value.detail == "ETIMEDOUT"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.audit.merkle import (
+from cellwall.audit.merkle import (
     EMPTY_ROOT,
     BadProof,
     Frontier,

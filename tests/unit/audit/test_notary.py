@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.audit import notary as notary_module
-from holdfast.audit.checkpoints import unproven_checkpoint
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.merkle import leaf_hash, tree_hash
-from holdfast.audit.segments import find_notes
-from holdfast.audit.verify import verify
-from holdfast.core.errors import AuditFailed
+from cellwall.audit import notary as notary_module
+from cellwall.audit.checkpoints import unproven_checkpoint
+from cellwall.audit.keeping import keep
+from cellwall.audit.log import AuditLog
+from cellwall.audit.merkle import leaf_hash, tree_hash
+from cellwall.audit.segments import find_notes
+from cellwall.audit.verify import verify
+from cellwall.core.errors import AuditFailed
 from unit.audit.audit_logs import (
     NEVER,
     event,
@@ -59,7 +59,7 @@ def sizes(folder: Path, first: int = 1) -> list[int]:
 def altered(work) -> str:
     with pytest.raises(AuditFailed) as caught:
         work()
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
     return caught.value.message
 
 
@@ -320,7 +320,7 @@ def test_nothing_is_written_to_a_log_that_was_found_altered(folder, caplog):
         wait_for(lambda: log.notary.trouble is not None)
         with pytest.raises(AuditFailed) as caught:
             log.write(event(2))
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
     assert "the audit log was not signed" in caplog.text
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.merkle import BadProof
-from holdfast.audit.proofs import check_proof, prove
-from holdfast.core.errors import AuditFailed, BadInput
-from holdfast.core.keys import make_key
+from cellwall.audit.keeping import keep
+from cellwall.audit.log import AuditLog
+from cellwall.audit.merkle import BadProof
+from cellwall.audit.proofs import check_proof, prove
+from cellwall.core.errors import AuditFailed, BadInput
+from cellwall.core.keys import make_key
 from unit.audit.audit_logs import ANN, NEVER, aged, all_records, event, private_key, sign, trusted
 
 
@@ -100,7 +100,7 @@ def test_deleted_record_cannot_be_proven(folder):
         keep(str(folder), replace(NEVER, keep_days=0), log.write, log.notary)
     with pytest.raises(BadInput) as caught:
         prove(str(folder), gone, trusted(folder))
-    assert caught.value.code == "HF-NO-RECORD"
+    assert caught.value.code == "CW-NO-RECORD"
 
 
 def test_record_that_is_not_signed_yet_is_told(folder):
@@ -108,7 +108,7 @@ def test_record_that_is_not_signed_yet_is_told(folder):
         event_id = log.write(event(99))
         with pytest.raises(BadInput) as caught:
             prove(str(folder), event_id, trusted(folder))
-        assert caught.value.code == "HF-NOT-SIGNED"
+        assert caught.value.code == "CW-NOT-SIGNED"
         sign(log)
         assert prove(str(folder), event_id, trusted(folder))
 
@@ -141,7 +141,7 @@ def test_log_that_cannot_be_read_is_told(folder, plant):
         path.write_bytes(b"nonsense")
     with pytest.raises(AuditFailed) as caught:
         prove(str(folder), record["id"], trusted(folder))
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
 
 
 # --- lies
@@ -186,7 +186,7 @@ def test_every_changed_byte_is_found(one, built):
 
 
 def test_key_of_somebody_else_proves_nothing(one, tmp_path):
-    stranger = make_key(str(tmp_path / "s.pem"), "holdfast-audit").public
+    stranger = make_key(str(tmp_path / "s.pem"), "cellwall-audit").public
     assert bad(one, [stranger]).startswith("its checkpoint does not hold")
     assert bad(one, []).startswith("its checkpoint does not hold")
 
@@ -223,6 +223,6 @@ def test_hash_of_another_length_is_refused(one, built):
 def test_proof_of_another_log_is_refused_if_one_is_meant(one, built):
     keys, origin = trusted(built), (built / "origin").read_text().strip()
     assert check_proof(one, keys, origin=origin) == check_proof(one, keys)
-    for other in ("holdfast/audit/" + "0" * 32, "", origin + " "):
+    for other in ("cellwall/audit/" + "0" * 32, "", origin + " "):
         with pytest.raises(BadProof, match="another log"):
             check_proof(one, keys, origin=other)

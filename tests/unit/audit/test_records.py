@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.audit import records
-from holdfast.audit.bodies import cut_text, encode_body
-from holdfast.audit.records import (
+from cellwall.audit import records
+from cellwall.audit.bodies import cut_text, encode_body
+from cellwall.audit.records import (
     GENESIS,
     MAX_RECORD_BYTES,
     BadRecord,

@@ -20,21 +20,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.audit import search as search_module
-from holdfast.audit import segments as segments_module
-from holdfast.audit import writer as writer_module
-from holdfast.audit.bundle import verifier_source
-from holdfast.audit.drafts import Draft
-from holdfast.audit.export.source import records_after
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.proofs import check_proof, prove
-from holdfast.audit.search import Query, follow, search
-from holdfast.audit.segments import ROOM_BYTES, end_of_bytes, end_of_records, read_lines
-from holdfast.audit.verify import verify
-from holdfast.audit.walk import Stretch
-from holdfast.core.errors import AuditFailed
-from holdfast.core.events import Event, EventKind
+from cellwall.audit import search as search_module
+from cellwall.audit import segments as segments_module
+from cellwall.audit import writer as writer_module
+from cellwall.audit.bundle import verifier_source
+from cellwall.audit.drafts import Draft
+from cellwall.audit.export.source import records_after
+from cellwall.audit.keeping import keep
+from cellwall.audit.log import AuditLog
+from cellwall.audit.proofs import check_proof, prove
+from cellwall.audit.search import Query, follow, search
+from cellwall.audit.segments import ROOM_BYTES, end_of_bytes, end_of_records, read_lines
+from cellwall.audit.verify import verify
+from cellwall.audit.walk import Stretch
+from cellwall.core.errors import AuditFailed
+from cellwall.core.events import Event, EventKind
 from unit.audit.audit_logs import (
     NEVER,
     all_records,
@@ -127,9 +127,9 @@ def test_closed_log_has_no_room(folder, path, busy):
 def test_process_that_ends_without_closing_leaves_no_room(folder, path):
     program = (
         "import sys\n"
-        "from holdfast.audit import writer\n"
-        "from holdfast.audit.log import AuditLog\n"
-        "from holdfast.core.events import Event, EventKind\n"
+        "from cellwall.audit import writer\n"
+        "from cellwall.audit.log import AuditLog\n"
+        "from cellwall.core.events import Event, EventKind\n"
         "writer._SMALLS_BEFORE_ROOM = 0\n"
         "log = AuditLog.open(sys.argv[1])\n"
         "log.write(Event(EventKind.INTENT, 'act_0', 'ann', 'sdk', {}))\n"
@@ -270,7 +270,7 @@ def test_flush_that_fails_under_records_of_others_in_a_room_ends_the_writer(
 
         monkeypatch.setattr(writer_module.os, "fdatasync", fail)
         assert room_of(path) > 0
-        for number, code in ((2, "HF-AUDIT-FAILED"), (3, "HF-AUDIT-ALTERED")):
+        for number, code in ((2, "CW-AUDIT-FAILED"), (3, "CW-AUDIT-ALTERED")):
             with pytest.raises(AuditFailed) as caught:
                 log.write(event(number))
             assert caught.value.code == code
@@ -393,7 +393,7 @@ def test_gap_in_an_earlier_room_is_kept_as_evidence(folder, path, busy):
         assert log.verify().first_bad == bad
         with pytest.raises(AuditFailed) as caught:
             sign(log)
-        assert caught.value.code == "HF-AUDIT-ALTERED"
+        assert caught.value.code == "CW-AUDIT-ALTERED"
     assert path.read_bytes().startswith(spoilt)
     assert b'"kind":"recovery"' not in path.read_bytes()
 
@@ -505,7 +505,7 @@ def test_signed_records_lost_in_a_room_are_not_built_upon(folder, path, busy):
     spoilt = path.read_bytes()
     with pytest.raises(AuditFailed) as caught:
         AuditLog.open(str(folder), settings=NEVER)
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
     assert path.read_bytes() == spoilt
 
 
@@ -536,7 +536,7 @@ def test_records_cut_off_behind_a_writer_with_room_are_noticed(log, path):
     path.write_bytes(data[:kept] + bytes(ROOM_BYTES - kept))
     with pytest.raises(AuditFailed) as caught:
         log.write(event(2))
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
 
 
 def test_log_without_rooms_is_gone_on_with(folder, path, monkeypatch):
@@ -640,7 +640,7 @@ def test_log_taken_away_from_a_busy_writer_is_refused_at_once(log, path, relying
     for number in range(2):
         with pytest.raises(AuditFailed) as caught:
             log.write(event(number))
-        assert caught.value.code == "HF-AUDIT-ALTERED"
+        assert caught.value.code == "CW-AUDIT-ALTERED"
 
 
 def link(path: Path) -> None:
@@ -662,7 +662,7 @@ def test_log_that_others_can_reach_is_refused_by_a_busy_writer_soon(
     for _ in range(2):
         with pytest.raises(AuditFailed) as caught:
             log.write(event(3))
-        assert (caught.value.code, caught.value.detail) == ("HF-AUDIT-FAILED", "EPERM")
+        assert (caught.value.code, caught.value.detail) == ("CW-AUDIT-FAILED", "EPERM")
 
 
 def test_busy_writer_asks_again_while_its_folder_changes(log, folder, path, relying, monkeypatch):
@@ -719,7 +719,7 @@ def test_gap_in_a_room_stops_the_notary_and_so_the_writer(log, folder, path, end
         log.notary._attend_quietly(timeout_s=10.0)
         with pytest.raises(AuditFailed) as caught:
             log.write(event(6))
-        assert caught.value.code == "HF-AUDIT-ALTERED"
+        assert caught.value.code == "CW-AUDIT-ALTERED"
         other.notary._unsigned = 0
 
 
@@ -788,7 +788,7 @@ def test_gap_that_stays_is_told_to_whoever_follows(log, folder, path, monkeypatc
     path.write_bytes(data[:start] + bytes(5) + data[start + 5 :])
     with pytest.raises(AuditFailed) as caught:
         list(islice(found, 5))
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
 
 
 @pytest.mark.requirement("AUD-2")

@@ -16,16 +16,16 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.audit import search as search_module
-from holdfast.audit import segments as segments_module
-from holdfast.audit.index import ROW_BYTES
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.search import Query, follow, search
-from holdfast.audit.segments import BLOCK_BYTES
-from holdfast.core.errors import AuditFailed
-from holdfast.core.events import Event, EventKind
-from holdfast.core.verdict import Verdict
+from cellwall.audit import search as search_module
+from cellwall.audit import segments as segments_module
+from cellwall.audit.index import ROW_BYTES
+from cellwall.audit.keeping import keep
+from cellwall.audit.log import AuditLog
+from cellwall.audit.search import Query, follow, search
+from cellwall.audit.segments import BLOCK_BYTES
+from cellwall.core.errors import AuditFailed
+from cellwall.core.events import Event, EventKind
+from cellwall.core.verdict import Verdict
 from unit.audit.audit_logs import (
     NEVER,
     all_records,
@@ -205,14 +205,14 @@ def test_altered_record_is_not_shown(folder):
     put_lines(folder, [lines[0], lines[1].replace(b'"sdk"', b'"s\\u0064k"'), *lines[2:]], first)
     with pytest.raises(AuditFailed) as caught:
         list(search(str(folder), Query()))
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
 
 
 def test_damaged_packed_segment_is_told(folder):
     packed_path(folder).write_bytes(b"nonsense")
     with pytest.raises(AuditFailed) as caught:
         list(search(str(folder), Query(text="number")))
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
 
 
 @pytest.mark.parametrize("plant", ["symlink", "fifo", "folder"])
@@ -342,7 +342,7 @@ def test_follow_refuses_a_packed_segment_without_its_seal(tmp_path):
         records_path(folder).unlink()
         with pytest.raises(AuditFailed) as caught:
             list(islice(found, 10))
-        assert caught.value.code == "HF-AUDIT-ALTERED"
+        assert caught.value.code == "CW-AUDIT-ALTERED"
         records_path(folder).write_bytes(data)
 
 
@@ -432,7 +432,7 @@ def test_line_without_end_is_told(folder):
     path.write_bytes(b"x\n" + b"x" * (2 * BLOCK_BYTES) + b"\n" + path.read_bytes())
     with pytest.raises(AuditFailed) as caught:
         list(search(str(folder), Query(text="number")))
-    assert caught.value.code == "HF-AUDIT-ALTERED"
+    assert caught.value.code == "CW-AUDIT-ALTERED"
 
 
 def test_packed_segment_without_end_is_told(folder, monkeypatch):

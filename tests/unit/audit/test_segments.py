@@ -13,10 +13,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.audit import segments
-from holdfast.audit.merkle import Frontier, leaf_hash
-from holdfast.audit.records import MAX_RECORD_BYTES
-from holdfast.audit.segments import (
+from cellwall.audit import segments
+from cellwall.audit.merkle import Frontier, leaf_hash
+from cellwall.audit.records import MAX_RECORD_BYTES
+from cellwall.audit.segments import (
     BLOCK_BYTES,
     CHECKPOINTS,
     PACKED,
@@ -36,7 +36,7 @@ from holdfast.audit.segments import (
     segment_name,
 )
 
-NOTE = b"origin\n3\n" + b"A" * 43 + b"=\n\n" + "\u2014 holdfast-audit AAAA\n".encode()
+NOTE = b"origin\n3\n" + b"A" * 43 + b"=\n\n" + "\u2014 cellwall-audit AAAA\n".encode()
 
 
 def segment(folder, *parts: str, first: int = 1) -> Segment:

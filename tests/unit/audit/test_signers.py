@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.audit.log import AuditLog
-from holdfast.audit.signers import parse_keys
-from holdfast.core.errors import AuditFailed, KeyFailed
-from holdfast.core.keys import make_key
-from holdfast.core.notes import open_note
+from cellwall.audit.log import AuditLog
+from cellwall.audit.signers import parse_keys
+from cellwall.core.errors import AuditFailed, KeyFailed
+from cellwall.core.keys import make_key
+from cellwall.core.notes import open_note
 from unit.audit.audit_logs import (
     ANN,
     NEVER,
@@ -125,7 +125,7 @@ def test_rotation_back_to_an_old_key_is_a_rotation(log, folder, tmp_path):
 @pytest.fixture
 def given(tmp_path):
     for name in ("one", "two"):
-        make_key(str(tmp_path / f"{name}.pem"), "holdfast-audit")
+        make_key(str(tmp_path / f"{name}.pem"), "cellwall-audit")
     return tmp_path
 
 

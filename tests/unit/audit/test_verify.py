@@ -13,14 +13,14 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.audit import verify as verify_module
-from holdfast.audit.checkpoints import Checkpoint, sign_checkpoint
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.merkle import leaf_hash
-from holdfast.audit.segments import find_notes
-from holdfast.audit.verify import VerifyReport, verify
-from holdfast.core.keys import make_key
+from cellwall.audit import verify as verify_module
+from cellwall.audit.checkpoints import Checkpoint, sign_checkpoint
+from cellwall.audit.keeping import keep
+from cellwall.audit.log import AuditLog
+from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.segments import find_notes
+from cellwall.audit.verify import VerifyReport, verify
+from cellwall.core.keys import make_key
 from unit.audit.audit_logs import (
     ANN,
     NEVER,
@@ -128,7 +128,7 @@ def test_no_key_is_no_check(folder):
 
 
 def test_key_of_somebody_else_is_no_check(folder, tmp_path):
-    stranger = make_key(str(tmp_path / "stranger.pem"), "holdfast-audit").public
+    stranger = make_key(str(tmp_path / "stranger.pem"), "cellwall-audit").public
     report = verify(str(folder), [stranger])
     assert (report.ok, report.first_bad, report.signed) == (False, 1, 0)
 
@@ -346,7 +346,7 @@ def test_log_without_checkpoints_does_not_verify(folder):
 
 @pytest.mark.requirement("AUD-2")
 def test_forged_checkpoint_is_found(folder, tmp_path):
-    mallory = make_key(str(tmp_path / "m.pem"), "holdfast-audit")
+    mallory = make_key(str(tmp_path / "m.pem"), "cellwall-audit")
     lines = relinked([line.replace(b"ann", b"bob") for line in lines_of(folder)])
     put_lines(folder, lines)
     put_notes(folder, [note_over(folder, lines, mallory)])
@@ -460,7 +460,7 @@ def test_key_of_somebody_else_announced_as_a_rotation_is_not_believed(log, tmp_p
     """To write such a record is easy; to sign over it with the old key is not."""
     folder = path_of(log)
     sign(log)
-    mallory = make_key(str(tmp_path / "mallory.pem"), "holdfast-audit")
+    mallory = make_key(str(tmp_path / "mallory.pem"), "cellwall-audit")
     log.notary._signers._announce(mallory, "rotation", ANN)
     lines = lines_of(folder)
     with notes_path(folder).open("ab") as file:

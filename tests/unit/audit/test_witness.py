@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from cellwall.audit import witness as witness_module
+from cellwall.audit.log import AuditLog
+from cellwall.audit.segments import find_notes
+from cellwall.audit.verify import verify
 from conftest import need
-from holdfast.audit import witness as witness_module
-from holdfast.audit.log import AuditLog
-from holdfast.audit.segments import find_notes
-from holdfast.audit.verify import verify
 from unit.audit.audit_logs import (
     NEVER,
     all_records,

@@ -19,17 +19,17 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.audit import files
+from cellwall.audit import tail as tail_module
+from cellwall.audit import writer as writer_module
+from cellwall.audit.keeping import keep
+from cellwall.audit.log import AuditLog
+from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.verify import verify
+from cellwall.core.errors import AuditFailed
+from cellwall.core.events import Event, EventKind
+from cellwall.core.types import check_id
 from conftest import need
-from holdfast.audit import files
-from holdfast.audit import tail as tail_module
-from holdfast.audit import writer as writer_module
-from holdfast.audit.keeping import keep
-from holdfast.audit.log import AuditLog
-from holdfast.audit.merkle import leaf_hash
-from holdfast.audit.verify import verify
-from holdfast.core.errors import AuditFailed
-from holdfast.core.events import Event, EventKind
-from holdfast.core.types import check_id
 from unit.audit.audit_logs import (
     NEVER,
     all_records,
@@ -45,10 +45,10 @@ from unit.audit.audit_logs import (
 # Fills the disk, shows that the log is whole, then that it goes on once there is room again.
 FILLER = """
 import os, sys
-from holdfast.audit.log import AuditLog
-from holdfast.audit.verify import verify
-from holdfast.core.errors import AuditFailed
-from holdfast.core.events import Event, EventKind
+from cellwall.audit.log import AuditLog
+from cellwall.audit.verify import verify
+from cellwall.core.errors import AuditFailed
+from cellwall.core.events import Event, EventKind
 folder = sys.argv[1]
 event = Event(EventKind.INTENT, "act_f", "ann", "cli", {"text": "x" * 3000})
 ballast = os.open(folder + "/ballast", os.O_CREAT | os.O_RDWR)
@@ -251,7 +251,7 @@ def test_more_than_a_crash_tears_is_kept_as_evidence(folder, path, unit):
     for count in (most + 1, 20 * 1024 * 1024):
         path.write_bytes(whole + count * unit)
         began_s = time.monotonic()
-        assert refused(lambda: reopened(folder)) == ("HF-AUDIT-ALTERED", "")
+        assert refused(lambda: reopened(folder)) == ("CW-AUDIT-ALTERED", "")
         assert time.monotonic() - began_s < 5.0
         assert path.stat().st_size == len(whole) + count
 
@@ -374,7 +374,7 @@ def test_signed_records_that_are_gone_are_not_built_upon(folder, path):
     whole = path.read_bytes()
     for cut in (whole[: -len(lines_of(folder)[-1]) - 1], whole[:-10], b""):
         path.write_bytes(cut)
-        assert refused(lambda: reopened(folder)) == ("HF-AUDIT-ALTERED", "")
+        assert refused(lambda: reopened(folder)) == ("CW-AUDIT-ALTERED", "")
         assert path.read_bytes() == cut
 
 
@@ -383,7 +383,7 @@ def test_records_cut_off_behind_a_running_writer_are_noticed(log, path):
     kept = path.read_bytes()
     log.write(event(1))
     os.truncate(path, len(kept))
-    assert refused(lambda: log.write(event(2))) == ("HF-AUDIT-ALTERED", "")
+    assert refused(lambda: log.write(event(2))) == ("CW-AUDIT-ALTERED", "")
     assert path.read_bytes() == kept
 
 
@@ -401,7 +401,7 @@ def test_failed_step_takes_the_record_back(log, path, monkeypatch, step):
 
     with monkeypatch.context() as patch:
         patch.setattr(writer_module.os, step, fail)
-        assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "EIO")
+        assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-FAILED", "EIO")
     assert path.read_bytes() == before
     log.write(event(2))
     assert [each["action_id"] for each in all_records(path.parent)] == ["", "act_0", "act_2"]
@@ -433,7 +433,7 @@ def test_seal_that_the_disk_did_not_take_is_taken_back(log, folder, path, monkey
     before = path.read_bytes()
     with monkeypatch.context() as patch:
         Disk(patch, fdatasync=range(1))
-        assert refused(log.seal) == ("HF-AUDIT-FAILED", "EIO")
+        assert refused(log.seal) == ("CW-AUDIT-FAILED", "EIO")
     assert path.read_bytes() == before
     log.write(event(1))
     log.seal()
@@ -447,8 +447,8 @@ def test_seal_that_cannot_be_taken_back_ends_the_writer(log, path, monkeypatch):
     log.write(event(0))
     with monkeypatch.context() as patch:
         Disk(patch, fdatasync=range(1), ftruncate=range(1))
-        assert refused(log.seal) == ("HF-AUDIT-FAILED", "EIO")
-    assert refused(lambda: log.write(event(1)))[0] == "HF-AUDIT-ALTERED"
+        assert refused(log.seal) == ("CW-AUDIT-FAILED", "EIO")
+    assert refused(lambda: log.write(event(1)))[0] == "CW-AUDIT-ALTERED"
 
 
 @pytest.mark.requirement("AUD-3")
@@ -460,7 +460,7 @@ def test_cut_is_told_also_if_the_disk_refused_at_first(log, folder, path, monkey
         file.write(b"torn")
     with monkeypatch.context() as patch:
         Disk(patch, fdatasync=range(number, number + 1))
-        assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "EIO")
+        assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-FAILED", "EIO")
     log.write(event(2))
     kinds = [each["kind"] for each in all_records(folder)]
     assert (kinds, log.verify().ok) == (["begin", "intent", "recovery", "intent"], True)
@@ -476,7 +476,7 @@ def test_short_write_takes_the_record_back(log, path, monkeypatch):
     before, real = path.read_bytes(), os.pwrite
     with monkeypatch.context() as patch:
         patch.setattr(writer_module.os, "pwrite", lambda file, data, at: real(file, data[:10], at))
-        assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "ENOSPC")
+        assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-FAILED", "ENOSPC")
     assert path.read_bytes() == before
 
 
@@ -492,8 +492,8 @@ def test_flush_that_fails_under_records_of_others_ends_the_writer(log, folder, m
             raise OSError(errno.EIO, "broken disk")
 
         monkeypatch.setattr(writer_module.os, "fdatasync", fail)
-        assert refused(lambda: log.write(event(2))) == ("HF-AUDIT-FAILED", "EIO")
-        assert refused(lambda: log.write(event(3)))[0] == "HF-AUDIT-ALTERED"
+        assert refused(lambda: log.write(event(2))) == ("CW-AUDIT-FAILED", "EIO")
+        assert refused(lambda: log.write(event(3)))[0] == "CW-AUDIT-ALTERED"
         assert [each["action_id"] for each in all_records(folder)][-1] == "act_1"
 
 
@@ -513,7 +513,7 @@ def test_full_disk_loses_nothing_and_leaves_nothing_half_made(tmp_path):
         check=False,
     )
     assert (ended.stdout.split(), ended.stderr) == (
-        ["HF-AUDIT-FAILED", "ENOSPC", "True", "True", "True", "1"],
+        ["CW-AUDIT-FAILED", "ENOSPC", "True", "True", "True", "1"],
         "",
     )
 
@@ -531,7 +531,7 @@ def test_file_size_limit_refuses_and_leaves_nothing_half_made(tmp_path):
         text=True,
         check=False,
     )
-    assert ended.stdout.split() == ["HF-AUDIT-FAILED", "ENOSPC", "True", "True", "True"]
+    assert ended.stdout.split() == ["CW-AUDIT-FAILED", "ENOSPC", "True", "True", "True"]
     assert "AuditFailed" in ended.stderr
     assert verify(str(tmp_path / "audit"), trusted(tmp_path / "audit")).ok
 
@@ -580,7 +580,7 @@ def precious(tmp_path):
 def test_planted_file_is_refused_when_opened(folder, precious, plant, name):
     folder.mkdir(mode=0o700)
     plant(folder / name, precious)
-    assert refused(lambda: AuditLog.open(str(folder)))[0] == "HF-AUDIT-FAILED"
+    assert refused(lambda: AuditLog.open(str(folder)))[0] == "CW-AUDIT-FAILED"
 
 
 @pytest.mark.requirement("AUD-1")
@@ -589,7 +589,7 @@ def test_log_replaced_by_a_plant_is_refused_when_written(log, path, precious, pl
     log.write(event(0))
     path.unlink()
     plant(path, precious)
-    assert refused(lambda: log.write(event(1)))[0] in ("HF-AUDIT-FAILED", "HF-AUDIT-ALTERED")
+    assert refused(lambda: log.write(event(1)))[0] in ("CW-AUDIT-FAILED", "CW-AUDIT-ALTERED")
 
 
 @plants
@@ -604,7 +604,7 @@ def test_planted_checkpoints_are_not_written_to(log, folder, precious, plant):
 def test_log_with_a_second_name_is_refused(log, path, tmp_path):
     log.write(event(0))
     (tmp_path / "second").hardlink_to(path)
-    assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "EPERM")
+    assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-FAILED", "EPERM")
 
 
 def test_copy_in_the_place_of_the_log_is_refused(log, path):
@@ -613,7 +613,7 @@ def test_copy_in_the_place_of_the_log_is_refused(log, path):
     path.unlink()
     path.write_bytes(data)
     path.chmod(0o600)
-    assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-ALTERED", "")
+    assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-ALTERED", "")
 
 
 @pytest.mark.parametrize("way", ["rename", "unlink"])
@@ -623,32 +623,32 @@ def test_log_taken_away_is_refused(log, path, tmp_path, way):
         path.rename(tmp_path / "old.jsonl")
     else:
         path.unlink()
-    assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-ALTERED", "")
+    assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-ALTERED", "")
 
 
 def test_removed_folder_is_refused(log, folder):
     log.write(event(0))
     shutil.rmtree(folder)
-    assert refused(lambda: log.write(event(1)))[0] == "HF-AUDIT-ALTERED"
+    assert refused(lambda: log.write(event(1)))[0] == "CW-AUDIT-ALTERED"
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o777])
 def test_folder_open_to_others_is_refused(folder, mode):
     folder.mkdir()
     folder.chmod(mode)
-    assert refused(lambda: AuditLog.open(str(folder))) == ("HF-AUDIT-FAILED", "EPERM")
+    assert refused(lambda: AuditLog.open(str(folder))) == ("CW-AUDIT-FAILED", "EPERM")
 
 
 def test_symlink_as_folder_is_refused(folder, tmp_path):
     folder.symlink_to(tmp_path)
-    assert refused(lambda: AuditLog.open(str(folder)))[0] == "HF-AUDIT-FAILED"
+    assert refused(lambda: AuditLog.open(str(folder)))[0] == "CW-AUDIT-FAILED"
 
 
 def test_log_of_another_user_is_refused(log, path):
     need(os.geteuid() == 0, "root, who alone can give a file to somebody else")
     log.write(event(0))
     os.chown(path, 65534, 65534)
-    assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "EPERM")
+    assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-FAILED", "EPERM")
 
 
 def test_folder_that_cannot_be_written_to_is_refused(tmp_path):
@@ -659,7 +659,7 @@ def test_folder_that_cannot_be_written_to_is_refused(tmp_path):
         if os.geteuid() == 0:
             os.chown(folder, 65534, 65534)
             os.setuid(65534)
-        assert refused(lambda: AuditLog.open(str(folder)))[0] == "HF-AUDIT-FAILED"
+        assert refused(lambda: AuditLog.open(str(folder)))[0] == "CW-AUDIT-FAILED"
 
     for each in (tmp_path, *tmp_path.parents):
         if each.stat().st_uid == os.geteuid() and str(each) != "/":
@@ -681,7 +681,7 @@ def test_log_locked_for_too_long_is_refused(log, folder, monkeypatch):
     monkeypatch.setattr(files.wait_for_lock, "__kwdefaults__", {"timeout_s": 0.05})
     with (folder / "lock").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert refused(lambda: log.write(event(1))) == ("HF-AUDIT-FAILED", "ETIMEDOUT")
+        assert refused(lambda: log.write(event(1))) == ("CW-AUDIT-FAILED", "ETIMEDOUT")
     log.write(event(2))
     assert (log.verify().ok, log.verify().records) == (True, 2)
 
@@ -782,4 +782,4 @@ def test_last_segment_that_is_gone_is_not_begun_anew(folder):
         first = log._writer._first
     for each in folder.glob(f"{first:016d}.*"):
         each.unlink()
-    assert refused(lambda: reopened(folder)) == ("HF-AUDIT-ALTERED", "")
+    assert refused(lambda: reopened(folder)) == ("CW-AUDIT-ALTERED", "")

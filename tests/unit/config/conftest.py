@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.load import load_settings
-from holdfast.config.models import Settings
-from holdfast.core.errors import ConfigError
+from cellwall.config.load import load_settings
+from cellwall.config.models import Settings
+from cellwall.core.errors import ConfigError
 
 Refusal = Callable[[str | bytes], ConfigError]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.load import load_settings
-from holdfast.config.models import Settings
-from holdfast.core.errors import ConfigError
+from cellwall.config.load import load_settings
+from cellwall.config.models import Settings
+from cellwall.core.errors import ConfigError
 
 Load = Callable[[str | bytes], Settings]
 Refusal = Callable[[str | bytes], ConfigError]
@@ -50,7 +50,7 @@ max_field_bytes = 1979-05-27
 [walls]
 """
     )
-    assert error.code == "HF-CONFIG"
+    assert error.code == "CW-CONFIG"
     assert error.mend == "Nothing was run. Correct the file and try again."
     assert error.message.splitlines() == [
         'config.toml:1: profile: "develop" is unknown. Did you mean development?',
@@ -118,7 +118,7 @@ def test_an_unknown_profile_of_the_caller_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(profile="../production", environ={"HOME": "/nonexistent"})
     assert (caught.value.code, caught.value.message, caught.value.mend) == (
-        "HF-CONFIG-PROFILE",
+        "CW-CONFIG-PROFILE",
         'profile: "../production" is unknown',
         "Did you mean production?",
     )
@@ -136,13 +136,13 @@ def test_the_file_is_the_callers_then_the_environments_then_the_users(tmp_path: 
     places = {
         "caller": write(tmp_path / "caller.toml", "[audit]\nmax_field_bytes = 101\n"),
         "named": write(tmp_path / "named.toml", "[audit]\nmax_field_bytes = 102\n"),
-        "xdg": write(tmp_path / "xdg/holdfast/config.toml", "[audit]\nmax_field_bytes = 103\n"),
+        "xdg": write(tmp_path / "xdg/cellwall/config.toml", "[audit]\nmax_field_bytes = 103\n"),
         "home": write(
-            tmp_path / "home/.config/holdfast/config.toml", "[audit]\nmax_field_bytes = 104\n"
+            tmp_path / "home/.config/cellwall/config.toml", "[audit]\nmax_field_bytes = 104\n"
         ),
     }
     everything = {
-        "HOLDFAST_CONFIG": str(places["named"]),
+        "CELLWALL_CONFIG": str(places["named"]),
         "XDG_CONFIG_HOME": str(tmp_path / "xdg"),
         "HOME": str(tmp_path / "home"),
     }
@@ -153,31 +153,31 @@ def test_the_file_is_the_callers_then_the_environments_then_the_users(tmp_path: 
 
     assert found(str(places["caller"])) == 101
     assert found(None) == 102
-    assert found(None, "HOLDFAST_CONFIG") == 103
-    assert found(None, "HOLDFAST_CONFIG", "XDG_CONFIG_HOME") == 104
+    assert found(None, "CELLWALL_CONFIG") == 103
+    assert found(None, "CELLWALL_CONFIG", "XDG_CONFIG_HOME") == 104
 
 
 def test_empty_and_relative_variables_count_as_not_set(tmp_path: Path) -> None:
-    write(tmp_path / ".config/holdfast/config.toml", "[audit]\nmax_field_bytes = 104\n")
-    environ = {"HOLDFAST_CONFIG": "", "XDG_CONFIG_HOME": "relative", "HOME": str(tmp_path)}
+    write(tmp_path / ".config/cellwall/config.toml", "[audit]\nmax_field_bytes = 104\n")
+    environ = {"CELLWALL_CONFIG": "", "XDG_CONFIG_HOME": "relative", "HOME": str(tmp_path)}
     assert load_settings(environ=environ).audit.max_field_bytes == 104
 
 
 def test_the_default_place_is_shown_without_the_hosts_path(tmp_path: Path) -> None:
-    write(tmp_path / ".config/holdfast/config.toml", "x = 1\n")
+    write(tmp_path / ".config/cellwall/config.toml", "x = 1\n")
     with pytest.raises(ConfigError) as at_home:
         load_settings(environ={"HOME": str(tmp_path)})
     with pytest.raises(ConfigError) as at_xdg:
         load_settings(environ={"XDG_CONFIG_HOME": str(tmp_path / ".config")})
-    assert at_home.value.message.startswith("~/.config/holdfast/config.toml:1: x: unknown key.")
-    assert at_xdg.value.message.startswith("$XDG_CONFIG_HOME/holdfast/config.toml:1: x: unknown")
+    assert at_home.value.message.startswith("~/.config/cellwall/config.toml:1: x: unknown key.")
+    assert at_xdg.value.message.startswith("$XDG_CONFIG_HOME/cellwall/config.toml:1: x: unknown")
     assert str(tmp_path) not in str(at_home.value) + str(at_xdg.value)
 
 
 def test_no_home_at_all_still_finds_the_users_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / ".config/holdfast/config.toml", 'profile = "paranoid"\n')
+    write(tmp_path / ".config/cellwall/config.toml", 'profile = "paranoid"\n')
 
     class Entry:
         pw_dir = str(tmp_path)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.config.load import load_settings
-from holdfast.config.models import Settings
-from holdfast.core.errors import ConfigError
-from holdfast.core.settings_file import MOST_BYTES
+from cellwall.config.load import load_settings
+from cellwall.config.models import Settings
+from cellwall.core.errors import ConfigError
+from cellwall.core.settings_file import MOST_BYTES
 
 Load = Callable[[str | bytes], Settings]
 Refusal = Callable[[str | bytes], ConfigError]
@@ -37,7 +37,7 @@ def plant(path: Path, *, mode: int = 0o600, text: str = "") -> Path:
 def test_a_file_that_others_can_write_is_refused(config_dir: Path, mode: int) -> None:
     plant(config_dir / "my config.toml", mode=mode)
     assert refused("my config.toml") == (
-        "HF-CONFIG-UNSAFE",
+        "CW-CONFIG-UNSAFE",
         "my config.toml: can be written by other users, who could switch walls off",
         "Check what it says, then: chmod go-w 'my config.toml'",
     )
@@ -60,7 +60,7 @@ def test_a_file_of_another_user_is_refused(
         other = os.geteuid() + 1
         monkeypatch.setattr(os, "geteuid", lambda: other)
     assert refused("c.toml") == (
-        "HF-CONFIG-UNSAFE",
+        "CW-CONFIG-UNSAFE",
         "c.toml: belongs to another user, who could switch walls off",
         f"Check what it says, then: chown {os.geteuid()} c.toml",
     )
@@ -69,7 +69,7 @@ def test_a_file_of_another_user_is_refused(
 def test_the_file_behind_a_link_is_judged_not_the_link(config_dir: Path) -> None:
     plant(config_dir / "open.toml", mode=0o666)
     (config_dir / "link.toml").symlink_to("open.toml")
-    assert refused("link.toml")[0] == "HF-CONFIG-UNSAFE"
+    assert refused("link.toml")[0] == "CW-CONFIG-UNSAFE"
 
 
 @pytest.mark.timeout(20)
@@ -93,7 +93,7 @@ def test_what_is_not_a_regular_file_is_refused_without_waiting(config_dir: Path,
         "device": "is not a regular file",
     }
     code, message, _ = refused(file)
-    assert (code, message) == ("HF-CONFIG-FILE", f"{file}: {problems[kind]}")
+    assert (code, message) == ("CW-CONFIG-FILE", f"{file}: {problems[kind]}")
 
 
 def test_names_that_lead_to_no_file_are_refused(config_dir: Path) -> None:
@@ -102,22 +102,22 @@ def test_names_that_lead_to_no_file_are_refused(config_dir: Path) -> None:
     plant(config_dir / "file")
     told = {file: refused(file)[:2] for file in ("missing", "a", "", "file/x", "x" * 300, "x\0y")}
     assert told == {
-        "missing": ("HF-CONFIG-FILE", "missing: no such file"),
-        "a": ("HF-CONFIG-FILE", "a: its symbolic links form a loop"),
-        "": ("HF-CONFIG-FILE", ": no such file"),
-        "file/x": ("HF-CONFIG-FILE", "file/x: no such file"),
-        "x" * 300: ("HF-CONFIG-FILE", "x" * 300 + ": the name is too long"),
-        "x\0y": ("HF-CONFIG-FILE", "x?y: cannot be read"),
+        "missing": ("CW-CONFIG-FILE", "missing: no such file"),
+        "a": ("CW-CONFIG-FILE", "a: its symbolic links form a loop"),
+        "": ("CW-CONFIG-FILE", ": no such file"),
+        "file/x": ("CW-CONFIG-FILE", "file/x: no such file"),
+        "x" * 300: ("CW-CONFIG-FILE", "x" * 300 + ": the name is too long"),
+        "x\0y": ("CW-CONFIG-FILE", "x?y: cannot be read"),
     }
 
 
 def test_a_missing_file_in_the_environment_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"gone\.toml: no such file"):
-        load_settings(environ={"HOLDFAST_CONFIG": "gone.toml", "HOME": "/nonexistent"})
+        load_settings(environ={"CELLWALL_CONFIG": "gone.toml", "HOME": "/nonexistent"})
 
 
 def test_a_link_that_leads_nowhere_is_not_taken_for_no_file(tmp_path: Path) -> None:
-    place = tmp_path / ".config/holdfast"
+    place = tmp_path / ".config/cellwall"
     place.mkdir(parents=True)
     (place / "config.toml").symlink_to("gone.toml")
     with pytest.raises(ConfigError, match="no such file"):
@@ -134,9 +134,9 @@ def test_a_file_that_may_not_be_read_is_refused(
     told = refused("c.toml")
     monkeypatch.undo()
     assert told == (
-        "HF-CONFIG-FILE",
+        "CW-CONFIG-FILE",
         "c.toml: may not be read",
-        "Let the user who runs Holdfast read it.",
+        "Let the user who runs Cellwall read it.",
     )
 
 

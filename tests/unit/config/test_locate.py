@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.config.locate import KeyPath, find_deep_line, find_line, index_lines
+from cellwall.config.locate import KeyPath, find_deep_line, find_line, index_lines
 
 DOCUMENT = '''\
 profile = "x"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from holdfast.config.models import (
+from cellwall.config.models import (
     SECTIONS,
     SandboxSection,
     Settings,
@@ -17,7 +17,7 @@ from holdfast.config.models import (
     size_text,
     weakened,
 )
-from holdfast.core.limits import Limits, parse_size
+from cellwall.core.limits import Limits, parse_size
 
 ALL_FIELDS = [
     (section, key, spec)
@@ -93,7 +93,7 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         *("/", "/root", "/home", "/etc", "/proc", "/sys", "/run", "/dev", "/var", "/tmp"),
         *("/proc/1", "/proc/self/root", "/sys/kernel", "/dev/shm", "/run/user/1000"),
         *("/var/run", "/var/run/docker.sock", "/home/alice"),
-        *("/tmp/x", "/workspace", "/workspace/x", "/code", "/skills/x", "/.holdfast/net"),
+        *("/tmp/x", "/workspace", "/workspace/x", "/code", "/skills/x", "/.cellwall/net"),
         *("/etc/", "//etc", "/./etc", "/opt/../etc", "/opt//x", "//", "/..", "/etc/."),
         *("", "opt", "./opt", "../etc", "~", "~/x", "$HOME"),
         *("/opt/\0", "/opt/a\nb", "/opt/\u202ex", "/" + "a" * 4096),

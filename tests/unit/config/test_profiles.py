@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.config.load import load_settings, profile_data
-from holdfast.config.models import PROFILE_NAMES, SECTIONS, Settings, weakened
+from cellwall.config.load import load_settings, profile_data
+from cellwall.config.models import PROFILE_NAMES, SECTIONS, Settings, weakened
 
 NOWHERE = {"HOME": "/nonexistent"}
 
@@ -24,7 +24,7 @@ def values_of(settings: Settings) -> dict[str, Any]:
 
 
 def test_the_shipped_files_are_the_named_profiles() -> None:
-    shipped = resources.files("holdfast.config").joinpath("profiles").iterdir()
+    shipped = resources.files("cellwall.config").joinpath("profiles").iterdir()
     assert {entry.name for entry in shipped} == {f"{name}.toml" for name in PROFILE_NAMES}
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.load import load_settings
-from holdfast.config.people import ApprovalsSection, RolesSection
-from holdfast.core.errors import ConfigError
+from cellwall.config.load import load_settings
+from cellwall.config.people import ApprovalsSection, RolesSection
+from cellwall.core.errors import ConfigError
 
 
 def load(text: str, folder: Path) -> tuple[RolesSection, ApprovalsSection]:

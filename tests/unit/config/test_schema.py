@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.models import SECTIONS, Settings
-from holdfast.config.schema import reference_markdown, schema_text, with_reference
+from cellwall.config.models import SECTIONS, Settings
+from cellwall.config.schema import reference_markdown, schema_text, with_reference
 
 DOCS = Path(__file__).parents[3] / "docs"
-HOW = "make it anew with holdfast.config.schema"
+HOW = "make it anew with cellwall.config.schema"
 
 
 @pytest.mark.requirement("CFG-2")
@@ -20,7 +20,7 @@ def test_the_documented_reference_is_the_one_of_the_code() -> None:
 
 @pytest.mark.requirement("CFG-2")
 def test_the_shipped_json_schema_is_the_one_of_the_code() -> None:
-    assert (DOCS / "holdfast.schema.json").read_text(encoding="utf-8") == schema_text(), HOW
+    assert (DOCS / "cellwall.schema.json").read_text(encoding="utf-8") == schema_text(), HOW
 
 
 def test_the_schema_knows_every_key_and_refuses_others() -> None:

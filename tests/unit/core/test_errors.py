@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core import errors
-from holdfast.core.errors import HoldfastError
-from holdfast.core.outcomes import ErrorInfo
+from cellwall.core import errors
+from cellwall.core.errors import CellwallError
+from cellwall.core.outcomes import ErrorInfo
 
 
 @pytest.mark.requirement("ERR-1")
@@ -16,7 +16,7 @@ def test_every_error_has_one_root_a_stable_code_and_keeps_its_detail_to_itself()
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, Exception)
     ]
-    assert all(issubclass(kind, HoldfastError) for kind in kinds)
+    assert all(issubclass(kind, CellwallError) for kind in kinds)
     assert len({kind.default_code for kind in kinds}) == len(kinds)
-    error = HoldfastError("m", mend="n", code="HF-X", detail="/secret/path")
+    error = CellwallError("m", mend="n", code="CW-X", detail="/secret/path")
     assert "/secret/path" not in f"{error}{error!r}{ErrorInfo.of(error).to_json()}"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.frames import BadFrame, Frame, FrameReader, FrameTooLong, encode
+from cellwall.core.frames import BadFrame, Frame, FrameReader, FrameTooLong, encode
 
 MOST = 4096
 LEAF = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)

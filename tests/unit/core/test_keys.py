@@ -12,14 +12,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from holdfast.core import keys
-from holdfast.core.errors import KeyFailed
-from holdfast.core.keys import load_key, make_key
-from holdfast.core.notes import open_note, signed_note
+from cellwall.core import keys
+from cellwall.core.errors import KeyFailed
+from cellwall.core.keys import load_key, make_key
+from cellwall.core.notes import open_note, signed_note
 
 MAKER = """
 import sys
-from holdfast.core.keys import make_key
+from cellwall.core.keys import make_key
 sys.stdin.readline()
 print(make_key(sys.argv[1], "it").public)
 """
@@ -120,7 +120,7 @@ def test_private_part_is_not_shown(path):
 def test_key_open_to_others_is_refused(path, mode):
     make_key(str(path), "it")
     path.chmod(mode)
-    assert refused(path) == "HF-KEY-UNSAFE"
+    assert refused(path) == "CW-KEY-UNSAFE"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_what_is_no_plain_ed25519_key_is_refused(path, content):
     path.parent.mkdir()
     path.write_bytes(content)
     path.chmod(0o600)
-    assert refused(path) == "HF-KEY"
+    assert refused(path) == "CW-KEY"
 
 
 def test_key_that_is_no_plain_file_is_refused(path, tmp_path):
@@ -147,13 +147,13 @@ def test_key_that_is_no_plain_file_is_refused(path, tmp_path):
     make_key(str(real), "it")
     path.parent.mkdir()
     path.symlink_to(real)
-    assert refused(path) == "HF-KEY"
+    assert refused(path) == "CW-KEY"
     path.unlink()
     os.mkfifo(path, 0o600)
-    assert refused(path) == "HF-KEY"  # and does not wait for somebody to write into it
+    assert refused(path) == "CW-KEY"  # and does not wait for somebody to write into it
     path.unlink()
     path.mkdir(mode=0o700)
-    assert refused(path) == "HF-KEY"
+    assert refused(path) == "CW-KEY"
 
 
 def test_missing_key_is_told_as_missing(path):

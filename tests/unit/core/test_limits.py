@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput
-from holdfast.core.limits import GIB, KIB, MIB, LimitName, Limits, parse_size
+from cellwall.core.errors import BadInput
+from cellwall.core.limits import GIB, KIB, MIB, LimitName, Limits, parse_size
 
 
 @pytest.mark.requirement("LIM-1")
@@ -33,7 +33,7 @@ def test_the_names_of_limits_are_the_contract_s() -> None:
 def test_no_limit_can_be_switched_off(name: str, value: object) -> None:
     with pytest.raises(BadInput) as refused:
         Limits(**{name: value})  # type: ignore[arg-type]  # on purpose
-    assert refused.value.code == "HF-BAD-LIMIT"
+    assert refused.value.code == "CW-BAD-LIMIT"
 
 
 @pytest.mark.parametrize(

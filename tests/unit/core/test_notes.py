@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.keys import SigningKey
-from holdfast.core.notes import MOST_NOTE_BYTES, BadNote, PublicKey, open_note, signed_note
+from cellwall.core.keys import SigningKey
+from cellwall.core.notes import MOST_NOTE_BYTES, BadNote, PublicKey, open_note, signed_note
 
 # The example of the specification and of Go's sumdb/note.
 TEXT = (

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from holdfast.core.errors import Denied, HoldfastError, LimitReached, RunFailed
-from holdfast.core.limits import LimitName
-from holdfast.core.outcomes import ErrorInfo, Finding, Outcome, Status, Usage
+from cellwall.core.errors import CellwallError, Denied, LimitReached, RunFailed
+from cellwall.core.limits import LimitName
+from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status, Usage
 
 
 def test_the_json_of_an_outcome_has_every_key_of_the_contract() -> None:
     outcome = Outcome(
         status=Status.LIMIT, action_id="act_x", limit=LimitName.WALL, usage=Usage(1.5, 0.5, 10),
-        findings=(Finding("a", "low", "b"),), error=ErrorInfo("HF-X", "m", "n"),
+        findings=(Finding("a", "low", "b"),), error=ErrorInfo("CW-X", "m", "n"),
     )  # fmt: skip
     shown = json.loads(json.dumps(outcome.to_json()))
     contract = {"status", "exit_code", "stdout", "stderr", "truncated", "limit", "value", "results", "usage",
@@ -25,16 +25,16 @@ def test_the_json_of_an_outcome_has_every_key_of_the_contract() -> None:
         "wall",
         "deny",
     )
-    assert shown["error"] == {"code": "HF-X", "message": "m", "mend": "n"}
+    assert shown["error"] == {"code": "CW-X", "message": "m", "mend": "n"}
 
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(Status.FAILED, RunFailed), (Status.LIMIT, LimitReached), (Status.DENIED, Denied), (Status.ERROR, HoldfastError)],
+    [(Status.FAILED, RunFailed), (Status.LIMIT, LimitReached), (Status.DENIED, Denied), (Status.ERROR, CellwallError)],
 )  # fmt: skip
 def test_raise_for_status_raises_the_error_of_the_status(
-    status: Status, error: type[HoldfastError]
+    status: Status, error: type[CellwallError]
 ) -> None:
     with pytest.raises(error) as raised:
         Outcome(status=status, action_id="a").raise_for_status()
-    assert raised.value.code.startswith("HF-")
+    assert raised.value.code.startswith("CW-")

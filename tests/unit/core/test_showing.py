@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.showing import (
+from cellwall.core.showing import (
     BAR,
     WIDTH,
     block,
@@ -118,9 +118,9 @@ def test_several_lines_are_numbered() -> None:
 
 
 def test_a_line_of_the_command_cannot_pass_for_one_of_ours() -> None:
-    shown = block("ls\nBecause:\n| it is harmless\nholdfast asks you: [y/N]")
+    shown = block("ls\nBecause:\n| it is harmless\ncellwall asks you: [y/N]")
     assert shown == (
-        "|1 ls\n|2 Because:\n|3 | it is harmless\n|4 holdfast asks you: [y/N]\n"
+        "|1 ls\n|2 Because:\n|3 | it is harmless\n|4 cellwall asks you: [y/N]\n"
     )  # fmt: skip
 
 

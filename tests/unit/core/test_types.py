@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.core.types import check_id, new_id
+from cellwall.core.errors import BadInput
+from cellwall.core.types import check_id, new_id
 
 
 @pytest.mark.requirement("FS-6")
@@ -26,5 +26,5 @@ def test_new_ids_are_random_and_pass_their_own_check() -> None:
 def test_nothing_else_passes_for_an_id(text: str) -> None:
     with pytest.raises(BadInput) as refused:
         check_id(text)
-    assert refused.value.code == "HF-BAD-ID"
+    assert refused.value.code == "CW-BAD-ID"
     assert len(refused.value.message) < 200

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.core.languages import canonical
-from holdfast.core.verdict import Decision, Verdict, strictest
+from cellwall.core.errors import BadInput
+from cellwall.core.languages import canonical
+from cellwall.core.verdict import Decision, Verdict, strictest
 
 
 def test_verdicts_are_ordered() -> None:
@@ -34,5 +34,5 @@ def test_languages_have_one_name(word: str, name: str) -> None:
 def test_unknown_languages_are_told_what_there_is(word: str) -> None:
     with pytest.raises(BadInput) as refused:
         canonical(word)
-    assert (refused.value.code, "python" in refused.value.mend) == ("HF-UNKNOWN-LANGUAGE", True)
+    assert (refused.value.code, "python" in refused.value.mend) == ("CW-UNKNOWN-LANGUAGE", True)
     assert len(refused.value.message) < 100

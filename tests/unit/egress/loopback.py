@@ -21,11 +21,11 @@ import dns.message
 import dns.rdatatype
 import dns.rrset
 
-from holdfast.core.network import SecretUse, Traveller
-from holdfast.core.types import Action, Json, Principal, RunCommand
-from holdfast.egress.proxy.built_in import BuiltIn
-from holdfast.egress.service import EgressService
-from holdfast.egress.settings import EgressSettings
+from cellwall.core.network import SecretUse, Traveller
+from cellwall.core.types import Action, Json, Principal, RunCommand
+from cellwall.egress.proxy.built_in import BuiltIn
+from cellwall.egress.service import EgressService
+from cellwall.egress.settings import EgressSettings
 
 WAIT_S = 20.0
 """Long enough for a machine under load; nothing waits for it that works."""
@@ -266,7 +266,7 @@ def refusal_of(answer: bytes) -> tuple[int, str]:
     """Status and code of an answer that refuses."""
     head, _, body = answer.partition(b"\r\n\r\n")
     code = str(json.loads(body)["error"]["code"])
-    assert f"\r\nX-Holdfast-Refused: {code}\r\n".encode() in head + b"\r\n", head
+    assert f"\r\nX-Cellwall-Refused: {code}\r\n".encode() in head + b"\r\n", head
     return int(head.split()[1]), code
 
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.errors import BadInput, EgressRefused
-from holdfast.core.network import Page
-from holdfast.core.ports import EgressPort
-from holdfast.core.types import FetchUrl
-from holdfast.egress.proxy.built_in import BuiltIn
-from holdfast.egress.service import EgressService
+from cellwall.core.errors import BadInput, EgressRefused
+from cellwall.core.network import Page
+from cellwall.core.ports import EgressPort
+from cellwall.core.types import FetchUrl
+from cellwall.egress.proxy.built_in import BuiltIn
+from cellwall.egress.service import EgressService
 from unit.egress.loopback import (
     WAIT_S,
     Cell,
@@ -66,7 +66,7 @@ def test_page_is_fetched_by_the_same_rules_and_is_on_record(house: House) -> Non
     events = [body["event"] for body in house.record.bodies]
     assert events == ["opened", "closed", "refused"]
     service.close()
-    with pytest.raises(EgressRefused, match="HF-EGRESS-CLOSED"):
+    with pytest.raises(EgressRefused, match="CW-EGRESS-CLOSED"):
         fetch(service, url, f"api.example.com:{server.port}")
 
 
@@ -124,7 +124,7 @@ def test_sessions_from_several_loops_at_once_are_apart(house: House) -> None:
         thread.start()
     for thread in threads:
         thread.join(WAIT_S)
-    assert [refusal_of(answers[name][0]) for name in names] == [(403, "HF-NOT-ALLOWED")] * 2
+    assert [refusal_of(answers[name][0]) for name in names] == [(403, "CW-NOT-ALLOWED")] * 2
 
 
 @pytest.mark.requirement("NET-2")
@@ -152,21 +152,21 @@ def test_allowlist_of_a_live_sandbox_changes_from_the_next_connection_on(house: 
     cell = Cell(network, house.record, service)
     with cell.tunnel("a.example.com", server.port) as old:
         refused = cell.ask(connect_to("b.example.com", server.port))
-        assert refusal_of(refused) == (403, "HF-NOT-ALLOWED")
+        assert refusal_of(refused) == (403, "CW-NOT-ALLOWED")
         service.allow(SESSION, [f"b.example.com:{server.port}"])
         cell.tunnel("b.example.com", server.port).close()
         refused = cell.ask(connect_to("a.example.com", server.port))
-        assert refusal_of(refused) == (403, "HF-NOT-ALLOWED")
+        assert refusal_of(refused) == (403, "CW-NOT-ALLOWED")
         old.sendall(b"x")
         assert old.recv(1) == b"x"
     with pytest.raises(BadInput):
         service.allow(SESSION, ["*.com"])
-    with pytest.raises(EgressRefused, match="HF-NO-SESSION"):
+    with pytest.raises(EgressRefused, match="CW-NO-SESSION"):
         service.allow("ses_00000000000000000000", ["a.example.com"])
 
 
 def test_bad_rule_makes_no_session(house: House) -> None:
-    with pytest.raises(BadInput, match="HF-BAD-DOMAIN"):
+    with pytest.raises(BadInput, match="CW-BAD-DOMAIN"):
         with_network(house.service(), "*")
 
 
@@ -174,12 +174,12 @@ def test_closed_service_has_no_thread_and_makes_no_session(house: House) -> None
     before = set(threading.enumerate())
     service = house.service()
     network = with_network(service, "api.example.com", session_id=SESSION)
-    assert "holdfast-egress" in {each.name for each in set(threading.enumerate()) - before}
+    assert "cellwall-egress" in {each.name for each in set(threading.enumerate()) - before}
     service.close()
     service.close()
     left = {each.name for each in set(threading.enumerate()) - before}
-    assert not [name for name in left if name.startswith("holdfast-egress")]
-    with pytest.raises(EgressRefused, match="HF-EGRESS-CLOSED"):
+    assert not [name for name in left if name.startswith("cellwall-egress")]
+    with pytest.raises(EgressRefused, match="CW-EGRESS-CLOSED"):
         with_network(service, "api.example.com")
     # What a cell hands over too late is closed, not served.
     listener = socket.create_server(("127.0.0.1", 0))

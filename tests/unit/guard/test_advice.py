@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.outcomes import Finding
-from holdfast.core.types import Action, Principal, RunCode, RunCommand
-from holdfast.guard.code import MOST_CHARACTERS, code_in
-from holdfast.guard.code.programs import SHELLS, Given, language_of
-from holdfast.guard.service import Guard
-from holdfast.guard.settings import GuardSettings
+from cellwall.core.outcomes import Finding
+from cellwall.core.types import Action, Principal, RunCode, RunCommand
+from cellwall.guard.code import MOST_CHARACTERS, code_in
+from cellwall.guard.code.programs import SHELLS, Given, language_of
+from cellwall.guard.service import Guard
+from cellwall.guard.settings import GuardSettings
 
 LONG = b"#" + b" " * MOST_CHARACTERS
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput
-from holdfast.guard.evaluate import (
+from cellwall.core.errors import BadInput
+from cellwall.guard.evaluate import (
     Error,
     Evaluation,
     Judgement,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.guard.neutralise import Found, without
+from cellwall.guard.neutralise import Found, without
 
 
 def taken_out(text: str, words: str, *, is_clear: bool = False) -> str:

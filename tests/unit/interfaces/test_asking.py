@@ -19,9 +19,9 @@ PROGRAM = """
 import fcntl, json, os, sys, termios, time
 fcntl.ioctl(2, termios.TIOCSCTTY, 0)
 import anyio
-from holdfast.core.errors import HoldfastError
-from holdfast.core.types import Principal
-from holdfast.interfaces.cli.asking import TerminalApprover
+from cellwall.core.errors import CellwallError
+from cellwall.core.types import Principal
+from cellwall.interfaces.cli.asking import TerminalApprover
 from unit.runtime.questions_for_tests import SESSION, question_for
 wanted = json.loads(sys.argv[1])
 if wanted.get("background"):
@@ -39,7 +39,7 @@ async def ask():
 try:
     answer = anyio.run(ask)
     told = None if answer is None else answer.to_json()
-except HoldfastError as error:
+except CellwallError as error:
     told = {"error": error.code}
 except KeyboardInterrupt:
     told = {"interrupted": True}
@@ -113,7 +113,7 @@ def test_a_person_sees_the_question_the_ways_to_answer_and_the_time_left() -> No
         screen.answer("n\n", after="")
         assert screen.told() == answer("deny")
     assert re.search(
-        r"holdfast asks you \(ask_[0-9a-z]+\):\nagent \(through sdk\) wants to use Bash:\n\| git push\n",
+        r"cellwall asks you \(ask_[0-9a-z]+\):\nagent \(through sdk\) wants to use Bash:\n\| git push\n",
         shown,
     )
     ways, _, prompt = shown.partition("  y  ")[2].partition("Within ")
@@ -227,5 +227,5 @@ def test_when_no_answer_is_needed_any_more_the_prompt_ends_and_says_so() -> None
 def test_where_no_person_could_see_it_nobody_is_asked(wanted: dict[str, object]) -> None:
     with asked(**wanted) as screen:  # type: ignore[arg-type]  # plain keywords
         told = screen.end()["told"]
-        assert told == {"error": "HF-NO-TERMINAL"}
-        assert "holdfast approvals show ask_" in screen.seen
+        assert told == {"error": "CW-NO-TERMINAL"}
+        assert "cellwall approvals show ask_" in screen.seen

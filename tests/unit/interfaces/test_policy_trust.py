@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.interfaces.cli.policy_trust import shown
-from holdfast.policy.files import parse_policy
-from holdfast.policy.rules import Layer
-from holdfast.runtime.policy_trust import Offered
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.cli.policy_trust import shown
+from cellwall.policy.files import parse_policy
+from cellwall.policy.rules import Layer
+from cellwall.runtime.policy_trust import Offered
 
 
 def offered(text: str) -> Offered:
@@ -35,7 +35,7 @@ def test_more_rules_than_anybody_reads_are_refused() -> None:
     rules = [f"Bash(pytest {number})" for number in range(1000)]
     with pytest.raises(BadInput) as refused:
         shown(offered(listed("deny", rules)))
-    assert (refused.value.code, bool(refused.value.mend)) == ("HF-POLICY-TOO-LONG", True)
+    assert (refused.value.code, bool(refused.value.mend)) == ("CW-POLICY-TOO-LONG", True)
 
 
 def test_a_long_rule_is_shown_to_its_end() -> None:

@@ -8,12 +8,12 @@ import os
 
 import pytest
 
-from holdfast.config.models import PROFILE_NAMES
-from holdfast.core.errors import BadInput
-from holdfast.core.limits import LimitName, Limits
-from holdfast.interfaces.cli import options, run_code, telling
-from holdfast.interfaces.cli.execute import limit_line
-from holdfast.interfaces.cli.main import COMMANDS, cli
+from cellwall.config.models import PROFILE_NAMES
+from cellwall.core.errors import BadInput
+from cellwall.core.limits import LimitName, Limits
+from cellwall.interfaces.cli import options, run_code, telling
+from cellwall.interfaces.cli.execute import limit_line
+from cellwall.interfaces.cli.main import COMMANDS, cli
 
 
 def printed(value, capfd) -> object:
@@ -98,4 +98,4 @@ def test_a_file_that_may_not_be_read_is_told_so(monkeypatch):
     monkeypatch.setattr(os, "open", closed)
     with pytest.raises(BadInput) as told:
         run_code._read("secret.py", 10)
-    assert (told.value.code, told.value.message) == ("HF-CODE-FILE", "'secret.py' may not be read")
+    assert (told.value.code, told.value.message) == ("CW-CODE-FILE", "'secret.py' may not be read")

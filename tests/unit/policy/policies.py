@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.policy.engine import Policy
-from holdfast.policy.parse import parse_rule
-from holdfast.policy.rules import Layer, Rule, Source
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.engine import Policy
+from cellwall.policy.parse import parse_rule
+from cellwall.policy.rules import Layer, Rule, Source
 
 CWD, HOME = "/w", "/home/ann"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.policy.engine import Policy
-from holdfast.policy.examples import check_examples
-from holdfast.policy.files import builtin_rules
-from holdfast.policy.rules import Layer, Rule, Source
-from holdfast.policy.subjects import only_itself
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.engine import Policy
+from cellwall.policy.examples import check_examples
+from cellwall.policy.files import builtin_rules
+from cellwall.policy.rules import Layer, Rule, Source
+from cellwall.policy.subjects import only_itself
 
 CWD, HOME = "/home/u/app", "/home/u"
 TEXTS = {rule.text for rule in builtin_rules()}
@@ -71,7 +71,7 @@ def test_everyday_work_is_not_hit(text: str) -> None:
         "Read(/proc/self/root/etc/hosts)", "Read(/etc//shadow)", "Read(/etc/./x/../shadow)",
         "Edit(~/.bashrc)", "MultiEdit(/etc/hosts)", "Write(.git/hooks/pre-commit)",
         "Write(sub/.git/config)", "Write(.claude/settings.local.json)", "Edit(.mcp.json)",
-        "Write(.vscode/tasks.json)", "Write(/dev/sda)", "Write(~/.config/holdfast/config.toml)",
+        "Write(.vscode/tasks.json)", "Write(/dev/sda)", "Write(~/.config/cellwall/config.toml)",
         "Write(/usr/local/bin/ls)", "WebFetch(http://169.254.169.254/latest/)",
         "WebFetch(http://METADATA.google.internal./)",
     ],

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput
-from holdfast.policy.calls import CALL_MOST_CHARACTERS, ToolCall, from_json, parse_call
+from cellwall.core.errors import BadInput
+from cellwall.policy.calls import CALL_MOST_CHARACTERS, ToolCall, from_json, parse_call
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput
-from holdfast.policy.domains import HostPattern, host_of
-from holdfast.policy.errors import BadRule
+from cellwall.core.errors import BadInput
+from cellwall.policy.domains import HostPattern, host_of
+from cellwall.policy.errors import BadRule
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_the_host_is_told_in_one_form(url: str, host: str) -> None:
 def test_a_url_that_programs_read_differently_is_refused(url: str) -> None:
     with pytest.raises(BadInput) as caught:
         host_of(url)
-    assert caught.value.code == "HF-BAD-URL"
+    assert caught.value.code == "CW-BAD-URL"
     assert caught.value.mend
 
 

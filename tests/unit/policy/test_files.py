@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import ConfigError
-from holdfast.core.settings_file import MOST_BYTES
-from holdfast.core.verdict import Verdict
-from holdfast.policy.files import PolicyFile, builtin_rules, load_policy_file, parse_policy
-from holdfast.policy.rules import Layer, Rule, Source
+from cellwall.core.errors import ConfigError
+from cellwall.core.settings_file import MOST_BYTES
+from cellwall.core.verdict import Verdict
+from cellwall.policy.files import PolicyFile, builtin_rules, load_policy_file, parse_policy
+from cellwall.policy.rules import Layer, Rule, Source
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
 
@@ -210,7 +210,7 @@ def test_a_file_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> N
     path.chmod(mode)
     with pytest.raises(ConfigError) as caught:
         load(path)
-    assert caught.value.code == "HF-POLICY-UNSAFE"
+    assert caught.value.code == "CW-POLICY-UNSAFE"
 
 
 def test_the_group_of_a_project_may_write_its_rules_but_not_everybody(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_what_is_not_a_regular_file_is_refused_without_waiting(tmp_path: Path, k
             path = tmp_path / "x\0y"
     with pytest.raises(ConfigError) as caught:
         load(path)
-    assert caught.value.code == "HF-POLICY-FILE"
+    assert caught.value.code == "CW-POLICY-FILE"
     assert caught.value.mend
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.verdict import Verdict
-from holdfast.policy.shell import parser
-from holdfast.policy.shell.reader import read_shell
+from cellwall.core.verdict import Verdict
+from cellwall.policy.shell import parser
+from cellwall.policy.shell.reader import read_shell
 from unit.policy.policies import CWD, HOME, bash, policy, verdict
 
 ORDINARY = policy(
@@ -143,7 +143,7 @@ def test_built_in_denials_hold_whatever_is_allowed():
     "command",
     [
         *("cp -r evil/.claude .", "mv evil/.claude sub/", "ln -s a sub/.claude", "rm -rf .claude"),
-        *("git mv .holdfast x", "mv .git/hooks x", "cp -r x/.vscode ."),
+        *("git mv .cellwall x", "mv .git/hooks x", "cp -r x/.vscode ."),
     ],
 )
 def test_what_steers_an_agent_is_not_put_or_taken_away_with_its_folder(command):

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.verdict import Verdict
-from holdfast.policy.calls import ToolCall, parse_call
-from holdfast.policy.engine import Policy
-from holdfast.policy.files import parse_policy
-from holdfast.policy.learning import learn
-from holdfast.policy.lessons import Lesson, Proposed, Refused, quoted, to_toml
-from holdfast.policy.positions import read_toml
-from holdfast.policy.rules import Layer, Rule
-from holdfast.policy.subjects import only_itself
+from cellwall.core.verdict import Verdict
+from cellwall.policy.calls import ToolCall, parse_call
+from cellwall.policy.engine import Policy
+from cellwall.policy.files import parse_policy
+from cellwall.policy.learning import learn
+from cellwall.policy.lessons import Lesson, Proposed, Refused, quoted, to_toml
+from cellwall.policy.positions import read_toml
+from cellwall.policy.rules import Layer, Rule
+from cellwall.policy.subjects import only_itself
 from unit.policy.policies import rules
 
 CWD, HOME = "/home/u/app", "/home/u"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.links import targets
+from cellwall.policy.links import targets
 
 
 @pytest.fixture

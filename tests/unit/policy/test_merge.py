@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.policy.engine import Policy
-from holdfast.policy.merge import Layered, LayerRules, decided, judge, judge_layer, restrict
-from holdfast.policy.rules import Layer, Rule, Source
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.engine import Policy
+from cellwall.policy.merge import Layered, LayerRules, decided, judge, judge_layer, restrict
+from cellwall.policy.rules import Layer, Rule, Source
 from unit.policy.policies import rule as made_rule
 from unit.policy.policies import rules as made_rules
 from unit.policy.policies import verdict as shell_verdict

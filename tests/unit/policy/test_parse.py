@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.verdict import Verdict
-from holdfast.policy.errors import BadRule
-from holdfast.policy.parse import parse_rule
-from holdfast.policy.rules import Layer, Rule, Source
-from holdfast.policy.shell.words import UNKNOWN
+from cellwall.core.verdict import Verdict
+from cellwall.policy.errors import BadRule
+from cellwall.policy.parse import parse_rule
+from cellwall.policy.rules import Layer, Rule, Source
+from cellwall.policy.shell.words import UNKNOWN
 
 SOURCE = Source("policy.toml", 3, 5, "/conf")
 

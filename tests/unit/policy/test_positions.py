@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy.positions import Misplaced, read_json, read_toml
+from cellwall.policy.positions import Misplaced, read_json, read_toml
 
 
 def test_every_value_has_its_place() -> None:

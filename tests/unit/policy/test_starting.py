@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.verdict import Verdict
-from holdfast.policy.calls import parse_call
-from holdfast.policy.engine import Policy
-from holdfast.policy.files import parse_policy
-from holdfast.policy.rules import Layer, Rule
-from holdfast.policy.starting import (
+from cellwall.core.verdict import Verdict
+from cellwall.policy.calls import parse_call
+from cellwall.policy.engine import Policy
+from cellwall.policy.files import parse_policy
+from cellwall.policy.rules import Layer, Rule
+from cellwall.policy.starting import (
     NAMES_MOST,
     Found,
     Start,
@@ -23,7 +23,7 @@ from holdfast.policy.starting import (
     start,
     starters,
 )
-from holdfast.policy.subjects import only_itself
+from cellwall.policy.subjects import only_itself
 
 CWD, HOME = "/home/u/app", "/home/u"
 
@@ -87,7 +87,7 @@ EVERYDAY = {
     ],
     "deny": [
         *("Read(.env)", "Read(.env.production)", "Read(config/secrets/key)", "Bash(cat .env)"),
-        *("Read(certs/server.pem)", "Read(~/.ssh/id_ed25519)", "Edit(.holdfast/policy.toml)"),
+        *("Read(certs/server.pem)", "Read(~/.ssh/id_ed25519)", "Edit(.cellwall/policy.toml)"),
         *(
             "Bash(grep KEY .env)",
             "Bash(npm run unknown)",

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.core.types import Json
-from holdfast.core.verdict import Verdict
-from holdfast.policy.calls import ToolCall, parse_call
-from holdfast.policy.parse import parse_rule
-from holdfast.policy.rules import Layer, Rule, Source
-from holdfast.policy.subjects import look, matches
+from cellwall.core.errors import BadInput
+from cellwall.core.types import Json
+from cellwall.core.verdict import Verdict
+from cellwall.policy.calls import ToolCall, parse_call
+from cellwall.policy.parse import parse_rule
+from cellwall.policy.rules import Layer, Rule, Source
+from cellwall.policy.subjects import look, matches
 
 CWD, HOME = "/home/u/app", "/home/u"
 

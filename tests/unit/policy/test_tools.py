@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.verdict import Verdict
-from holdfast.policy.tools import covers
+from cellwall.core.verdict import Verdict
+from cellwall.policy.tools import covers
 
 ALLOW, DENY = Verdict.ALLOW, Verdict.DENY
 

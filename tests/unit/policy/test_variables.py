@@ -7,9 +7,9 @@ from importlib import resources
 
 import pytest
 
-from holdfast.policy.shell.opened import Assignment
-from holdfast.policy.shell.words import UNKNOWN, Word
-from holdfast.policy.variables import trouble
+from cellwall.policy.shell.opened import Assignment
+from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.policy.variables import trouble
 
 pytestmark = pytest.mark.requirement("POL-2")
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.requirement("POL-2")
         ("npm_config_script_shell", "x"),
         ("https_proxy", "http://evil"),
         ("HOME", "/tmp"),
-        ("HOLDFAST_HOME", "/tmp"),
+        ("CELLWALL_HOME", "/tmp"),
     ],
 )
 def test_dangerous_variables_are_refused(name, value):
@@ -69,5 +69,5 @@ def test_everyday_variables_are_not(name, value):
 
 
 def test_each_entry_that_refuses_has_a_reason():
-    text = resources.files("holdfast.policy").joinpath("variables.toml").read_text("utf-8")
+    text = resources.files("cellwall.policy").joinpath("variables.toml").read_text("utf-8")
     assert all(each["reason"] or each.get("harmless") for each in tomllib.loads(text)["variable"])

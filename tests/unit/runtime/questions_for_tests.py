@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.accounts.roles import Roles
-from holdfast.core.approvals import Answer, AnswerKind, Question
-from holdfast.core.events import Event
-from holdfast.core.types import Action, Principal, RunCommand
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.runtime.approval_queue import ApprovalQueue
-from holdfast.runtime.approvals import Broker
-from holdfast.runtime.questions import question_of
+from cellwall.accounts.roles import Roles
+from cellwall.core.approvals import Answer, AnswerKind, Question
+from cellwall.core.events import Event
+from cellwall.core.types import Action, Principal, RunCommand
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.approvals import Broker
+from cellwall.runtime.questions import question_of
 
 ME = Principal("me", "cli")
 ASK = Decision(Verdict.ASK, "Bash(git push *)", "pushes are seen by others", "policy.toml:3")

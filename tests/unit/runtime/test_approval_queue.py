@@ -14,11 +14,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.core.approvals import AnswerKind, denial
-from holdfast.core.errors import BadInput, HoldfastError
-from holdfast.runtime import approval_queue
-from holdfast.runtime.approval_queue import ApprovalQueue
-from holdfast.runtime.wiring import principal
+from cellwall.core.approvals import AnswerKind, denial
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.runtime import approval_queue
+from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.wiring import principal
 from unit.runtime.questions_for_tests import SESSION, question_for, said
 
 ONCE, DENY = AnswerKind.ONCE, AnswerKind.DENY
@@ -37,7 +37,7 @@ def folder(state_home: str) -> Path:
 
 
 def code_of(call: object, *arguments: object) -> str:
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(CellwallError) as refused:
         call(*arguments)  # type: ignore[operator]  # a function
     return refused.value.code
 
@@ -52,7 +52,7 @@ def test_a_question_is_found_as_it_was_asked_and_gone_afterwards(
         assert folder.stat().st_mode & 0o777 == 0o700
         assert (folder / question.id).stat().st_mode & 0o777 == 0o600
     assert queue.listed() == []
-    assert code_of(queue.read, question.id) == "HF-NO-QUESTION"
+    assert code_of(queue.read, question.id) == "CW-NO-QUESTION"
 
 
 def test_an_answer_reaches_who_asked(queue: ApprovalQueue) -> None:
@@ -89,7 +89,7 @@ def test_of_many_answers_at_once_exactly_one_stands(queue: ApprovalQueue) -> Non
             thread.join()
         won = [each for each in results if isinstance(each, AnswerKind)]
         assert len(won) == 1
-        assert results.count("HF-APPROVAL-TAKEN") == 19
+        assert results.count("CW-APPROVAL-TAKEN") == 19
         assert waiting.settle(denial("late")).kind is won[0]
 
 
@@ -98,20 +98,20 @@ def test_an_answer_after_the_time_is_refused_and_told(queue: ApprovalQueue) -> N
     question = question_for()
     with queue.waiting(question) as waiting:
         assert waiting.settle(denial("nobody answered")).reason == "nobody answered"
-        assert code_of(queue.answer, question, said(ONCE)) == "HF-APPROVAL-LATE"
+        assert code_of(queue.answer, question, said(ONCE)) == "CW-APPROVAL-LATE"
         assert queue.listed() == []
-    assert code_of(queue.answer, question, said(ONCE)) == "HF-APPROVAL-LATE"
-    assert code_of(queue.read, question.id) == "HF-APPROVAL-LATE"
+    assert code_of(queue.answer, question, said(ONCE)) == "CW-APPROVAL-LATE"
+    assert code_of(queue.read, question.id) == "CW-APPROVAL-LATE"
 
 
 def test_a_stopped_asker_takes_no_answer_after_its_deadline(queue: ApprovalQueue) -> None:
     question = question_for(timeout_s=-1.0)
     with queue.waiting(question) as waiting:
         assert queue.listed() == []
-        assert code_of(queue.answer, question, said(ONCE)) == "HF-APPROVAL-LATE"
+        assert code_of(queue.answer, question, said(ONCE)) == "CW-APPROVAL-LATE"
         # An answerer that does not look at the clock: who asks does.
         approval_queue.claim(waiting._folder, question, said(ONCE))
-        assert code_of(waiting.settle, denial("x")) == "HF-APPROVAL-LATE"
+        assert code_of(waiting.settle, denial("x")) == "CW-APPROVAL-LATE"
 
 
 def test_what_is_not_offered_cannot_be_answered(queue: ApprovalQueue) -> None:
@@ -123,12 +123,12 @@ def test_what_is_not_offered_cannot_be_answered(queue: ApprovalQueue) -> None:
             said(AnswerKind.RULE),
             said(ONCE, "Bash(git push)"),
         ):
-            assert code_of(queue.answer, question, answer) == "HF-APPROVAL-NOT-OFFERED"
+            assert code_of(queue.answer, question, answer) == "CW-APPROVAL-NOT-OFFERED"
 
 
 ASKER = """
 import sys, time
-from holdfast.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.approval_queue import ApprovalQueue
 from unit.runtime.questions_for_tests import question_for
 question = question_for("git", "push")
 with ApprovalQueue(sys.argv[1]).waiting(question):
@@ -152,7 +152,7 @@ def test_the_question_of_a_killed_asker_is_swept(
         question = queue.read(name)
         assert [each.id for each in queue.listed()] == [name]
         process.send_signal(signal.SIGKILL)
-    assert code_of(queue.answer, question, said(ONCE)) == "HF-NO-QUESTION"
+    assert code_of(queue.answer, question, said(ONCE)) == "CW-NO-QUESTION"
     assert queue.listed() == []
     assert list(folder.iterdir()) == []
 
@@ -184,7 +184,7 @@ def test_there_is_a_bound_on_how_many_wait(
 ) -> None:
     monkeypatch.setattr(approval_queue, "MOST_WAITING", 1)
     with queue.waiting(question_for()):
-        assert code_of(queue.waiting(question_for()).__enter__) == "HF-APPROVALS-FULL"
+        assert code_of(queue.waiting(question_for()).__enter__) == "CW-APPROVALS-FULL"
 
 
 # Forged files
@@ -231,7 +231,7 @@ def test_a_forged_question_is_not_listed_and_cannot_be_read(
     forged.write_bytes(content)
     with held(forged) as process:
         assert queue.listed() == []
-        assert code_of(queue.read, forged.name) == "HF-APPROVALS-UNSAFE"
+        assert code_of(queue.read, forged.name) == "CW-APPROVALS-UNSAFE"
         process.kill()
 
 
@@ -243,10 +243,10 @@ def test_a_question_under_another_name_or_mode_is_refused(
         (folder / other.id).write_bytes((folder / question.id).read_bytes())
         (folder / other.id).chmod(0o600)
         with held(folder / other.id) as process:
-            assert code_of(queue.read, other.id) == "HF-APPROVALS-UNSAFE"
+            assert code_of(queue.read, other.id) == "CW-APPROVALS-UNSAFE"
             process.kill()
         (folder / question.id).chmod(0o644)
-        assert code_of(queue.read, question.id) == "HF-APPROVALS-UNSAFE"
+        assert code_of(queue.read, question.id) == "CW-APPROVALS-UNSAFE"
         assert queue.listed() == []
 
 
@@ -264,7 +264,7 @@ def test_what_is_no_plain_file_is_refused(
     else:
         path.mkdir()
     assert queue.listed() == []
-    assert code_of(queue.read, path.name) == "HF-APPROVALS-UNSAFE"
+    assert code_of(queue.read, path.name) == "CW-APPROVALS-UNSAFE"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
@@ -277,9 +277,9 @@ def test_files_of_other_users_are_refused(queue: ApprovalQueue, folder: Path) ->
         answer = folder / f"{question.id}.answer"
         queue.answer(question, said(ONCE))
         os.chown(answer, 12345, 12345)
-        assert code_of(waiting.settle, denial("x")) == "HF-APPROVALS-UNSAFE"
+        assert code_of(waiting.settle, denial("x")) == "CW-APPROVALS-UNSAFE"
     os.chown(folder, 12345, 12345)
-    assert code_of(queue.listed) == "HF-APPROVALS-UNSAFE"
+    assert code_of(queue.listed) == "CW-APPROVALS-UNSAFE"
 
 
 def test_a_folder_open_to_others_or_elsewhere_is_refused(
@@ -287,10 +287,10 @@ def test_a_folder_open_to_others_or_elsewhere_is_refused(
 ) -> None:
     folder.mkdir(mode=0o700)
     folder.chmod(0o770)
-    assert code_of(queue.listed) == "HF-APPROVALS-UNSAFE"
+    assert code_of(queue.listed) == "CW-APPROVALS-UNSAFE"
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    assert code_of(queue.listed) == "HF-APPROVALS-UNSAFE"
+    assert code_of(queue.listed) == "CW-APPROVALS-UNSAFE"
 
 
 GOOD = {"answer": "once", "by": "me", "interface": "cli", "via": "queue", "rule": "", "reason": ""}
@@ -316,7 +316,7 @@ def test_a_forged_answer_is_not_believed(
         path = folder / f"{question.id}.answer"
         path.write_text(json.dumps({**GOOD, **told, **changes}))
         path.chmod(0o600)
-        assert code_of(waiting.settle, denial("x")) in {"HF-APPROVALS-UNSAFE", "HF-APPROVAL-LATE"}
+        assert code_of(waiting.settle, denial("x")) in {"CW-APPROVALS-UNSAFE", "CW-APPROVAL-LATE"}
         path.write_text(json.dumps({**GOOD, **told}))
         assert waiting.settle(denial("x")).kind is ONCE
 
@@ -334,9 +334,9 @@ def test_an_answer_in_a_file_is_from_its_owner_and_from_nowhere_nearer(
         path.write_text(json.dumps(forged))
         path.chmod(0o600)
         assert waiting.settle(denial("x")) == said(ONCE, by=OWNER, via="queue")
-        with pytest.raises(HoldfastError, match=f"allowed by {OWNER.name}"):
+        with pytest.raises(CellwallError, match=f"allowed by {OWNER.name}"):
             queue.answer(question, said(ONCE))
-    with pytest.raises(HoldfastError, match=f"allowed by {OWNER.name}"):
+    with pytest.raises(CellwallError, match=f"allowed by {OWNER.name}"):
         queue.read(question.id)
 
 
@@ -344,14 +344,14 @@ def test_what_a_program_says_of_its_answer_can_be_read_by_others(queue: Approval
     question = question_for()
     with queue.waiting(question) as waiting:
         waiting.settle(denial("two\nlines " + "x" * 1000))
-        assert code_of(queue.answer, question, said(ONCE)) == "HF-APPROVAL-LATE"
+        assert code_of(queue.answer, question, said(ONCE)) == "CW-APPROVAL-LATE"
 
 
 @pytest.mark.parametrize(
     "name", ["../x", "sbx_" + "a" * 26, "ask_", "", "ask_\0", "ask_" + "/" * 26]
 )
 def test_an_id_is_never_a_path(name: str, queue: ApprovalQueue) -> None:
-    assert code_of(queue.read, name) == "HF-BAD-ID"
+    assert code_of(queue.read, name) == "CW-BAD-ID"
 
 
 def test_what_is_old_is_tidied_away(queue: ApprovalQueue, folder: Path) -> None:

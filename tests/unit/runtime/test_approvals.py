@@ -12,16 +12,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.accounts.roles import Roles
-from holdfast.core.approvals import Answer, AnswerKind, Question
-from holdfast.core.errors import AuditFailed, HoldfastError
-from holdfast.core.events import EventKind
-from holdfast.core.types import Principal
-from holdfast.core.verdict import Verdict
-from holdfast.runtime import approvals
-from holdfast.runtime.approval_queue import ApprovalQueue
-from holdfast.runtime.approvals import Asking, Broker, decision_of
-from holdfast.runtime.wiring import principal
+from cellwall.accounts.roles import Roles
+from cellwall.core.approvals import Answer, AnswerKind, Question
+from cellwall.core.errors import AuditFailed, CellwallError
+from cellwall.core.events import EventKind
+from cellwall.core.types import Principal
+from cellwall.core.verdict import Verdict
+from cellwall.runtime import approvals
+from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.approvals import Asking, Broker, decision_of
+from cellwall.runtime.wiring import principal
 from unit.runtime.questions_for_tests import (
     ASK,
     ME,
@@ -115,7 +115,7 @@ def broken(_: Question) -> Answer:
 
 
 def refusing(_: Question) -> Answer:
-    raise HoldfastError("nobody is at a terminal")
+    raise CellwallError("nobody is at a terminal")
 
 
 @pytest.mark.requirement("POL-8")
@@ -169,9 +169,9 @@ def test_the_queue_is_there_before_the_near_channel_is_asked_and_gone_after(
 
     assert ask(broker_for(state_home), question, near).via == "callback"
     assert seen == [question.id]
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(CellwallError) as refused:
         queue.answer(question, said(DENY))
-    assert refused.value.code == "HF-APPROVAL-TAKEN"
+    assert refused.value.code == "CW-APPROVAL-TAKEN"
 
 
 @pytest.mark.requirement("POL-8")

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.core.limits import MIB, Limits
-from holdfast.core.skills import Skill
-from holdfast.core.types import Action, Principal, RunCode, RunCommand
-from holdfast.runtime.bounds import Bounds, check_room
+from cellwall.core.errors import BadInput
+from cellwall.core.limits import MIB, Limits
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, Principal, RunCode, RunCommand
+from cellwall.runtime.bounds import Bounds, check_room
 
 BOUNDS = Bounds(max_code_bytes=100, max_stdin_bytes=100)
 FINE = Action(principal=Principal("me", "sdk"), want=RunCommand(("ls", "-la")))
@@ -28,44 +28,44 @@ def code_of(action: Action) -> str | None:
     ("changes", "code"),
     [
         ({}, None),
-        ({"want": RunCommand(())}, "HF-BAD-INPUT"),
-        ({"want": RunCommand(("",))}, "HF-BAD-INPUT"),
-        ({"want": RunCommand(("a", "b\0c"))}, "HF-NUL-BYTE"),
-        ({"want": RunCommand(("a\0",))}, "HF-NUL-BYTE"),
+        ({"want": RunCommand(())}, "CW-BAD-INPUT"),
+        ({"want": RunCommand(("",))}, "CW-BAD-INPUT"),
+        ({"want": RunCommand(("a", "b\0c"))}, "CW-NUL-BYTE"),
+        ({"want": RunCommand(("a\0",))}, "CW-NUL-BYTE"),
         ({"want": RunCommand(("a", ""))}, None),
         ({"want": RunCommand(("a",) * 4000)}, None),
-        ({"want": RunCommand(("a",) * 4001)}, "HF-ARGUMENTS-TOO-LONG"),
+        ({"want": RunCommand(("a",) * 4001)}, "CW-ARGUMENTS-TOO-LONG"),
         ({"want": RunCommand(("a", "x" * (128 * 1024 - 1)))}, None),
-        ({"want": RunCommand(("a", "x" * (128 * 1024)))}, "HF-ARGUMENTS-TOO-LONG"),
-        ({"want": RunCommand(("a", "\u00e9" * (64 * 1024)))}, "HF-ARGUMENTS-TOO-LONG"),
-        ({"want": RunCommand(("a", *["x" * 100_000] * 11))}, "HF-ARGUMENTS-TOO-LONG"),
+        ({"want": RunCommand(("a", "x" * (128 * 1024)))}, "CW-ARGUMENTS-TOO-LONG"),
+        ({"want": RunCommand(("a", "\u00e9" * (64 * 1024)))}, "CW-ARGUMENTS-TOO-LONG"),
+        ({"want": RunCommand(("a", *["x" * 100_000] * 11))}, "CW-ARGUMENTS-TOO-LONG"),
         ({"want": RunCommand(("a", "\udcff"))}, None),  # bytes that are no UTF-8, as Python has them
         ({"want": RunCode("python", b"x" * 100)}, None),
-        ({"want": RunCode("python", b"x" * 101)}, "HF-CODE-TOO-LARGE"),
-        ({"want": RunCode("python", b"a\0b")}, "HF-NUL-BYTE"),
+        ({"want": RunCode("python", b"x" * 101)}, "CW-CODE-TOO-LARGE"),
+        ({"want": RunCode("python", b"a\0b")}, "CW-NUL-BYTE"),
         ({"stdin": b"\0" * 100}, None),
-        ({"stdin": b"x" * 101}, "HF-STDIN-TOO-LARGE"),
+        ({"stdin": b"x" * 101}, "CW-STDIN-TOO-LARGE"),
         ({"env": {"A": "b"}}, None),
-        ({"env": {"A": "b\0"}}, "HF-BAD-ENV"),
-        ({"env": {"A\0": "b"}}, "HF-BAD-ENV"),
-        ({"env": {"A=B": "b"}}, "HF-BAD-ENV"),
-        ({"env": {"": "b"}}, "HF-BAD-ENV"),
-        ({"env": {"1A": "b"}}, "HF-BAD-ENV"),
-        ({"env": {"A\n": "b"}}, "HF-BAD-ENV"),
-        ({"env": {"A" * 257: "b"}}, "HF-BAD-ENV"),
-        ({"env": {"A": "x" * (128 * 1024)}}, "HF-BAD-ENV"),
-        ({"env": {f"V{n}": "" for n in range(513)}}, "HF-BAD-ENV"),
-        ({"allow_domains": ("a.example",) * 10_001}, "HF-BAD-DOMAIN"),
-        ({"allow_domains": ("*.com",)}, "HF-BAD-DOMAIN"),
-        ({"secrets": ("no name",)}, "HF-VAULT-NAME"),
-        ({"secrets": ("TOKEN",) * 65}, "HF-VAULT-NAME"),
+        ({"env": {"A": "b\0"}}, "CW-BAD-ENV"),
+        ({"env": {"A\0": "b"}}, "CW-BAD-ENV"),
+        ({"env": {"A=B": "b"}}, "CW-BAD-ENV"),
+        ({"env": {"": "b"}}, "CW-BAD-ENV"),
+        ({"env": {"1A": "b"}}, "CW-BAD-ENV"),
+        ({"env": {"A\n": "b"}}, "CW-BAD-ENV"),
+        ({"env": {"A" * 257: "b"}}, "CW-BAD-ENV"),
+        ({"env": {"A": "x" * (128 * 1024)}}, "CW-BAD-ENV"),
+        ({"env": {f"V{n}": "" for n in range(513)}}, "CW-BAD-ENV"),
+        ({"allow_domains": ("a.example",) * 10_001}, "CW-BAD-DOMAIN"),
+        ({"allow_domains": ("*.com",)}, "CW-BAD-DOMAIN"),
+        ({"secrets": ("no name",)}, "CW-VAULT-NAME"),
+        ({"secrets": ("TOKEN",) * 65}, "CW-VAULT-NAME"),
         ({"skills": ("a-b.1",) * 32}, None),
-        ({"skills": ("a",) * 33}, "HF-SKILL-TOO-MANY"),
-        ({"skills": ("../x",)}, "HF-SKILL-NAME"),
-        ({"session_id": "../x"}, "HF-BAD-ID"),
-        ({"session_id": ""}, "HF-BAD-ID"),
-        ({"id": "act_\0"}, "HF-BAD-ID"),
-        ({"id": "x" * 100_000}, "HF-BAD-ID"),
+        ({"skills": ("a",) * 33}, "CW-SKILL-TOO-MANY"),
+        ({"skills": ("../x",)}, "CW-SKILL-NAME"),
+        ({"session_id": "../x"}, "CW-BAD-ID"),
+        ({"session_id": ""}, "CW-BAD-ID"),
+        ({"id": "act_\0"}, "CW-BAD-ID"),
+        ({"id": "x" * 100_000}, "CW-BAD-ID"),
     ],
 )  # fmt: skip
 def test_each_bound_has_its_code(changes: dict[str, object], code: str | None) -> None:
@@ -82,7 +82,7 @@ def test_text_that_no_encoding_can_carry_is_bad_input_and_not_a_bare_exception(
 ) -> None:
     code = code_of(replace(FINE, **changes))
     assert code is not None
-    assert code.startswith("HF-")
+    assert code.startswith("CW-")
 
 
 def test_skills_leave_half_of_the_memory_to_the_program():
@@ -90,4 +90,4 @@ def test_skills_leave_half_of_the_memory_to_the_program():
     check_room([skill], Limits(memory_bytes=9 * MIB))
     with pytest.raises(BadInput) as raised:
         check_room([skill], Limits(memory_bytes=8 * MIB))
-    assert raised.value.code == "HF-SKILL-TOO-LARGE"
+    assert raised.value.code == "CW-SKILL-TOO-LARGE"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.outcomes import Finding
-from holdfast.core.types import (
+from cellwall.core.outcomes import Finding
+from cellwall.core.types import (
     Action,
     CallTool,
     FileOperation,
@@ -15,9 +15,9 @@ from holdfast.core.types import (
     RunCommand,
     UseTool,
 )
-from holdfast.core.verdict import Verdict
-from holdfast.runtime import policy_places
-from holdfast.runtime.judging import RuledPolicy
+from cellwall.core.verdict import Verdict
+from cellwall.runtime import policy_places
+from cellwall.runtime.judging import RuledPolicy
 
 RULES = """
 [permissions]
@@ -148,7 +148,7 @@ def test_the_administrators_rules_hold_for_people_and_for_named_policies(
 
 
 def test_a_policy_that_cannot_be_read_refuses(tmp_path):
-    from holdfast.core.errors import ConfigError  # noqa: PLC0415
+    from cellwall.core.errors import ConfigError  # noqa: PLC0415
 
     for text in ("nonsense", '[permissions]\nallow = ["Bash("]', "[permission]\n"):
         (tmp_path / "bad.toml").write_text(text)

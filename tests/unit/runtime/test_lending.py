@@ -11,14 +11,14 @@ from typing import Any
 import anyio
 import pytest
 
+from cellwall.core.errors import AuditFailed, VaultError
+from cellwall.core.events import EventKind
+from cellwall.core.network import Binding
+from cellwall.core.types import Action, Principal, RunCommand
+from cellwall.runtime.lending import Lending
+from cellwall.runtime.vault import Vault
+from cellwall.runtime.vault_keys import KeyChoice
 from conftest import audit_records
-from holdfast.core.errors import AuditFailed, VaultError
-from holdfast.core.events import EventKind
-from holdfast.core.network import Binding
-from holdfast.core.types import Action, Principal, RunCommand
-from holdfast.runtime.lending import Lending
-from holdfast.runtime.vault import Vault
-from holdfast.runtime.vault_keys import KeyChoice
 from interfaces.test_cli_vault import QUICK
 
 ME = Principal("somebody", "cli")
@@ -107,18 +107,18 @@ def test_a_vault_that_does_not_open_refuses_the_way_out(home, how):
     BREAKS[how](Path(home))
     lender = lending(home)
     error = refusal(lend, lender)
-    assert error.code == "HF-VAULT-SHUT"
+    assert error.code == "CW-VAULT-SHUT"
     assert "no way out" in error.mend or "Without a way out" in error.mend
     assert home not in str(error)
-    assert refusal(lender.values).code == "HF-VAULT-SHUT"
+    assert refusal(lender.values).code == "CW-VAULT-SHUT"
 
 
 @pytest.mark.requirement("NET-5")
 def test_a_vault_that_another_process_holds_refuses_the_way_out(home, monkeypatch):
-    monkeypatch.setattr("holdfast.secrets.folder._LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("cellwall.secrets.folder._LOCK_TIMEOUT_S", 0.05)
     with Path(home, "vault/lock").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert refusal(lend, lending(home)).code == "HF-VAULT-SHUT"
+        assert refusal(lend, lending(home)).code == "CW-VAULT-SHUT"
     assert lend(lending(home)) == ()
 
 
@@ -127,11 +127,11 @@ def test_an_opening_that_cannot_be_written_down_refuses_the_way_out(home, monkey
     def fail(*_: object) -> str:
         raise AuditFailed("the disk is full")
 
-    monkeypatch.setattr("holdfast.audit.log.AuditLog.write", fail)
+    monkeypatch.setattr("cellwall.audit.log.AuditLog.write", fail)
     lender = lending(home)
     with pytest.raises(AuditFailed):
         lend(lender)
-    assert refusal(lender.values).code == "HF-VAULT-SHUT"
+    assert refusal(lender.values).code == "CW-VAULT-SHUT"
 
 
 @pytest.mark.requirement("NET-5")
@@ -141,22 +141,22 @@ def test_a_vault_that_breaks_or_is_locked_later_is_told_to_whoever_watches(home)
     store = Path(home, "vault/store")
     whole = store.read_bytes()
     flip(Path(home))
-    assert refusal(lender.values).code == "HF-VAULT-TAMPERED"
+    assert refusal(lender.values).code == "CW-VAULT-TAMPERED"
     store.unlink()
-    assert refusal(lender.values).code.startswith("HF-VAULT-")
+    assert refusal(lender.values).code.startswith("CW-VAULT-")
     store.write_bytes(whole)
     store.chmod(0o600)
     assert dict(lender.values()) == {"TOKEN": VALUE}
     lender.vault.lock()
-    assert refusal(lender.values).code == "HF-VAULT-SHUT"
+    assert refusal(lender.values).code == "CW-VAULT-SHUT"
 
 
 @pytest.mark.requirement("NET-5")
 def test_a_passphrase_that_nobody_has_typed_refuses_nothing(state_home, monkeypatch):
-    config = Path(state_home, "holdfast.toml")
+    config = Path(state_home, "cellwall.toml")
     config.write_text(QUICK)
     config.chmod(0o600)
-    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
     vault = Vault.configured(ask=lambda _: bytearray(b"a long passphrase"))
     vault.init(choice=KeyChoice(), principal=ME)
     vault.set("TOKEN", VALUE, ME)
@@ -165,7 +165,7 @@ def test_a_passphrase_that_nobody_has_typed_refuses_nothing(state_home, monkeypa
     assert dict(Lending(lambda: vault, state_home).values()) == {"TOKEN": VALUE}
     # Damaged so that nobody can tell what opens it: then it may be one that needs nobody.
     flip(Path(state_home))
-    assert refusal(lend, lender).code == "HF-VAULT-SHUT"
+    assert refusal(lend, lender).code == "CW-VAULT-SHUT"
 
 
 # Leases on the record
@@ -180,7 +180,7 @@ def test_the_lease_of_a_live_sandbox_is_released_on_the_record(home):
     assert uses[0].reveal() == VALUE
     assert ("release", "ok") not in told()
     lender.end_session(SESSION)
-    assert refusal(uses[0].reveal).code == "HF-VAULT-LEASE-ENDED"
+    assert refusal(uses[0].reveal).code == "CW-VAULT-LEASE-ENDED"
     assert told()[-2:] == [("lease", "ok"), ("release", "ok")]
     record = audit_records(kind=EventKind.VAULT)[-1]
     assert (record["session_id"], record["action_id"]) == (SESSION, action.id)
@@ -217,9 +217,9 @@ def test_a_lease_ends_though_its_release_cannot_be_written_down(home, monkeypatc
     def fail(*_: object) -> str:
         raise AuditFailed("the disk is full")
 
-    monkeypatch.setattr("holdfast.audit.log.AuditLog.write", fail)
+    monkeypatch.setattr("cellwall.audit.log.AuditLog.write", fail)
     lender.end_session(SESSION)
-    assert refusal(uses[0].reveal).code == "HF-VAULT-LEASE-ENDED"
+    assert refusal(uses[0].reveal).code == "CW-VAULT-LEASE-ENDED"
 
 
 # A value in the place of a name
@@ -237,7 +237,7 @@ def test_a_value_that_was_typed_as_a_name_is_not_written_down(home):
         lambda: vault.revoke(typed, None, ME),
         lambda: lend(lending(home), replace(ACTION, secrets=("TOKEN", typed))),
     ):
-        assert refusal(change).code == "HF-VAULT-UNKNOWN"
+        assert refusal(change).code == "CW-VAULT-UNKNOWN"
     found = [path.read_bytes() for path in Path(home, "audit").rglob("*") if path.is_file()]
     assert not any(typed.encode() in data for data in found)
     assert audit_records(kind=EventKind.VAULT)[-1]["body"]["names"] == ["TOKEN"]

@@ -7,9 +7,9 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from holdfast.accounts.roles import shipped_roles
-from holdfast.core.roles import Permission
-from holdfast.core.types import (
+from cellwall.accounts.roles import shipped_roles
+from cellwall.core.roles import Permission
+from cellwall.core.types import (
     Action,
     CallTool,
     FetchUrl,
@@ -24,8 +24,8 @@ from holdfast.core.types import (
     WorkspaceMode,
     WorkspaceRequest,
 )
-from holdfast.core.verdict import Verdict
-from holdfast.runtime.needs import beyond, needed
+from cellwall.core.verdict import Verdict
+from cellwall.runtime.needs import beyond, needed
 
 RUN = Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)))
 P = Permission

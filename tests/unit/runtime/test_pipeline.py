@@ -11,24 +11,24 @@ from typing import ClassVar, Literal
 import anyio
 import pytest
 
-from holdfast.accounts.roles import Roles
-from holdfast.core.approvals import Answer, Question, denial
-from holdfast.core.errors import (
+from cellwall.accounts.roles import Roles
+from cellwall.core.approvals import Answer, Question, denial
+from cellwall.core.errors import (
     AuditFailed,
     BadInput,
     Busy,
+    CellwallError,
     Denied,
-    HoldfastError,
     SandboxFailed,
     SkillRefused,
 )
-from holdfast.core.events import Event, EventKind
-from holdfast.core.limits import LimitName
-from holdfast.core.network import Page, SecretUse
-from holdfast.core.outcomes import ErrorInfo, Finding, RunResult, Status
-from holdfast.core.ports import Slot
-from holdfast.core.skills import Skill
-from holdfast.core.types import (
+from cellwall.core.events import Event, EventKind
+from cellwall.core.limits import LimitName
+from cellwall.core.network import Page, SecretUse
+from cellwall.core.outcomes import ErrorInfo, Finding, RunResult, Status
+from cellwall.core.ports import Slot
+from cellwall.core.skills import Skill
+from cellwall.core.types import (
     Action,
     FetchUrl,
     FileOperation,
@@ -40,9 +40,9 @@ from holdfast.core.types import (
     WorkspaceMode,
     WorkspaceMount,
 )
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.runtime.bounds import Bounds
-from holdfast.runtime.pipeline import Runtime
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.bounds import Bounds
+from cellwall.runtime.pipeline import Runtime
 
 INPUT_FINDING = Finding("input", "low", "seen on the way in")
 NETWORK_FINDING = Finding("network", "low", "seen on the way out")
@@ -250,7 +250,7 @@ def test_an_intent_that_cannot_be_written_refuses_and_nothing_runs() -> None:
     assert stage.steps == BEFORE
     assert (outcome.status, outcome.error) == (
         Status.ERROR,
-        ErrorInfo("HF-AUDIT-FAILED", "the disk is full"),
+        ErrorInfo("CW-AUDIT-FAILED", "the disk is full"),
     )
 
 
@@ -258,7 +258,7 @@ def test_an_intent_that_cannot_be_written_refuses_and_nothing_runs() -> None:
 def test_an_outcome_that_cannot_be_written_is_an_error_that_shows_no_output() -> None:
     outcome = perform(Stage(fails={"write outcome": AuditFailed("the disk is full")}))
     assert (outcome.status, outcome.stdout, outcome.error) == (
-        Status.ERROR, "", ErrorInfo("HF-AUDIT-FAILED", "the disk is full"),
+        Status.ERROR, "", ErrorInfo("CW-AUDIT-FAILED", "the disk is full"),
     )  # fmt: skip
 
 
@@ -270,7 +270,7 @@ def test_what_is_not_allowed_is_a_denied_value_and_nothing_runs(verdict: Verdict
     assert stage.steps == ["screen", "judge", *asked, "write denial"]
     assert (outcome.status, outcome.decision.verdict) == (Status.DENIED, Verdict.DENY)
     assert outcome.error is not None
-    assert outcome.error.code == "HF-DENIED"
+    assert outcome.error.code == "CW-DENIED"
     assert "because" in outcome.error.message
 
 
@@ -287,19 +287,19 @@ FAILING = ("screen", "judge", "take slot", "take workspace", "run", "settle", "c
 @pytest.mark.requirement("ERR-2")
 @pytest.mark.parametrize("step", FAILING)
 def test_a_failing_step_is_an_error_outcome_with_its_code_and_is_recorded(step: str) -> None:
-    error = SandboxFailed("it broke", mend="mend it", code="HF-TEST", detail="for the record alone")
+    error = SandboxFailed("it broke", mend="mend it", code="CW-TEST", detail="for the record alone")
     stage = Stage(fails={step: error})
     outcome = perform(stage)
     assert (outcome.status, outcome.error, outcome.stdout) == (
         Status.ERROR,
-        ErrorInfo("HF-TEST", "it broke", "mend it"),
+        ErrorInfo("CW-TEST", "it broke", "mend it"),
         "",
     )
     assert "for the record alone" not in str(outcome.to_json())
     last = stage.events[-1]
     assert (last.kind, last.body["code"], last.body["detail"]) == (
         EventKind.OUTCOME,
-        "HF-TEST",
+        "CW-TEST",
         "for the record alone",
     )
     assert [s for s in stage.steps if s.startswith("release")] == _released_after(step)
@@ -336,9 +336,9 @@ def test_the_border_is_settled_even_when_the_run_does_not_end_well(how: str) -> 
 
 
 def test_a_failed_step_is_told_even_if_it_cannot_be_recorded() -> None:
-    stage = Stage(fails={"run": Busy("full", code="HF-BUSY"), "write outcome": AuditFailed("full")})
+    stage = Stage(fails={"run": Busy("full", code="CW-BUSY"), "write outcome": AuditFailed("full")})
     outcome = perform(stage)
-    assert outcome.error == ErrorInfo("HF-BUSY", "full")
+    assert outcome.error == ErrorInfo("CW-BUSY", "full")
 
 
 def test_cancellation_gives_every_lease_back_and_is_recorded() -> None:
@@ -425,7 +425,7 @@ def test_what_a_person_must_agree_to_is_not_shown_without_a_yes() -> None:
     outcome = perform(stage, action(audience="model"))
     assert (outcome.status, outcome.shown) == (
         Status.OK,
-        "[holdfast: withheld: it may hold an attack]",
+        "[cellwall: withheld: it may hold an attack]",
     )
     assert "ask" in stage.steps
 
@@ -433,7 +433,7 @@ def test_what_a_person_must_agree_to_is_not_shown_without_a_yes() -> None:
 def test_nobody_unnamed_passes() -> None:
     stage = Stage()
     outcome = perform(stage, action(principal=Principal("", "sdk")))
-    assert (outcome.status, outcome.error and outcome.error.code) == (Status.ERROR, "HF-BAD-INPUT")
+    assert (outcome.status, outcome.error and outcome.error.code) == (Status.ERROR, "CW-BAD-INPUT")
     assert stage.steps == ["write outcome"]
 
 
@@ -454,7 +454,7 @@ def test_only_raise_for_status_raises() -> None:
         Stage(result=RunResult(1)),
         Stage(fails={"run": BadInput("x")}),
     ):
-        with pytest.raises(HoldfastError):
+        with pytest.raises(CellwallError):
             perform(stage).raise_for_status()
     assert perform(Stage()).raise_for_status().status is Status.OK
 
@@ -471,10 +471,10 @@ def test_skills_are_verified_after_the_judge_and_named_in_the_intent() -> None:
 
 @pytest.mark.requirement("SKL-1")
 def test_a_skill_that_does_not_verify_refuses_the_action() -> None:
-    stage = Stage(fails={"verify skills": SkillRefused("changed", code="HF-SKILL-CHANGED")})
+    stage = Stage(fails={"verify skills": SkillRefused("changed", code="CW-SKILL-CHANGED")})
     outcome = perform(stage, action(skills=("one",)))
     assert outcome.status is Status.ERROR
-    assert outcome.error == ErrorInfo("HF-SKILL-CHANGED", "changed")
+    assert outcome.error == ErrorInfo("CW-SKILL-CHANGED", "changed")
     assert stage.steps == ["screen", "judge", "verify skills", "write outcome"]
 
 
@@ -563,10 +563,10 @@ def test_the_domains_of_a_live_sandbox_change_only_when_that_was_allowed() -> No
 
 @pytest.mark.requirement("POL-8")
 def test_what_cannot_be_shown_to_a_person_is_denied_and_recorded_as_a_denial() -> None:
-    stage = Stage(fails={"judge": Denied("too much to show", mend="less", code="HF-ASK-TOO-MUCH")})
+    stage = Stage(fails={"judge": Denied("too much to show", mend="less", code="CW-ASK-TOO-MUCH")})
     outcome = perform(stage)
     assert (outcome.status, outcome.error) == (
         Status.DENIED,
-        ErrorInfo("HF-ASK-TOO-MUCH", "too much to show", "less"),
+        ErrorInfo("CW-ASK-TOO-MUCH", "too much to show", "less"),
     )
     assert [event.kind for event in stage.events] == [EventKind.DENIAL]

@@ -8,16 +8,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.accounts.roles import Roles
-from holdfast.core.approvals import Answer, AnswerKind, Question
-from holdfast.core.errors import AuditFailed
-from holdfast.core.events import EventKind
-from holdfast.core.outcomes import Outcome, RunResult, Status
-from holdfast.core.types import CallTool, Principal, RunCode
-from holdfast.core.verdict import Verdict
-from holdfast.runtime.approval_queue import ApprovalQueue
-from holdfast.runtime.approvals import Asking
-from holdfast.runtime.pipeline import Runtime
+from cellwall.accounts.roles import Roles
+from cellwall.core.approvals import Answer, AnswerKind, Question
+from cellwall.core.errors import AuditFailed
+from cellwall.core.events import EventKind
+from cellwall.core.outcomes import Outcome, RunResult, Status
+from cellwall.core.types import CallTool, Principal, RunCode
+from cellwall.core.verdict import Verdict
+from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.approvals import Asking
+from cellwall.runtime.pipeline import Runtime
 from unit.runtime.questions_for_tests import Record, broker_for, said
 from unit.runtime.test_pipeline import LEASED, Stage, action
 
@@ -74,7 +74,7 @@ def test_a_role_stands_before_policy_and_person(verdict: Verdict) -> None:
     assert (outcome.status, outcome.decision.verdict) == (Status.DENIED, Verdict.DENY)
     assert outcome.error is not None
     assert (outcome.error.code, outcome.error.message) == (
-        "HF-ROLE", "me has the role guest, which lacks sandbox:execute",
+        "CW-ROLE", "me has the role guest, which lacks sandbox:execute",
     )  # fmt: skip
     assert stage.events[0].body["rule"] == "role:guest"
 
@@ -146,7 +146,7 @@ def test_a_yes_that_cannot_be_recorded_runs_nothing() -> None:
     outcome = perform(runtime(stage), ask=YES)
     assert "run" not in stage.steps
     assert (outcome.status, outcome.error and outcome.error.code) == (
-        Status.ERROR, "HF-AUDIT-FAILED",
+        Status.ERROR, "CW-AUDIT-FAILED",
     )  # fmt: skip
 
 
@@ -217,5 +217,5 @@ def test_a_yes_to_the_call_is_no_yes_to_what_it_brings_back() -> None:
     assert [question.tool for question in asked] == ["Bash", "Show"]
     assert (asked[1].call_sha256, asked[1].proposals) == ("", ())
     assert not asked[1].takes(AnswerKind.SESSION)
-    assert outcome.shown == "[holdfast: withheld: it may attack]"
+    assert outcome.shown == "[cellwall: withheld: it may attack]"
     assert outcome.results == ()

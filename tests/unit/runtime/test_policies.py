@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from holdfast.core.errors import HoldfastError
-from holdfast.runtime import policies, policy_places
-from holdfast.runtime.policies import effective_policy
+from cellwall.core.errors import CellwallError
+from cellwall.runtime import policies, policy_places
+from cellwall.runtime.policies import effective_policy
 
 CLONE = '{"permissions": {"allow": ["Bash"], "deny": ["Read(.env)"]}}'
 
@@ -17,7 +17,7 @@ CLONE = '{"permissions": {"allow": ["Bash"], "deny": ["Read(.env)"]}}'
 def place(tmp_path, monkeypatch):
     """A project, and folders for the user's and the administrator's rules."""
     monkeypatch.setattr(policy_places, "ADMINISTRATOR", str(tmp_path / "admin" / "policy.toml"))
-    for name in ("admin", "config/holdfast", "project/sub"):
+    for name in ("admin", "config/cellwall", "project/sub"):
         (tmp_path / name).mkdir(parents=True)
     return tmp_path
 
@@ -26,7 +26,7 @@ def environ(place) -> dict[str, str]:
     return {
         "XDG_CONFIG_HOME": str(place / "config"),
         "HOME": str(place),
-        "HOLDFAST_HOME": str(place / "state"),
+        "CELLWALL_HOME": str(place / "state"),
     }
 
 
@@ -37,7 +37,7 @@ def verdict(place, call: str, *, cwd: str = "project", named=()) -> str:
 
 
 def user(place, text: str) -> None:
-    (place / "config/holdfast/policy.toml").write_text(text)
+    (place / "config/cellwall/policy.toml").write_text(text)
 
 
 def project(place, text: str, folder: str = "project") -> None:
@@ -64,9 +64,9 @@ def test_an_answer_of_the_user_does_not_open_projects(place):
 @pytest.mark.requirement("POL-7", "POL-8")
 def test_a_project_does_not_answer_the_users_questions(place):
     user(place, '[permissions]\nallow = ["Bash(git *)"]\nask = ["Bash(git push *)"]\n')
-    (place / "project/.holdfast").mkdir()
+    (place / "project/.cellwall").mkdir()
     answer = '[[rule]]\nverdict = "allow"\nrule = "Bash(git *)"\nanswers = "Bash(git push *)"\n'
-    (place / "project/.holdfast/policy.toml").write_text(answer)
+    (place / "project/.cellwall/policy.toml").write_text(answer)
     assert verdict(place, "Bash(git push origin main)") == "ask"
     user(
         place,
@@ -93,8 +93,8 @@ def test_what_judges_an_agent_cannot_be_written_by_it(place):
     package = os.path.dirname(policies.__file__)
     for path in (
         rules,
-        place / "config/holdfast/policy.toml",
-        place / "config/holdfast/config.toml",
+        place / "config/cellwall/policy.toml",
+        place / "config/cellwall/config.toml",
         place / "state/policy/trusted.json",
         place / "state/approvals/x.answer",
         f"{package}/policies.py",
@@ -119,5 +119,5 @@ def test_rules_of_the_administrator_that_cannot_be_looked_at_are_not_taken_for_n
     real = os.lstat
     monkeypatch.setattr(os, "lstat", no_access)
     assert policy_places.is_given(())
-    with pytest.raises(HoldfastError):
+    with pytest.raises(CellwallError):
         verdict(place, "Bash(ls)")

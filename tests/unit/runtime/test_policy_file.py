@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import HoldfastError
-from holdfast.runtime.policy_file import add_rule
-from holdfast.runtime.policy_places import user_policy
+from cellwall.core.errors import CellwallError
+from cellwall.runtime.policy_file import add_rule
+from cellwall.runtime.policy_places import user_policy
 
 BEFORE = """# mine
 [permissions]
@@ -24,7 +24,7 @@ rule = "Bash(rm *)"
 
 
 def test_the_file_is_made_with_its_folder_for_its_owner_alone(tmp_path: Path) -> None:
-    path = tmp_path / "config" / "holdfast" / "policy.toml"
+    path = tmp_path / "config" / "cellwall" / "policy.toml"
     assert add_rule(str(path), "Bash(git push)", reason="allowed by me", answers="Bash(git *)")
     assert path.read_text() == (
         '[[rule]]\nverdict = "allow"\nrule = "Bash(git push)"\nreason = "allowed by me"\n'
@@ -76,9 +76,9 @@ def test_what_cannot_take_a_rule_is_left_alone(content: bytes, mode: int, tmp_pa
     path = tmp_path / "policy.toml"
     path.write_bytes(content)
     path.chmod(mode)
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(CellwallError) as refused:
         add_rule(str(path), "Bash(ls)", reason="x", answers="Bash(git *)")
-    assert refused.value.code == "HF-RULE-UNWRITTEN"
+    assert refused.value.code == "CW-RULE-UNWRITTEN"
     assert path.read_bytes() == content
 
 
@@ -86,7 +86,7 @@ def test_a_directory_or_a_place_that_cannot_be_written_is_told(tmp_path: Path) -
     (tmp_path / "policy.toml").mkdir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "policy.toml", tmp_path / "file" / "policy.toml"):
-        with pytest.raises(HoldfastError):
+        with pytest.raises(CellwallError):
             add_rule(str(path), "Bash(ls)", reason="x", answers="Bash(git *)")
 
 
@@ -119,10 +119,10 @@ def test_many_writers_at_once_lose_no_rule(tmp_path: Path) -> None:
 
 
 def test_the_users_own_file_lies_beside_the_configuration() -> None:
-    assert user_policy({"XDG_CONFIG_HOME": "/x"}) == "/x/holdfast/policy.toml"
+    assert user_policy({"XDG_CONFIG_HOME": "/x"}) == "/x/cellwall/policy.toml"
     for environ in ({"HOME": "/h"}, {"HOME": "/h", "XDG_CONFIG_HOME": "relative"}):
-        assert user_policy(environ) == "/h/.config/holdfast/policy.toml"
-    assert user_policy({}).endswith("/.config/holdfast/policy.toml")
+        assert user_policy(environ) == "/h/.config/cellwall/policy.toml"
+    assert user_policy({}).endswith("/.config/cellwall/policy.toml")
 
 
 @pytest.mark.requirement("POL-8")
@@ -139,7 +139,7 @@ def test_a_rule_that_could_not_be_read_again_is_not_written(
 ) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(BEFORE)
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(CellwallError) as refused:
         add_rule(str(path), rule, reason=reason, answers=answers)
-    assert (refused.value.code, path.read_text()) == ("HF-RULE-UNWRITTEN", BEFORE)
+    assert (refused.value.code, path.read_text()) == ("CW-RULE-UNWRITTEN", BEFORE)
     assert add_rule(str(path), "Bash(ls)", reason="x", answers="Bash(git *)")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import Denied, HoldfastError
-from holdfast.core.types import Principal
-from holdfast.core.verdict import Verdict
-from holdfast.runtime import policy_start
-from holdfast.runtime.policies import effective_policy
-from holdfast.runtime.policy_places import user_policy
-from holdfast.runtime.policy_trust import PolicyTrust
+from cellwall.core.errors import CellwallError, Denied
+from cellwall.core.types import Principal
+from cellwall.core.verdict import Verdict
+from cellwall.runtime import policy_start
+from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.policy_places import user_policy
+from cellwall.runtime.policy_trust import PolicyTrust
 
 ME = Principal("ann", "cli")
 
@@ -36,7 +36,7 @@ def write(project: Path, *, is_forced: bool = False, **given: object) -> policy_
     return policy_start.write(found, place(project, **given), is_forced=is_forced, who=ME)
 
 
-def code_of(raised: pytest.ExceptionInfo[HoldfastError]) -> str:
+def code_of(raised: pytest.ExceptionInfo[CellwallError]) -> str:
     assert raised.value.mend
     return raised.value.code
 
@@ -44,7 +44,7 @@ def code_of(raised: pytest.ExceptionInfo[HoldfastError]) -> str:
 def test_the_policy_is_written_trusted_and_counts_at_once(project):
     (project / "package.json").write_text('{"scripts": {"lint": "x"}}')
     written = write(project)
-    file = project / ".holdfast" / "policy.toml"
+    file = project / ".cellwall" / "policy.toml"
     assert (written.path, written.is_trusted) == (str(file), True)
     assert file.stat().st_mode & 0o777 == 0o644
     assert os.listdir(file.parent) == ["policy.toml"]
@@ -55,11 +55,11 @@ def test_the_policy_is_written_trusted_and_counts_at_once(project):
 
 def test_a_policy_that_is_there_stays_unless_forced(project):
     write(project)
-    file = project / ".holdfast" / "policy.toml"
+    file = project / ".cellwall" / "policy.toml"
     file.write_text("[permissions]\n")
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         write(project)
-    assert (code_of(raised), file.read_text()) == ("HF-POLICY-THERE", "[permissions]\n")
+    assert (code_of(raised), file.read_text()) == ("CW-POLICY-THERE", "[permissions]\n")
     write(project, is_forced=True)
     assert "Bash(ls *)" in file.read_text()
     assert PolicyTrust().offered((), cwd=str(project))[0].is_trusted
@@ -73,17 +73,17 @@ def test_links_are_never_written_through(what, is_forced, project, tmp_path):
     victim.mkdir()
     (victim / "policy.toml").write_text("precious")
     if what == "folder":
-        (project / ".holdfast").symlink_to(victim)
+        (project / ".cellwall").symlink_to(victim)
     else:
-        (project / ".holdfast").mkdir()
-        target = project / ".holdfast" / "policy.toml"
+        (project / ".cellwall").mkdir()
+        target = project / ".cellwall" / "policy.toml"
         if what == "directory":
             target.mkdir()
         else:
             target.symlink_to(victim / ("policy.toml" if what == "file" else "none"))
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         write(project, is_forced=is_forced)
-    assert code_of(raised) in {"HF-POLICY-THERE", "HF-POLICY-UNWRITTEN"}
+    assert code_of(raised) in {"CW-POLICY-THERE", "CW-POLICY-UNWRITTEN"}
     assert (victim / "policy.toml").read_text() == "precious"
     assert os.listdir(victim) == ["policy.toml"]
     assert PolicyTrust().entries() == []
@@ -94,9 +94,9 @@ def test_a_folder_that_cannot_be_written_is_told(project, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(policy_start.os, "mkdir", refuse)
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         write(project)
-    assert code_of(raised) == "HF-POLICY-UNWRITTEN"
+    assert code_of(raised) == "CW-POLICY-UNWRITTEN"
     assert raised.value.message == "the policy could not be written: Permission denied"
 
 
@@ -117,9 +117,9 @@ def test_a_users_own_has_no_rules_of_a_project(project):
 
 def test_the_home_folder_is_no_project(project, monkeypatch):
     monkeypatch.setenv("HOME", str(project))
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         place(project)
-    assert code_of(raised) == "HF-NO-PROJECT"
+    assert code_of(raised) == "CW-NO-PROJECT"
 
 
 @pytest.mark.parametrize("kind", ["huge", "binary", "fifo", "dangling", "folder"])
@@ -155,7 +155,7 @@ def test_what_else_counts_is_told(project):
     own.write_text("")
     notes = policy_start.beside(place(inner), environ=os.environ)
     assert [note.split(" ")[0] for note in notes] == [
-        str(project / ".holdfast" / "policy.toml"),
+        str(project / ".cellwall" / "policy.toml"),
         str(project / ".claude" / "settings.json"),
         "your",
     ]
@@ -176,7 +176,7 @@ def test_who_may_not_change_the_policy_touches_nothing(given, project, tmp_path,
     config.parent.mkdir()
     config.write_text('[roles.users]\nann = "guest"\n')
     config.chmod(0o600)
-    monkeypatch.setenv("HOLDFAST_CONFIG", str(config))
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
     with pytest.raises(Denied):
         write(project, is_forced=True, **given)
     assert os.listdir(project) == []

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.core.errors import CellwallError
+from cellwall.core.types import Principal
+from cellwall.core.verdict import Verdict
+from cellwall.runtime.policies import effective_policy, set_aside
+from cellwall.runtime.policy_places import user_policy
+from cellwall.runtime.policy_trust import PolicyTrust
 from conftest import audit_records
-from holdfast.core.errors import HoldfastError
-from holdfast.core.types import Principal
-from holdfast.core.verdict import Verdict
-from holdfast.runtime.policies import effective_policy, set_aside
-from holdfast.runtime.policy_places import user_policy
-from holdfast.runtime.policy_trust import PolicyTrust
 
 ME = Principal("ann", "cli")
 POLICY = '[permissions]\nallow = ["Bash(ls)"]\ndeny = ["Bash(pwd)"]\n'
@@ -24,8 +24,8 @@ POLICY = '[permissions]\nallow = ["Bash(ls)"]\ndeny = ["Bash(pwd)"]\n'
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "project"
-    (place / ".holdfast").mkdir(parents=True)
-    (place / ".holdfast" / "policy.toml").write_text(POLICY)
+    (place / ".cellwall").mkdir(parents=True)
+    (place / ".cellwall" / "policy.toml").write_text(POLICY)
     monkeypatch.chdir(place)
     return place
 
@@ -49,7 +49,7 @@ def listed(state_home: str) -> Path:
 def test_a_projects_allow_counts_only_when_it_is_trusted(project, state_home):
     assert verdict("Bash(ls)", project) is Verdict.DENY
     assert set_aside(cwd=str(project), environ=os.environ) == (
-        str(project / ".holdfast" / "policy.toml"),
+        str(project / ".cellwall" / "policy.toml"),
     )
     trust(project)
     assert verdict("Bash(ls)", project) is Verdict.ALLOW
@@ -62,7 +62,7 @@ def test_a_projects_allow_counts_only_when_it_is_trusted(project, state_home):
 @pytest.mark.parametrize("change", ["# a comment", '[[rule]]\nverdict="allow"\nrule="Bash"', " "])
 def test_any_change_of_the_content_ends_the_trust(change, project):
     trust(project)
-    file = project / ".holdfast" / "policy.toml"
+    file = project / ".cellwall" / "policy.toml"
     file.write_text(POLICY + change)
     assert verdict("Bash(ls)", project) is Verdict.DENY
     file.write_text(POLICY)
@@ -73,8 +73,8 @@ def test_any_change_of_the_content_ends_the_trust(change, project):
 def test_the_same_content_elsewhere_is_not_trusted(project, tmp_path):
     trust(project)
     other = tmp_path / "other"
-    (other / ".holdfast").mkdir(parents=True)
-    (other / ".holdfast" / "policy.toml").write_text(POLICY)
+    (other / ".cellwall").mkdir(parents=True)
+    (other / ".cellwall" / "policy.toml").write_text(POLICY)
     assert verdict("Bash(ls)", other) is Verdict.DENY
 
 
@@ -103,15 +103,15 @@ def test_trust_never_loosens_what_the_users_own_rules_say(project):
 def test_untrust_ends_it_also_for_a_file_that_is_gone(project):
     trust(project)
     book = PolicyTrust()
-    file = project / ".holdfast" / "policy.toml"
+    file = project / ".cellwall" / "policy.toml"
     file.rename(project / "elsewhere")
     assert book.untrust(".", cwd=str(project), who=ME) == [str(file)]
     assert book.entries() == []
     (project / "elsewhere").rename(file)
     assert verdict("Bash(ls)", project) is Verdict.DENY
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         book.untrust(".", cwd=str(project), who=ME)
-    assert raised.value.code == "HF-NOT-TRUSTED"
+    assert raised.value.code == "CW-NOT-TRUSTED"
 
 
 @pytest.mark.requirement("AUD-1")
@@ -123,7 +123,7 @@ def test_each_change_is_on_the_record_with_the_digest(project):
         *(("trust", "begins"), ("trust", "ok"), ("untrust", "begins"), ("untrust", "ok"))
     ]
     assert len(bodies[0]["sha256"]) == 64
-    assert bodies[0]["config"] == str(project / ".holdfast" / "policy.toml")
+    assert bodies[0]["config"] == str(project / ".cellwall" / "policy.toml")
 
 
 @pytest.mark.requirement("AUD-1")
@@ -131,7 +131,7 @@ def test_without_a_record_nothing_is_trusted(project, state_home):
     book = PolicyTrust()
     offered = book.offered((), cwd=str(project))[0]
     Path(state_home, "audit").write_text("in the way")
-    with pytest.raises(HoldfastError):
+    with pytest.raises(CellwallError):
         book.trust(offered, who=ME)
     assert not listed(state_home).exists()
 
@@ -156,9 +156,9 @@ def test_a_broken_list_trusts_nothing_and_is_told(content, project, state_home):
     listed(state_home).write_text(content)
     assert verdict("Bash(ls)", project) is Verdict.DENY
     for use in (lambda: PolicyTrust().entries(), lambda: trust(project)):
-        with pytest.raises(HoldfastError) as raised:
+        with pytest.raises(CellwallError) as raised:
             use()
-        assert raised.value.code == "HF-POLICY-TRUST"
+        assert raised.value.code == "CW-POLICY-TRUST"
         assert raised.value.mend
 
 
@@ -178,15 +178,15 @@ def test_a_list_that_others_could_write_trusts_nothing(spoil, project, state_hom
             os.link(file, tmp_path / "list")
     os.utime(file)
     assert verdict("Bash(ls)", project) is Verdict.DENY
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         PolicyTrust().entries()
-    assert raised.value.code == "HF-POLICY-TRUST"
+    assert raised.value.code == "CW-POLICY-TRUST"
 
 
 def test_what_is_trusted_is_what_was_read(project):
     book = PolicyTrust()
     offered = book.offered((), cwd=str(project))[0]
-    (project / ".holdfast" / "policy.toml").write_text(POLICY.replace("Bash(ls)", "Bash"))
+    (project / ".cellwall" / "policy.toml").write_text(POLICY.replace("Bash(ls)", "Bash"))
     book.trust(offered, who=ME)
     assert verdict("Bash(ls)", project) is Verdict.DENY
     assert not book.offered((), cwd=str(project))[0].is_trusted
@@ -204,21 +204,21 @@ def test_the_project_is_found_from_a_folder_in_it(project):
 
 
 def test_where_no_project_is_that_is_told(tmp_path):
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         PolicyTrust().offered([str(tmp_path)], cwd=str(tmp_path))
-    assert raised.value.code == "HF-NO-POLICY"
+    assert raised.value.code == "CW-NO-POLICY"
 
 
 def test_a_file_that_is_no_policy_cannot_be_trusted(project):
-    (project / ".holdfast" / "policy.toml").write_text("permission = 1")
-    with pytest.raises(HoldfastError) as raised:
+    (project / ".cellwall" / "policy.toml").write_text("permission = 1")
+    with pytest.raises(CellwallError) as raised:
         PolicyTrust().offered((), cwd=str(project))
-    assert raised.value.code == "HF-POLICY"
+    assert raised.value.code == "CW-POLICY"
 
 
 def test_several_at_once_are_all_kept(tmp_path):
     def one(number: int) -> None:
-        place = tmp_path / str(number) / ".holdfast"
+        place = tmp_path / str(number) / ".cellwall"
         place.mkdir(parents=True)
         (place / "policy.toml").write_text(POLICY)
         trust(place.parent, str(place.parent))

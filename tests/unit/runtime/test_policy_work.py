@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.load import load_settings
-from holdfast.core.errors import HoldfastError
-from holdfast.core.events import Event, EventKind
-from holdfast.core.types import Action, CallTool, Principal, RunCommand, UseTool
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.runtime import policy_work
-from holdfast.runtime.outcomes import denial, intent
-from holdfast.runtime.record import open_record
+from cellwall.config.load import load_settings
+from cellwall.core.errors import CellwallError
+from cellwall.core.events import Event, EventKind
+from cellwall.core.types import Action, CallTool, Principal, RunCommand, UseTool
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime import policy_work
+from cellwall.runtime.outcomes import denial, intent
+from cellwall.runtime.record import open_record
 
 AGENT = Principal("ann", "hook")
 DENIED = Decision(Verdict.DENY, "default", "no rule allows this", "built-in")
@@ -129,9 +129,9 @@ def test_what_the_rules_allow_by_now_is_left_out(state_home, project):
 def test_too_many_different_calls_are_refused(state_home, monkeypatch):
     monkeypatch.setattr(policy_work, "_MOST_CALLS", 2)
     record(state_home, *((bash(f"echo {number}"), DENIED) for number in range(3)))
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         learnt()
-    assert raised.value.code == "HF-TOO-MUCH"
+    assert raised.value.code == "CW-TOO-MUCH"
 
 
 def test_an_empty_record_teaches_nothing():
@@ -161,8 +161,8 @@ def test_the_table_names_its_policy_and_folder(project):
 
 
 def test_without_one_the_rules_that_count_there_judge(project):
-    (project / ".holdfast").mkdir()
-    (project / ".holdfast" / "policy.toml").write_text('[permissions]\nask = ["Bash(ls)"]\n')
+    (project / ".cellwall").mkdir()
+    (project / ".cellwall" / "policy.toml").write_text('[permissions]\nask = ["Bash(ls)"]\n')
     (project / "t.toml").write_text('ask = ["Bash(ls)"]\ndeny = ["Bash(pwd)"]\n')
     assert tried(project / "t.toml") == [("Bash(ls)", True), ("Bash(pwd)", True)]
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_an_error_with_a_mend(kind, project, monkeypatch)
             table.write_text("allows = []")
         case "policy":
             table.write_text('policy = ["missing.toml"]\nallow = ["Bash(ls)"]')
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         tried(table)
-    assert raised.value.code in {"HF-POLICY-TABLE", "HF-POLICY-FILE"}
+    assert raised.value.code in {"CW-POLICY-TABLE", "CW-POLICY-FILE"}
     assert raised.value.mend

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.runtime.proposals import asking_parts, propose
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.proposals import asking_parts, propose
 
 ASK = Decision(Verdict.ASK, "rule", "because")
 

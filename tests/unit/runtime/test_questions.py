@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import Denied
-from holdfast.core.types import (
+from cellwall.core.errors import Denied
+from cellwall.core.types import (
     CallTool,
     FileOperation,
     Principal,
@@ -22,8 +22,8 @@ from holdfast.core.types import (
     WorkspaceMode,
     WorkspaceRequest,
 )
-from holdfast.core.verdict import Decision, Verdict
-from holdfast.runtime.questions import asked_for, call_sha256, question_of
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.questions import asked_for, call_sha256, question_of
 from unit.runtime.questions_for_tests import ASK, SESSION, action_for, question_for
 
 OURS = (
@@ -181,7 +181,7 @@ def test_more_parts_than_anybody_reads_are_denied() -> None:
     subjects = [f"git push origin {number}" for number in range(33)]
     with pytest.raises(Denied) as refused:
         question_of(action_for("sh", "-c", "; ".join(subjects)), asking(*subjects), timeout_s=1)
-    assert (refused.value.code, bool(refused.value.mend)) == ("HF-ASK-TOO-MUCH", True)
+    assert (refused.value.code, bool(refused.value.mend)) == ("CW-ASK-TOO-MUCH", True)
 
 
 @pytest.mark.requirement("POL-8")
@@ -199,4 +199,4 @@ def test_an_input_with_more_keys_than_can_be_shown_is_denied() -> None:
     assert "key49" in question_of(action_for(want=CallTool("t", (), few)), ASK, timeout_s=1).shown
     with pytest.raises(Denied) as refused:
         question_of(action_for(want=CallTool("t", (), many)), ASK, timeout_s=1)
-    assert refused.value.code == "HF-ASK-TOO-MUCH"
+    assert refused.value.code == "CW-ASK-TOO-MUCH"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.audit.log import AuditLog
-from holdfast.audit.settings import LogSettings
-from holdfast.core.events import Event, EventKind
-from holdfast.runtime import reading
+from cellwall.audit.log import AuditLog
+from cellwall.audit.settings import LogSettings
+from cellwall.core.events import Event, EventKind
+from cellwall.runtime import reading
 
 NEVER = LogSettings(checkpoint_events=1_000_000, checkpoint_s=3600.0)
 

@@ -6,11 +6,11 @@ import base64
 
 import pytest
 
-from holdfast.core.types import Principal
-from holdfast.runtime.lending import Lending
-from holdfast.runtime.redacting import Redactor
-from holdfast.runtime.vault import Vault
-from holdfast.runtime.vault_keys import KeyChoice
+from cellwall.core.types import Principal
+from cellwall.runtime.lending import Lending
+from cellwall.runtime.redacting import Redactor
+from cellwall.runtime.vault import Vault
+from cellwall.runtime.vault_keys import KeyChoice
 
 ME = Principal("somebody", "cli")
 VALUE = "a-value-that-is-looked-for"

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.core.errors import AuditFailed, BadInput, CellwallError
+from cellwall.core.events import EventKind
+from cellwall.core.types import Principal
+from cellwall.interfaces.cli import main as cli
+from cellwall.interfaces.cli import template
+from cellwall.runtime import reading
+from cellwall.runtime.templates import Templates
+from cellwall.sandbox import environments
 from conftest import audit_records
-from holdfast.core.errors import AuditFailed, BadInput, HoldfastError
-from holdfast.core.events import EventKind
-from holdfast.core.types import Principal
-from holdfast.interfaces.cli import main as cli
-from holdfast.interfaces.cli import template
-from holdfast.runtime import reading
-from holdfast.runtime.templates import Templates
-from holdfast.sandbox import environments
 from unit.sandbox import tiny_template
 
 ANN = Principal("ann", "cli")
@@ -48,7 +48,7 @@ def test_builds_and_removals_are_recorded_and_what_changes_nothing_is_not(shelf)
     assert templates.remove(NAME, principal=ANN, on_progress=ignore) == 1
     with pytest.raises(BadInput) as told:
         templates.remove(NAME, principal=ANN, on_progress=ignore)
-    assert told.value.code == "HF-TEMPLATE-NOT-BUILT"
+    assert told.value.code == "CW-TEMPLATE-NOT-BUILT"
     assert changes() == [
         ("template", "ann", "intent", f"build template {NAME}: begins"),
         ("template", "ann", "outcome", f"build template {NAME}: ok"),
@@ -63,12 +63,12 @@ def test_builds_and_removals_are_recorded_and_what_changes_nothing_is_not(shelf)
 
 def test_a_failed_build_is_recorded_with_the_installers_last_words(shelf):
     os.unlink(next(shelf.glob("*.whl")))
-    with pytest.raises(HoldfastError):
+    with pytest.raises(CellwallError):
         Templates().build(NAME, principal=ANN, on_progress=ignore)
     *_, last = audit_records()
     assert (last["body"]["status"], last["body"]["error_code"]) == (
         "failed",
-        "HF-TEMPLATE-NO-WHEELS",
+        "CW-TEMPLATE-NO-WHEELS",
     )
     assert "No matching distribution" in last["body"]["detail"]
 
@@ -103,7 +103,7 @@ def test_progress_is_one_line_on_a_terminal_and_one_line_each_elsewhere(
     told = capfd.readouterr()
     words = ["tiny 1.0", "unpacking", "compiling"]
     if terminal:
-        assert told.err == "".join(f"\r\x1b[Kholdfast: {each}" for each in words) + "\r\x1b[K"
+        assert told.err == "".join(f"\r\x1b[Kcellwall: {each}" for each in words) + "\r\x1b[K"
     else:
-        assert told.err == "".join(f"holdfast: {each}\n" for each in words)
+        assert told.err == "".join(f"cellwall: {each}\n" for each in words)
     assert told.out.startswith(f"{NAME} built: Python 3.")

@@ -10,13 +10,13 @@ from typing import Any
 import anyio
 import pytest
 
+from cellwall.core.errors import AuditFailed, BadInput, Denied, VaultError
+from cellwall.core.events import EventKind
+from cellwall.core.network import Binding
+from cellwall.core.types import Principal
+from cellwall.runtime.vault import Vault
+from cellwall.runtime.vault_keys import KeyChoice
 from conftest import audit_records
-from holdfast.core.errors import AuditFailed, BadInput, Denied, VaultError
-from holdfast.core.events import EventKind
-from holdfast.core.network import Binding
-from holdfast.core.types import Principal
-from holdfast.runtime.vault import Vault
-from holdfast.runtime.vault_keys import KeyChoice
 
 ME = Principal("somebody", "cli")
 VALUE = b"a value that is looked for"
@@ -67,7 +67,7 @@ def test_opening_is_on_the_record_also_when_it_fails(vault, state_home):
     Path(state_home, "vault-key").unlink()
     with pytest.raises(VaultError):
         Vault.configured().list(ME)
-    assert (told()[-1], recorded()[-1]["error_code"]) == (("unlock", "failed"), "HF-VAULT-NO-KEY")
+    assert (told()[-1], recorded()[-1]["error_code"]) == (("unlock", "failed"), "CW-VAULT-NO-KEY")
 
 
 @pytest.mark.requirement("SEC-7")
@@ -75,7 +75,7 @@ def test_what_cannot_be_written_down_is_not_done(vault, monkeypatch):
     def fail(*_: object) -> str:
         raise AuditFailed("the disk is full")
 
-    monkeypatch.setattr("holdfast.audit.log.AuditLog.write", fail)
+    monkeypatch.setattr("cellwall.audit.log.AuditLog.write", fail)
     for change in (
         lambda: vault.set("TOKEN", b"other", ME),
         lambda: vault.remove("TOKEN", ME),
@@ -103,14 +103,14 @@ def test_a_lease_is_on_the_record_before_it_is_lent(vault, monkeypatch):
             lease.uses[0].reveal()
         with pytest.raises(VaultError) as refused:
             await vault.lease(["TOKEN"], tool="fetch", principal=ME)
-        assert refused.value.code == "HF-VAULT-NOT-GRANTED"
+        assert refused.value.code == "CW-VAULT-NOT-GRANTED"
 
     anyio.run(use)
     assert told()[-3:] == [("lease", "ok"), ("release", "ok"), ("lease", "refused")]
     lent, ended, refused = recorded()[-3:]
     assert (lent["names"], lent["tool"], lent["generation"]) == (["TOKEN"], "run", 3)
     assert ended["revealed"] == {"TOKEN": 1}
-    assert refused["error_code"] == "HF-VAULT-NOT-GRANTED"
+    assert refused["error_code"] == "CW-VAULT-NOT-GRANTED"
 
     async def fail(*_: object) -> str:
         raise AuditFailed("the disk is full")
@@ -118,7 +118,7 @@ def test_a_lease_is_on_the_record_before_it_is_lent(vault, monkeypatch):
     async def lend() -> None:
         await vault.lease(["TOKEN"], tool="run", principal=ME)
 
-    monkeypatch.setattr("holdfast.audit.log.AuditLog.record", fail)
+    monkeypatch.setattr("cellwall.audit.log.AuditLog.record", fail)
     with pytest.raises(AuditFailed):
         anyio.run(lend)
 
@@ -201,7 +201,7 @@ SETTINGS = "[vault]\nargon2_memory_kib = {memory}\nargon2_passes = 1\nargon2_lan
 
 
 def configured(home: str, memory: int, *typed: str) -> Vault:
-    config = Path(home, "holdfast.toml")
+    config = Path(home, "cellwall.toml")
     config.write_text(SETTINGS.format(memory=memory))
     config.chmod(0o600)
     words = iter(typed)
@@ -230,7 +230,7 @@ def test_a_passphrase_is_asked_for_and_wiped(state_home):
     assert [any(each) for each in handed] == [False, False, False]
     with pytest.raises(VaultError) as caught:
         configured(state_home, 64, "the old passphrase").list(ME)
-    assert caught.value.code == "HF-VAULT-WRONG-KEY"
+    assert caught.value.code == "CW-VAULT-WRONG-KEY"
     assert configured(state_home, 64, "the new passphrase").list(ME)[0].name == "TOKEN"
 
 
@@ -248,5 +248,5 @@ def test_where_nobody_can_be_asked_it_is_told(state_home):
     configured(state_home, 64, "the passphrase").init(choice=KeyChoice(), principal=ME)
     with pytest.raises(VaultError) as caught:
         Vault.configured().list(ME)
-    assert caught.value.code == "HF-VAULT-NO-KEY"
+    assert caught.value.code == "CW-VAULT-NO-KEY"
     assert os.listdir(Path(state_home, "vault")) != []

@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.core.errors import HoldfastError, LayerMissing, WorkspaceError
-from holdfast.core.ports import Slot
-from holdfast.core.types import (
+from cellwall.core.errors import CellwallError, LayerMissing, WorkspaceError
+from cellwall.core.ports import Slot
+from cellwall.core.types import (
     Action,
     Principal,
     RunCommand,
@@ -19,12 +19,12 @@ from holdfast.core.types import (
     WorkspaceRequest,
     new_id,
 )
-from holdfast.runtime import wiring
-from holdfast.sandbox.leases import Lease
-from holdfast.sandbox.native.cgroups import Choice
-from holdfast.sandbox.native.cold import ColdPath
-from holdfast.sandbox.native.layers import HostLayers, NativeSettings, walls_for
-from holdfast.sandbox.runs import RunLedger
+from cellwall.runtime import wiring
+from cellwall.sandbox.leases import Lease
+from cellwall.sandbox.native.cgroups import Choice
+from cellwall.sandbox.native.cold import ColdPath
+from cellwall.sandbox.native.layers import HostLayers, NativeSettings, walls_for
+from cellwall.sandbox.runs import RunLedger
 
 NO_GROUP = Choice("none", {}, "no controller here", "mount one")
 GROUP = Choice("v1-root", {})
@@ -40,23 +40,23 @@ SETTINGS = {
 @pytest.mark.parametrize(
     ("layers", "danger", "code"),
     [
-        (HostLayers(None, 6, GROUP), {}, "HF-LAYER-BUBBLEWRAP"),
+        (HostLayers(None, 6, GROUP), {}, "CW-LAYER-BUBBLEWRAP"),
         (
             HostLayers(None, 6, GROUP),
             {"dangerously_without_cgroup": True, "dangerously_without_landlock": True},
-            "HF-LAYER-BUBBLEWRAP",
+            "CW-LAYER-BUBBLEWRAP",
         ),
-        (HostLayers("/usr/bin/bwrap", 0, GROUP), {}, "HF-LAYER-LANDLOCK"),
+        (HostLayers("/usr/bin/bwrap", 0, GROUP), {}, "CW-LAYER-LANDLOCK"),
         (
             HostLayers("/usr/bin/bwrap", 0, GROUP),
             {"dangerously_without_cgroup": True},
-            "HF-LAYER-LANDLOCK",
+            "CW-LAYER-LANDLOCK",
         ),
-        (HostLayers("/usr/bin/bwrap", 6, NO_GROUP), {}, "HF-LAYER-CGROUP"),
+        (HostLayers("/usr/bin/bwrap", 6, NO_GROUP), {}, "CW-LAYER-CGROUP"),
         (
             HostLayers("/usr/bin/bwrap", 6, NO_GROUP),
             {"dangerously_without_landlock": True},
-            "HF-LAYER-CGROUP",
+            "CW-LAYER-CGROUP",
         ),
     ],
 )
@@ -93,24 +93,24 @@ def test_only_a_setting_called_dangerous_gives_a_wall_up(
 
 
 def test_the_state_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    home = tmp_path / "state" / "holdfast"
-    assert wiring.state_home({"HOLDFAST_HOME": str(home)}) == str(home)
+    home = tmp_path / "state" / "cellwall"
+    assert wiring.state_home({"CELLWALL_HOME": str(home)}) == str(home)
     assert home.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
 def test_a_state_folder_open_to_others_is_refused(mode: int, tmp_path: Path) -> None:
     tmp_path.chmod(mode)
-    with pytest.raises(HoldfastError) as refused:
-        wiring.state_home({"HOLDFAST_HOME": str(tmp_path)})
-    assert refused.value.code == "HF-STATE-UNSAFE"
+    with pytest.raises(CellwallError) as refused:
+        wiring.state_home({"CELLWALL_HOME": str(tmp_path)})
+    assert refused.value.code == "CW-STATE-UNSAFE"
 
 
 def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(HoldfastError) as refused:
-        wiring.state_home({"HOLDFAST_HOME": str(tmp_path / "file" / "below")})
-    assert refused.value.code == "HF-STATE"
+    with pytest.raises(CellwallError) as refused:
+        wiring.state_home({"CELLWALL_HOME": str(tmp_path / "file" / "below")})
+    assert refused.value.code == "CW-STATE"
 
 
 def test_a_session_ends_with_its_holder_and_leaves_no_folder(state_home: str) -> None:

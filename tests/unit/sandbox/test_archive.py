@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput, WorkspaceError
-from holdfast.sandbox.beneath import Beneath
-from holdfast.sandbox.pack import pack
-from holdfast.sandbox.protected import load
-from holdfast.sandbox.unpack import Room, unpack
+from cellwall.core.errors import BadInput, WorkspaceError
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.pack import pack
+from cellwall.sandbox.protected import load
+from cellwall.sandbox.unpack import Room, unpack
 
 ROOM = Room(
     max_file_bytes=1 << 20, max_total_bytes=1 << 24, max_files=1000, blocked_extensions=(".exe",)
@@ -224,65 +224,65 @@ def test_memory_is_bounded_both_ways(ws, place):
 @pytest.mark.parametrize(
     ("member", "code"),
     [
-        (entry("/etc/x", b"!"), "HF-PATH-OUTSIDE"),
-        (entry("/workspace/x", b"!"), "HF-PATH-OUTSIDE"),
-        (entry("../outside/x", b"!"), "HF-PATH-OUTSIDE"),
-        (entry("a/../../outside/x", b"!"), "HF-PATH-OUTSIDE"),
-        (entry("a/../x", b"!"), "HF-PATH-OUTSIDE"),
-        (directory("../outside/d"), "HF-PATH-OUTSIDE"),
-        (pax([(b"path", b"../outside/x")]) + entry("x", b"!"), "HF-PATH-OUTSIDE"),
-        (pax([(b"path", b"/etc/x")]) + entry("x", b"!"), "HF-PATH-OUTSIDE"),
-        (pax([(b"path", b"x\0y")]) + entry("x", b"!"), "HF-PATH-INVALID"),
-        (pax([(b"path", b"")]) + entry("x", b"!"), "HF-PATH-INVALID"),
-        (entry("x\ny", b"!"), "HF-PATH-INVALID"),
-        (entry("x\x1b[2Jy", b"!"), "HF-PATH-INVALID"),
-        (entry("x\x85y", b"!"), "HF-PATH-INVALID"),
-        (entry("\udcff", b"!"), "HF-PATH-INVALID"),
-        (entry("n" * 256, b"!"), "HF-PATH-INVALID"),
-        (entry("d/" * 65 + "x", b"!"), "HF-PATH-INVALID"),
-        (entry("nn/" * 1400 + "x", b"!"), "HF-PATH-INVALID"),
-        (entry("l", type=tarfile.SYMTYPE, linkname="fine"), "HF-ARCHIVE-LINK"),
-        (entry("l", type=tarfile.SYMTYPE, linkname="../outside"), "HF-ARCHIVE-LINK"),
-        (entry("l", type=tarfile.LNKTYPE, linkname="fine"), "HF-ARCHIVE-LINK"),
-        (entry("l", type=tarfile.SYMTYPE, linkname="k" * 200), "HF-ARCHIVE-LINK"),
-        (entry("f", type=tarfile.FIFOTYPE), "HF-ARCHIVE-SPECIAL"),
-        (entry("c", type=tarfile.CHRTYPE, devmajor=1, devminor=3), "HF-ARCHIVE-SPECIAL"),
-        (entry("b", type=tarfile.BLKTYPE, devmajor=8), "HF-ARCHIVE-SPECIAL"),
-        (entry("u", type=b"Z"), "HF-ARCHIVE-SPECIAL"),
-        (entry("s", type=tarfile.GNUTYPE_SPARSE), "HF-ARCHIVE-SPARSE"),
+        (entry("/etc/x", b"!"), "CW-PATH-OUTSIDE"),
+        (entry("/workspace/x", b"!"), "CW-PATH-OUTSIDE"),
+        (entry("../outside/x", b"!"), "CW-PATH-OUTSIDE"),
+        (entry("a/../../outside/x", b"!"), "CW-PATH-OUTSIDE"),
+        (entry("a/../x", b"!"), "CW-PATH-OUTSIDE"),
+        (directory("../outside/d"), "CW-PATH-OUTSIDE"),
+        (pax([(b"path", b"../outside/x")]) + entry("x", b"!"), "CW-PATH-OUTSIDE"),
+        (pax([(b"path", b"/etc/x")]) + entry("x", b"!"), "CW-PATH-OUTSIDE"),
+        (pax([(b"path", b"x\0y")]) + entry("x", b"!"), "CW-PATH-INVALID"),
+        (pax([(b"path", b"")]) + entry("x", b"!"), "CW-PATH-INVALID"),
+        (entry("x\ny", b"!"), "CW-PATH-INVALID"),
+        (entry("x\x1b[2Jy", b"!"), "CW-PATH-INVALID"),
+        (entry("x\x85y", b"!"), "CW-PATH-INVALID"),
+        (entry("\udcff", b"!"), "CW-PATH-INVALID"),
+        (entry("n" * 256, b"!"), "CW-PATH-INVALID"),
+        (entry("d/" * 65 + "x", b"!"), "CW-PATH-INVALID"),
+        (entry("nn/" * 1400 + "x", b"!"), "CW-PATH-INVALID"),
+        (entry("l", type=tarfile.SYMTYPE, linkname="fine"), "CW-ARCHIVE-LINK"),
+        (entry("l", type=tarfile.SYMTYPE, linkname="../outside"), "CW-ARCHIVE-LINK"),
+        (entry("l", type=tarfile.LNKTYPE, linkname="fine"), "CW-ARCHIVE-LINK"),
+        (entry("l", type=tarfile.SYMTYPE, linkname="k" * 200), "CW-ARCHIVE-LINK"),
+        (entry("f", type=tarfile.FIFOTYPE), "CW-ARCHIVE-SPECIAL"),
+        (entry("c", type=tarfile.CHRTYPE, devmajor=1, devminor=3), "CW-ARCHIVE-SPECIAL"),
+        (entry("b", type=tarfile.BLKTYPE, devmajor=8), "CW-ARCHIVE-SPECIAL"),
+        (entry("u", type=b"Z"), "CW-ARCHIVE-SPECIAL"),
+        (entry("s", type=tarfile.GNUTYPE_SPARSE), "CW-ARCHIVE-SPARSE"),
         (
             pax([(b"GNU.sparse.major", b"1"), (b"GNU.sparse.realsize", b"9" * 12)]) + entry("s"),
-            "HF-ARCHIVE-SPARSE",
+            "CW-ARCHIVE-SPARSE",
         ),
-        (entry("evil.EXE", b"MZ"), "HF-EXTENSION-BLOCKED"),
-        (entry("evil.exe.", b"MZ"), "HF-EXTENSION-BLOCKED"),
-        (entry("fine", b"again"), "HF-ARCHIVE-CONFLICT"),
-        (entry("./fine", b"again"), "HF-ARCHIVE-CONFLICT"),
-        (directory("d") + directory("d/"), "HF-ARCHIVE-CONFLICT"),
-        (entry("fine/below", b"!"), "HF-ARCHIVE-CONFLICT"),
-        (directory("fine"), "HF-ARCHIVE-CONFLICT"),
-        (entry("d/x", b"!") + entry("d", b"!"), "HF-ARCHIVE-CONFLICT"),
-        (entry("big", bytes((1 << 20) + 1)), "HF-FILE-TOO-LARGE"),
-        (pax([(b"size", b"9" * 15)]) + entry("x"), "HF-FILE-TOO-LARGE"),
-        (pax([(b"size", b"9" * 400)]) + entry("x"), "HF-ARCHIVE-INVALID"),
-        (pax([(b"size", b"-1")]) + entry("x"), "HF-ARCHIVE-INVALID"),
-        (pax([(b"x", b"y" * 70_000)]) + entry("x"), "HF-ARCHIVE-INVALID"),
-        (pax([(b"x", b"y")]) * 5 + entry("x"), "HF-ARCHIVE-INVALID"),
-        (pax([(b"path", b"a"), (b"path", b"b")]) + entry("x"), "HF-ARCHIVE-INVALID"),
-        (pax([(b"path", b"a")], kind=tarfile.XGLTYPE) + entry("x"), "HF-ARCHIVE-INVALID"),
-        (pax([(b"hdrcharset", b"EBCDIC")]) + entry("x"), "HF-ARCHIVE-INVALID"),
-        (entry("p", b"99999 path=x\n", type=tarfile.XHDTYPE) + entry("x"), "HF-ARCHIVE-INVALID"),
-        (entry("p", b"0 path=x\n", type=tarfile.XHDTYPE) + entry("x"), "HF-ARCHIVE-INVALID"),
-        (entry("p", b"no header", type=tarfile.XHDTYPE) + entry("x"), "HF-ARCHIVE-INVALID"),
-        (pax([(b"path", b"alone")]), "HF-ARCHIVE-INVALID"),
-        (entry("d", b"data", type=tarfile.DIRTYPE), "HF-ARCHIVE-INVALID"),
-        (entry("x/", b"!", type=tarfile.REGTYPE), "HF-ARCHIVE-INVALID"),
-        (entry(".", b"!"), "HF-ARCHIVE-INVALID"),
-        (entry("neg", size=-512), "HF-ARCHIVE-INVALID"),
-        (b"garbage" * 200, "HF-ARCHIVE-INVALID"),
-        (END + entry("hidden", b"!"), "HF-ARCHIVE-INVALID"),
-        (bytes(512) + entry("hidden", b"!"), "HF-ARCHIVE-INVALID"),
-        (bytes(2 << 20), "HF-ARCHIVE-INVALID"),
+        (entry("evil.EXE", b"MZ"), "CW-EXTENSION-BLOCKED"),
+        (entry("evil.exe.", b"MZ"), "CW-EXTENSION-BLOCKED"),
+        (entry("fine", b"again"), "CW-ARCHIVE-CONFLICT"),
+        (entry("./fine", b"again"), "CW-ARCHIVE-CONFLICT"),
+        (directory("d") + directory("d/"), "CW-ARCHIVE-CONFLICT"),
+        (entry("fine/below", b"!"), "CW-ARCHIVE-CONFLICT"),
+        (directory("fine"), "CW-ARCHIVE-CONFLICT"),
+        (entry("d/x", b"!") + entry("d", b"!"), "CW-ARCHIVE-CONFLICT"),
+        (entry("big", bytes((1 << 20) + 1)), "CW-FILE-TOO-LARGE"),
+        (pax([(b"size", b"9" * 15)]) + entry("x"), "CW-FILE-TOO-LARGE"),
+        (pax([(b"size", b"9" * 400)]) + entry("x"), "CW-ARCHIVE-INVALID"),
+        (pax([(b"size", b"-1")]) + entry("x"), "CW-ARCHIVE-INVALID"),
+        (pax([(b"x", b"y" * 70_000)]) + entry("x"), "CW-ARCHIVE-INVALID"),
+        (pax([(b"x", b"y")]) * 5 + entry("x"), "CW-ARCHIVE-INVALID"),
+        (pax([(b"path", b"a"), (b"path", b"b")]) + entry("x"), "CW-ARCHIVE-INVALID"),
+        (pax([(b"path", b"a")], kind=tarfile.XGLTYPE) + entry("x"), "CW-ARCHIVE-INVALID"),
+        (pax([(b"hdrcharset", b"EBCDIC")]) + entry("x"), "CW-ARCHIVE-INVALID"),
+        (entry("p", b"99999 path=x\n", type=tarfile.XHDTYPE) + entry("x"), "CW-ARCHIVE-INVALID"),
+        (entry("p", b"0 path=x\n", type=tarfile.XHDTYPE) + entry("x"), "CW-ARCHIVE-INVALID"),
+        (entry("p", b"no header", type=tarfile.XHDTYPE) + entry("x"), "CW-ARCHIVE-INVALID"),
+        (pax([(b"path", b"alone")]), "CW-ARCHIVE-INVALID"),
+        (entry("d", b"data", type=tarfile.DIRTYPE), "CW-ARCHIVE-INVALID"),
+        (entry("x/", b"!", type=tarfile.REGTYPE), "CW-ARCHIVE-INVALID"),
+        (entry(".", b"!"), "CW-ARCHIVE-INVALID"),
+        (entry("neg", size=-512), "CW-ARCHIVE-INVALID"),
+        (b"garbage" * 200, "CW-ARCHIVE-INVALID"),
+        (END + entry("hidden", b"!"), "CW-ARCHIVE-INVALID"),
+        (bytes(512) + entry("hidden", b"!"), "CW-ARCHIVE-INVALID"),
+        (bytes(2 << 20), "CW-ARCHIVE-INVALID"),
     ],
 )
 def test_a_hostile_member_spoils_the_whole_archive(ws, place, member, code):
@@ -300,9 +300,9 @@ def test_an_archive_cut_anywhere_is_refused(ws, place):
     whole = archive(entry("a", b"x" * 700), pax([(b"mtime", b"1")]), entry("b", b"y"))
     pressed = gzip.compress(whole)
     for end in range(0, len(whole), 97):
-        assert refused_code(ws, whole[:end]) == "HF-ARCHIVE-TRUNCATED"
+        assert refused_code(ws, whole[:end]) == "CW-ARCHIVE-TRUNCATED"
     for end in range(2, len(pressed)):
-        assert refused_code(ws, pressed[:end]) == "HF-ARCHIVE-TRUNCATED"
+        assert refused_code(ws, pressed[:end]) == "CW-ARCHIVE-TRUNCATED"
     assert tree(place) == {}
     assert uploaded(ws, whole).files == uploaded(ws, pressed).files == 2
 
@@ -310,9 +310,9 @@ def test_an_archive_cut_anywhere_is_refused(ws, place):
 @pytest.mark.requirement("FS-3")
 def test_gzip_that_is_broken_goes_on_or_never_ends_is_refused(ws, place):
     pressed = gzip.compress(archive(entry("a", b"x")))
-    assert refused_code(ws, pressed + b"garbage") == "HF-ARCHIVE-INVALID"
-    assert refused_code(ws, pressed[:-8] + bytes(8)) == "HF-ARCHIVE-INVALID"
-    assert refused_code(ws, b"\x1f\x8b" + os.urandom(100)) == "HF-ARCHIVE-INVALID"
+    assert refused_code(ws, pressed + b"garbage") == "CW-ARCHIVE-INVALID"
+    assert refused_code(ws, pressed[:-8] + bytes(8)) == "CW-ARCHIVE-INVALID"
+    assert refused_code(ws, b"\x1f\x8b" + os.urandom(100)) == "CW-ARCHIVE-INVALID"
 
     class Endless:
         def read(self, size):
@@ -334,19 +334,19 @@ def test_bombs_end_at_the_limits(ws, place):
         bytes(64 << 20)
     )
     assert len(header) == 512
-    assert refused_code(ws, bomb, room=room) == "HF-WORKSPACE-FULL"
+    assert refused_code(ws, bomb, room=room) == "CW-WORKSPACE-FULL"
     many = archive(*(entry(f"{n}") for n in range(21)))
-    assert refused_code(ws, many, room=room) == "HF-ARCHIVE-TOO-LARGE"
+    assert refused_code(ws, many, room=room) == "CW-ARCHIVE-TOO-LARGE"
     pairs = archive(*(entry(f"{n}/{n}") for n in range(11)))
-    assert refused_code(ws, pairs, room=room) == "HF-WORKSPACE-FULL"
+    assert refused_code(ws, pairs, room=room) == "CW-WORKSPACE-FULL"
     dirs = archive(*(directory(f"{n}/{n}") for n in range(11)))
-    assert refused_code(ws, dirs, room=room) == "HF-WORKSPACE-FULL"
-    assert refused_code(ws, archive(entry("d/" * 21 + "x")), room=room) == "HF-WORKSPACE-FULL"
+    assert refused_code(ws, dirs, room=room) == "CW-WORKSPACE-FULL"
+    assert refused_code(ws, archive(entry("d/" * 21 + "x")), room=room) == "CW-WORKSPACE-FULL"
     tops = archive(*[directory("./")] * 21)
-    assert refused_code(ws, tops, room=room) == "HF-ARCHIVE-TOO-LARGE"
+    assert refused_code(ws, tops, room=room) == "CW-ARCHIVE-TOO-LARGE"
     (place / "there").write_bytes(bytes(900_000))
     two = archive(entry("a", bytes(200_000)))
-    assert refused_code(ws, two, room=room) == "HF-WORKSPACE-FULL"
+    assert refused_code(ws, two, room=room) == "CW-WORKSPACE-FULL"
     assert tree(place).keys() == {"there"}
     uploaded(ws, archive(entry("there", bytes(1_000_000))), room=room)  # in the place of the old
     uploaded(ws, archive(*(entry(f"{n}") for n in range(19))), room=room)
@@ -364,17 +364,17 @@ def test_nothing_is_written_through_a_link_or_over_another_kind(ws, place):
     (place / "file").write_bytes(b"file")
     before = tree(place)
     for member, code in (
-        (entry("out/x", b"!"), "HF-NOT-A-DIRECTORY"),
-        (entry("in/x", b"!"), "HF-NOT-A-DIRECTORY"),
-        (entry("out", b"!"), "HF-NOT-A-FILE"),
-        (entry("real", b"!"), "HF-NOT-A-FILE"),
-        (directory("file"), "HF-NOT-A-DIRECTORY"),
-        (entry("file/x", b"!"), "HF-NOT-A-DIRECTORY"),
+        (entry("out/x", b"!"), "CW-NOT-A-DIRECTORY"),
+        (entry("in/x", b"!"), "CW-NOT-A-DIRECTORY"),
+        (entry("out", b"!"), "CW-NOT-A-FILE"),
+        (entry("real", b"!"), "CW-NOT-A-FILE"),
+        (directory("file"), "CW-NOT-A-DIRECTORY"),
+        (entry("file/x", b"!"), "CW-NOT-A-DIRECTORY"),
     ):
         assert refused_code(ws, archive(entry("fine"), member)) == code
     for path in ("out", "../outside", "/etc"):
-        assert refused_code(ws, archive(entry("x", b"!")), path) == "HF-PATH-OUTSIDE"
-    assert refused_code(ws, archive(entry("x")), "file") == "HF-NOT-A-DIRECTORY"
+        assert refused_code(ws, archive(entry("x", b"!")), path) == "CW-PATH-OUTSIDE"
+    assert refused_code(ws, archive(entry("x")), "file") == "CW-NOT-A-DIRECTORY"
     assert tree(place) == before
     uploaded(ws, archive(entry("x", b"!")), "in")  # the user's own path may hold a link inside
     assert (place / "real/x").read_bytes() == b"!"
@@ -387,9 +387,9 @@ def test_protected_names_are_neither_uploaded_nor_downloaded(place):
     with Beneath.open(place, judge=load().judge) as ws:
         for name in (".env", "sub/.ENV", ".git/hooks/pre-commit", ".ssh/authorized_keys"):
             code = refused_code(ws, archive(entry("fine"), entry(name, b"!")))
-            assert code == "HF-PATH-PROTECTED"
-        assert refused_code(ws, archive(entry("pre-commit")), ".git/hooks") == "HF-PATH-PROTECTED"
-        assert refused_code(ws, archive(entry("hooks/x")), ".git") == "HF-PATH-PROTECTED"
+            assert code == "CW-PATH-PROTECTED"
+        assert refused_code(ws, archive(entry("pre-commit")), ".git/hooks") == "CW-PATH-PROTECTED"
+        assert refused_code(ws, archive(entry("hooks/x")), ".git") == "CW-PATH-PROTECTED"
         assert not (place / "fine").exists()
         uploaded(ws, archive(entry("fine", b"x"), entry("src/env", b"y")))
         sink = io.BytesIO()
@@ -408,7 +408,7 @@ def test_a_download_refuses_links_and_special_files_or_leaves_them_out(ws, place
     os.mkfifo(place / "pipe")
     with pytest.raises(WorkspaceError) as caught:
         pack(ws, ".", io.BytesIO(), room=ROOM)
-    assert caught.value.code == "HF-LINK-IN-TREE"
+    assert caught.value.code == "CW-LINK-IN-TREE"
     sink = io.BytesIO()
     assert pack(ws, ".", sink, room=ROOM, skip_links=True).files == 1
     with tarfile.open(fileobj=io.BytesIO(sink.getvalue())) as found:
@@ -426,14 +426,14 @@ def test_a_download_is_bounded(ws, place):
             pack(ws, ".", io.BytesIO(), room=small)
         return caught.value.code
 
-    assert code() == "HF-FILE-TOO-LARGE"
+    assert code() == "CW-FILE-TOO-LARGE"
     (place / "sparse").unlink()
     for name in "abc":
         (place / name).write_bytes(bytes(1000))
-    assert code() == "HF-ARCHIVE-TOO-LARGE"
+    assert code() == "CW-ARCHIVE-TOO-LARGE"
     for name in "abcd":
         (place / name).write_bytes(b"")
-    assert code() == "HF-WORKSPACE-TOO-LARGE"
+    assert code() == "CW-WORKSPACE-TOO-LARGE"
     (place / "d").unlink()
     assert pack(ws, ".", io.BytesIO(), room=small).files == 3
 
@@ -447,7 +447,7 @@ def test_a_source_that_gives_no_bytes_is_told_so(ws, place, wrong):
 
     with pytest.raises(BadInput) as caught:
         unpack(ws, ".", Source(), room=ROOM)
-    assert caught.value.code == "HF-BAD-SOURCE"
+    assert caught.value.code == "CW-BAD-SOURCE"
     assert tree(place) == {}
 
 
@@ -474,9 +474,9 @@ def test_what_was_put_in_place_is_taken_away_if_the_rest_fails(ws, place, monkey
             raise OSError(28, "full")
         return real(source, target, **fds)
 
-    monkeypatch.setattr("holdfast.sandbox.unpack.os.rename", rename)
+    monkeypatch.setattr("cellwall.sandbox.unpack.os.rename", rename)
     data = archive(entry("new/a", b"1"), entry("new/b", b"2"), entry("c", b"3"))
-    assert refused_code(ws, data) == "HF-DISK-FULL"
+    assert refused_code(ws, data) == "CW-DISK-FULL"
     assert moves == ["a", "b", "c"]
     assert tree(place) == {}
 
@@ -505,7 +505,7 @@ def test_links_that_come_and_go_lead_no_member_out(ws, place):
                 uploaded(ws, archive(entry(f"d/{arrived}", b"!")))
                 arrived += 1
             except WorkspaceError as error:
-                known = {"HF-NOT-A-DIRECTORY", "HF-PATH-OUTSIDE", "HF-NOT-FOUND", "HF-NOT-A-FILE"}
+                known = {"CW-NOT-A-DIRECTORY", "CW-PATH-OUTSIDE", "CW-NOT-FOUND", "CW-NOT-A-FILE"}
                 assert error.code in known  # noqa: PT017
                 refusals += 1
     finally:

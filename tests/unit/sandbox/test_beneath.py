@@ -15,9 +15,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import WorkspaceError
-from holdfast.sandbox.beneath import Beneath, Entry, inner_path, is_blocked
-from holdfast.sandbox.protected import load
+from cellwall.core.errors import WorkspaceError
+from cellwall.sandbox.beneath import Beneath, Entry, inner_path, is_blocked
+from cellwall.sandbox.protected import load
 
 LIMITS = {"max_file_bytes": 1 << 20, "max_total_bytes": 1 << 24, "max_files": 1000}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: gives files to another user")
@@ -98,13 +98,13 @@ def test_move_and_remove(ws, place):
     ws.remove("z")
     ws.remove("c.txt")
     assert os.listdir(place) == []
-    assert refused_code(ws.remove, "c.txt") == "HF-NOT-FOUND"
-    assert refused_code(ws.move, "c.txt", "d") == "HF-NOT-FOUND"
+    assert refused_code(ws.remove, "c.txt") == "CW-NOT-FOUND"
+    assert refused_code(ws.move, "c.txt", "d") == "CW-NOT-FOUND"
 
 
 def test_a_full_directory_is_removed_only_recursively(ws, place):
     ws.write("a/b/c", b"x", **LIMITS)
-    assert refused_code(ws.remove, "a") == "HF-NOT-EMPTY"
+    assert refused_code(ws.remove, "a") == "CW-NOT-EMPTY"
     ws.remove("a", recursive=True)
     assert os.listdir(place) == []
 
@@ -167,7 +167,7 @@ def test_no_path_and_no_link_leads_out(ws, place, outside, path):
     (place / "magic").symlink_to("/proc/self/root")
     naive = place / path if not path.startswith("/") else place.parent / path
     assert path == "proc/outside" or naive.exists() or "workspace" in path  # the trap is armed
-    expected = "HF-PATH-OUTSIDE"
+    expected = "CW-PATH-OUTSIDE"
     assert refused_code(ws.read, path, max_bytes=100) == expected
     assert refused_code(ws.write, path, b"!", **LIMITS) == expected
     assert refused_code(ws.list, path) == expected
@@ -209,7 +209,7 @@ def test_a_tree_deeper_than_descriptors_and_paths_is_removed(ws, place):
         os.close(fd)
         fd = deeper
     os.close(fd)
-    assert refused_code(ws.usage, max_entries=5000) == "HF-PATH-INVALID"
+    assert refused_code(ws.usage, max_entries=5000) == "CW-PATH-INVALID"
     ws.remove("deep", recursive=True)
     assert os.listdir(place) == []
 
@@ -277,7 +277,7 @@ def test_a_parent_swapped_for_a_link_in_a_race_never_leads_out(ws, place, outsid
                 break
     assert CANARY in naive
     assert CANARY not in seen
-    assert {b"inside", "HF-PATH-OUTSIDE"} <= seen
+    assert {b"inside", "CW-PATH-OUTSIDE"} <= seen
 
 
 @pytest.mark.requirement("FS-1")
@@ -302,15 +302,15 @@ def test_only_regular_files_are_read_and_written(ws, place):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(os.fspath(place / "socket"))
         for name in ("fifo", "dir", "socket"):
-            assert refused_code(ws.read, name, max_bytes=1) == "HF-NOT-A-FILE"
-            assert refused_code(ws.write, name, b"", **LIMITS) == "HF-NOT-A-FILE"
+            assert refused_code(ws.read, name, max_bytes=1) == "CW-NOT-A-FILE"
+            assert refused_code(ws.write, name, b"", **LIMITS) == "CW-NOT-A-FILE"
     assert stat.S_ISFIFO(os.lstat(place / "fifo").st_mode)
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "a" * 256, "ü" * 128, "a/" * 2049, "\ud800"])
 def test_impossible_paths_are_refused(ws, path):
     for call in (ws.stat, ws.list, ws.exists, ws.remove):
-        assert refused_code(call, path) == "HF-PATH-INVALID"
+        assert refused_code(call, path) == "CW-PATH-INVALID"
 
 
 @pytest.mark.parametrize("path", [".", "/workspace", "a/..", "..", "new/../x"])
@@ -319,7 +319,7 @@ def test_the_root_and_dots_are_no_names_to_write_move_or_remove(ws, place, path)
     calls = [lambda: ws.write(path, b"", **LIMITS), lambda: ws.remove(path, recursive=True)]
     calls += [lambda: ws.move(path, "z"), lambda: ws.make_dir(path, max_files=9)]
     codes = {refused_code(call) for call in calls}
-    assert codes == ({"HF-NOT-FOUND"} if path == "new/../x" else {"HF-PATH-INVALID"})
+    assert codes == ({"CW-NOT-FOUND"} if path == "new/../x" else {"CW-PATH-INVALID"})
     assert os.listdir(place) == ["a"]
 
 
@@ -342,7 +342,7 @@ def test_messages_name_what_the_user_typed_and_no_host_path(ws, place):
 def test_a_missing_root_is_told_without_its_path(tmp_path):
     with pytest.raises(WorkspaceError) as caught:
         Beneath.open(tmp_path / "secret-name")
-    assert caught.value.code == "HF-WORKSPACE-MISSING"
+    assert caught.value.code == "CW-WORKSPACE-MISSING"
     assert "secret-name" not in str(caught.value)
 
 
@@ -357,17 +357,17 @@ def test_size_count_and_extension_are_bounded_on_the_way_in(ws, place):
 
     write("a/b/ok.txt")
     write("a/b/ok.txt", b"54321")  # replacing takes no room
-    assert refused_code(write, "a/big", b"123456") == "HF-FILE-TOO-LARGE"
-    assert refused_code(write, "c") == "HF-WORKSPACE-FULL"
-    assert refused_code(ws.make_dir, "c", max_files=3) == "HF-WORKSPACE-FULL"
-    assert refused_code(ws.make_dir, "c", max_files=2) == "HF-WORKSPACE-TOO-LARGE"
-    assert refused_code(write, "c", max_files=9, max_total_bytes=100) == "HF-WORKSPACE-FULL"
+    assert refused_code(write, "a/big", b"123456") == "CW-FILE-TOO-LARGE"
+    assert refused_code(write, "c") == "CW-WORKSPACE-FULL"
+    assert refused_code(ws.make_dir, "c", max_files=3) == "CW-WORKSPACE-FULL"
+    assert refused_code(ws.make_dir, "c", max_files=2) == "CW-WORKSPACE-TOO-LARGE"
+    assert refused_code(write, "c", max_files=9, max_total_bytes=100) == "CW-WORKSPACE-FULL"
     for name in ("x.exe", "X.EXE", "x.exe. .", "y.tar.gz", ".exe"):
-        assert refused_code(write, name, max_files=9) == "HF-EXTENSION-BLOCKED"
+        assert refused_code(write, name, max_files=9) == "CW-EXTENSION-BLOCKED"
         code = refused_code(ws.move, "a/b/ok.txt", name, blocked_extensions={"exe", "tar.gz"})
-        assert code == "HF-EXTENSION-BLOCKED"
+        assert code == "CW-EXTENSION-BLOCKED"
     (place / "link").symlink_to("x.exe")
-    assert refused_code(write, "link", max_files=9) == "HF-EXTENSION-BLOCKED"
+    assert refused_code(write, "link", max_files=9) == "CW-EXTENSION-BLOCKED"
     assert sorted(path for path, _ in ws.walk()) == ["a", "a/b", "a/b/ok.txt", "link"]
 
 
@@ -376,9 +376,9 @@ def test_reads_listings_and_walks_are_bounded(ws):
     ws.write("a", b"12345", **LIMITS)
     ws.write("b", b"", **LIMITS)
     assert ws.read("a", max_bytes=5) == b"12345"
-    assert refused_code(ws.read, "a", max_bytes=4) == "HF-FILE-TOO-LARGE"
-    assert refused_code(ws.list, ".", max_entries=1) == "HF-WORKSPACE-TOO-LARGE"
-    assert refused_code(lambda: list(ws.walk(max_entries=1))) == "HF-WORKSPACE-TOO-LARGE"
+    assert refused_code(ws.read, "a", max_bytes=4) == "CW-FILE-TOO-LARGE"
+    assert refused_code(ws.list, ".", max_entries=1) == "CW-WORKSPACE-TOO-LARGE"
+    assert refused_code(lambda: list(ws.walk(max_entries=1))) == "CW-WORKSPACE-TOO-LARGE"
 
 
 def test_usage_counts_blocks_not_claims(ws, place):
@@ -404,7 +404,7 @@ def test_extension_is_the_end_of_the_name(name, extensions, blocked):
 
 WRITER = """
 import sys
-from holdfast.sandbox.beneath import Beneath
+from cellwall.sandbox.beneath import Beneath
 ws = Beneath.open(sys.argv[1])
 print("ready", flush=True)
 while True:
@@ -437,8 +437,8 @@ def test_a_failed_write_leaves_nothing_behind(ws, place, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("holdfast.sandbox.beneath.write_all", full)
-    assert refused_code(ws.write, "file", b"new", **LIMITS) == "HF-DISK-FULL"
+    monkeypatch.setattr("cellwall.sandbox.beneath.write_all", full)
+    assert refused_code(ws.write, "file", b"new", **LIMITS) == "CW-DISK-FULL"
     assert {name: (place / name).read_bytes() for name in os.listdir(place)} == {"file": b"old"}
 
 
@@ -463,7 +463,7 @@ def test_protected_names_are_kept_from_the_file_api_behind_any_link(place):
         calls += [lambda: ws.move(".git", "y"), lambda: ws.move("x", "g/modules")]
         calls += [lambda: ws.move("x", ".git2") or ws.move(".git2", ".git/modules")]
         codes = [refused_code(call) for call in calls[:-2]]
-        assert set(codes) == {"HF-PATH-PROTECTED"}
+        assert set(codes) == {"CW-PATH-PROTECTED"}
         ws.move("x", "y")
         ws.write("y/free.txt", b"ok", **LIMITS)
     assert sorted(os.listdir(place)) == [".env", ".git", "g", "plain", "y"]
@@ -474,8 +474,8 @@ def test_a_directory_is_not_moved_to_where_its_content_would_be_protected(place)
     (place / "x" / "hooks").mkdir(parents=True)
     (place / "x" / "hooks" / "pre-commit").write_bytes(b"")
     with Beneath.open(place, judge=load().judge) as ws:
-        assert refused_code(ws.move, "x", ".git") == "HF-PATH-PROTECTED"
-        assert refused_code(ws.move, "x/hooks", "x/.husky") == "HF-PATH-PROTECTED"
+        assert refused_code(ws.move, "x", ".git") == "CW-PATH-PROTECTED"
+        assert refused_code(ws.move, "x/hooks", "x/.husky") == "CW-PATH-PROTECTED"
         ws.move("x", "y")
 
 
@@ -487,7 +487,7 @@ def test_any_text_is_a_plain_relative_path_or_a_refusal(text):
     try:
         inner = inner_path(text)
     except WorkspaceError as error:
-        assume(error.code not in {"HF-PATH-INVALID", "HF-PATH-OUTSIDE"})
+        assume(error.code not in {"CW-PATH-INVALID", "CW-PATH-OUTSIDE"})
         raise
     assert not inner.startswith("/")
     assert inner == "." or not {"", "."} & set(inner.split("/"))

@@ -9,12 +9,12 @@ import tempfile
 
 import pytest
 
-from holdfast.core.errors import WorkspaceError
-from holdfast.core.outcomes import Finding
-from holdfast.sandbox import border
-from holdfast.sandbox.beneath import Beneath
-from holdfast.sandbox.border import BorderRules, settle
-from holdfast.sandbox.protected import load, scan
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.outcomes import Finding
+from cellwall.sandbox import border
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.border import BorderRules, settle
+from cellwall.sandbox.protected import load, scan
 
 RULES = BorderRules(
     max_file_bytes=1 << 20,
@@ -160,7 +160,7 @@ def test_more_names_than_can_be_looked_at_is_an_error_not_a_pass(ground):
         ground.write(f"{number}")
     with pytest.raises(WorkspaceError) as caught:
         ground.settle(max_entries=4)
-    assert caught.value.code == "HF-WORKSPACE-TOO-LARGE"
+    assert caught.value.code == "CW-WORKSPACE-TOO-LARGE"
 
 
 @pytest.mark.requirement("FS-4")
@@ -211,7 +211,7 @@ def test_a_quarantine_that_is_a_link_is_not_used(ground, tmp_path):
     ground.quarantine.symlink_to(tmp_path)
     with pytest.raises(WorkspaceError) as caught:
         ground.settle()
-    assert caught.value.code == "HF-QUARANTINE"
+    assert caught.value.code == "CW-QUARANTINE"
 
 
 def test_findings_are_plain_findings(ground):

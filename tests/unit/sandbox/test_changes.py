@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import WorkspaceError
-from holdfast.sandbox import diff as diff_module
-from holdfast.sandbox.apply import ApplyReport, apply
-from holdfast.sandbox.beneath import Beneath
-from holdfast.sandbox.changes import Change, changes
-from holdfast.sandbox.diff import unified_diff
-from holdfast.sandbox.protected import load
+from cellwall.core.errors import WorkspaceError
+from cellwall.sandbox import diff as diff_module
+from cellwall.sandbox.apply import ApplyReport, apply
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.changes import Change, changes
+from cellwall.sandbox.diff import unified_diff
+from cellwall.sandbox.protected import load
 
 FAR_FUTURE_NS = 1 << 62
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes whiteout devices by hand")
@@ -43,7 +43,7 @@ class Layers:
         done = subprocess.run(command, cwd=self.base, capture_output=True, text=True, check=False)
         if re.search("unshare|mount:", done.stderr):
             reason = "needs overlayfs in a user namespace (unprivileged user namespaces)"
-            assert not os.environ.get("HOLDFAST_MUST_WORK"), reason + done.stderr
+            assert not os.environ.get("CELLWALL_MUST_WORK"), reason + done.stderr
             pytest.skip(reason)
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -265,7 +265,7 @@ def test_a_redirect_is_refused_because_it_would_be_misread(layers):
     os.setxattr(layers.upper_path / "moved", "user.overlay.redirect", b"/old")
     with pytest.raises(WorkspaceError) as caught:
         layers.changes()
-    assert caught.value.code == "HF-OVERLAY-FOREIGN"
+    assert caught.value.code == "CW-OVERLAY-FOREIGN"
 
 
 def test_a_copy_with_the_same_bytes_and_mode_is_no_change(layers):

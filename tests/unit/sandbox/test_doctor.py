@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.sandbox.doctor import Facts, Trial, gather, judge
-from holdfast.sandbox.native.cgroups import Choice
-from holdfast.sandbox.native.layers import HostLayers
+from cellwall.sandbox.doctor import Facts, Trial, gather, judge
+from cellwall.sandbox.native.cgroups import Choice
+from cellwall.sandbox.native.layers import HostLayers
 
 GOOD = Facts(
     kernel="6.1.0-13-amd64",
@@ -48,7 +48,7 @@ def test_a_good_host_is_usable_even_without_every_language():
         ({"kernel": "weird"}, "kernel"),
         ({"machine": "riscv64"}, "architecture"),
         ({"layers": HostLayers(None, 4, Choice("systemd-user", {}))}, "bubblewrap"),
-        ({"cell": False}, "holdfast-cell"),
+        ({"cell": False}, "cellwall-cell"),
         ({"max_user_namespaces": 0}, "user namespaces"),
         ({"userns_clone": 0}, "user namespaces"),
         ({"seccomp_actions": "errno allow"}, "seccomp"),

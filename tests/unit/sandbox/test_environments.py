@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import BadInput, HoldfastError
-from holdfast.sandbox import environments, wheels
-from holdfast.sandbox.environments import Interpreter
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.sandbox import environments, wheels
+from cellwall.sandbox.environments import Interpreter
 from unit.sandbox import tiny_template
 
 NAME = "python-data"
@@ -87,8 +87,8 @@ def test_nothing_of_a_package_is_executed(tmp_path, monkeypatch, state_home):
     assert mark.exists()
 
 
-def failure(home: str) -> HoldfastError:
-    with pytest.raises(HoldfastError) as told:
+def failure(home: str) -> CellwallError:
+    with pytest.raises(CellwallError) as told:
         environments.build(home, NAME, on_progress=ignore)
     assert told.value.mend
     assert home not in str(told.value)
@@ -99,40 +99,40 @@ def failure(home: str) -> HoldfastError:
 
 def test_a_package_with_another_hash_is_refused(shelf, state_home):
     tiny_template.wheel(shelf, files={"tiny/__init__.py": "ANSWER = 43\n"})
-    assert failure(state_home).code == "HF-TEMPLATE-HASH"
+    assert failure(state_home).code == "CW-TEMPLATE-HASH"
 
 
 def test_a_package_without_a_hash_is_refused(shelf, monkeypatch, state_home):
     tiny_template.offline(monkeypatch, shelf, b"tiny==1.0\n")
-    assert failure(state_home).code == "HF-TEMPLATE-FAILED"
+    assert failure(state_home).code == "CW-TEMPLATE-FAILED"
 
 
 def test_what_is_no_wheel_is_refused(shelf, state_home):
     (wheel,) = shelf.glob("*.whl")
     wheel.rename(shelf / "tiny-1.0.tar.gz")
-    assert failure(state_home).code == "HF-TEMPLATE-NO-WHEELS"
+    assert failure(state_home).code == "CW-TEMPLATE-NO-WHEELS"
 
 
 def test_an_index_out_of_reach_is_told(shelf, monkeypatch, state_home):
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", "https://127.0.0.1:9/simple")
-    assert failure(state_home).code == "HF-TEMPLATE-NETWORK"
+    assert failure(state_home).code == "CW-TEMPLATE-NETWORK"
 
 
 def test_an_installer_that_never_ends_is_ended(shelf, monkeypatch, state_home):
     monkeypatch.setattr(wheels, "_INSTALL_WITHIN_S", 0.0)
-    assert failure(state_home).code == "HF-TEMPLATE-NETWORK"
+    assert failure(state_home).code == "CW-TEMPLATE-NETWORK"
 
 
 def test_a_disk_without_space_is_told_before_anything_is_loaded(shelf, monkeypatch, state_home):
     monkeypatch.setattr(environments, "_NEEDED_BYTES", 1 << 62)
     monkeypatch.setattr(wheels, "install", None)
-    assert failure(state_home).code == "HF-TEMPLATE-NO-SPACE"
+    assert failure(state_home).code == "CW-TEMPLATE-NO-SPACE"
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(errno.ENOSPC, "HF-TEMPLATE-NO-SPACE"), (errno.EACCES, "HF-STATE")]
+    ("number", "code"), [(errno.ENOSPC, "CW-TEMPLATE-NO-SPACE"), (errno.EACCES, "CW-STATE")]
 )
 def test_a_disk_that_fails_meanwhile_is_told(shelf, monkeypatch, state_home, number, code):
     def fail(*_, **__):
@@ -144,14 +144,14 @@ def test_a_disk_that_fails_meanwhile_is_told(shelf, monkeypatch, state_home, num
 
 def test_without_any_installer_it_is_told_which_to_get(shelf, monkeypatch, state_home):
     monkeypatch.setattr(wheels, "_installers", lambda _: [(["/no/such/pip"], ())])
-    assert failure(state_home).code == "HF-TEMPLATE-NO-PIP"
+    assert failure(state_home).code == "CW-TEMPLATE-NO-PIP"
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.15", "unknown"])
 def test_a_python_without_wheels_is_told(shelf, monkeypatch, state_home, version):
     python = Interpreter("/usr/bin/python3", version)
     monkeypatch.setattr(environments, "interpreter", lambda: python)
-    assert failure(state_home).code == "HF-TEMPLATE-NO-WHEELS"
+    assert failure(state_home).code == "CW-TEMPLATE-NO-WHEELS"
 
 
 @pytest.mark.parametrize("name", ["", "python", "../../etc", "python-data/.."])
@@ -159,7 +159,7 @@ def test_other_names_are_refused_before_they_become_paths(state_home, name):
     for ask in (environments.environment_of, environments.find, environments.count):
         with pytest.raises(BadInput) as told:
             ask(state_home, name)
-        assert told.value.code == "HF-NO-TEMPLATE"
+        assert told.value.code == "CW-NO-TEMPLATE"
     for act in (environments.build, environments.remove):
         with pytest.raises(BadInput):
             act(state_home, name, on_progress=ignore)
@@ -229,9 +229,9 @@ def test_removal_takes_every_version(shelf, state_home):
 def test_a_damaged_environment_is_told(shelf, state_home):
     built = environments.build(state_home, NAME, on_progress=ignore)
     Path(built.path, "..", "built.json").write_text("{")
-    with pytest.raises(HoldfastError) as told:
+    with pytest.raises(CellwallError) as told:
         environments.find(state_home, NAME)
-    assert told.value.code == "HF-TEMPLATE-DAMAGED"
+    assert told.value.code == "CW-TEMPLATE-DAMAGED"
 
 
 @pytest.mark.parametrize("name", list(environments.TEMPLATES))
@@ -269,20 +269,20 @@ def test_progress_is_told_in_words_of_ours(line, told):
     [
         (
             "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.",
-            "HF-TEMPLATE-HASH",
+            "CW-TEMPLATE-HASH",
         ),
-        ("  Hash mismatch for `numpy==2.4.6`", "HF-TEMPLATE-HASH"),
+        ("  Hash mismatch for `numpy==2.4.6`", "CW-TEMPLATE-HASH"),
         (
             "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
-            "HF-TEMPLATE-NO-SPACE",
+            "CW-TEMPLATE-NO-SPACE",
         ),
         (
             "WARNING: Retrying (Retry(total=1, ...)) after\nNo matching distribution found",
-            "HF-TEMPLATE-NETWORK",
+            "CW-TEMPLATE-NETWORK",
         ),
-        ("error: Failed to fetch: `https://pypi.org/simple/numpy/`", "HF-TEMPLATE-NETWORK"),
-        ("ERROR: No matching distribution found for numpy==2.4.6", "HF-TEMPLATE-NO-WHEELS"),
-        ("Traceback (most recent call last):", "HF-TEMPLATE-FAILED"),
+        ("error: Failed to fetch: `https://pypi.org/simple/numpy/`", "CW-TEMPLATE-NETWORK"),
+        ("ERROR: No matching distribution found for numpy==2.4.6", "CW-TEMPLATE-NO-WHEELS"),
+        ("Traceback (most recent call last):", "CW-TEMPLATE-FAILED"),
     ],
 )
 def test_failures_are_told_apart(said, code):

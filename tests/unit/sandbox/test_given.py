@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import WorkspaceError
-from holdfast.sandbox.given import open_given
+from cellwall.core.errors import WorkspaceError
+from cellwall.sandbox.given import open_given
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def test_a_plain_directory_is_opened_with_the_place_it_has(
 def test_the_system_is_never_given(directory: str, home: Path) -> None:
     with pytest.raises(WorkspaceError) as refused, given(directory, home):
         pass
-    assert (refused.value.code, bool(refused.value.mend)) == ("HF-WORKSPACE-REFUSED", True)
+    assert (refused.value.code, bool(refused.value.mend)) == ("CW-WORKSPACE-REFUSED", True)
 
 
 @pytest.mark.requirement("FS-1")
@@ -84,7 +84,7 @@ def test_what_is_no_directory_is_refused_in_words(name: str, tmp_path: Path, hom
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(WorkspaceError) as refused, given(f"{tmp_path}/{name}", home):
         pass
-    assert (refused.value.code, bool(refused.value.mend)) == ("HF-WORKSPACE-REFUSED", True)
+    assert (refused.value.code, bool(refused.value.mend)) == ("CW-WORKSPACE-REFUSED", True)
     assert len(refused.value.message) < 400
 
 

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput, Busy, ConfigError, SandboxFailed
-from holdfast.core.ports import Slot
-from holdfast.sandbox.governor import Governor, HostMemory
+from cellwall.core.errors import BadInput, Busy, ConfigError, SandboxFailed
+from cellwall.core.ports import Slot
+from cellwall.sandbox.governor import Governor, HostMemory
 
 CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 PRESSED = CALM.replace("some avg10=0.00", "some avg10=61.25")
@@ -26,7 +26,7 @@ MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailabl
 
 HOLDER = """
 import sys, anyio
-from holdfast.sandbox.governor import Governor
+from cellwall.sandbox.governor import Governor
 async def main():
     governor = Governor(sys.argv[1], max_concurrent=int(sys.argv[2]), max_promised_memory_bytes=1000,
                         queue_timeout_s=0, min_available_memory_bytes=0, max_memory_pressure_percent=100)
@@ -39,7 +39,7 @@ anyio.run(main)
 # Each holder of a place makes a file of its own and removes it again: a place given twice fails.
 COMPETITOR = """
 import os, sys, anyio
-from holdfast.sandbox.governor import Governor
+from cellwall.sandbox.governor import Governor
 async def task(governor, folder):
     for _ in range(15):
         async with governor.lease(memory_bytes=100) as slot:
@@ -121,18 +121,18 @@ async def refusal(governor: Governor, memory_bytes: int = 100) -> tuple[type, st
 
 NO_PLACE = (
     Busy,
-    "HF-BUSY",
+    "CW-BUSY",
     "no place was free for one more sandbox within the time allowed to wait",
 )
 NO_MEMORY = (
     Busy,
-    "HF-BUSY",
+    "CW-BUSY",
     "the memory that may be promised to sandboxes is taken by those that run",
 )
-PRESSURE = (Busy, "HF-MEMORY-PRESSURE", "the host is short of memory")
+PRESSURE = (Busy, "CW-MEMORY-PRESSURE", "the host is short of memory")
 BROKEN = (
     SandboxFailed,
-    "HF-GOVERNOR-FAILED",
+    "CW-GOVERNOR-FAILED",
     "the files that count running sandboxes cannot be used, so nothing was started",
 )
 
@@ -271,7 +271,7 @@ async def test_request_larger_than_everything_is_refused_at_once(make):
     with anyio.fail_after(30):
         assert await refusal(governor, 1001) == (
             BadInput,
-            "HF-TOO-LARGE",
+            "CW-TOO-LARGE",
             "1001 bytes of memory are more than all sandboxes together may have",
         )
 
@@ -323,7 +323,7 @@ async def test_unknown_memory_refuses(make, tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 1 kB\n")
     assert await refusal(make(queue_timeout_s=60.0)) == (
         SandboxFailed,
-        "HF-MEMORY-UNKNOWN",
+        "CW-MEMORY-UNKNOWN",
         "the state of the host's memory cannot be read, so nothing more is started",
     )
 
@@ -427,7 +427,7 @@ def test_folder_open_to_others_is_refused(make, places):
     places.chmod(0o750)
     with pytest.raises(SandboxFailed) as caught:
         make()
-    assert (caught.value.code, str(places) in str(caught.value)) == ("HF-GOVERNOR-FAILED", False)
+    assert (caught.value.code, str(places) in str(caught.value)) == ("CW-GOVERNOR-FAILED", False)
 
 
 def test_symlink_as_folder_is_refused(make, places, tmp_path):

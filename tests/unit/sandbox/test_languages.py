@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.core.types import RunCode
-from holdfast.sandbox import languages
+from cellwall.core.errors import BadInput
+from cellwall.core.types import RunCode
+from cellwall.sandbox import languages
 
 
 @pytest.mark.requirement("LANG-1")
@@ -44,7 +44,7 @@ def test_a_language_without_interpreter_is_refused_with_the_mend(
     monkeypatch.setattr(languages, "_deno", lambda: None)
     with pytest.raises(BadInput) as refused:
         languages.program_for(RunCode("javascript", b""))
-    assert (refused.value.code, bool(refused.value.mend)) == ("HF-LANGUAGE-MISSING", True)
+    assert (refused.value.code, bool(refused.value.mend)) == ("CW-LANGUAGE-MISSING", True)
     assert languages.available()["javascript"] is False
 
 

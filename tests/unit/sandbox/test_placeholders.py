@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import WorkspaceError
-from holdfast.sandbox import placeholders
-from holdfast.sandbox.beneath import Beneath
-from holdfast.sandbox.placeholders import Placeholders, shared_lock
-from holdfast.sandbox.protected import Placeholder, Treatment
+from cellwall.core.errors import WorkspaceError
+from cellwall.sandbox import placeholders
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.placeholders import Placeholders, shared_lock
+from cellwall.sandbox.protected import Placeholder, Treatment
 
 WANTED = tuple(
     Placeholder(path, "dir", Treatment.READ_ONLY) for path in (".git/hooks", ".claude", ".bashrc")
@@ -132,7 +132,7 @@ def test_a_directory_somebody_else_has_locked_is_told_in_bounded_time(
             pass
     finally:
         os.close(holder)
-    assert refused.value.code == "HF-WORKSPACE-LOCKED"
+    assert refused.value.code == "CW-WORKSPACE-LOCKED"
 
 
 @pytest.mark.requirement("ISO-8")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import ConfigError, WorkspaceError
-from holdfast.sandbox.beneath import Beneath
-from holdfast.sandbox.protected import Found, Placeholder, Treatment, fold, load, scan
+from cellwall.core.errors import ConfigError, WorkspaceError
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.protected import Found, Placeholder, Treatment, fold, load, scan
 
 HIDE, READ_ONLY = Treatment.HIDE, Treatment.READ_ONLY
 ENTRIES = load().entries
@@ -97,7 +97,7 @@ def test_names_of_the_users_own_are_added_and_nothing_is_lost():
 def test_extra_names_must_be_plain_relative_paths(name):
     with pytest.raises(ConfigError) as caught:
         load().with_extra([name])
-    assert caught.value.code == "HF-BAD-PROTECTED-NAME"
+    assert caught.value.code == "CW-BAD-PROTECTED-NAME"
 
 
 names = st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=12)
@@ -158,7 +158,7 @@ def test_a_directory_too_large_to_look_through_is_refused(tmp_path, ws):
     assert scan(ws, load(), max_entries=5) == ()
     with pytest.raises(WorkspaceError) as caught:
         scan(ws, load(), max_entries=4)
-    assert (caught.value.code, bool(caught.value.mend)) == ("HF-WORKSPACE-TOO-LARGE", True)
+    assert (caught.value.code, bool(caught.value.mend)) == ("CW-WORKSPACE-TOO-LARGE", True)
 
 
 @pytest.mark.requirement("FS-4")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import BadInput, SandboxFailed
-from holdfast.core.types import new_id
-from holdfast.sandbox.runs import RunLedger
+from cellwall.core.errors import BadInput, SandboxFailed
+from cellwall.core.types import new_id
+from cellwall.sandbox.runs import RunLedger
 
 
 def test_an_entry_lasts_exactly_as_long_as_its_run(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_same_run_cannot_be_held_twice(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("ISO-8")
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"groups": [', '{"groups": ["/sys/fs/cgroup/holdfast-gone"]}']
+    "text", ["", "{}", '{"groups": [', '{"groups": ["/sys/fs/cgroup/cellwall-gone"]}']
 )
 def test_what_the_dead_left_is_swept_even_if_it_was_cut_short(text: str, tmp_path: Path) -> None:
     run_id = new_id("act")

@@ -16,16 +16,16 @@ from typing import Any
 import anyio
 import pytest
 
+from cellwall.core.errors import SandboxFailed
+from cellwall.core.limits import LimitName
+from cellwall.core.outcomes import ErrorInfo, Outcome, Status
+from cellwall.core.types import Action, Principal, RunCode, RunCommand
+from cellwall.runtime import wiring
+from cellwall.runtime.conformance import conformance
+from cellwall.sandbox.native import cgroups, pool
+from cellwall.sandbox.native.standing import spares
+from cellwall.sandbox.selfcheck import Check, CheckResult, Run, checks, selfcheck
 from conftest import need
-from holdfast.core.errors import SandboxFailed
-from holdfast.core.limits import LimitName
-from holdfast.core.outcomes import ErrorInfo, Outcome, Status
-from holdfast.core.types import Action, Principal, RunCode, RunCommand
-from holdfast.runtime import wiring
-from holdfast.runtime.conformance import conformance
-from holdfast.sandbox.native import cgroups, pool
-from holdfast.sandbox.native.standing import spares
-from holdfast.sandbox.selfcheck import Check, CheckResult, Run, checks, selfcheck
 
 SOMEBODY = Principal("somebody", "test")
 WALLS = {check.name for check in checks() if check.expected == {"status": "ok", "value": []}}
@@ -52,7 +52,7 @@ def failed(run: Run) -> set[str]:
 def test_native_sandbox_passes_every_check(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     need(shutil.which("bwrap"), "bubblewrap")
     need(cgroups.choose(cgroups.gather()).way != "none", "cgroups with memory, pids and cpu")
-    monkeypatch.setenv("HOLDFAST_PATH", path)
+    monkeypatch.setenv("CELLWALL_PATH", path)
     used: set[str] = set()
 
     async def work() -> list[CheckResult]:
@@ -142,7 +142,7 @@ def test_backend_without_walls_fails_exactly_the_checks_of_walls_limits_and_stat
         results = judge(Careless(Path(folder)).run)
     wrong = {name for name, result in results.items() if not result.passed}
     assert wrong == WALLS | (LIMITS - {"limit wall"}) | {"state is kept", "a loss is told", "after a loss"}  # fmt: skip
-    assert "HOLDFAST_SELFCHECK_BAIT" not in os.environ
+    assert "CELLWALL_SELFCHECK_BAIT" not in os.environ
     assert "loopback" in results["network"].found
     assert "abstract" in results["network"].found
     assert "os.environ" in results["environment"].found
@@ -210,7 +210,7 @@ FAULTS: dict[str, tuple[Callable[[Outcome], Outcome], set[str]]] = {
     ),
     "something is found": (lambda told: replace(told, value=told.value or ["it"]), WALLS | {"failure of the code", "after a loss"}),
     "the sandbox breaks": (
-        lambda told: replace(told, error=ErrorInfo("HF-X", "it broke")),
+        lambda told: replace(told, error=ErrorInfo("CW-X", "it broke")),
         {check.name for check in checks()},
     ),
 }  # fmt: skip
@@ -224,11 +224,11 @@ def test_each_fault_fails_the_checks_it_concerns_and_no_other(fault: str) -> Non
 
 def test_error_that_is_raised_is_a_failed_check_with_its_words() -> None:
     async def broken(action: Action) -> Outcome:
-        raise SandboxFailed("no wall stands", code="HF-X")
+        raise SandboxFailed("no wall stands", code="CW-X")
 
     results = judge(broken)
     assert {result.passed for result in results.values()} == {False}
-    assert {result.found for result in results.values()} == {"no wall stands [HF-X]"}
+    assert {result.found for result in results.values()} == {"no wall stands [CW-X]"}
 
 
 def test_check_whose_preparation_fails_does_not_pass() -> None:

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.files import FileChange
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.native.waiting import ready_to_read
+from cellwall.sandbox.protected import load
+from cellwall.sandbox.watching import Watcher
 from conftest import need
-from holdfast.core.errors import WorkspaceError
-from holdfast.core.files import FileChange
-from holdfast.sandbox.beneath import Beneath
-from holdfast.sandbox.native.waiting import ready_to_read
-from holdfast.sandbox.protected import load
-from holdfast.sandbox.watching import Watcher
 
 LIMITS = {"max_file_bytes": 1 << 20, "max_total_bytes": 1 << 24, "max_files": 1000}
 
@@ -181,7 +181,7 @@ def test_hidden_names_never_appear(watching, place):
     assert told(watcher) == [("created", "env")]
     with pytest.raises(WorkspaceError) as caught:
         watching(".ssh", judge=load().judge)
-    assert caught.value.code == "HF-PATH-PROTECTED"
+    assert caught.value.code == "CW-PATH-PROTECTED"
 
 
 @pytest.mark.requirement("FS-1", "FS-7")
@@ -191,7 +191,7 @@ def test_no_link_leads_a_watch_out(watching, place):
     for path in ("link", "../outside", "/etc"):
         with pytest.raises(WorkspaceError) as caught:
             watching(path)
-        assert caught.value.code == "HF-PATH-OUTSIDE"
+        assert caught.value.code == "CW-PATH-OUTSIDE"
     watcher = watching()
     (place / "late").symlink_to(outside)
     told(watcher)
@@ -230,7 +230,7 @@ def test_too_large_a_tree_is_refused_and_one_that_grows_is_an_overflow(watching,
     for bound in ({"max_directories": 4}, {"max_names": 3}):
         with pytest.raises(WorkspaceError) as caught:
             watching(**bound)
-        assert caught.value.code == "HF-WATCH-TOO-LARGE"
+        assert caught.value.code == "CW-WATCH-TOO-LARGE"
     few = watching(max_directories=5)
     (place / "new").mkdir()
     assert told(few) == [("created", "new"), ("overflow", ".")]
@@ -282,13 +282,13 @@ def test_a_failed_watch_leaves_no_descriptor_open(watching, place):
 @pytest.mark.requirement("FS-7")
 @pytest.mark.parametrize(
     ("call", "errno", "code"),
-    [("inotify_open", 24, "HF-WATCH-LIMIT"), ("inotify_watch", 28, "HF-WATCH-TOO-LARGE")],
+    [("inotify_open", 24, "CW-WATCH-LIMIT"), ("inotify_watch", 28, "CW-WATCH-TOO-LARGE")],
 )
 def test_the_kernels_own_bounds_are_told_as_what_they_are(watching, monkeypatch, call, errno, code):
     def full(*_args, **_options):
         raise OSError(errno, "no more")
 
-    monkeypatch.setattr(f"holdfast.sandbox.watched.{call}", full)
+    monkeypatch.setattr(f"cellwall.sandbox.watched.{call}", full)
     with pytest.raises(WorkspaceError) as caught:
         watching()
     assert (caught.value.code, bool(caught.value.mend)) == (code, True)

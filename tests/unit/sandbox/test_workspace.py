@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-import holdfast
-from holdfast.core.errors import BadInput, WorkspaceError
-from holdfast.core.limits import MIB, Limits
-from holdfast.core.types import (
+import cellwall
+from cellwall.core.errors import BadInput, WorkspaceError
+from cellwall.core.limits import MIB, Limits
+from cellwall.core.types import (
     Action,
     FileOperation,
     Principal,
@@ -23,12 +23,12 @@ from holdfast.core.types import (
     WorkspaceRequest,
     new_id,
 )
-from holdfast.runtime import wiring
-from holdfast.sandbox import protected
-from holdfast.sandbox.leases import WorkspaceSettings
-from holdfast.sandbox.protected import Found, Treatment
-from holdfast.sandbox.workspace import Workspaces, covers_for
-from holdfast.sandbox.workspace_store import WorkspaceStore
+from cellwall.runtime import wiring
+from cellwall.sandbox import protected
+from cellwall.sandbox.leases import WorkspaceSettings
+from cellwall.sandbox.protected import Found, Treatment
+from cellwall.sandbox.workspace import Workspaces, covers_for
+from cellwall.sandbox.workspace_store import WorkspaceStore
 
 RW, RO, COW = WorkspaceMode.READ_WRITE, WorkspaceMode.READ_ONLY, WorkspaceMode.COPY_ON_WRITE
 
@@ -105,7 +105,7 @@ def test_every_directory_above_a_hidden_name_is_pinned_where_writes_reach_the_ho
 def test_a_read_only_symlink_is_refused_where_it_could_be_replaced() -> None:
     with pytest.raises(WorkspaceError) as refused:
         covers_for((found(".bashrc", link=True),), RW)
-    assert refused.value.code == "HF-WORKSPACE-SYMLINK"
+    assert refused.value.code == "CW-WORKSPACE-SYMLINK"
     assert covers_for((found(".bashrc", link=True),), COW) == ()
 
 
@@ -154,7 +154,7 @@ def test_a_directory_with_more_names_than_can_be_checked_is_refused(
         (project / "sub" / str(number)).touch()
     with pytest.raises(WorkspaceError) as refused:
         leased(workspaces, action(workspace=WorkspaceRequest(RW, str(project))))
-    assert refused.value.code == "HF-WORKSPACE-TOO-LARGE"
+    assert refused.value.code == "CW-WORKSPACE-TOO-LARGE"
     assert sorted(os.listdir(project)) == [".bashrc", ".env", "sub"]  # no placeholder stayed
 
 
@@ -170,23 +170,23 @@ def test_file_operations_need_a_session(workspaces: Workspaces) -> None:
 @pytest.mark.parametrize(
     ("mode", "work", "code"),
     [
-        ("ro", lambda files: files.write("a", "x"), "HF-WORKSPACE-READ-ONLY"),
-        ("ro", lambda files: files.remove(".bashrc"), "HF-WORKSPACE-READ-ONLY"),
-        ("ro", lambda files: files.read(".env"), "HF-PATH-PROTECTED"),
-        ("rw", lambda files: files.read("sub/id_rsa"), "HF-PATH-PROTECTED"),
-        ("rw", lambda files: files.write(".bashrc", "x"), "HF-PATH-PROTECTED"),
-        ("rw", lambda files: files.write(".BASHRC", "x"), "HF-PATH-PROTECTED"),
-        ("rw", lambda files: files.move(".env", "env"), "HF-PATH-PROTECTED"),
-        ("rw", lambda files: files.move("sub", ".claude"), "HF-PATH-PROTECTED"),
-        ("rw", lambda files: files.write("sub/.git/hooks/x", "x"), "HF-PATH-PROTECTED"),
-        ("cow", lambda files: files.read("a"), "HF-WORKSPACE-COW"),
+        ("ro", lambda files: files.write("a", "x"), "CW-WORKSPACE-READ-ONLY"),
+        ("ro", lambda files: files.remove(".bashrc"), "CW-WORKSPACE-READ-ONLY"),
+        ("ro", lambda files: files.read(".env"), "CW-PATH-PROTECTED"),
+        ("rw", lambda files: files.read("sub/id_rsa"), "CW-PATH-PROTECTED"),
+        ("rw", lambda files: files.write(".bashrc", "x"), "CW-PATH-PROTECTED"),
+        ("rw", lambda files: files.write(".BASHRC", "x"), "CW-PATH-PROTECTED"),
+        ("rw", lambda files: files.move(".env", "env"), "CW-PATH-PROTECTED"),
+        ("rw", lambda files: files.move("sub", ".claude"), "CW-PATH-PROTECTED"),
+        ("rw", lambda files: files.write("sub/.git/hooks/x", "x"), "CW-PATH-PROTECTED"),
+        ("cow", lambda files: files.read("a"), "CW-WORKSPACE-COW"),
     ],
 )
 def test_the_file_api_keeps_the_same_names_from_its_callers(
     mode: str, work, code: str, project: Path
 ) -> None:
-    with holdfast.Sandbox.create(workspace=f"{project}:{mode}") as sandbox:
-        with pytest.raises(holdfast.HoldfastError) as refused:
+    with cellwall.Sandbox.create(workspace=f"{project}:{mode}") as sandbox:
+        with pytest.raises(cellwall.CellwallError) as refused:
             work(sandbox.files)
         assert refused.value.code == code
     assert (project / ".bashrc").read_text() == "mine"
@@ -199,10 +199,10 @@ def test_the_file_api_does_not_take_a_protected_name_along_with_the_directory_ab
 ) -> None:
     (project / "repo" / ".git" / "hooks").mkdir(parents=True)
     (project / "repo" / ".git" / "hooks" / "pre-commit").write_text("mine")
-    with holdfast.Sandbox.create(workspace=f"{project}:rw") as sandbox:
-        with pytest.raises(holdfast.HoldfastError) as refused:
+    with cellwall.Sandbox.create(workspace=f"{project}:rw") as sandbox:
+        with pytest.raises(cellwall.CellwallError) as refused:
             sandbox.files.remove("repo") if name == "remove" else sandbox.files.move("repo", "away")
-        assert refused.value.code == "HF-PATH-PROTECTED"
+        assert refused.value.code == "CW-PATH-PROTECTED"
     assert (project / "repo" / ".git" / "hooks" / "pre-commit").read_text() == "mine"
 
 
@@ -218,10 +218,10 @@ def test_an_id_that_is_none_becomes_no_path(text: str, want: RunCommand | FileOp
     house = wiring.shared_house()
     action = Action(principal=Principal("me", "sdk"), want=want, session_id=text)
     outcome = anyio.run(house.runtime.perform, action)
-    assert (outcome.status, outcome.error and outcome.error.code) == ("error", "HF-BAD-ID")
+    assert (outcome.status, outcome.error and outcome.error.code) == ("error", "CW-BAD-ID")
     known = Action(principal=Principal("me", "sdk"), want=want, session_id=new_id("sbx"))
     missing = anyio.run(house.runtime.perform, known)
-    assert (missing.status, missing.error and missing.error.code) == ("error", "HF-NO-WORKSPACE")
+    assert (missing.status, missing.error and missing.error.code) == ("error", "CW-NO-WORKSPACE")
 
 
 # --- sizes and kinds, by the API and by code (FS-3)
@@ -230,7 +230,7 @@ def test_an_id_that_is_none_becomes_no_path(text: str, want: RunCommand | FileOp
 @pytest.mark.requirement("FS-3")
 def test_sizes_counts_and_extensions_hold_for_the_file_api() -> None:
     limits = {"file_size_bytes": 8192, "disk_bytes": 65_536, "file_count": 16}
-    with holdfast.Sandbox.create(limits=limits) as sandbox:
+    with cellwall.Sandbox.create(limits=limits) as sandbox:
         sandbox.files.write("fits", b"x" * 8192)
         for path, content in (
             ("big", b"x" * 8193),
@@ -239,12 +239,12 @@ def test_sizes_counts_and_extensions_hold_for_the_file_api() -> None:
             ("../x", b"x"),
             ("a\0b", b""),
         ):
-            with pytest.raises(holdfast.HoldfastError):
+            with pytest.raises(cellwall.CellwallError):
                 sandbox.files.write(path, content)
-        with pytest.raises(holdfast.HoldfastError):
+        with pytest.raises(cellwall.CellwallError):
             sandbox.files.move("fits", "fits.scr")
         written = 1
-        with pytest.raises(holdfast.HoldfastError):
+        with pytest.raises(cellwall.CellwallError):
             for written in range(2, 40):  # how far it came is what is asked
                 sandbox.files.write(f"f{written}", b"x" * 4096)
         assert written <= 17

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import BadInput, WorkspaceError
-from holdfast.core.types import WorkspaceMode, WorkspaceRequest, new_id
-from holdfast.sandbox.workspace_store import WorkspaceStore
+from cellwall.core.errors import BadInput, WorkspaceError
+from cellwall.core.types import WorkspaceMode, WorkspaceRequest, new_id
+from cellwall.sandbox.workspace_store import WorkspaceStore
 
 COW = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, "/project")
 
@@ -52,7 +52,7 @@ def test_a_broken_session_is_one_that_is_not_there(store: WorkspaceStore, text: 
     Path(made.folder, "session.json").write_text(text)
     with pytest.raises(WorkspaceError) as refused:
         store.session(made.id)
-    assert refused.value.code == "HF-NO-WORKSPACE"
+    assert refused.value.code == "CW-NO-WORKSPACE"
 
 
 def test_removal_takes_closed_directories_and_never_follows_a_link(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sandbox import environments
+from cellwall.sandbox import environments
 
 PACKAGE = "tiny"
 

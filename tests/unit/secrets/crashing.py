@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.errors import VaultError
-from holdfast.secrets.vault import Vault
+from cellwall.core.errors import VaultError
+from cellwall.secrets.vault import Vault
 from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, at, made, passphrase
 
 STEPS = ("fsync", "link", "rename", "unlink", "pwrite", "mkdir")

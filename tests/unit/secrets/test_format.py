@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput, VaultError
-from holdfast.secrets.format import (
+from cellwall.core.errors import BadInput, VaultError
+from cellwall.secrets.format import (
     Argon2,
     Content,
     Opening,
@@ -21,8 +21,8 @@ from holdfast.secrets.format import (
     read_frame,
     to_sign,
 )
-from holdfast.secrets.grants import Grant
-from holdfast.secrets.sealing import Sealed
+from cellwall.secrets.grants import Grant
+from cellwall.secrets.sealing import Sealed
 from unit.secrets.vaults import GITHUB, resealed_frame
 
 NONCE, MAC = b"n" * 12, b"m" * 32
@@ -67,17 +67,17 @@ def test_what_was_written_is_read():
 
 @pytest.mark.requirement("SEC-7")
 def test_every_cut_is_told_as_one():
-    assert {code_of(FILE[:length]) for length in range(len(FILE))} == {"HF-VAULT-TRUNCATED"}
+    assert {code_of(FILE[:length]) for length in range(len(FILE))} == {"CW-VAULT-TRUNCATED"}
 
 
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (FILE + b"\n", "HF-VAULT-TAMPERED"),
-        (b"something else", "HF-VAULT-TAMPERED"),
-        (b"\0" * 500, "HF-VAULT-TAMPERED"),
-        (FILE.replace(b"holdfast-vault 1 ", b"holdfast-vault 2 "), "HF-VAULT-FORMAT"),
-        (resealed_frame(FILE.replace(b"vault/1", b"vault/9")), "HF-VAULT-FORMAT"),
+        (FILE + b"\n", "CW-VAULT-TAMPERED"),
+        (b"something else", "CW-VAULT-TAMPERED"),
+        (b"\0" * 500, "CW-VAULT-TAMPERED"),
+        (FILE.replace(b"cellwall-vault 1 ", b"cellwall-vault 2 "), "CW-VAULT-FORMAT"),
+        (resealed_frame(FILE.replace(b"vault/1", b"vault/9")), "CW-VAULT-FORMAT"),
     ],
 )
 def test_what_is_not_ours_is_refused(data, code):
@@ -128,7 +128,7 @@ def bent(**changes: object) -> bytes:
     ],
 )
 def test_an_opening_that_was_forged_is_refused_before_it_costs_anything(changes):
-    assert code_of(bent(**changes)) == "HF-VAULT-TAMPERED"
+    assert code_of(bent(**changes)) == "CW-VAULT-TAMPERED"
 
 
 def test_the_forging_itself_makes_files_that_can_be_read():
@@ -148,7 +148,7 @@ def told(data: bytes) -> str:
 def test_whatever_lies_there_is_refused_by_name(data):
     framed = resealed_frame(FILE[: FILE.index(b"\n") + 1] + data)
     for attempt in (data, FILE[:17] + data, framed):
-        assert told(attempt).startswith("HF-VAULT-")
+        assert told(attempt).startswith("CW-VAULT-")
     assert told(FILE) == "read"
 
 
@@ -162,7 +162,7 @@ def test_whatever_json_stands_within_is_read_or_refused(value):
     for told in (value, {"secrets": value}, {"secrets": {"default": {"A": value}}}):
         with pytest.raises(VaultError) as caught:
             read_content(json.dumps(told).encode())
-        assert caught.value.code == "HF-VAULT-TAMPERED"
+        assert caught.value.code == "CW-VAULT-TAMPERED"
 
 
 @pytest.mark.parametrize(

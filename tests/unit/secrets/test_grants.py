@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.core.network import Binding
-from holdfast.secrets.grants import Grant, check_grant, check_secret_name, grant_of
+from cellwall.core.errors import BadInput
+from cellwall.core.network import Binding
+from cellwall.secrets.grants import Grant, check_grant, check_secret_name, grant_of
 from unit.secrets.vaults import GITHUB
 
 SESSION = "sbx_" + "0" * 26
@@ -60,7 +60,7 @@ def test_plain_bindings_are_taken_and_come_back_from_json(binding):
 def test_what_could_be_read_in_two_ways_is_refused(changes):
     with pytest.raises(BadInput) as caught:
         check_grant(replace(grant(), binding=replace(GITHUB, **changes)))
-    assert caught.value.code == "HF-VAULT-GRANT"
+    assert caught.value.code == "CW-VAULT-GRANT"
 
 
 @pytest.mark.parametrize(
@@ -111,5 +111,5 @@ def test_names_of_variables_are_names_of_secrets(name):
 def test_others_are_refused_and_not_repeated(name):
     with pytest.raises(BadInput) as caught:
         check_secret_name(name)
-    assert caught.value.code == "HF-VAULT-NAME"
+    assert caught.value.code == "CW-VAULT-NAME"
     assert not name or name not in str(caught.value) or len(name) < 4

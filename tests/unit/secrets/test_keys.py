@@ -14,12 +14,12 @@ import keyring.errors
 import pytest
 from argon2.low_level import Type, hash_secret_raw
 
-from holdfast.core.errors import BadInput, VaultError
-from holdfast.secrets import keys
-from holdfast.secrets.format import Argon2
-from holdfast.secrets.key_texts import KeyFile
-from holdfast.secrets.settings import VaultSettings
-from holdfast.secrets.vault import Vault
+from cellwall.core.errors import BadInput, VaultError
+from cellwall.secrets import keys
+from cellwall.secrets.format import Argon2
+from cellwall.secrets.key_texts import KeyFile
+from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.vault import Vault
 from unit.secrets.vaults import (
     BY_FILE,
     OTHER,
@@ -99,8 +99,8 @@ def test_the_hash_is_argon2id_with_the_stored_cost():
 @pytest.mark.parametrize("wrong", ["correct horse batterz", "", "correct horse battery "])
 def test_another_passphrase_is_a_wrong_key(home, wrong):
     made(home, QUICK)
-    assert refused(Vault(at(home), QUICK), passphrase(wrong)) == "HF-VAULT-WRONG-KEY"
-    assert refused(Vault(at(home), QUICK)) == "HF-VAULT-NO-KEY"
+    assert refused(Vault(at(home), QUICK), passphrase(wrong)) == "CW-VAULT-WRONG-KEY"
+    assert refused(Vault(at(home), QUICK)) == "CW-VAULT-NO-KEY"
 
 
 @pytest.mark.parametrize("text", ["", "short", "x" * 1025])
@@ -108,7 +108,7 @@ def test_a_passphrase_has_bounds(home, text):
     vault = Vault(at(home), QUICK)
     with pytest.raises(BadInput) as caught:
         vault.init(passphrase(text))
-    assert (caught.value.code, vault.exists) == ("HF-VAULT-PASSPHRASE", False)
+    assert (caught.value.code, vault.exists) == ("CW-VAULT-PASSPHRASE", False)
 
 
 @pytest.mark.requirement("SEC-1")
@@ -135,15 +135,15 @@ def test_a_forged_file_cannot_ask_for_all_memory_or_hours(home, cost):
     data = path.read_bytes()
     assert data.count(b'"argon2id":[64,1,1]') == 1
     path.write_bytes(resealed_frame(data.replace(b"[64,1,1]", cost)))
-    assert refused(Vault(at(home), QUICK), passphrase()) == "HF-VAULT-COST"
+    assert refused(Vault(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
     # What is within the bounds is tried, and is another key.
     path.write_bytes(resealed_frame(data.replace(b"[64,1,1]", b"[64,16,1]")))
-    assert refused(Vault(at(home), QUICK), passphrase()) == "HF-VAULT-WRONG-KEY"
+    assert refused(Vault(at(home), QUICK), passphrase()) == "CW-VAULT-WRONG-KEY"
 
 
 def test_a_configuration_may_ask_for_more_than_a_file_may(home):
     made(home, replace(QUICK, argon2_passes=17))
-    assert refused(Vault(at(home), QUICK), passphrase()) == "HF-VAULT-COST"
+    assert refused(Vault(at(home), QUICK), passphrase()) == "CW-VAULT-COST"
     assert again(home, replace(QUICK, argon2_passes=17)).is_unlocked
 
 
@@ -188,22 +188,22 @@ def test_the_key_file_is_private_and_the_vault_says_which_key(home):
 def test_a_key_file_that_others_can_reach_is_refused(home, mode):
     made(home)
     (home / "vault-key").chmod(mode)
-    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-UNSAFE"
+    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
 
 
 def test_a_key_file_that_is_a_link_a_pipe_or_gone_is_refused(home, tmp_path):
     made(home)
     path = home / "vault-key"
     path.rename(home / "moved")
-    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-NO-KEY"
+    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
     path.symlink_to(home / "moved")
-    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-UNSAFE"
+    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
     path.unlink()
     os.mkfifo(path, 0o600)
-    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-UNSAFE"
+    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
     path.unlink()
     path.mkdir(mode=0o700)
-    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-UNSAFE"
+    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-UNSAFE"
     path.rmdir()
     (home / "moved").rename(path)
     assert again(home).is_unlocked
@@ -216,7 +216,7 @@ def test_a_file_that_we_have_not_made_is_not_used_and_not_replaced(home, text):
     path.chmod(0o600)
     with pytest.raises(VaultError) as caught:
         Vault(at(home), BY_FILE).init()
-    assert (caught.value.code, path.read_text()) == ("HF-VAULT-NO-KEY", text)
+    assert (caught.value.code, path.read_text()) == ("CW-VAULT-NO-KEY", text)
 
 
 def test_the_key_of_another_vault_is_a_wrong_key(home):
@@ -224,9 +224,9 @@ def test_the_key_of_another_vault_is_a_wrong_key(home):
     path = home / "vault-key"
     vault, key_id, _ = path.read_text().split()
     path.write_text(f"{vault} {key_id} {'A' * 43}=\n")
-    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-WRONG-KEY"
+    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-WRONG-KEY"
     path.write_text(f"{vault} {key_id} {'A' * 44}\n")
-    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-NO-KEY"
+    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
 
 
 @pytest.mark.requirement("SEC-6")
@@ -246,9 +246,9 @@ def test_two_vaults_with_one_key_file_do_not_lose_each_others_keys(home, monkeyp
         real(self, owner, keys)
 
     monkeypatch.setattr(KeyFile, "write", write)
-    monkeypatch.setattr("holdfast.secrets.folder._LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("cellwall.secrets.folder._LOCK_TIMEOUT_S", 0.05)
     vault.rekey()
-    assert met == ["HF-VAULT-BUSY"]
+    assert met == ["CW-VAULT-BUSY"]
     other.rekey()
     assert again(home).values() == again(elsewhere, shared).values()
     assert len((home / "vault-key").read_text().splitlines()) == 2
@@ -292,7 +292,7 @@ def test_a_key_file_of_which_a_part_would_be_lost_is_refused(home):
     path.write_bytes(own * (64 * 1024 // len(own)))
     assert again(home).is_unlocked
     path.write_bytes(own * (64 * 1024 // len(own) + 1))
-    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-NO-KEY"
+    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
 
 
 # Commands
@@ -301,12 +301,12 @@ def test_a_key_file_of_which_a_part_would_be_lost_is_refused(home):
 @pytest.mark.parametrize(
     ("settings", "code"),
     [
-        (by_command(KEY_TEXT.swapcase()), "HF-VAULT-WRONG-KEY"),
-        (by_command(KEY_TEXT, code=3), "HF-VAULT-NO-KEY"),
-        (by_command("short"), "HF-VAULT-NO-KEY"),
-        (by_command("x" * 5000), "HF-VAULT-NO-KEY"),
-        (VaultSettings(key="command", key_command=("/does/not/exist",)), "HF-VAULT-NO-KEY"),
-        (VaultSettings(key="command"), "HF-VAULT-NO-KEY"),
+        (by_command(KEY_TEXT.swapcase()), "CW-VAULT-WRONG-KEY"),
+        (by_command(KEY_TEXT, code=3), "CW-VAULT-NO-KEY"),
+        (by_command("short"), "CW-VAULT-NO-KEY"),
+        (by_command("x" * 5000), "CW-VAULT-NO-KEY"),
+        (VaultSettings(key="command", key_command=("/does/not/exist",)), "CW-VAULT-NO-KEY"),
+        (VaultSettings(key="command"), "CW-VAULT-NO-KEY"),
     ],
 )
 def test_a_command_that_prints_no_key_opens_nothing(home, settings, code):
@@ -317,16 +317,16 @@ def test_a_command_that_prints_no_key_opens_nothing(home, settings, code):
 
 def test_a_command_that_never_ends_is_ended(home, monkeypatch):
     made(home, by_command(KEY_TEXT))
-    monkeypatch.setattr("holdfast.secrets.key_command._TIMEOUT_S", 0.2)
+    monkeypatch.setattr("cellwall.secrets.key_command._TIMEOUT_S", 0.2)
     endless = VaultSettings(key="command", key_command=("sleep", "1000"))
-    assert refused(Vault(at(home), endless)) == "HF-VAULT-NO-KEY"
+    assert refused(Vault(at(home), endless)) == "CW-VAULT-NO-KEY"
 
 
 def test_the_vault_cannot_name_a_command_of_its_own(home):
     # The kind stands in the vault; program, file and ring are the configuration's.
     made(home, by_command(KEY_TEXT))
     assert KEY_TEXT.encode() not in Path(at(home), "store").read_bytes()
-    assert refused(Vault(at(home), BY_FILE)) == "HF-VAULT-NO-KEY"
+    assert refused(Vault(at(home), BY_FILE)) == "CW-VAULT-NO-KEY"
 
 
 # The key ring
@@ -335,7 +335,7 @@ def test_the_vault_cannot_name_a_command_of_its_own(home):
 def test_the_ring_holds_one_entry_for_each_vault(home, ring):
     settings = VaultSettings(key="keyring")
     made(home, settings)
-    assert [service for service, _ in ring.held] == ["holdfast-vault"]
+    assert [service for service, _ in ring.held] == ["cellwall-vault"]
     before = dict(ring.held)
     vault = again(home, settings)
     vault.rekey()
@@ -344,7 +344,7 @@ def test_the_ring_holds_one_entry_for_each_vault(home, ring):
     assert all(len(text.splitlines()) == 1 for text in ring.held.values())
     assert again(home, settings).values()["TOKEN"] == VALUE
     ring.is_locked = True
-    assert refused(Vault(at(home), settings)) == "HF-VAULT-NO-KEY"
+    assert refused(Vault(at(home), settings)) == "CW-VAULT-NO-KEY"
 
 
 @pytest.mark.parametrize(
@@ -354,11 +354,11 @@ def test_a_ring_that_keeps_nothing_safe_is_refused(home, ring, monkeypatch, home
     monkeypatch.setattr(Ring, "__module__", home_of_backend)
     with pytest.raises(VaultError) as caught:
         Vault(at(home), VaultSettings(key="keyring")).init()
-    assert (caught.value.code, ring.held) == ("HF-VAULT-NO-KEY", {})
+    assert (caught.value.code, ring.held) == ("CW-VAULT-NO-KEY", {})
 
 
 def test_without_the_library_it_is_told_how_to_get_it(home, monkeypatch):
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(VaultError) as caught:
         Vault(at(home), VaultSettings(key="keyring")).init()
-    assert "holdfast[keyring]" in caught.value.mend
+    assert "cellwall[keyring]" in caught.value.mend

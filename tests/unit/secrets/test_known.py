@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import VaultError
-from holdfast.secrets.known import KnownDigests, digest_of, read_known, tokens
+from cellwall.core.errors import VaultError
+from cellwall.secrets.known import KnownDigests, digest_of, read_known, tokens
 
 KEY = bytes(range(32))
 KNOWN = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.secrets.memory import KeyPage, wipe
+from cellwall.secrets.memory import KeyPage, wipe
 
 
 def test_a_key_stays_where_it_was_put():
@@ -35,7 +35,7 @@ def test_wiping_leaves_zeros():
 def test_a_child_finds_zeros_and_knows_it():
     script = (
         "import os\n"
-        "from holdfast.secrets.memory import KeyPage\n"
+        "from cellwall.secrets.memory import KeyPage\n"
         "page = KeyPage()\n"
         "key = bytes(page.make('a'))\n"
         "assert page.is_live and any(key)\n"

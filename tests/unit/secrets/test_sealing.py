@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.secrets.sealing import (
+from cellwall.secrets.sealing import (
     BadSeal,
     Sealed,
     about_part,
@@ -48,7 +48,7 @@ def test_it_opens_in_no_other_place(about):
 
 
 def test_the_words_that_bind_are_canonical():
-    assert HERE == b'{"name":"TOKEN","namespace":"default","schema":"holdfast.vault/1","version":1}'
+    assert HERE == b'{"name":"TOKEN","namespace":"default","schema":"cellwall.vault/1","version":1}'
 
 
 @pytest.mark.parametrize("cut", [0, 1, 15, 16, 20])

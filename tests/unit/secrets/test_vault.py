@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import BadInput, VaultError
-from holdfast.core.network import Binding
-from holdfast.secrets.leases import new_placeholder
-from holdfast.secrets.settings import VaultSettings
-from holdfast.secrets.values import weakness
-from holdfast.secrets.vault import MOST_VALUE_BYTES, Vault
+from cellwall.core.errors import BadInput, VaultError
+from cellwall.core.network import Binding
+from cellwall.secrets.leases import new_placeholder
+from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.values import weakness
+from cellwall.secrets.vault import MOST_VALUE_BYTES, Vault
 from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, again, at, made, passphrase
 
 MINE = "sbx_" + "0" * 26
@@ -70,12 +70,12 @@ def test_values_are_bytes_of_any_kind(home, vault, value):
 
 @pytest.mark.parametrize("value", [b"", b"v" * (MOST_VALUE_BYTES + 1)])
 def test_values_have_bounds(vault, value):
-    assert refusal(vault.set, "VALUE", value) == "HF-VAULT-VALUE"
+    assert refusal(vault.set, "VALUE", value) == "CW-VAULT-VALUE"
     assert "VALUE" not in vault.values()
 
 
 def test_a_vault_is_not_replaced_by_init(home, vault):
-    assert refusal(Vault(at(home), BY_FILE).init) == "HF-VAULT-EXISTS"
+    assert refusal(Vault(at(home), BY_FILE).init) == "CW-VAULT-EXISTS"
     assert again(home).values()["TOKEN"] == VALUE
 
 
@@ -98,20 +98,20 @@ def test_a_locked_vault_gives_and_takes_nothing(home, vault):
     lease = vault.lease(["TOKEN"], tool="run")
     vault.lock()
     for function in (vault.list, lambda: vault.set("A", b"x"), lambda: vault.remove("TOKEN")):
-        assert refusal(function) == "HF-VAULT-LOCKED"
-    assert refusal(vault.lease, ["TOKEN"], tool="run") == "HF-VAULT-LOCKED"
-    assert refusal(lease.uses[0].reveal) == "HF-VAULT-LEASE-ENDED"
+        assert refusal(function) == "CW-VAULT-LOCKED"
+    assert refusal(vault.lease, ["TOKEN"], tool="run") == "CW-VAULT-LOCKED"
+    assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
     assert (dict(vault.values()), vault.contains_old(VALUE), vault.is_unlocked) == ({}, (), False)
     assert vault.source == "file"
     vault.unlock()
     assert vault.values()["TOKEN"] == VALUE
-    assert refusal(lease.uses[0].reveal) == "HF-VAULT-LEASE-ENDED"
+    assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
 
 
 def test_no_vault_is_told_as_such(home):
     vault = Vault(at(home), BY_FILE)
     assert not vault.exists
-    assert refusal(vault.unlock) == "HF-VAULT-MISSING"
+    assert refusal(vault.unlock) == "CW-VAULT-MISSING"
 
 
 # Rotation
@@ -131,9 +131,9 @@ def test_the_value_before_is_known_and_not_handed_out_then_wiped(home, vault):
 
 
 def test_only_what_is_there_is_rotated(vault):
-    assert refusal(vault.rotate, "NEW", b"value") == "HF-VAULT-UNKNOWN"
-    assert refusal(vault.end_overlap, "NEW") == "HF-VAULT-UNKNOWN"
-    assert refusal(vault.remove, "NEW") == "HF-VAULT-UNKNOWN"
+    assert refusal(vault.rotate, "NEW", b"value") == "CW-VAULT-UNKNOWN"
+    assert refusal(vault.end_overlap, "NEW") == "CW-VAULT-UNKNOWN"
+    assert refusal(vault.remove, "NEW") == "CW-VAULT-UNKNOWN"
 
 
 @pytest.mark.requirement("SEC-6")
@@ -156,11 +156,11 @@ def test_what_is_wiped_is_overwritten_on_the_disk_as_far_as_we_can(home, vault):
 def test_removed_is_gone_and_its_grants_with_it(home, vault):
     lease = vault.lease(["TOKEN"], tool="run")
     vault.remove("TOKEN")
-    assert refusal(lease.uses[0].reveal) == "HF-VAULT-LEASE-ENDED"
+    assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
     assert again(home).values() == {"OTHER": OTHER}
     vault.set("TOKEN", b"a new one")
-    assert refusal(vault.lease, ["TOKEN"], tool="run") == "HF-VAULT-NOT-GRANTED"
-    assert refusal(lease.uses[0].reveal) == "HF-VAULT-LEASE-ENDED"
+    assert refusal(vault.lease, ["TOKEN"], tool="run") == "CW-VAULT-NOT-GRANTED"
+    assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
 
 
 # New keys
@@ -194,7 +194,7 @@ def test_rekey_goes_from_any_kind_of_key_to_any_other(home, vault):
     again(home, by_command).rekey(passphrase(), settings=QUICK)
     assert again(home, QUICK).values()["TOKEN"] == VALUE
     wrong = Vault(at(home), QUICK)
-    assert refusal(wrong.unlock, passphrase("another passphrase")) == "HF-VAULT-WRONG-KEY"
+    assert refusal(wrong.unlock, passphrase("another passphrase")) == "CW-VAULT-WRONG-KEY"
     elsewhere = VaultSettings(key="file", key_file=str(home / "other-key"))
     again(home, QUICK).rekey(settings=elsewhere)
     again(home, elsewhere).rekey(settings=BY_FILE)
@@ -207,7 +207,7 @@ def test_who_has_the_vault_open_is_shut_out_by_a_rekey(home, vault):
     lease = other.lease(["TOKEN"], tool="run")
     vault.rekey()
     for function in (other.list, other.values, lease.uses[0].reveal, lambda: other.remove("TOKEN")):
-        assert refusal(function) == "HF-VAULT-LOCKED"
+        assert refusal(function) == "CW-VAULT-LOCKED"
     other.unlock()
     assert other.values() == vault.values()
 
@@ -228,8 +228,8 @@ def test_what_others_change_is_seen_at_once(home, vault):
 def test_processes_that_write_at_once_lose_nothing(home, vault):
     script = (
         "import sys\n"
-        "from holdfast.secrets.vault import Vault\n"
-        "from holdfast.secrets.settings import VaultSettings\n"
+        "from cellwall.secrets.vault import Vault\n"
+        "from cellwall.secrets.settings import VaultSettings\n"
         "vault = Vault(sys.argv[1], VaultSettings(key='file'))\n"
         "vault.unlock()\n"
         "for number in range(8):\n"
@@ -253,7 +253,7 @@ def test_a_lease_shows_a_placeholder_and_reveals_until_it_ends(vault):
         assert (use.name, use.bindings, use.reveal()) == ("TOKEN", (GITHUB,), VALUE)
         assert VALUE.decode() not in repr(lease.uses)
         assert re.fullmatch(r"hfsecret_token_[a-z2-7]{26}", use.placeholder)
-    assert refusal(use.reveal) == "HF-VAULT-LEASE-ENDED"
+    assert refusal(use.reveal) == "CW-VAULT-LEASE-ENDED"
     assert lease.revealed == {"TOKEN": 1}
 
 
@@ -263,13 +263,13 @@ def test_no_two_placeholders_are_alike():
 
 @pytest.mark.requirement("SEC-3")
 def test_only_what_is_granted_is_lent(vault):
-    assert refusal(vault.lease, ["OTHER"], tool="run") == "HF-VAULT-NOT-GRANTED"
-    assert refusal(vault.lease, ["TOKEN", "OTHER"], tool="run") == "HF-VAULT-NOT-GRANTED"
-    assert refusal(vault.lease, ["NOTHING"], tool="run") == "HF-VAULT-UNKNOWN"
-    assert refusal(vault.lease, ["not a name"], tool="run") == "HF-VAULT-NAME"
+    assert refusal(vault.lease, ["OTHER"], tool="run") == "CW-VAULT-NOT-GRANTED"
+    assert refusal(vault.lease, ["TOKEN", "OTHER"], tool="run") == "CW-VAULT-NOT-GRANTED"
+    assert refusal(vault.lease, ["NOTHING"], tool="run") == "CW-VAULT-UNKNOWN"
+    assert refusal(vault.lease, ["not a name"], tool="run") == "CW-VAULT-NAME"
     vault.grant("OTHER", Binding(host="a.example.com"), tools=["code"], session=MINE)
-    assert refusal(vault.lease, ["OTHER"], tool="run", session=MINE) == "HF-VAULT-NOT-GRANTED"
-    assert refusal(vault.lease, ["OTHER"], tool="code") == "HF-VAULT-NOT-GRANTED"
+    assert refusal(vault.lease, ["OTHER"], tool="run", session=MINE) == "CW-VAULT-NOT-GRANTED"
+    assert refusal(vault.lease, ["OTHER"], tool="code") == "CW-VAULT-NOT-GRANTED"
     lease = vault.lease(["TOKEN", "OTHER"], tool="code", session=MINE)
     assert [use.reveal() for use in lease.uses] == [VALUE, OTHER]
 
@@ -279,7 +279,7 @@ def test_a_lease_ends_with_its_session(vault):
     mine = vault.lease(["TOKEN"], tool="run", session=MINE)
     other = vault.lease(["TOKEN"], tool="run", session="sbx_" + "1" * 26)
     vault.end_session(MINE)
-    assert refusal(mine.uses[0].reveal) == "HF-VAULT-LEASE-ENDED"
+    assert refusal(mine.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
     assert other.uses[0].reveal() == VALUE
 
 
@@ -295,8 +295,8 @@ def test_a_lease_ends_when_its_time_is_over(home):
     now_s[0] = 1059.9
     assert lease.uses[0].reveal() == VALUE
     now_s[0] = 1060.0
-    assert refusal(lease.uses[0].reveal) == "HF-VAULT-LEASE-ENDED"
-    assert refusal(vault.lease, ["TOKEN"], tool="run") == "HF-VAULT-NOT-GRANTED"
+    assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
+    assert refusal(vault.lease, ["TOKEN"], tool="run") == "CW-VAULT-NOT-GRANTED"
 
 
 @pytest.mark.requirement("SEC-3")
@@ -304,11 +304,11 @@ def test_a_lease_ends_when_its_grant_is_revoked_by_anybody(home, vault):
     second = vault.grant("TOKEN", Binding(host="b.example.com"))
     lease = vault.lease(["TOKEN"], tool="run")
     assert again(home).revoke("TOKEN", second.id) == 1
-    assert refusal(lease.uses[0].reveal) == "HF-VAULT-LEASE-ENDED"
+    assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
     assert vault.lease(["TOKEN"], tool="run").uses[0].bindings == (GITHUB,)
     assert vault.revoke("TOKEN") == 1
-    assert refusal(vault.lease, ["TOKEN"], tool="run") == "HF-VAULT-NOT-GRANTED"
-    assert refusal(vault.revoke, "TOKEN", "gr_none") == "HF-VAULT-UNKNOWN"
+    assert refusal(vault.lease, ["TOKEN"], tool="run") == "CW-VAULT-NOT-GRANTED"
+    assert refusal(vault.revoke, "TOKEN", "gr_none") == "CW-VAULT-UNKNOWN"
 
 
 def test_grants_have_a_bound_and_make_room_when_they_are_over(home):
@@ -318,7 +318,7 @@ def test_grants_have_a_bound_and_make_room_when_they_are_over(home):
     vault.set("TOKEN", VALUE)
     for _ in range(64):
         vault.grant("TOKEN", GITHUB, until_s=1001.0)
-    assert refusal(vault.grant, "TOKEN", GITHUB) == "HF-VAULT-FULL"
+    assert refusal(vault.grant, "TOKEN", GITHUB) == "CW-VAULT-FULL"
     now_s[0] = 1001.0
     vault.grant("TOKEN", GITHUB)
     assert len(vault.list()[0].grants) == 1
@@ -350,10 +350,10 @@ def test_a_broken_file_is_not_an_empty_list_of_values(home, vault):
     # Whoever looks for values on their way out must not find none (NET-5).
     store = Path(at(home), "store")
     store.write_bytes(store.read_bytes()[:-1])
-    assert refusal(vault.values) == "HF-VAULT-TRUNCATED"
-    assert refusal(vault.contains_old, b"x") == "HF-VAULT-TRUNCATED"
+    assert refusal(vault.values) == "CW-VAULT-TRUNCATED"
+    assert refusal(vault.contains_old, b"x") == "CW-VAULT-TRUNCATED"
     store.unlink()
-    assert refusal(vault.values) == "HF-VAULT-MISSING"
+    assert refusal(vault.values) == "CW-VAULT-MISSING"
 
 
 # Short values
@@ -363,12 +363,12 @@ def test_a_broken_file_is_not_an_empty_list_of_values(home, vault):
 def test_a_value_that_would_be_met_by_chance_is_not_lent(vault):
     vault.set("PIN", b"1234567")
     vault.grant("PIN", GITHUB)
-    assert refusal(vault.lease, ["PIN"], tool="run") == "HF-VAULT-VALUE"
+    assert refusal(vault.lease, ["PIN"], tool="run") == "CW-VAULT-VALUE"
     vault.rotate("PIN", b"12345678")
     lease = vault.lease(["PIN"], tool="run")
     assert lease.uses[0].reveal() == b"12345678"
     vault.rotate("PIN", b"1234")
-    assert refusal(lease.uses[0].reveal) == "HF-VAULT-VALUE"
+    assert refusal(lease.uses[0].reveal) == "CW-VAULT-VALUE"
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_a_vault_whose_file_is_gone_is_not_one_that_never_was(home, vault):
     Path(at(home), "store").unlink()
     lost = Vault(at(home), BY_FILE)
     assert lost.exists
-    assert refusal(lost.unlock) == "HF-VAULT-MISSING"
-    assert refusal(lost.init) == "HF-VAULT-EXISTS"
+    assert refusal(lost.unlock) == "CW-VAULT-MISSING"
+    assert refusal(lost.init) == "CW-VAULT-EXISTS"
     Path(at(home), "seen").unlink()
     assert not lost.exists

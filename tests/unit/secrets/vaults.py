@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from holdfast.core.network import Binding
-from holdfast.secrets.settings import VaultSettings
-from holdfast.secrets.vault import Vault
+from cellwall.core.network import Binding
+from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.vault import Vault
 
 # A guess costs next to nothing here, and nobody guesses.
 QUICK = VaultSettings(argon2_memory_kib=64, argon2_passes=1, argon2_lanes=1)

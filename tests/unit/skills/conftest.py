@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.keys import SigningKey, make_key
+from cellwall.core.keys import SigningKey, make_key
 from unit.skills.signing import sign
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.core.keys import SigningKey
-from holdfast.skills.folders import held, open_directory
-from holdfast.skills.loader import Loaded, collect, signed, verify
-from holdfast.skills.manifest import MANIFEST_NAME
+from cellwall.core.keys import SigningKey
+from cellwall.skills.folders import held, open_directory
+from cellwall.skills.loader import Loaded, collect, signed, verify
+from cellwall.skills.manifest import MANIFEST_NAME
 
 
 def sign(place: Path, key: SigningKey, name: str = "greeting") -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import HoldfastError, SkillRefused
-from holdfast.core.keys import make_key
-from holdfast.skills import folders, loader
-from holdfast.skills.manifest import MANIFEST_NAME, MOST_FILES
+from cellwall.core.errors import CellwallError, SkillRefused
+from cellwall.core.keys import make_key
+from cellwall.skills import folders, loader
+from cellwall.skills.manifest import MANIFEST_NAME, MOST_FILES
 from unit.skills.signing import load, sign
 
 FILES = {"SKILL.md": b"Say hello.\n", "bin/hello": b"#!/bin/sh\necho hello\n"}
@@ -123,7 +123,7 @@ def flood(place: Path) -> None:
         (place / f"{number}").touch()
 
 
-CHANGED, FILE, UNSIGNED = "HF-SKILL-CHANGED", "HF-SKILL-FILE", "HF-SKILL-UNSIGNED"
+CHANGED, FILE, UNSIGNED = "CW-SKILL-CHANGED", "CW-SKILL-FILE", "CW-SKILL-UNSIGNED"
 
 
 @pytest.mark.requirement("SKL-1")
@@ -145,18 +145,18 @@ CHANGED, FILE, UNSIGNED = "HF-SKILL-CHANGED", "HF-SKILL-FILE", "HF-SKILL-UNSIGNE
         (not_executable, CHANGED, "bin/hello"),
         (set_id, FILE, "bin/hello"),
         (other_case, CHANGED, "skill.md"),
-        (not_utf8, "HF-SKILL-PATH", "a\\udcff"),
+        (not_utf8, "CW-SKILL-PATH", "a\\udcff"),
         (no_manifest, UNSIGNED, ""),
         (manifest_is_a_link, FILE, MANIFEST_NAME),
-        (manifest_is_huge, "HF-SKILL-TOO-LARGE", MANIFEST_NAME),
+        (manifest_is_huge, "CW-SKILL-TOO-LARGE", MANIFEST_NAME),
         (manifest_is_cut, UNSIGNED, ""),
-        (flood, "HF-SKILL-TOO-LARGE", ""),
+        (flood, "CW-SKILL-TOO-LARGE", ""),
     ],
 )
 def test_what_was_changed_is_refused_and_named(folder, key, tamper, code, named):
     load(folder, key)  # the control: untouched it loads
     tamper(folder)
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         load(folder, key)
     assert raised.value.code == code
     assert named in raised.value.message
@@ -231,4 +231,4 @@ def test_collecting_passes_over_an_old_manifest_and_refuses_links(folder, tmp_pa
         os.truncate(folder / "SKILL.md", 1 << 33)
         with pytest.raises(SkillRefused) as raised:
             loader.collect(descriptor, "greeting")
-        assert raised.value.code == "HF-SKILL-TOO-LARGE"
+        assert raised.value.code == "CW-SKILL-TOO-LARGE"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import HoldfastError
-from holdfast.core.keys import make_key
-from holdfast.core.notes import signed_note
-from holdfast.skills.manifest import (
+from cellwall.core.errors import CellwallError
+from cellwall.core.keys import make_key
+from cellwall.core.notes import signed_note
+from cellwall.skills.manifest import (
     MOST_BYTES,
     MOST_DEPTH,
     MOST_FILES,
@@ -26,10 +26,10 @@ from holdfast.skills.manifest import (
 )
 
 SHA = hashlib.sha256(b"x").hexdigest()
-TEXT = f"holdfast-skill/v1\nname a\nx 1 {SHA} b c/d\n- 1 {SHA} é.md\n"
+TEXT = f"cellwall-skill/v1\nname a\nx 1 {SHA} b c/d\n- 1 {SHA} é.md\n"
 
 
-def code_of(raised: pytest.ExceptionInfo[HoldfastError]) -> str:
+def code_of(raised: pytest.ExceptionInfo[CellwallError]) -> str:
     return raised.value.code
 
 
@@ -45,8 +45,8 @@ def test_a_manifest_is_written_as_it_is_read():
     [
         "",
         "\n",
-        "holdfast-skill/v1",
-        "holdfast-skill/v1\nname a\n",
+        "cellwall-skill/v1",
+        "cellwall-skill/v1\nname a\n",
         TEXT.replace("v1", "v2"),
         TEXT.replace("name a", "names a"),
         TEXT.replace("name a", "name  a"),
@@ -67,9 +67,9 @@ def test_a_manifest_is_written_as_it_is_read():
     ],
 )
 def test_whatever_is_not_written_as_it_must_be_is_refused(text):
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         parse(text)
-    assert code_of(raised).startswith("HF-SKILL")
+    assert code_of(raised).startswith("CW-SKILL")
 
 
 @pytest.mark.requirement("SKL-1")
@@ -96,18 +96,18 @@ def test_whatever_is_not_written_as_it_must_be_is_refused(text):
         "e\u0301.md",  # not NFC: another name that looks the same
         " a",
         "a /b",
-        ".holdfast-skill",
-        "a/.Holdfast-Skill",
-        ".holdfast-skill.0011",
+        ".cellwall-skill",
+        "a/.Cellwall-Skill",
+        ".cellwall-skill.0011",
         "/".join("a" * (MOST_DEPTH + 1)),
         "a" * 256,
         "/".join(["a" * 200] * 3),
     ],
 )
 def test_names_that_lead_elsewhere_or_look_like_others_are_refused(path):
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         check_path(path)
-    assert code_of(raised) == "HF-SKILL-PATH"
+    assert code_of(raised) == "CW-SKILL-PATH"
     assert raised.value.message.isprintable()
 
 
@@ -129,29 +129,29 @@ def test_ordinary_names_pass(path):
     ],
 )
 def test_two_names_that_can_be_taken_for_one_are_refused(paths):
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         describe("a", dict.fromkeys(paths, b"x"), ())
-    assert code_of(raised) == "HF-SKILL-PATH"
+    assert code_of(raised) == "CW-SKILL-PATH"
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", ".a", "A", "a/b", "a b", "a_b", "é", "a\n", "a" * 65, "-a"]
 )
 def test_names_of_skills_are_plain(name):
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         check_name(name)
-    assert code_of(raised) == "HF-SKILL-NAME"
+    assert code_of(raised) == "CW-SKILL-NAME"
 
 
 def test_count_and_size_are_bounded():
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         Manifest("a", ())
-    assert code_of(raised) == "HF-SKILL-EMPTY"
+    assert code_of(raised) == "CW-SKILL-EMPTY"
     many = f"- 1 {SHA} a\n" * (MOST_FILES + 1)
-    for text in (f"holdfast-skill/v1\nname a\n{many}", TEXT.replace("x 1", f"x {MOST_BYTES}")):
-        with pytest.raises(HoldfastError) as raised:
+    for text in (f"cellwall-skill/v1\nname a\n{many}", TEXT.replace("x 1", f"x {MOST_BYTES}")):
+        with pytest.raises(CellwallError) as raised:
             parse(text)
-        assert code_of(raised) == "HF-SKILL-TOO-LARGE"
+        assert code_of(raised) == "CW-SKILL-TOO-LARGE"
 
 
 def test_the_largest_manifest_fits_into_a_note(key):
@@ -175,25 +175,25 @@ def test_only_a_trusted_key_opens_it_and_the_text_cannot_be_changed(key, tmp_pat
         (b"\xff" * 100, (key.public,)),
         (b"a" * 2_000_000, (key.public,)),
     ):
-        with pytest.raises(HoldfastError) as raised:
+        with pytest.raises(CellwallError) as raised:
             opened(bad, keys)
-        assert code_of(raised) == "HF-SKILL-UNSIGNED"
+        assert code_of(raised) == "CW-SKILL-UNSIGNED"
 
 
 def test_a_signature_on_another_kind_of_text_is_no_manifest(key):
-    note = signed_note("holdfast-audit/v1\nname a\n", key)
-    with pytest.raises(HoldfastError) as raised:
+    note = signed_note("cellwall-audit/v1\nname a\n", key)
+    with pytest.raises(CellwallError) as raised:
         opened(note, (key.public,))
-    assert code_of(raised) == "HF-SKILL-MANIFEST"
+    assert code_of(raised) == "CW-SKILL-MANIFEST"
 
 
 @given(
-    st.text(max_size=200) | st.text(alphabet="holdfast-skill/v1\n name x01 abcdef", max_size=200)
+    st.text(max_size=200) | st.text(alphabet="cellwall-skill/v1\n name x01 abcdef", max_size=200)
 )
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_a_manifest_or_one_of_our_errors(text):
     try:
         found = parse(text)
-    except HoldfastError:
+    except CellwallError:
         return
     assert found.encode() == text

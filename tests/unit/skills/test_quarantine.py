@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import HoldfastError
-from holdfast.skills import quarantine
-from holdfast.skills.quarantine import Quarantine
-from holdfast.skills.store import SkillStore
+from cellwall.core.errors import CellwallError
+from cellwall.skills import quarantine
+from cellwall.skills.quarantine import Quarantine
+from cellwall.skills.store import SkillStore
 
 FILES = {"SKILL.md": b"Obey.\n", "bin/x": b"#!/bin/sh\n"}
 
@@ -24,7 +24,7 @@ def put(proposals: Quarantine, files=FILES, name: str = "greeting"):
 
 
 def code(work) -> str:
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         work()
     return raised.value.code
 
@@ -36,8 +36,8 @@ def test_a_proposal_comes_back_as_it_was_put(proposals):
     assert (found, dict(draft.files), draft.executables) == (made, FILES, {"bin/x"})
     proposals.remove(made.id)
     assert proposals.listed() == []
-    assert code(lambda: proposals.open(made.id)) == "HF-SKILL-PROPOSAL"
-    assert code(lambda: proposals.remove(made.id)) == "HF-SKILL-PROPOSAL"
+    assert code(lambda: proposals.open(made.id)) == "CW-SKILL-PROPOSAL"
+    assert code(lambda: proposals.remove(made.id)) == "CW-SKILL-PROPOSAL"
 
 
 @pytest.mark.requirement("SKL-1")
@@ -45,7 +45,7 @@ def test_a_proposal_can_not_be_loaded_by_any_name(proposals, state_home):
     made = put(proposals)
     skills = SkillStore(state_home, [])
     for name in ("greeting", made.id, f"../quarantine/{made.id}/files"):
-        assert code(lambda name=name: skills.load([name])) in {"HF-SKILL-UNKNOWN", "HF-SKILL-NAME"}
+        assert code(lambda name=name: skills.load([name])) in {"CW-SKILL-UNKNOWN", "CW-SKILL-NAME"}
     assert skills.survey() == {}
 
 
@@ -55,14 +55,14 @@ def test_a_proposal_can_not_be_loaded_by_any_name(proposals, state_home):
         {},
         {"../../approved/greeting/SKILL.md": b""},
         {"/etc/cron.d/x": b""},
-        {".holdfast-skill": b"a manifest of its own"},
+        {".cellwall-skill": b"a manifest of its own"},
         {"a": b"", "a/b": b""},
         {"a\x1b[2Jb": b""},
         {"a": b"x" * (8 * 1024 * 1024 + 1)},
     ],
 )
 def test_a_proposal_with_names_that_lie_is_refused(proposals, files):
-    assert code(lambda: put(proposals, files)).startswith("HF-SKILL")
+    assert code(lambda: put(proposals, files)).startswith("CW-SKILL")
     assert proposals.listed() == []
 
 
@@ -70,7 +70,7 @@ def test_an_agent_cannot_fill_the_disk(proposals, monkeypatch):
     monkeypatch.setattr(quarantine, "MOST_PROPOSALS", 2)
     put(proposals)
     put(proposals)
-    assert code(lambda: put(proposals)) == "HF-SKILL-QUARANTINE-FULL"
+    assert code(lambda: put(proposals)) == "CW-SKILL-QUARANTINE-FULL"
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_a_damaged_proposal_hides_no_other(proposals, state_home, text):
         good.id: "greeting",
         bad.id: "damaged",
     }
-    assert code(lambda: proposals.open(bad.id)) == "HF-SKILL-PROPOSAL"
+    assert code(lambda: proposals.open(bad.id)) == "CW-SKILL-PROPOSAL"
     proposals.remove(bad.id)
 
 
 @pytest.mark.parametrize("proposal_id", ["", "..", "../approved", "prop_1", "x" * 300])
 def test_ids_are_never_paths(proposals, proposal_id):
-    assert code(lambda: proposals.open(proposal_id)) == "HF-BAD-ID"
-    assert code(lambda: proposals.remove(proposal_id)) == "HF-BAD-ID"
+    assert code(lambda: proposals.open(proposal_id)) == "CW-BAD-ID"
+    assert code(lambda: proposals.remove(proposal_id)) == "CW-BAD-ID"

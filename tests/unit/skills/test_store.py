@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import HoldfastError
-from holdfast.core.keys import make_key
-from holdfast.skills import places, store
-from holdfast.skills.places import Places
-from holdfast.skills.store import SkillStore
+from cellwall.core.errors import CellwallError
+from cellwall.core.keys import make_key
+from cellwall.skills import places, store
+from cellwall.skills.places import Places
+from cellwall.skills.store import SkillStore
 from unit.skills.signing import load, sign
 
 
@@ -28,7 +28,7 @@ def skills(home: Path, key) -> SkillStore:
 
 
 def code(work) -> str:
-    with pytest.raises(HoldfastError) as raised:
+    with pytest.raises(CellwallError) as raised:
         work()
     return raised.value.code
 
@@ -42,8 +42,8 @@ def test_what_was_added_is_loaded_and_closed_to_others(home, skills, folder, key
     assert modes == {0o700, 0o600, 0o500, 0o400}
     assert os.listdir(home / "skills" / "approved") == ["greeting"]
     skills.remove("greeting")
-    assert code(lambda: skills.load(["greeting"])) == "HF-SKILL-UNKNOWN"
-    assert code(lambda: skills.remove("greeting")) == "HF-SKILL-UNKNOWN"
+    assert code(lambda: skills.load(["greeting"])) == "CW-SKILL-UNKNOWN"
+    assert code(lambda: skills.remove("greeting")) == "CW-SKILL-UNKNOWN"
     assert skills.load([]) == ()
 
 
@@ -53,8 +53,8 @@ def test_a_store_that_was_changed_behind_our_back_is_refused(home, skills, folde
     place = home / "skills" / "approved" / "greeting"
     (place / "SKILL.md").chmod(0o600)
     (place / "SKILL.md").write_text("Say byebye\n")
-    assert code(lambda: skills.load(["greeting"])) == "HF-SKILL-CHANGED"
-    assert skills.survey()["greeting"].code == "HF-SKILL-CHANGED"
+    assert code(lambda: skills.load(["greeting"])) == "CW-SKILL-CHANGED"
+    assert skills.survey()["greeting"].code == "CW-SKILL-CHANGED"
     skills.add(load(folder, key))
     assert len(skills.load(["greeting"])) == 1
 
@@ -64,9 +64,9 @@ def test_what_lies_under_another_name_or_behind_a_link_is_refused(home, skills, 
     skills.add(load(folder, key))
     approved = home / "skills" / "approved"
     shutil.copytree(approved / "greeting", approved / "payments")
-    assert code(lambda: skills.load(["payments"])) == "HF-SKILL-CHANGED"
+    assert code(lambda: skills.load(["payments"])) == "CW-SKILL-CHANGED"
     (approved / "linked").symlink_to(approved / "greeting")
-    assert code(lambda: skills.load(["linked"])) == "HF-SKILL-CHANGED"
+    assert code(lambda: skills.load(["linked"])) == "CW-SKILL-CHANGED"
     skills.remove("linked")
     assert (approved / "greeting" / "SKILL.md").exists()
     assert len(skills.load(["greeting"])) == 1
@@ -75,8 +75,8 @@ def test_what_lies_under_another_name_or_behind_a_link_is_refused(home, skills, 
 @pytest.mark.requirement("SKL-1")
 @pytest.mark.parametrize("name", ["../quarantine/x", "..", "a/b", "", "GREETING"])
 def test_names_never_lead_out_of_the_store(skills, name):
-    assert code(lambda: skills.load([name])) == "HF-SKILL-NAME"
-    assert code(lambda: skills.remove(name)) == "HF-SKILL-NAME"
+    assert code(lambda: skills.load([name])) == "CW-SKILL-NAME"
+    assert code(lambda: skills.remove(name)) == "CW-SKILL-NAME"
 
 
 @pytest.mark.parametrize("part", ["skills", "skills/approved"])
@@ -85,11 +85,11 @@ def test_a_store_that_others_may_write_to_or_that_is_a_link_is_refused(
 ):
     assert skills.survey() == {}
     (home / part).chmod(0o770)
-    assert code(lambda: skills.load(["greeting"])) == "HF-SKILL-STORE-UNSAFE"
+    assert code(lambda: skills.load(["greeting"])) == "CW-SKILL-STORE-UNSAFE"
     shutil.rmtree(home / part)
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (home / part).symlink_to(tmp_path / "elsewhere")
-    assert code(lambda: skills.load(["greeting"])) == "HF-SKILL-STORE-UNSAFE"
+    assert code(lambda: skills.load(["greeting"])) == "CW-SKILL-STORE-UNSAFE"
 
 
 def test_skills_of_one_action_have_one_budget(skills, folder, key, monkeypatch):
@@ -99,15 +99,15 @@ def test_skills_of_one_action_have_one_budget(skills, folder, key, monkeypatch):
     assert [skill.name for skill in skills.load(["second", "greeting"])] == ["second", "greeting"]
     monkeypatch.setattr(store, "MOST_BYTES", 40)
     assert len(skills.load(["second"])) == 1
-    assert code(lambda: skills.load(["second", "greeting"])) == "HF-SKILL-TOO-LARGE"
+    assert code(lambda: skills.load(["second", "greeting"])) == "CW-SKILL-TOO-LARGE"
 
 
 def test_a_key_that_is_not_trusted_any_more_takes_its_skills_with_it(home, skills, folder, key):
     skills.add(load(folder, key))
-    assert code(lambda: SkillStore(str(home), []).load(["greeting"])) == "HF-SKILL-UNSIGNED"
+    assert code(lambda: SkillStore(str(home), []).load(["greeting"])) == "CW-SKILL-UNSIGNED"
     other = make_key(str(folder.parent / "other.pem"), "tester")
     later = SkillStore(str(home), [str(other.public)])
-    assert code(lambda: later.load(["greeting"])) == "HF-SKILL-UNSIGNED"
+    assert code(lambda: later.load(["greeting"])) == "CW-SKILL-UNSIGNED"
 
 
 def test_an_interrupted_change_leaves_the_old_skill_or_the_new_one(
@@ -173,7 +173,7 @@ def test_whoever_loads_while_it_is_replaced_sees_one_version_whole(skills, folde
 def test_nobody_waits_for_ever(home, skills, monkeypatch):
     monkeypatch.setattr(places, "_WAIT_S", 0.02)
     with Places(str(home)).changing("approved"):
-        assert code(lambda: skills.load(["greeting"])) == "HF-SKILL-BUSY"
+        assert code(lambda: skills.load(["greeting"])) == "CW-SKILL-BUSY"
 
 
 def test_the_number_of_skills_is_bounded(skills, folder, key, monkeypatch):
@@ -181,4 +181,4 @@ def test_the_number_of_skills_is_bounded(skills, folder, key, monkeypatch):
     skills.add(load(folder, key))
     skills.add(load(folder, key))
     sign(folder, key, "second")
-    assert code(lambda: skills.add(load(folder, key))) == "HF-SKILL-TOO-MANY"
+    assert code(lambda: skills.add(load(folder, key))) == "CW-SKILL-TOO-MANY"

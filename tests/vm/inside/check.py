@@ -21,13 +21,13 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess as Process
 
-import holdfast
-from holdfast.sandbox.native import pool
-from holdfast.sandbox.native.layers import HostLayers
-from holdfast.sandbox.native.standing import spares
+import cellwall
+from cellwall.sandbox.native import pool
+from cellwall.sandbox.native.layers import HostLayers
+from cellwall.sandbox.native.standing import spares
 
-os.environ["HOLDFAST_PATH"] = "cold"  # the checks of warm cells say so
-HOME = f"{os.path.expanduser('~')}/holdfast-state"
+os.environ["CELLWALL_PATH"] = "cold"  # the checks of warm cells say so
+HOME = f"{os.path.expanduser('~')}/cellwall-state"
 CGROUP = "/sys/fs/cgroup"
 LEAST_UID = 1_900_000_000
 WALL_S = 120
@@ -74,8 +74,8 @@ def groups() -> list[str]:
         os.path.join(top, name)
         for top, names, _ in os.walk(CGROUP)
         for name in names
-        if os.path.basename(top) == "holdfast" or name.startswith("holdfast-")
-        if name.startswith(("act_", "holdfast-act_"))
+        if os.path.basename(top) == "cellwall" or name.startswith("cellwall-")
+        if name.startswith(("act_", "cellwall-act_"))
     ]
 
 
@@ -87,7 +87,7 @@ def processes() -> dict[int, str]:
             name = pathlib.Path(f"/proc/{entry}/comm").read_text(encoding="utf-8").strip()
         except OSError:
             continue
-        if name in ("holdfast-cell", "bwrap", "systemd-run") or name.startswith("holdfast"):
+        if name in ("cellwall-cell", "bwrap", "systemd-run") or name.startswith("cellwall"):
             found[int(entry)] = name
     return found
 
@@ -112,7 +112,7 @@ def nothing_left() -> None:
 def _sleep_in_sandbox(told: Connection, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
-    holdfast.run_code(SLEEPER, on_stdout=told.send, **ROOM)
+    cellwall.run_code(SLEEPER, on_stdout=told.send, **ROOM)
 
 
 def _run_in_sandbox(told: Connection, environment: dict[str, str], uid: int) -> None:
@@ -122,18 +122,18 @@ def _run_in_sandbox(told: Connection, environment: dict[str, str], uid: int) -> 
         os.setuid(uid)
     os.environ.clear()
     os.environ.update(environment)
-    done = holdfast.run_code("print(1)", **ROOM)
+    done = cellwall.run_code("print(1)", **ROOM)
     told.send((str(done.status), done.stdout, getattr(done.error, "code", None)))
 
 
 def _start_again(told: Connection) -> None:
-    holdfast.Sandbox.create().kill()
+    cellwall.Sandbox.create().kill()
     told.send("swept")
 
 
 @contextmanager
 def aside(work: Callable[..., None], *arguments: object) -> Iterator[tuple[Process, Connection]]:
-    """Another process with Holdfast already imported, which alone would take ten seconds here."""
+    """Another process with Cellwall already imported, which alone would take ten seconds here."""
     ours, theirs = forks.Pipe(duplex=False)
     process = forks.Process(target=work, args=(theirs, *arguments))
     process.start()
@@ -173,7 +173,7 @@ def way() -> None:
 
 @check("code runs, and its use of processor and memory is told")
 def runs() -> None:
-    done = holdfast.run_code("print(1)", **ROOM)
+    done = cellwall.run_code("print(1)", **ROOM)
     equal((done.status, done.stdout, done.exit_code, done.error), ("ok", "1\n", 0, None))
     usage = done.outcome.usage
     assert usage.cpu_s > 0, usage
@@ -182,11 +182,11 @@ def runs() -> None:
 
 @contextmanager
 def warm() -> Iterator[None]:
-    os.environ["HOLDFAST_PATH"] = "warm"
+    os.environ["CELLWALL_PATH"] = "warm"
     try:
         yield
     finally:
-        os.environ["HOLDFAST_PATH"] = "cold"
+        os.environ["CELLWALL_PATH"] = "cold"
 
 
 @check("a warm cell runs code and a command, with its own limits")
@@ -194,51 +194,51 @@ def warm_runs() -> None:
     # A workspace in memory: an ordinary user cannot hand one on disk into a warm cell.
     room = {**ROOM, "limits": {"disk_bytes": 64 << 20}}
     with warm():
-        done = holdfast.run_code("print(1)", **room)
+        done = cellwall.run_code("print(1)", **room)
         equal((done.status, done.stdout, done.outcome.sandbox_path), ("ok", "1\n", "warm"))
-        told = holdfast.run_command(["echo", "hi"], **room)
+        told = cellwall.run_command(["echo", "hi"], **room)
         equal((told.stdout, told.outcome.sandbox_path), ("hi\n", "warm"))
-        bomb = holdfast.run_code("x = bytearray(400 << 20)", **room)
+        bomb = cellwall.run_code("x = bytearray(400 << 20)", **room)
         equal((bomb.status, bomb.limit), ("limit", "memory"))
 
 
 @check("a live sandbox keeps its state, on either path")
 def live() -> None:
     for path in ("cold", "warm"):
-        os.environ["HOLDFAST_PATH"] = path
+        os.environ["CELLWALL_PATH"] = path
         try:
-            with holdfast.Sandbox.create(**ROOM) as sandbox:
+            with cellwall.Sandbox.create(**ROOM) as sandbox:
                 sandbox.run_code("x = 41")
                 done = sandbox.run_code("x + 1")
                 equal((done.value, done.state), (42, "kept"))
                 equal(sandbox.commands.run("echo hi > f; cat f").stdout, "hi\n")
         finally:
-            os.environ["HOLDFAST_PATH"] = "cold"
+            os.environ["CELLWALL_PATH"] = "cold"
 
 
 @check("a memory bomb ends at the memory limit")
 def memory_bomb() -> None:
     held = "held = []\nwhile True: held.append(b'x' * 1_000_000)"
-    done = holdfast.run_code(held, **{**ROOM, "memory": "64m"})
+    done = cellwall.run_code(held, **{**ROOM, "memory": "64m"})
     equal((done.status, done.limit), ("limit", "memory"))
 
 
 @check("a fork bomb ends at the process limit", *WIDE)
 def fork_bomb() -> None:
-    done = holdfast.run_code("import os\nwhile True: os.fork()", **ROOM, limits={"processes": 24})
+    done = cellwall.run_code("import os\nwhile True: os.fork()", **ROOM, limits={"processes": 24})
     equal((done.status, done.limit), ("limit", "processes"))
 
 
 @check("a spinner ends at the processor limit", *WIDE)
 def spinner() -> None:
-    done = holdfast.run_code("while True: pass", **ROOM, limits={"cpu_s": 1})
+    done = cellwall.run_code("while True: pass", **ROOM, limits={"cpu_s": 1})
     equal((done.status, done.limit), ("limit", "cpu"))
     assert done.outcome.usage.cpu_s < 10, done.outcome.usage
 
 
 @check("inside, the cgroup is the root and no other is in sight", *WIDE)
 def own_cgroup_namespace() -> None:
-    done = holdfast.run_code(
+    done = cellwall.run_code(
         "import os\nprint(open('/proc/self/cgroup').read(), os.path.exists('/sys/fs'))", **ROOM
     )
     equal(done.stdout, "0::/\n False\n")
@@ -276,7 +276,7 @@ def daemon_reload() -> None:
             subprocess.run(["systemctl", *words], check=True, timeout=WALL_S)
         equal(limits_of(group), ASKED)
         assert len(members(group)) >= 2, members(group)
-    equal(holdfast.run_code("print(1)", **ROOM).status, "ok")
+    equal(cellwall.run_code("print(1)", **ROOM).status, "ok")
 
 
 @check("a workspace on a disk gets a bandwidth", "root-v2")
@@ -288,7 +288,7 @@ def bandwidth() -> None:
         (group,) = groups()
         seen.append(pathlib.Path(f"{group}/io.max").read_text(encoding="ascii"))
 
-    done = holdfast.run_code(
+    done = cellwall.run_code(
         "print('up', flush=True)", workspace=f"{place}:rw", on_stdout=look, **ROOM
     )
     equal(done.status, "ok")
@@ -318,7 +318,7 @@ print(open('old.txt').read(), os.stat('new.txt').st_uid == os.getuid() == 1000)
 @check("what is made in a writable workspace belongs to the workspace's owner", *WIDE)
 def read_write() -> None:
     place = _workspace("project-rw")
-    done = holdfast.run_code(WRITER, workspace=f"{place}:rw", **ROOM)
+    done = cellwall.run_code(WRITER, workspace=f"{place}:rw", **ROOM)
     equal((done.status, done.stdout, done.error), ("ok", "changed True\n", None))
     equal(pathlib.Path(place, "old.txt").read_text(encoding="ascii"), "changed")
     made = os.stat(f"{place}/new.txt")
@@ -329,7 +329,7 @@ def read_write() -> None:
 @check("a copy-on-write workspace leaves the original as it was", *WIDE)
 def copy_on_write() -> None:
     place = _workspace("project-cow")
-    done = holdfast.run_code(WRITER, workspace=f"{place}:cow", **ROOM)
+    done = cellwall.run_code(WRITER, workspace=f"{place}:cow", **ROOM)
     equal((done.status, done.stdout, done.error), ("ok", "changed True\n", None))
     equal(pathlib.Path(place, "old.txt").read_text(encoding="ascii"), "old")
     equal(os.listdir(place), ["old.txt"])
@@ -341,7 +341,7 @@ def at_once() -> None:
     results: list[str] = []
 
     def one() -> None:
-        done = holdfast.run_code(
+        done = cellwall.run_code(
             "import time; print('up', flush=True); time.sleep(3)",
             on_stdout=lambda _text: seen.append(len(groups())),
             **ROOM,
@@ -377,7 +377,7 @@ def killed_keeper() -> None:
         keeper = next(
             pid
             for pid, name in processes().items()
-            if name == "holdfast-cell" and pid not in inside
+            if name == "cellwall-cell" and pid not in inside
         )
         os.kill(keeper, signal.SIGKILL)
         within(20, lambda: not any(os.path.exists(f"/proc/{pid}") for pid in inside), str(inside))
@@ -406,7 +406,7 @@ def refused() -> None:
     if os.geteuid() == 0:
         os.chown(home, 1000, 1000)
     environment = {"PATH": "/usr/bin:/bin", "HOME": home, "XDG_RUNTIME_DIR": "/run/user/none"}
-    equal(answer(_run_in_sandbox, environment, 1000), ("error", "", "HF-LAYER-CGROUP"))
+    equal(answer(_run_in_sandbox, environment, 1000), ("error", "", "CW-LAYER-CGROUP"))
 
 
 @check("a user's manager that does not answer is a refusal, not a hang", "user-systemd")
@@ -416,7 +416,7 @@ def deaf_manager() -> None:
         deaf.bind("/tmp/deaf/systemd/private")
         deaf.listen(8)
         environment = {**os.environ, "XDG_RUNTIME_DIR": "/tmp/deaf"}
-        equal(answer(_run_in_sandbox, environment, 1000), ("error", "", "HF-SANDBOX-BUILD"))
+        equal(answer(_run_in_sandbox, environment, 1000), ("error", "", "CW-SANDBOX-BUILD"))
 
 
 @check("it works without XDG_RUNTIME_DIR, as from cron", "user-systemd")
@@ -427,7 +427,7 @@ def without_variable() -> None:
 
 def _elsewhere(*words: str, script: str) -> str:
     done = subprocess.run(
-        [*words, sys.executable, "-c", f"import holdfast\nROOM = {ROOM!r}\n{script}"],
+        [*words, sys.executable, "-c", f"import cellwall\nROOM = {ROOM!r}\n{script}"],
         capture_output=True,
         text=True,
         check=False,
@@ -438,16 +438,16 @@ def _elsewhere(*words: str, script: str) -> str:
 
 @check("it works from below the user's own manager", "user-systemd")
 def in_user_scope() -> None:
-    script = "print(holdfast.run_code('print(1)', **ROOM).status)"
+    script = "print(cellwall.run_code('print(1)', **ROOM).status)"
     equal(_elsewhere("systemd-run", "--user", "--scope", "--quiet", script=script), "ok\n")
 
 
 IN_CONTAINER = """
 import subprocess
-first = holdfast.run_code('print(1)', **ROOM)
+first = cellwall.run_code('print(1)', **ROOM)
 print(first.status, first.error.code)
 subprocess.run(first.error.mend.partition(': ')[2], shell=True, check=True)
-print(holdfast.run_code('print(1)', **ROOM).status)
+print(cellwall.run_code('print(1)', **ROOM).status)
 """
 
 
@@ -461,7 +461,7 @@ def in_container() -> None:
         f'exec unshare --cgroup --mount sh -c \'{view} && exec "$@"\' - "$@"'
     )
     said = _elsewhere("sh", "-c", enter, "-", script=IN_CONTAINER)
-    equal(said, "error HF-LAYER-CGROUP\nok\n")
+    equal(said, "error CW-LAYER-CGROUP\nok\n")
     nothing_left()
 
 
@@ -476,8 +476,8 @@ def main() -> None:
     if wanted != f"{sys.version_info.major}.{sys.version_info.minor}":
         say(f"Bail out! .venv has Python {wanted}, the machine {sys.version.split()[0]}")
         return
-    os.environ["HOLDFAST_HOME"] = HOME
-    forks.set_forkserver_preload(["holdfast.interfaces.sdk.blocking"])
+    os.environ["CELLWALL_HOME"] = HOME
+    forks.set_forkserver_preload(["cellwall.interfaces.sdk.blocking"])
     forkserver.ensure_running()  # it imports on the other processor meanwhile
     checks = _checks[scenario]
     say(f"1..{len(checks)}")

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import __version__
-from holdfast.core.errors import AuditFailed, EgressRefused
-from holdfast.core.network import Page
-from holdfast.core.types import FetchUrl, Json
-from holdfast.egress.pages.fetch import fetch_page
-from holdfast.egress.proxy.authority import Authority
-from holdfast.egress.proxy.wire import late
-from holdfast.egress.reach.addresses import Address
-from holdfast.egress.reach.allowlist import Allowlist
-from holdfast.egress.reach.header_rules import parse_header_rule
-from holdfast.egress.settings import EgressSettings
-from holdfast.egress.values.scan import KnownIndex
+from cellwall import __version__
+from cellwall.core.errors import AuditFailed, EgressRefused
+from cellwall.core.network import Page
+from cellwall.core.types import FetchUrl, Json
+from cellwall.egress.pages.fetch import fetch_page
+from cellwall.egress.proxy.authority import Authority
+from cellwall.egress.proxy.wire import late
+from cellwall.egress.reach.addresses import Address
+from cellwall.egress.reach.allowlist import Allowlist
+from cellwall.egress.reach.header_rules import parse_header_rule
+from cellwall.egress.settings import EgressSettings
+from cellwall.egress.values.scan import KnownIndex
 
 HERE = "127.0.0.1"
 METADATA = "169.254.169.254"
@@ -178,7 +178,7 @@ def test_page_is_fetched_as_markdown_and_recorded(monkeypatch: pytest.MonkeyPatc
             )
             assert found.heads == [
                 f"GET /page?q=1 HTTP/1.1\r\nHost: docs.example.com:{found.port}\r\n"
-                f"User-Agent: Holdfast/{__version__}\r\n"
+                f"User-Agent: Cellwall/{__version__}\r\n"
                 "Accept: text/markdown, text/html;q=0.9, text/*;q=0.8, application/json;q=0.8, "
                 "*/*;q=0.1\r\nAccept-Encoding: gzip, identity\r\nConnection: close\r\n\r\n".encode()
             ]
@@ -219,7 +219,7 @@ def test_rules_on_headers_hold_for_fetches() -> None:
 
     asyncio.run(run())
     error, found = refused(PAGE, {"/page": answer()}, header_rules=rules["require x-version"])
-    assert (error.code, found.heads, found.names.asked) == ("HF-HEADER-RULE", [], [])
+    assert (error.code, found.heads, found.names.asked) == ("CW-HEADER-RULE", [], [])
 
 
 @pytest.mark.requirement("NET-3", "NET-4")
@@ -252,23 +252,23 @@ def test_redirects_are_followed_and_told_and_each_one_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("where", "code"),
     [
-        (f"http://{METADATA}/latest/meta-data/", "HF-NOT-ALLOWED"),
-        (f"http://{METADATA}:{{}}/latest/meta-data/", "HF-ADDRESS"),
-        ("http://www.example.com:{}/", "HF-NOT-ALLOWED"),
-        ("//other.example.org:{}/", "HF-ADDRESS"),
-        ("http://2852039166/", "HF-BAD-HOST"),
-        ("http://0x7f.1/", "HF-BAD-HOST"),
-        ("http://[::ffff:127.0.0.1]:{}/", "HF-NOT-ALLOWED"),
-        ("http://docs.example.com:{}@www.example.com/", "HF-BAD-URL"),
-        ("http://docs.example.com:{}\\@www.example.com/", "HF-BAD-URL"),
-        ("/\\www.example.com/", "HF-BAD-URL"),
-        ("http://docs.example.com:22/", "HF-NOT-ALLOWED"),
-        ("file:///etc/passwd", "HF-BAD-URL"),
-        ("javascript:alert(1)", "HF-BAD-URL"),
-        ("data:text/plain,x", "HF-BAD-URL"),
-        ("ftp://docs.example.com/", "HF-BAD-URL"),
-        ("/a b", "HF-BAD-URL"),
-        ("/" + "a" * 9000, "HF-BAD-URL"),
+        (f"http://{METADATA}/latest/meta-data/", "CW-NOT-ALLOWED"),
+        (f"http://{METADATA}:{{}}/latest/meta-data/", "CW-ADDRESS"),
+        ("http://www.example.com:{}/", "CW-NOT-ALLOWED"),
+        ("//other.example.org:{}/", "CW-ADDRESS"),
+        ("http://2852039166/", "CW-BAD-HOST"),
+        ("http://0x7f.1/", "CW-BAD-HOST"),
+        ("http://[::ffff:127.0.0.1]:{}/", "CW-NOT-ALLOWED"),
+        ("http://docs.example.com:{}@www.example.com/", "CW-BAD-URL"),
+        ("http://docs.example.com:{}\\@www.example.com/", "CW-BAD-URL"),
+        ("/\\www.example.com/", "CW-BAD-URL"),
+        ("http://docs.example.com:22/", "CW-NOT-ALLOWED"),
+        ("file:///etc/passwd", "CW-BAD-URL"),
+        ("javascript:alert(1)", "CW-BAD-URL"),
+        ("data:text/plain,x", "CW-BAD-URL"),
+        ("ftp://docs.example.com/", "CW-BAD-URL"),
+        ("/a b", "CW-BAD-URL"),
+        ("/" + "a" * 9000, "CW-BAD-URL"),
     ],
 )
 def test_redirect_is_judged_as_any_other_url(where: str, code: str) -> None:
@@ -309,13 +309,13 @@ def test_five_redirects_are_followed_and_a_sixth_is_refused() -> None:
     chain: dict[str, Reply] = {"/6": answer(), **{f"/{n}": leads_to(f"/{n + 1}") for n in range(6)}}
     assert len(fetched("http://docs.example.com:{}/1", chain).redirects) == 5
     error, found = refused("http://docs.example.com:{}/0", chain)
-    assert (error.code, len(found.heads)) == ("HF-REDIRECT", 6)
+    assert (error.code, len(found.heads)) == ("CW-REDIRECT", 6)
 
 
 @pytest.mark.requirement("NET-4")
 def test_circle_of_redirects_ends_at_once() -> None:
     error, found = refused(PAGE, {"/page": leads_to("/b"), "/b": leads_to("/page")})
-    assert (error.code, len(found.heads)) == ("HF-REDIRECT", 2)
+    assert (error.code, len(found.heads)) == ("CW-REDIRECT", 2)
 
 
 @pytest.mark.requirement("NET-4")
@@ -385,9 +385,9 @@ def test_gzip_is_opened_and_a_bomb_is_cut() -> None:
 )
 def test_broken_answer_is_refused(reply: bytes) -> None:
     error, found = refused(PAGE, {"/page": reply})
-    assert error.code == "HF-BAD-RESPONSE"
+    assert error.code == "CW-BAD-RESPONSE"
     assert [told["event"] for told in found.record] == ["opened", "closed", "refused"]
-    assert {told["code"] for told in found.record[1:]} == {"HF-BAD-RESPONSE"}
+    assert {told["code"] for told in found.record[1:]} == {"CW-BAD-RESPONSE"}
 
 
 @pytest.mark.requirement("NET-4")
@@ -451,7 +451,7 @@ def test_text_is_fetched(kind: str) -> None:
 )
 def test_what_is_no_text_is_refused(body: bytes, kind: str | None) -> None:
     error, _ = refused(PAGE, {"/page": answer(body, kind=kind)})
-    assert error.code == "HF-CONTENT-TYPE"
+    assert error.code == "CW-CONTENT-TYPE"
     assert "--allow-domain" in error.mend
 
 
@@ -497,8 +497,8 @@ def test_text_is_decoded_by_what_it_says_of_itself(body: bytes, kind: str) -> No
 def test_url_with_a_secret_does_not_leave(url: str) -> None:
     known = {"API_KEY": b"S3cret-Value-1234"}
     error, found = refused(url, {}, known=known, allow=("docs.example.com", "*.docs.example.com"))
-    assert (error.code, found.heads, found.names.asked) == ("HF-LEAK", [], [])
-    assert [told["code"] for told in found.record] == ["HF-LEAK"]
+    assert (error.code, found.heads, found.names.asked) == ("CW-LEAK", [], [])
+    assert [told["code"] for told in found.record] == ["CW-LEAK"]
     told = f"{error} {error.detail} {found.record}".lower()
     assert not any(part in told for part in ("s3cret", "uznj", "ghp_", "%533cret"))
 
@@ -509,7 +509,7 @@ def test_redirect_carries_tokens_of_the_server_but_nothing_of_the_vault() -> Non
     replies: dict[str, Reply] = {"/page": leads_to(token), token: answer()}
     assert fetched(PAGE, replies).text == "hello"
     error, found = refused(PAGE, replies, known={"AWS": b"AKIA0123456789ABCDEF"})
-    assert (error.code, len(found.heads)) == ("HF-LEAK", 1)
+    assert (error.code, len(found.heads)) == ("CW-LEAK", 1)
     assert "AKIA" not in str(found.record)
 
 
@@ -537,14 +537,14 @@ def test_only_what_a_rule_allows_is_fetched(rule: str, path: str, is_allowed: bo
         assert fetched(url, replies, allow=(rule,)).text == "hello"
     else:
         error, found = refused(url, replies, allow=(rule,))
-        assert (error.code, found.heads, found.names.asked) == ("HF-NOT-ALLOWED", [], [])
+        assert (error.code, found.heads, found.names.asked) == ("CW-NOT-ALLOWED", [], [])
 
 
 @pytest.mark.requirement("NET-5")
 def test_name_below_a_wildcard_that_looks_like_data_is_not_even_resolved() -> None:
     data = "4a6f686e20536d697468.63726564697420636172.docs.example.com"
     error, found = refused("http://" + data + ":{}/", {}, allow=("*.docs.example.com",))
-    assert (error.code, found.names.asked) == ("HF-NAME-DATA", [])
+    assert (error.code, found.names.asked) == ("CW-NAME-DATA", [])
 
 
 @pytest.mark.requirement("NET-3")
@@ -556,7 +556,7 @@ def test_address_is_judged_like_a_name(host: str) -> None:
         allow=(host,),
         dangerously_allow_addresses=(),
     )
-    assert (error.code, found.heads) == ("HF-ADDRESS", [])
+    assert (error.code, found.heads) == ("CW-ADDRESS", [])
 
 
 @pytest.mark.requirement("AUD-1")
@@ -630,7 +630,7 @@ def test_tls_is_verified_for_the_host_of_the_url(secured: Secured) -> None:
             found.tls = None
             with pytest.raises(EgressRefused) as unknown:
                 await found.fetch(HTTPS)
-            assert wrong_name.value.code == unknown.value.code == "HF-UPSTREAM-TLS"
+            assert wrong_name.value.code == unknown.value.code == "CW-UPSTREAM-TLS"
             assert len(found.heads) == 1
 
     asyncio.run(run())
@@ -648,7 +648,7 @@ def test_redirect_from_https_to_http_is_refused(secured: Secured) -> None:
                 allow = ("docs.example.com", f"docs.example.com:{plain.port}/")
                 with pytest.raises(EgressRefused) as raised:
                     await found.fetch(HTTPS, allow=allow)
-                assert (raised.value.code, plain.heads) == ("HF-REDIRECT", [])
+                assert (raised.value.code, plain.heads) == ("CW-REDIRECT", [])
                 # Controls: redirects within https, the plain page by itself, and http to https.
                 again = "https://docs.example.com:{}/again"
                 assert (await found.fetch(again, allow=allow)).text == "hello"
@@ -662,11 +662,11 @@ def test_redirect_from_https_to_http_is_refused(secured: Secured) -> None:
 @pytest.mark.requirement("NET-4")
 def test_plain_http_to_the_port_of_https_is_refused() -> None:
     error, _ = refused("http://docs.example.com:443/", {}, allow=("docs.example.com:443/",))
-    assert error.code == "HF-NOT-TLS"
+    assert error.code == "CW-NOT-TLS"
 
 
 @pytest.mark.requirement("ERR-1")
 def test_refusal_of_a_url_does_not_repeat_it() -> None:
     error, found = refused("http://user:hunter2@docs.example.com:{}/", {})
-    assert error.code == "HF-BAD-URL"
+    assert error.code == "CW-BAD-URL"
     assert "hunter2" not in f"{error} {error.detail} {found.record}"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import html_tokens
-from holdfast.egress.pages import html_view
-from holdfast.egress.pages.html_view import view
-from holdfast.egress.pages.readable import Rendered, absolute, rendered
+from cellwall.core import html_tokens
+from cellwall.egress.pages import html_view
+from cellwall.egress.pages.html_view import view
+from cellwall.egress.pages.readable import Rendered, absolute, rendered
 
 URL = "https://docs.example.com/a/page"
 

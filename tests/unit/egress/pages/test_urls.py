@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.pages.urls import Url, domain_of, parse_url, redirected
-from holdfast.egress.reach.allowlist import Allowlist
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.pages.urls import Url, domain_of, parse_url, redirected
+from cellwall.egress.reach.allowlist import Allowlist
 
 
 @pytest.mark.requirement("NET-3")
@@ -86,7 +86,7 @@ def test_url_is_read_and_written_the_same(text: str, url: Url) -> None:
 def test_url_with_two_readings_is_refused(text: str) -> None:
     with pytest.raises(EgressRefused) as raised:
         parse_url(text)
-    assert raised.value.code in ("HF-BAD-URL", "HF-BAD-HOST")
+    assert raised.value.code in ("CW-BAD-URL", "CW-BAD-HOST")
 
 
 @pytest.mark.requirement("NET-3")

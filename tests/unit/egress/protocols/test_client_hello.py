@@ -6,8 +6,8 @@ import ssl
 
 import pytest
 
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.protocols.client_hello import INCOMPLETE, MOST_HELLO_BYTES, server_name
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.protocols.client_hello import INCOMPLETE, MOST_HELLO_BYTES, server_name
 
 pytestmark = pytest.mark.requirement("NET-6")
 
@@ -126,7 +126,7 @@ def test_what_follows_in_records_of_its_own_is_the_servers_business() -> None:
 def test_what_is_not_tls_is_refused_at_its_first_bytes(data: bytes) -> None:
     with pytest.raises(EgressRefused) as refused:
         server_name(data)
-    assert refused.value.code == "HF-NOT-TLS"
+    assert refused.value.code == "CW-NOT-TLS"
 
 
 BAD = {
@@ -175,7 +175,7 @@ def test_a_hello_with_two_meanings_is_refused(data: bytes) -> None:
     assert server_name(built(GOOD)) == "api.example.com", "the control must be read"
     with pytest.raises(EgressRefused) as refused:
         server_name(data)
-    assert refused.value.code == "HF-BAD-TLS"
+    assert refused.value.code == "CW-BAD-TLS"
     assert refused.value.mend
 
 

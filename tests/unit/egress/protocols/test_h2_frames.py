@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.egress.protocols.framing import BadMessage
-from holdfast.egress.protocols.h2_frames import (
+from cellwall.egress.protocols.framing import BadMessage
+from cellwall.egress.protocols.h2_frames import (
     COST_OF_REFUSED,
     PAY_OF_ANSWER,
     PREFACE,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.egress.protocols.messages import (
+from cellwall.egress.protocols.messages import (
     BadMessage,
     ClientSide,
     Form,
@@ -17,7 +17,7 @@ from holdfast.egress.protocols.messages import (
     read_request,
     returnable,
 )
-from holdfast.egress.protocols.parsing import RequestHead, ResponseHead, Sign
+from cellwall.egress.protocols.parsing import RequestHead, ResponseHead, Sign
 
 pytestmark = pytest.mark.requirement("NET-2")
 
@@ -61,7 +61,7 @@ def asked(data: bytes, *, scheme: Scheme = "http") -> Request:
 def refusal_of(data: bytes, *, scheme: Scheme = "http") -> BadMessage:
     with pytest.raises(BadMessage) as refused:
         asked(data, scheme=scheme)
-    assert refused.value.code == "HF-BAD-REQUEST"
+    assert refused.value.code == "CW-BAD-REQUEST"
     assert refused.value.mend
     return refused.value
 
@@ -410,7 +410,7 @@ def test_chunks_with_two_meanings_are_refused(body: bytes, by: int) -> None:
     assert read(ClientSide(), lines + CHUNKS, by=by)[1:] == [b"12345", Sign.END]
     with pytest.raises(BadMessage) as refused:
         read(ClientSide(), lines + body, by=by)
-    assert refused.value.code == "HF-BAD-REQUEST"
+    assert refused.value.code == "CW-BAD-REQUEST"
 
 
 def test_a_body_in_too_many_tiny_chunks_is_refused() -> None:
@@ -494,7 +494,7 @@ def test_an_answer_longer_than_it_says_is_refused() -> None:
     side.send_head(200, [(b"content-length", b"1")])
     with pytest.raises(BadMessage) as refused:
         side.send_data(b"12")
-    assert refused.value.code == "HF-BAD-RESPONSE"
+    assert refused.value.code == "CW-BAD-RESPONSE"
 
 
 def server(method: str = "GET") -> ServerSide:
@@ -576,7 +576,7 @@ def test_an_answer_with_two_meanings_is_refused(data: bytes) -> None:
     assert read(server(), ANSWERS["length"])[1:] == [b"12345", Sign.END]
     with pytest.raises(BadMessage) as refused:
         read(server(), data)
-    assert refused.value.code == "HF-BAD-RESPONSE"
+    assert refused.value.code == "CW-BAD-RESPONSE"
 
 
 @pytest.mark.parametrize("data", [ANSWERS["length"][:-1], ANSWERS["chunked"][:-1]])
@@ -657,10 +657,10 @@ def test_connection_cannot_take_away_what_was_judged(word: bytes) -> None:
     assert forwardable([*headers, (b"connection", b"close")]) == headers
     with pytest.raises(BadMessage) as refused:
         forwardable([*headers, (b"connection", word)])
-    assert refused.value.code == "HF-BAD-REQUEST"
+    assert refused.value.code == "CW-BAD-REQUEST"
     with pytest.raises(BadMessage) as refused:
         returnable([*headers, (b"connection", word)])
-    assert refused.value.code == "HF-BAD-RESPONSE"
+    assert refused.value.code == "CW-BAD-RESPONSE"
 
 
 @pytest.mark.requirement("ERR-1")

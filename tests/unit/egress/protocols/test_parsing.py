@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.egress.protocols.framing import BadMessage
-from holdfast.egress.protocols.parsing import (
+from cellwall.egress.protocols.framing import BadMessage
+from cellwall.egress.protocols.parsing import (
     RequestHead,
     RequestParser,
     ResponseHead,
@@ -13,7 +13,7 @@ from holdfast.egress.protocols.parsing import (
     Sign,
     Unreadable,
 )
-from holdfast.egress.protocols.sides import ClientSide, ServerSide
+from cellwall.egress.protocols.sides import ClientSide, ServerSide
 
 pytestmark = pytest.mark.requirement("NET-2")
 

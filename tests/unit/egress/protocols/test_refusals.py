@@ -8,13 +8,13 @@ from typing import Any
 import h11
 import pytest
 
-from holdfast.core.errors import AuditFailed, EgressRefused, HoldfastError, VaultError
-from holdfast.egress.protocols import socks
-from holdfast.egress.protocols.refusals import http_refusal, http_status, socks_code
+from cellwall.core.errors import AuditFailed, CellwallError, EgressRefused, VaultError
+from cellwall.egress.protocols import socks
+from cellwall.egress.protocols.refusals import http_refusal, http_status, socks_code
 
 
 def told(
-    error: HoldfastError, *, host: str = "api.example.com", port: int = 443
+    error: CellwallError, *, host: str = "api.example.com", port: int = 443
 ) -> tuple[int, dict[str, str], Any]:
     """Status, headers and body, as a strict client reads them."""
     client = h11.Connection(h11.CLIENT)
@@ -34,14 +34,14 @@ def told(
 
 @pytest.mark.requirement("NET-2")
 def test_a_refusal_says_what_and_what_to_do() -> None:
-    error = EgressRefused("the host is not allowed", mend="Allow it.", code="HF-EGRESS", detail="x")
+    error = EgressRefused("the host is not allowed", mend="Allow it.", code="CW-EGRESS", detail="x")
     status, headers, body = told(error)
     length = headers.pop("content-length")
     assert int(length) > 0
     assert (status, headers, body) == (
         403,
         {
-            "x-holdfast-refused": "HF-EGRESS",
+            "x-cellwall-refused": "CW-EGRESS",
             "content-type": "application/json",
             "cache-control": "no-store",
             "x-content-type-options": "nosniff",
@@ -49,7 +49,7 @@ def test_a_refusal_says_what_and_what_to_do() -> None:
         },
         {
             "error": {
-                "code": "HF-EGRESS",
+                "code": "CW-EGRESS",
                 "message": "the host is not allowed",
                 "mend": "Allow it.",
             }
@@ -60,20 +60,20 @@ def test_a_refusal_says_what_and_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("code", "status", "answer"),
     [
-        ("HF-EGRESS", 403, socks.NOT_ALLOWED),
-        ("HF-ADDRESS", 403, socks.NOT_ALLOWED),
-        ("HF-SOMETHING-NEW", 403, socks.NOT_ALLOWED),
-        ("HF-BAD-REQUEST", 400, socks.NOT_ALLOWED),
-        ("HF-BAD-HOST", 400, socks.NOT_ALLOWED),
-        ("HF-NET-LIMIT", 429, socks.CONNECTION_REFUSED),
-        ("HF-NO-ADDRESS", 502, socks.HOST_UNREACHABLE),
-        ("HF-UNREACHABLE", 502, socks.HOST_UNREACHABLE),
-        ("HF-BAD-RESPONSE", 502, socks.NOT_ALLOWED),
-        ("HF-UPSTREAM-TLS", 502, socks.NOT_ALLOWED),
-        ("HF-LATE", 504, socks.HOST_UNREACHABLE),
-        ("HF-SOCKS", 403, socks.FAILED),
-        ("HF-SOCKS-COMMAND", 403, socks.COMMAND_NOT_SUPPORTED),
-        ("HF-SOCKS-ADDRESS", 403, socks.ADDRESS_TYPE_NOT_SUPPORTED),
+        ("CW-EGRESS", 403, socks.NOT_ALLOWED),
+        ("CW-ADDRESS", 403, socks.NOT_ALLOWED),
+        ("CW-SOMETHING-NEW", 403, socks.NOT_ALLOWED),
+        ("CW-BAD-REQUEST", 400, socks.NOT_ALLOWED),
+        ("CW-BAD-HOST", 400, socks.NOT_ALLOWED),
+        ("CW-NET-LIMIT", 429, socks.CONNECTION_REFUSED),
+        ("CW-NO-ADDRESS", 502, socks.HOST_UNREACHABLE),
+        ("CW-UNREACHABLE", 502, socks.HOST_UNREACHABLE),
+        ("CW-BAD-RESPONSE", 502, socks.NOT_ALLOWED),
+        ("CW-UPSTREAM-TLS", 502, socks.NOT_ALLOWED),
+        ("CW-LATE", 504, socks.HOST_UNREACHABLE),
+        ("CW-SOCKS", 403, socks.FAILED),
+        ("CW-SOCKS-COMMAND", 403, socks.COMMAND_NOT_SUPPORTED),
+        ("CW-SOCKS-ADDRESS", 403, socks.ADDRESS_TYPE_NOT_SUPPORTED),
     ],
 )
 def test_each_code_has_its_status(code: str, status: int, answer: int) -> None:
@@ -81,8 +81,8 @@ def test_each_code_has_its_status(code: str, status: int, answer: int) -> None:
     assert (http_status(error), told(error)[0], socks_code(error)) == (status, status, answer)
 
 
-@pytest.mark.parametrize("error", [AuditFailed("no"), VaultError("no"), HoldfastError("no")])
-def test_any_error_of_ours_is_a_refusal(error: HoldfastError) -> None:
+@pytest.mark.parametrize("error", [AuditFailed("no"), VaultError("no"), CellwallError("no")])
+def test_any_error_of_ours_is_a_refusal(error: CellwallError) -> None:
     assert (told(error)[0], socks_code(error)) == (403, socks.NOT_ALLOWED)
 
 
@@ -102,11 +102,11 @@ def test_the_story_for_the_record_does_not_leave() -> None:
     assert b"shadow" not in sent
 
 
-@pytest.mark.parametrize("code", ["HF-A\r\nX-Evil: 1", "x", "", "HF-" + "A" * 500])
+@pytest.mark.parametrize("code", ["CW-A\r\nX-Evil: 1", "x", "", "CW-" + "A" * 500])
 def test_a_code_cannot_become_a_header(code: str) -> None:
     error = EgressRefused("no")
     error.code = code
-    assert told(error)[1]["x-holdfast-refused"] == "HF-ERROR"
+    assert told(error)[1]["x-cellwall-refused"] == "CW-ERROR"
 
 
 def test_any_text_can_be_told() -> None:

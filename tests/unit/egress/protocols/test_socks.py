@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.egress.protocols.socks import (
+from cellwall.egress.protocols.socks import (
     ADDRESS_TYPE_NOT_SUPPORTED,
     COMMAND_NOT_SUPPORTED,
     FAILED,
@@ -84,30 +84,30 @@ def test_a_client_that_could_also_log_in_need_not() -> None:
 def test_a_client_that_insists_on_a_login_is_told_so(greeting: bytes) -> None:
     with pytest.raises(SocksRefused) as refused:
         Handshake().feed(greeting)
-    assert (refused.value.code, refused.value.answer) == ("HF-SOCKS-LOGIN", b"\x05\xff")
+    assert (refused.value.code, refused.value.answer) == ("CW-SOCKS-LOGIN", b"\x05\xff")
 
 
 @pytest.mark.parametrize("greeting", [b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00", b"G", b"\x16"])
 def test_another_version_gets_no_answer(greeting: bytes) -> None:
     with pytest.raises(SocksRefused) as refused:
         Handshake().feed(greeting)
-    assert (refused.value.code, refused.value.answer) == ("HF-SOCKS", b"")
+    assert (refused.value.code, refused.value.answer) == ("CW-SOCKS", b"")
 
 
 REFUSED = {
-    "bind": (domain(b"api.example.com", command=2), "HF-SOCKS-COMMAND", COMMAND_NOT_SUPPORTED),
-    "udp": (domain(b"api.example.com", command=3), "HF-SOCKS-COMMAND", COMMAND_NOT_SUPPORTED),
-    "bind, at once": (b"\x05\x02", "HF-SOCKS-COMMAND", COMMAND_NOT_SUPPORTED),
-    "unknown command": (b"\x05\x09\x00\x03", "HF-SOCKS-COMMAND", COMMAND_NOT_SUPPORTED),
-    "unknown address": (b"\x05\x01\x00\x02", "HF-SOCKS-ADDRESS", ADDRESS_TYPE_NOT_SUPPORTED),
-    "reserved byte": (domain(b"api.example.com", reserved=1), "HF-SOCKS", FAILED),
-    "version": (b"\x04" + GOOD[1:], "HF-SOCKS", FAILED),
-    "empty name": (domain(b""), "HF-SOCKS", FAILED),
-    "NUL": (domain(b"evil.example.net\0.example.com"), "HF-SOCKS", FAILED),
-    "line break": (domain(b"api.example.com\r\n"), "HF-SOCKS", FAILED),
-    "space": (domain(b"api.example.com "), "HF-SOCKS", FAILED),
-    "not ASCII": (domain("ä.example.com".encode()), "HF-SOCKS", FAILED),
-    "port 0": (domain(b"api.example.com", 0), "HF-SOCKS", FAILED),
+    "bind": (domain(b"api.example.com", command=2), "CW-SOCKS-COMMAND", COMMAND_NOT_SUPPORTED),
+    "udp": (domain(b"api.example.com", command=3), "CW-SOCKS-COMMAND", COMMAND_NOT_SUPPORTED),
+    "bind, at once": (b"\x05\x02", "CW-SOCKS-COMMAND", COMMAND_NOT_SUPPORTED),
+    "unknown command": (b"\x05\x09\x00\x03", "CW-SOCKS-COMMAND", COMMAND_NOT_SUPPORTED),
+    "unknown address": (b"\x05\x01\x00\x02", "CW-SOCKS-ADDRESS", ADDRESS_TYPE_NOT_SUPPORTED),
+    "reserved byte": (domain(b"api.example.com", reserved=1), "CW-SOCKS", FAILED),
+    "version": (b"\x04" + GOOD[1:], "CW-SOCKS", FAILED),
+    "empty name": (domain(b""), "CW-SOCKS", FAILED),
+    "NUL": (domain(b"evil.example.net\0.example.com"), "CW-SOCKS", FAILED),
+    "line break": (domain(b"api.example.com\r\n"), "CW-SOCKS", FAILED),
+    "space": (domain(b"api.example.com "), "CW-SOCKS", FAILED),
+    "not ASCII": (domain("ä.example.com".encode()), "CW-SOCKS", FAILED),
+    "port 0": (domain(b"api.example.com", 0), "CW-SOCKS", FAILED),
 }
 
 

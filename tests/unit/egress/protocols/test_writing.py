@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.egress.protocols.framing import BadMessage, End, bad_request, bad_response
-from holdfast.egress.protocols.sides import ClientSide
-from holdfast.egress.protocols.writing import Body, request_head, response_head
+from cellwall.egress.protocols.framing import BadMessage, End, bad_request, bad_response
+from cellwall.egress.protocols.sides import ClientSide
+from cellwall.egress.protocols.writing import Body, request_head, response_head
 
 pytestmark = pytest.mark.requirement("NET-2")
 

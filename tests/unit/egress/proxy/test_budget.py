@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.proxy.budget import Budget, Crowd
-from holdfast.egress.settings import EgressSettings
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.proxy.budget import Budget, Crowd
+from cellwall.egress.settings import EgressSettings
 
 
 def entered(budget: Budget, most: int) -> int:
@@ -25,7 +25,7 @@ def test_greedy_sessions_leave_places_for_one_that_has_few() -> None:
     assert sum(entered(each, 100) for each in greedy) < 64
     modest = Budget(settings, crowd)
     assert entered(modest, 100) == 4
-    with pytest.raises(EgressRefused, match="HF-NET-LIMIT"):
+    with pytest.raises(EgressRefused, match="CW-NET-LIMIT"):
         modest.enter()
     greedy[0].leave()
     assert entered(greedy[0], 100) == 0, "the last places are not for those who have many"
@@ -37,9 +37,9 @@ def test_greedy_sessions_leave_places_for_one_that_has_few() -> None:
 def test_what_was_sent_ahead_counts_like_what_follows() -> None:
     budget = Budget(EgressSettings(max_upload_bytes=1000), Crowd(1))
     budget.admit(1000)
-    with pytest.raises(EgressRefused, match="HF-NET-LIMIT"):
+    with pytest.raises(EgressRefused, match="CW-NET-LIMIT"):
         budget.admit(1001)
-    with pytest.raises(EgressRefused, match="HF-NET-LIMIT"):
+    with pytest.raises(EgressRefused, match="CW-NET-LIMIT"):
         budget.check("up")
 
 

@@ -97,7 +97,7 @@ def test_host_that_nobody_allowed_is_refused_before_it_is_looked_up(house: House
         cell.ask(connect_to("evil.example.net", server.port)),
         cell.ask(get(f"http://evil.example.net:{server.port}/")),
     ]
-    assert [refusal_of(answer) for answer in answers] == [(403, "HF-NOT-ALLOWED")] * 2
+    assert [refusal_of(answer) for answer in answers] == [(403, "CW-NOT-ALLOWED")] * 2
     told = json.loads(answers[0].partition(b"\r\n\r\n")[2])["error"]
     assert f"--allow-domain evil.example.net:{server.port}" in told["mend"]
     assert cell.ask(socks_to(b"evil.example.net", server.port)) == b"\x05\x00" + bytes(
@@ -156,7 +156,7 @@ def test_name_that_leads_to_a_forbidden_address_is_refused(house: House) -> None
     cell = house.cell(f"*.example.com:{server.port}")
     for number in range(len(bad)):
         answer = cell.ask(connect_to(f"bad{number}.example.com", server.port))
-        assert refusal_of(answer) == (403, "HF-ADDRESS")
+        assert refusal_of(answer) == (403, "CW-ADDRESS")
     assert server.connections == 0
     cell.tunnel("api.example.com", server.port).close()
 
@@ -174,7 +174,7 @@ def test_address_that_was_checked_is_the_one_dialled_when_the_answer_changes(hou
     # The changed answer is checked as the first one was.
     again = house.cell(f"api.example.com:{server.port}")
     answer = again.ask(connect_to("api.example.com", server.port))
-    assert refusal_of(answer) == (403, "HF-ADDRESS")
+    assert refusal_of(answer) == (403, "CW-ADDRESS")
     assert (server.connections, next(answers, None)) == (1, None)
 
 
@@ -184,7 +184,7 @@ def test_loopback_is_refused_unless_somebody_dangerously_allowed_it(house: House
     rule = f"api.example.com:{server.port}"
     refusing = house.cell(rule, dangerously_allow_addresses=())
     answer = refusing.ask(connect_to("api.example.com", server.port))
-    assert refusal_of(answer) == (403, "HF-ADDRESS")
+    assert refusal_of(answer) == (403, "CW-ADDRESS")
     house.cell(rule).tunnel("api.example.com", server.port).close()
 
 
@@ -196,11 +196,11 @@ def test_name_without_an_address_and_host_that_does_not_answer_are_told_apart(
         port = unused.getsockname()[1]
     house.zone.names["down.example.com"] = ["127.0.0.1"]
     cell = house.cell(f"down.example.com:{port}", f"none.example.com:{port}")
-    assert refusal_of(cell.ask(connect_to("down.example.com", port))) == (502, "HF-UNREACHABLE")
-    assert refusal_of(cell.ask(connect_to("none.example.com", port))) == (502, "HF-NO-ADDRESS")
+    assert refusal_of(cell.ask(connect_to("down.example.com", port))) == (502, "CW-UNREACHABLE")
+    assert refusal_of(cell.ask(connect_to("none.example.com", port))) == (502, "CW-NO-ADDRESS")
     cell.network.end()
     events = [(body["event"], body.get("code")) for body in house.record.bodies]
-    assert events[:2] == [("opened", None), ("closed", "HF-UNREACHABLE")]
+    assert events[:2] == [("opened", None), ("closed", "CW-UNREACHABLE")]
 
 
 @pytest.mark.requirement("NET-2")
@@ -227,7 +227,7 @@ def test_connection_that_cannot_be_recorded_is_not_made(house: House) -> None:
     cell.tunnel("api.example.com", server.port).close()
     house.record.fails = True
     answer = cell.ask(connect_to("api.example.com", server.port))
-    assert refusal_of(answer) == (403, "HF-AUDIT-FAILED")
+    assert refusal_of(answer) == (403, "CW-AUDIT-FAILED")
     assert server.connections == 1
 
 
@@ -266,7 +266,7 @@ def test_tunnel_in_which_nothing_moves_is_ended(house: House) -> None:
         assert sock.recv(1) == b"x"
         assert is_ended(sock)
     cell.network.end()
-    assert [body["code"] for body in house.record.of("closed")] == ["HF-LATE"]
+    assert [body["code"] for body in house.record.of("closed")] == ["CW-LATE"]
 
 
 @pytest.mark.requirement("NET-2")
@@ -275,7 +275,7 @@ def test_one_connection_too_many_is_told_so_and_room_comes_back(house: House) ->
     cell = house.cell(f"api.example.com:{server.port}", max_connections=2)
     held = [cell.tunnel("api.example.com", server.port) for _ in range(2)]
     request = connect_to("api.example.com", server.port)
-    assert refusal_of(cell.ask(request)) == (429, "HF-NET-LIMIT")
+    assert refusal_of(cell.ask(request)) == (429, "CW-NET-LIMIT")
     assert cell.ask(socks_to(b"api.example.com", server.port))[3:4] not in (b"", b"\x00")
     for sock in held:
         sock.close()
@@ -319,7 +319,7 @@ def test_connections_in_total_are_bounded(house: House) -> None:
     cell = house.cell(f"api.example.com:{server.port}", max_total_connections=1)
     cell.tunnel("api.example.com", server.port).close()
     answer = cell.ask(connect_to("api.example.com", server.port))
-    assert refusal_of(answer) == (429, "HF-NET-LIMIT")
+    assert refusal_of(answer) == (429, "CW-NET-LIMIT")
 
 
 @pytest.mark.requirement("NET-6")
@@ -327,7 +327,7 @@ def test_tls_must_name_the_host_that_was_asked_for(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = house.server(echo, "api.example.com", "other.example.com")
-    monkeypatch.setattr("holdfast.egress.proxy.tunnel._TLS_PORT", server.port)
+    monkeypatch.setattr("cellwall.egress.proxy.tunnel._TLS_PORT", server.port)
     cell = house.cell(f"api.example.com:{server.port}", f"other.example.com:{server.port}")
     good = hello("api.example.com")
     with cell.tunnel("api.example.com", server.port) as sock:
@@ -344,10 +344,10 @@ def test_tls_must_name_the_host_that_was_asked_for(
             assert last_words(sock) == alert
     cell.network.end()
     assert [body["code"] for body in house.record.of("refused")] == [
-        "HF-SNI",
-        "HF-SNI",
-        "HF-NOT-TLS",
-        "HF-NOT-TLS",
+        "CW-SNI",
+        "CW-SNI",
+        "CW-NOT-TLS",
+        "CW-NOT-TLS",
     ]
     passed = [body["bytes_down"] for body in house.record.of("closed")]
     assert passed == [len(good), 0, 0, 0, 0]
@@ -415,7 +415,7 @@ def test_a_thousand_connections_at_once_all_work(house: House) -> None:
         for number, sock in enumerate(sockets):
             sock.sendall(b"%04d" % number)
         assert [sock.recv(4) for sock in sockets] == [b"%04d" % n for n in range(count)]
-        assert refusal_of(cell.ask(connect_to("api.example.com", port))) == (429, "HF-NET-LIMIT")
+        assert refusal_of(cell.ask(connect_to("api.example.com", port))) == (429, "CW-NET-LIMIT")
     finally:
         for sock in sockets:
             sock.close()

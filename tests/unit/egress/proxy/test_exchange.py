@@ -85,7 +85,7 @@ def test_connection_that_nobody_uses_again_is_ended(
         repeat_requests(sock)
         ended.set()
 
-    monkeypatch.setattr("holdfast.egress.proxy.spares._KEPT_S", 0.05)
+    monkeypatch.setattr("cellwall.egress.proxy.spares._KEPT_S", 0.05)
     cell, url = served(house, talk)
     assert cell.ask(get(url + "/")).startswith(b"HTTP/1.1 200 ")
     assert ended.wait(WAIT_S)
@@ -193,7 +193,7 @@ def test_client_that_waits_for_continue_is_told_to_go_on(house: House) -> None:
     # Who is refused is not asked for the body.
     with cell.connect() as sock:
         sock.sendall(head.replace(HOST.encode(), b"evil.example.net"))
-        assert refusal_of(everything(sock)) == (403, "HF-NOT-ALLOWED")
+        assert refusal_of(everything(sock)) == (403, "CW-NOT-ALLOWED")
 
 
 def test_server_may_answer_before_it_has_read_everything(house: House) -> None:
@@ -228,16 +228,16 @@ def test_kept_connection_that_the_server_has_closed_is_replaced(house: House) ->
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (b"", (502, "HF-BAD-RESPONSE")),
-        (b"HTTP/1.1 200", (502, "HF-BAD-RESPONSE")),
-        (b"SSH-2.0-hello\r\n\r\n", (502, "HF-BAD-RESPONSE")),
+        (b"", (502, "CW-BAD-RESPONSE")),
+        (b"HTTP/1.1 200", (502, "CW-BAD-RESPONSE")),
+        (b"SSH-2.0-hello\r\n\r\n", (502, "CW-BAD-RESPONSE")),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            (502, "HF-BAD-RESPONSE"),
+            (502, "CW-BAD-RESPONSE"),
         ),
         (
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
-            (502, "HF-BAD-RESPONSE"),
+            (502, "CW-BAD-RESPONSE"),
         ),
     ],
 )
@@ -289,7 +289,7 @@ def test_what_two_readers_could_read_differently_reaches_no_server(house: House)
     start = f"POST http://{HOST}:{server.port}/ HTTP/1.1\r\nHost: {HOST}:{server.port}\r\n"
     for name, rest in SMUGGLED.items():
         reply = cell.ask((start + rest).encode("latin-1"))
-        assert refusal_of(reply) == (400, "HF-BAD-REQUEST"), name
+        assert refusal_of(reply) == (400, "CW-BAD-REQUEST"), name
     assert server.connections == 0
     good = cell.ask((start + "Content-Length: 5\r\nConnection: close\r\n\r\nGET /").encode())
     assert body_of(good).endswith(b"\r\n\r\nGET /")
@@ -313,12 +313,12 @@ def test_method_and_path_rules_hold_for_every_request_of_a_connection(house: Hou
         post(f"{url}/v1", b"x"),
     ]
     for request in refused:
-        assert refusal_of(cell.ask(request)) == (403, "HF-NOT-ALLOWED"), request
+        assert refusal_of(cell.ask(request)) == (403, "CW-NOT-ALLOWED"), request
     assert server.connections == 0
     ahead = get(f"{url}/v1/things?a=..").replace(b"Connection: close\r\n", b"")
     reply = cell.ask(ahead + get(f"{url}/admin"))
     assert reply.startswith(b"HTTP/1.1 200 ")
-    assert b"HF-NOT-ALLOWED" in reply
+    assert b"CW-NOT-ALLOWED" in reply
     assert b"GET /admin" not in reply
     assert cell.ask(post(f"{url}/v2/put", b"x")).startswith(b"HTTP/1.1 200 ")
 
@@ -348,7 +348,7 @@ def test_secret_does_not_leave_by_any_part_of_a_request(house: House) -> None:
     for name, request in leaks(url).items():
         cell = house.cell(f"{HOST}:{server.port}", known=Known(token=SECRET))
         reply = cell.ask(request)
-        code = "HF-CONTENT-ENCODING" if name == "unknown coding" else "HF-LEAK"
+        code = "CW-CONTENT-ENCODING" if name == "unknown coding" else "CW-LEAK"
         assert refusal_of(reply) == (403, code), name
         assert SECRET not in reply
         assert SECRET.hex().encode() not in reply.lower()
@@ -378,15 +378,15 @@ def test_way_out_is_closed_to_who_tries_secrets_again_and_again(house: House) ->
     harmless = get(f"{url}/")
     for _ in range(5):
         assert cell.ask(harmless).startswith(b"HTTP/1.1 200 ")
-        assert refusal_of(cell.ask(get(f"{url}/{SECRET.decode()}"))) == (403, "HF-LEAK")
+        assert refusal_of(cell.ask(get(f"{url}/{SECRET.decode()}"))) == (403, "CW-LEAK")
     shape = get(f"{url}/ghp_A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8")
     for request in (harmless, get(f"{url}/{SECRET.decode()}"), shape):
-        assert refusal_of(cell.ask(request)) == (403, "HF-LEAK-LIMIT")
-    assert refusal_of(cell.ask(connect(HOST, server.port))) == (403, "HF-LEAK-LIMIT")
+        assert refusal_of(cell.ask(request)) == (403, "CW-LEAK-LIMIT")
+    assert refusal_of(cell.ask(connect(HOST, server.port))) == (403, "CW-LEAK-LIMIT")
     # What only looks like a secret confirms nothing, and closes nothing.
     other = house.cell(f"{HOST}:{server.port}", known=Known(token=SECRET))
     for _ in range(6):
-        assert refusal_of(other.ask(shape)) == (403, "HF-LEAK")
+        assert refusal_of(other.ask(shape)) == (403, "CW-LEAK")
     assert other.ask(harmless).startswith(b"HTTP/1.1 200 ")
 
 
@@ -396,8 +396,8 @@ def test_secret_does_not_leave_as_the_name_of_a_host(house: House) -> None:
     cell = house.cell(f"*.wild.example:{server.port}", known=Known(token=SECRET))
     host = f"{SECRET.decode()}.wild.example"
     asked = get(f"http://{host}:{server.port}/")
-    assert refusal_of(cell.ask(asked)) == (403, "HF-LEAK")
-    assert refusal_of(cell.ask(connect(host, server.port))) == (403, "HF-LEAK")
+    assert refusal_of(cell.ask(asked)) == (403, "CW-LEAK")
+    assert refusal_of(cell.ask(connect(host, server.port))) == (403, "CW-LEAK")
     harmless = get(f"http://correct-horse.wild.example:{server.port}/")
     assert cell.ask(harmless).startswith(b"HTTP/1.1 200 ")
     assert set(house.zone.asked) == {"correct-horse.wild.example"}
@@ -420,7 +420,7 @@ def test_secret_late_in_a_long_upload_ends_it_before_any_of_the_secret_is_sent(
     with cell.connect() as sock:
         sock.sendall(get(f"{url}/", f"Content-Length: {len(body)}", method="POST"))
         sock.sendall(body)
-        assert refusal_of(everything(sock)) == (403, "HF-LEAK")
+        assert refusal_of(everything(sock)) == (403, "CW-LEAK")
     house.stack.close()
     assert len(got) == 1
     assert b"POST / HTTP/1.1" in got[0]
@@ -466,7 +466,7 @@ def test_upload_beyond_its_bound_is_ended(house: House) -> None:
         got.append(last_words(sock))
 
     cell, url = served(house, talk, max_upload_bytes=100_000)
-    assert refusal_of(cell.ask(post(f"{url}/", bytes(2_000_000)))) == (429, "HF-NET-LIMIT")
+    assert refusal_of(cell.ask(post(f"{url}/", bytes(2_000_000)))) == (429, "CW-NET-LIMIT")
     cell.network.end()
     house.stack.close()
     assert [len(data) for data in got] == [100_000]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.egress.proxy.share import Share
-from holdfast.egress.service import _traveller
+from cellwall.egress.proxy.share import Share
+from cellwall.egress.service import _traveller
 from unit.egress.loopback import (
     WAIT_S,
     House,

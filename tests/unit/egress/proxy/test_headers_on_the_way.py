@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.network import SecretUse
-from holdfast.egress.reach.header_rules import HeaderRule, parse_header_rule
+from cellwall.core.network import SecretUse
+from cellwall.egress.reach.header_rules import HeaderRule, parse_header_rule
 from unit.egress.loopback import House, get, refusal_of, repeat_requests
 from unit.egress.proxy.test_opened import (
     HOST,
@@ -41,7 +41,7 @@ def test_rules_on_headers_open_tls_and_hold_inside(
     assert b"theirs" not in shown
     for lines in ([], ["X-Version: 3"], ["X-Version: 2", "X_Admin: 1"]):
         bad = ask(cell, server.port, request(server.port, "/", *lines))
-        assert refusal_of(bad) == (403, "HF-HEADER-RULE")
+        assert refusal_of(bad) == (403, "CW-HEADER-RULE")
     assert server.connections == 1
     assert [body["tls_opened"] for body in house.record.of("opened")] == [True]
 
@@ -53,11 +53,11 @@ def test_rules_on_headers_hold_without_tls(house: House) -> None:
     url = f"http://{HOST}:{server.port}/"
     assert b"x-tenant: ours" in cell.ask(get(url, "X-Version: 2"))
     for lines in ([], ["X-Version: 2", "X-Other: 1"], ["X-Version: 2", "Authorization: x"]):
-        assert refusal_of(cell.ask(get(url, *lines))) == (403, "HF-HEADER-RULE")
+        assert refusal_of(cell.ask(get(url, *lines))) == (403, "CW-HEADER-RULE")
     # By CONNECT, at a port of its own, it is HTTP that is read, and nothing else.
     with cell.tunnel(HOST, server.port) as sock:
         sock.sendall(f"GET / HTTP/1.1\r\nHost: {HOST}:{server.port}\r\n\r\n".encode())
-        assert b"X-Holdfast-Refused: HF-HEADER-RULE" in sock.recv(65536)
+        assert b"X-Cellwall-Refused: CW-HEADER-RULE" in sock.recv(65536)
 
 
 @pytest.mark.requirement("NET-2")
@@ -95,7 +95,7 @@ def test_rule_looks_at_what_the_code_sent_not_at_the_value_put_in(
     assert f"Bearer {PLACEHOLDER}".encode() in shown
     assert VALUE not in shown
     own = request(server.port, "/", "Authorization: Bearer of-somebody-else")
-    assert refusal_of(ask(cell, server.port, own)) == (403, "HF-HEADER-RULE")
+    assert refusal_of(ask(cell, server.port, own)) == (403, "CW-HEADER-RULE")
 
 
 @pytest.mark.requirement("NET-2")
@@ -109,7 +109,7 @@ def test_header_that_a_rule_requires_cannot_be_taken_away_on_the_way(
     assert b"x-version: 2" in cell.ask(get(url, "X-Version: 2"))
     seen = server.connections
     bad = cell.ask(get(url, "X-Version: 2", f"Connection: {taken}"))
-    assert refusal_of(bad) == (403, "HF-HEADER-RULE")
+    assert refusal_of(bad) == (403, "CW-HEADER-RULE")
     assert server.connections == seen
 
 
@@ -121,6 +121,6 @@ def test_rule_holds_for_other_spellings_of_its_path(house: House) -> None:
     for path in paths:
         url = f"http://{HOST}:{server.port}{path}"
         assert cell.ask(get(url)).startswith(b"HTTP/1.1 200 ")
-        assert refusal_of(cell.ask(get(url, "X-Admin: 1"))) == (403, "HF-HEADER-RULE")
+        assert refusal_of(cell.ask(get(url, "X-Admin: 1"))) == (403, "CW-HEADER-RULE")
     other = get(f"http://{HOST}:{server.port}/administration", "X-Admin: 1")
     assert cell.ask(other).startswith(b"HTTP/1.1 200 ")

@@ -12,9 +12,9 @@ import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
-from holdfast.core.network import Binding, SecretUse
-from holdfast.egress.proxy.authority import Authority
-from holdfast.egress.reach.header_rules import parse_header_rule
+from cellwall.core.network import Binding, SecretUse
+from cellwall.egress.proxy.authority import Authority
+from cellwall.egress.reach.header_rules import parse_header_rule
 from http2 import Client, Got, Reply, ServerSide, serving, told
 from unit.egress.loopback import WAIT_S, Cell, House, Known, Server, Talk
 
@@ -81,7 +81,7 @@ def test_rules_on_method_and_path_hold_on_each_stream(house: House, outside: Out
         "body": "",
     }
     for stream in others:
-        assert client.answer(stream).refusal == (403, "HF-NOT-ALLOWED")
+        assert client.answer(stream).refusal == (403, "CW-NOT-ALLOWED")
     # A refusal is its stream's alone.
     assert client.ask("/v1").told["path"] == "/v1"
     assert [got[":path"] for got in seen] == [b"/v1/x?y=1", b"/v1"]
@@ -89,7 +89,7 @@ def test_rules_on_method_and_path_hold_on_each_stream(house: House, outside: Out
     cell.network.end()
     (began,), (ended,) = house.record.of("opened"), house.record.of("closed")
     assert (began["tls_opened"], ended["requests"]) == (True, 2)
-    assert [body["code"] for body in house.record.of("refused")] == ["HF-NOT-ALLOWED"] * 2
+    assert [body["code"] for body in house.record.of("refused")] == ["CW-NOT-ALLOWED"] * 2
 
 
 @pytest.mark.requirement("NET-6")
@@ -121,7 +121,7 @@ def test_server_that_cannot_be_reached_is_told_to_who_asks(house: House, outside
         assert sock.selected_alpn_protocol() == "http/1.1"
         asks = f"GET /v1 HTTP/1.1\r\nHost: {HOST}:{server.port}\r\n\r\n"
         sock.sendall(asks.encode())
-        assert b"X-Holdfast-Refused: HF-UPSTREAM-TLS" in sock.recv(65536)
+        assert b"X-Cellwall-Refused: CW-UPSTREAM-TLS" in sock.recv(65536)
 
 
 @pytest.mark.requirement("NET-2", "NET-6")
@@ -129,10 +129,10 @@ def test_server_that_cannot_be_reached_is_told_to_who_asks(house: House, outside
     ("authority", "code"),
     [
         (None, None),
-        ("evil.example.net", "HF-HOST-MISMATCH"),
-        (HOST, "HF-HOST-MISMATCH"),  # the port is part of it
-        (f"{HOST}:1", "HF-HOST-MISMATCH"),
-        (f"user@{HOST}", "HF-BAD-REQUEST"),
+        ("evil.example.net", "CW-HOST-MISMATCH"),
+        (HOST, "CW-HOST-MISMATCH"),  # the port is part of it
+        (f"{HOST}:1", "CW-HOST-MISMATCH"),
+        (f"user@{HOST}", "CW-BAD-REQUEST"),
     ],
 )
 def test_stream_is_for_the_host_of_its_connection(
@@ -185,7 +185,7 @@ def test_known_value_leaves_by_no_part_of_a_stream(
         for cut in range(0, len(value), 5):
             client.more(stream, value[cut : cut + 5], is_end=False)
         client.more(stream, b"", is_end=True)
-    assert client.answer(stream).refusal == (403, "HF-LEAK")
+    assert client.answer(stream).refusal == (403, "CW-LEAK")
     assert client.ask("/v1", method="POST", body=b"x" * 5000).status == 200
     assert [len(got.body) for got in seen] == [5000]
     (leak,) = house.record.of("leak-refused")
@@ -246,7 +246,7 @@ def test_trailers_of_answers_pass_and_those_of_requests_do_not(
     stream = client.begin(client.head(method="POST"), b"y", is_end=False)
     client.h2.send_headers(stream, [(b"x-admin", b"1")], end_stream=True)
     client.flush()
-    assert client.answer(stream).refusal == (400, "HF-BAD-REQUEST")
+    assert client.answer(stream).refusal == (400, "CW-BAD-REQUEST")
     assert len(seen) == 1
 
 
@@ -326,7 +326,7 @@ def test_server_that_ends_is_told_to_every_stream(
         assert (answers[0].body, answers[1].reset) == (b"late", 7)
         assert client.end() == 0
     else:
-        code = (504, "HF-LATE") if case == "silence" else (502, "HF-BAD-RESPONSE")
+        code = (504, "CW-LATE") if case == "silence" else (502, "CW-BAD-RESPONSE")
         assert [answer.refusal for answer in answers] == [code] * 2
 
 
@@ -361,7 +361,7 @@ def test_upload_beyond_the_bound_is_refused_on_its_stream(house: House, outside:
     client = opened(house, cell, server.port)
     assert client.ask("/", method="POST", body=b"x" * 1000).status == 200
     answer = client.ask("/", method="POST", body=b"x" * 40_000)
-    assert answer.refusal == (429, "HF-NET-LIMIT")
+    assert answer.refusal == (429, "CW-NET-LIMIT")
 
 
 @pytest.mark.requirement("NET-2")
@@ -381,7 +381,7 @@ def test_header_rules_hold_on_each_stream(house: House, outside: Outside) -> Non
     client = opened(house, cell, server.port)
     good = (b"x-version", b"2")
     for bad in [(), ((b"x-version", b"3"),), (good, good), (good, (b"x_admin", b"1"))]:
-        assert client.ask("/", *bad).refusal == (403, "HF-HEADER-RULE")
+        assert client.ask("/", *bad).refusal == (403, "CW-HEADER-RULE")
     assert client.ask("/", good, (b"x_tenant", b"theirs")).status == 200
     assert [got.headers[4:] for got in seen] == [[good, (b"x-tenant", b"ours")]]
 
@@ -415,7 +415,7 @@ def test_answers_without_a_body_may_say_how_long_it_would_be(
     client = opened(house, cell, server.port)
     for answer in (client.ask("/304"), client.ask("/", method="HEAD")):
         assert (answer.is_whole, answer.body, length in answer.headers) == (True, b"", True)
-    assert client.ask("/").refusal == (502, "HF-BAD-RESPONSE")
+    assert client.ask("/").refusal == (502, "CW-BAD-RESPONSE")
 
 
 @pytest.mark.requirement("NET-5")
@@ -431,7 +431,7 @@ def test_many_guesses_at_once_are_answered_no_more_often_than_one_by_one(
     assert client.ask("/", method="POST", body=b"x" * 16).status == 200
     streams = [client.begin(client.head(method="POST"), value, is_end=False) for _ in range(30)]
     codes = [client.answer(stream).refusal[1] for stream in streams]
-    assert sorted(codes) == ["HF-LEAK"] * 5 + ["HF-LEAK-LIMIT"] * 25
+    assert sorted(codes) == ["CW-LEAK"] * 5 + ["CW-LEAK-LIMIT"] * 25
 
 
 @pytest.mark.requirement("NET-6")

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-from holdfast.core.errors import VaultError
-from holdfast.core.network import Binding, SecretUse
-from holdfast.egress.proxy.authority import Authority
+from cellwall.core.errors import VaultError
+from cellwall.core.network import Binding, SecretUse
+from cellwall.egress.proxy.authority import Authority
 from unit.egress.loopback import (
     WAIT_S,
     Cell,
@@ -105,7 +105,7 @@ def test_rules_on_method_and_path_hold_inside_tls(house: House, outside: Outside
     good = ask(cell, server.port, request(server.port, "/v1/x"))
     assert good.partition(b"\r\n\r\n")[2].startswith(b"GET /v1/x HTTP/1.1\r\nhost: api")
     for bad in (request(server.port, "/v2"), request(server.port, "/v1", method="PUT")):
-        assert refusal_of(ask(cell, server.port, bad)) == (403, "HF-NOT-ALLOWED")
+        assert refusal_of(ask(cell, server.port, bad)) == (403, "CW-NOT-ALLOWED")
     assert server.connections == 1
     cell.network.end()
     assert [body["tls_opened"] for body in house.record.of("opened")] == [True]
@@ -118,7 +118,7 @@ def test_authority_is_the_cells_alone_and_speaks_what_the_server_does(
     server = outside.server(repeat_requests)
     cell = house.cell(f"{HOST}:{server.port}/v1", upstream_tls=outside.trust)
     other = house.cell(f"{HOST}:{server.port}/v1", upstream_tls=outside.trust)
-    assert cell.network.env["SSL_CERT_FILE"] == "/.holdfast/net/ca.pem"
+    assert cell.network.env["SSL_CERT_FILE"] == "/.cellwall/net/ca.pem"
     with opened(cell, server.port, protocols=("h2", "http/1.1")) as sock:
         assert sock.selected_alpn_protocol() == "http/1.1"
     strange = ssl.create_default_context(cadata=other.network.files["ca.pem"].decode())
@@ -142,9 +142,9 @@ def test_name_in_the_hello_and_in_the_request_must_be_the_one_asked_for(
             opened(cell, server.port, name=name)
     for host in ("b.example.com", "evil.example.net"):
         reply = ask(cell, server.port, request(server.port, "/v1", host=host))
-        assert refusal_of(reply) == (403, "HF-HOST-MISMATCH")
+        assert refusal_of(reply) == (403, "CW-HOST-MISMATCH")
     without_port = request(server.port, "/v1").replace(f":{server.port}".encode(), b"")
-    assert refusal_of(ask(cell, server.port, without_port)) == (403, "HF-HOST-MISMATCH")
+    assert refusal_of(ask(cell, server.port, without_port)) == (403, "CW-HOST-MISMATCH")
     assert server.connections == 0
     assert ask(cell, server.port, request(server.port, "/v1")).startswith(b"HTTP/1.1 200 ")
 
@@ -156,7 +156,7 @@ def test_server_whose_certificate_is_not_good_gets_no_request(
     server = outside.server(repeat_requests, certificate="other.example.com")
     cell = house.cell(f"{HOST}:{server.port}/v1", upstream_tls=outside.trust)
     reply = ask(cell, server.port, request(server.port, "/v1"))
-    assert refusal_of(reply)[1] == "HF-UPSTREAM-TLS"
+    assert refusal_of(reply)[1] == "CW-UPSTREAM-TLS"
     unknown = outside.server(repeat_requests, "b.example.com")
     system = house.cell(f"b.example.com:{unknown.port}/v1")
     reply = ask(
@@ -165,7 +165,7 @@ def test_server_whose_certificate_is_not_good_gets_no_request(
         request(unknown.port, "/v1", host="b.example.com"),
         host="b.example.com",
     )
-    assert refusal_of(reply)[1] == "HF-UPSTREAM-TLS"
+    assert refusal_of(reply)[1] == "CW-UPSTREAM-TLS"
 
 
 @pytest.mark.requirement("NET-6")
@@ -178,8 +178,8 @@ def test_port_443_that_must_be_opened_takes_nothing_but_tls(
     with cell.tunnel(HOST, server.port) as sock:
         # A port of its own may speak HTTP without TLS; this server does not.
         sock.sendall(plain)
-        assert refusal_of(last_words(sock))[1] == "HF-BAD-RESPONSE"
-    monkeypatch.setattr("holdfast.egress.proxy.opened._TLS_PORT", server.port)
+        assert refusal_of(last_words(sock))[1] == "CW-BAD-RESPONSE"
+    monkeypatch.setattr("cellwall.egress.proxy.opened._TLS_PORT", server.port)
     with cell.tunnel(HOST, server.port) as sock:
         sock.sendall(plain)
         assert last_words(sock) == b""
@@ -248,7 +248,7 @@ def test_echo_in_a_packed_answer_is_taken_out_and_unknown_packing_is_refused(
     assert b"before " + use.placeholder.encode() + b" after" in reply
     assert b"content-encoding" not in reply.lower()
     assert refusal_of(ask(cell, server.port, request(server.port, "/br")))[1] == (
-        "HF-CONTENT-ENCODING"
+        "CW-CONTENT-ENCODING"
     )
 
 
@@ -261,7 +261,7 @@ def test_value_that_was_put_in_is_taken_out_whatever_becomes_of_its_lease(
 
     def reveal() -> bytes:
         if not values:
-            raise VaultError("the lease has ended", code="HF-LEASE-ENDED")
+            raise VaultError("the lease has ended", code="CW-LEASE-ENDED")
         return values[0]
 
     got: list[bytes] = []
@@ -456,7 +456,7 @@ def test_value_comes_back_neither_as_a_name_nor_as_a_reason_nor_after_a_switch(
         sock.sendall(b".")
         assert last_words(sock) == b""
     cell.network.end()
-    assert [body["code"] for body in house.record.of("refused")] == ["HF-ECHO"]
+    assert [body["code"] for body in house.record.of("refused")] == ["CW-ECHO"]
 
 
 @pytest.mark.requirement("SEC-5", "SEC-3")
@@ -475,10 +475,10 @@ def test_method_of_a_header_must_put_in_the_very_same(house: House, outside: Out
     fields = f"Authorization: {PLACEHOLDER}", f"X-Key: {PLACEHOLDER}"
     for name in ("X-HTTP-Method-Override", "X_HTTP_Method_Override", "X.Http.Method"):
         trick = request(server.port, "/", *fields, f"{name}: DELETE", method="POST")
-        assert refusal_of(ask(cell, server.port, trick)) == (403, "HF-SECRET-METHOD")
+        assert refusal_of(ask(cell, server.port, trick)) == (403, "CW-SECRET-METHOD")
     for name in ("X-Original-URL", "X_Original_URL", "X~Rewrite~URL"):
         trick = request(server.port, "/", *fields, f"{name}: /admin", method="POST")
-        assert refusal_of(ask(cell, server.port, trick)) == (400, "HF-BAD-REQUEST")
+        assert refusal_of(ask(cell, server.port, trick)) == (400, "CW-BAD-REQUEST")
     assert server.connections == 0
     for method in ("POST", "DELETE"):
         same = request(server.port, "/", *fields, f"X-HTTP-Method: {method}", method=method)
@@ -516,7 +516,7 @@ def test_placeholder_stays_wherever_the_secret_is_not_bound(house: House, outsid
     assert all(PLACEHOLDER.encode() in head for head in got)
     assert not any(VALUE in head for head in got)
     trick = request(server.port, "/v1", header, "X-HTTP-Method-Override: DELETE")
-    assert refusal_of(ask(cell, server.port, trick)) == (403, "HF-SECRET-METHOD")
+    assert refusal_of(ask(cell, server.port, trick)) == (403, "CW-SECRET-METHOD")
     ask(cell, server.port, request(server.port, "/v1/x", header))
     assert b"\r\nauthorization: Bearer %s\r\n" % VALUE in got[5]
     cell.network.end()
@@ -536,7 +536,7 @@ def test_secret_whose_lease_has_ended_refuses_the_request(house: House, outside:
 
     def reveal() -> bytes:
         if is_over:
-            raise VaultError("the lease has ended", code="HF-LEASE-ENDED")
+            raise VaultError("the lease has ended", code="CW-LEASE-ENDED")
         return VALUE
 
     binding = Binding(host=HOST, ports=(server.port,))
@@ -545,7 +545,7 @@ def test_secret_whose_lease_has_ended_refuses_the_request(house: House, outside:
     with_secret = request(server.port, "/", f"Authorization: {use.placeholder}")
     assert ask(cell, server.port, with_secret).startswith(b"HTTP/1.1 200 ")
     is_over = True
-    assert refusal_of(ask(cell, server.port, with_secret)) == (403, "HF-LEASE-ENDED")
+    assert refusal_of(ask(cell, server.port, with_secret)) == (403, "CW-LEASE-ENDED")
     assert ask(cell, server.port, request(server.port)).startswith(b"HTTP/1.1 200 ")
     cell.network.end()
     assert [body["requests"] for body in house.record.of("closed")] == [2]

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.proxy.budget import Budget, Crowd
-from holdfast.egress.proxy.pipes import Pipes
-from holdfast.egress.proxy.relay import Carried, Guard, Relay
-from holdfast.egress.proxy.wire import Lost
-from holdfast.egress.settings import EgressSettings
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.proxy.budget import Budget, Crowd
+from cellwall.egress.proxy.pipes import Pipes
+from cellwall.egress.proxy.relay import Carried, Guard, Relay
+from cellwall.egress.proxy.wire import Lost
+from cellwall.egress.settings import EgressSettings
 from unit.egress.loopback import WAIT_S, everything, last_words
 
 PLENTY = 1 << 50
@@ -153,7 +153,7 @@ def test_no_more_than_the_budget_goes_up_or_down(lines: list[Line]) -> None:
     assert len(last_words(line.server)) <= 100_000
     error = line.ended()
     assert isinstance(error, EgressRefused)
-    assert error.code == "HF-NET-LIMIT"
+    assert error.code == "CW-NET-LIMIT"
     assert line.carried is not None
     assert line.carried.up_bytes == 100_000
 
@@ -183,7 +183,7 @@ def test_relay_in_which_nothing_moves_is_ended(lines: list[Line]) -> None:
         everything(line.client)
     error = line.ended()
     assert isinstance(error, EgressRefused)
-    assert error.code == "HF-LATE"
+    assert error.code == "CW-LATE"
 
 
 def test_guard_sees_everything_before_anything_is_sent(lines: list[Line]) -> None:
@@ -208,14 +208,14 @@ def test_guard_that_refuses_lets_nothing_through_and_leaves_the_client_to_be_tol
     lines: list[Line],
 ) -> None:
     def guard(data: bytes) -> bool:
-        raise EgressRefused("no", code="HF-SNI")
+        raise EgressRefused("no", code="CW-SNI")
 
     line = start(lines, guard=guard)
     line.client.sendall(b"anything")
     assert last_words(line.server) == b""
     error = line.ended()
     assert isinstance(error, EgressRefused)
-    assert error.code == "HF-SNI"
+    assert error.code == "CW-SNI"
     # Closed in order by whoever told it, not reset.
     assert everything(line.client) == b""
 
@@ -230,7 +230,7 @@ def test_guard_that_waits_too_long_is_ended_however_often_a_byte_comes(lines: li
             break
     error = line.ended()
     assert isinstance(error, EgressRefused)
-    assert error.code == "HF-LATE"
+    assert error.code == "CW-LATE"
     assert last_words(line.server) == b""
 
 

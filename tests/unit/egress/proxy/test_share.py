@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.egress.proxy.share import Share
-from holdfast.egress.settings import EgressSettings
+from cellwall.egress.proxy.share import Share
+from cellwall.egress.settings import EgressSettings
 
 
 async def work(turn: Callable[[], Awaitable[None]], log: list[str], name: str, count: int) -> None:

@@ -9,7 +9,7 @@ import dns.message
 import dns.rcode
 import pytest
 
-from holdfast.egress.proxy.built_in import BuiltIn
+from cellwall.egress.proxy.built_in import BuiltIn
 from unit.egress.loopback import (
     WAIT_S,
     Cell,
@@ -28,7 +28,7 @@ INSIDE = IPv4Network("127.64.0.0/15")
 
 @pytest.fixture(autouse=True)
 def addresses_of_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.egress.reach.names_inside.NETWORK", INSIDE)
+    monkeypatch.setattr("cellwall.egress.reach.names_inside.NETWORK", INSIDE)
 
 
 def listen(network: BuiltIn, address: str, port: int) -> None:
@@ -83,7 +83,7 @@ def test_allowed_name_has_an_address_inside_and_no_other_name_has(house: House) 
     assert house.zone.asked == []
     cell.network.end()
     assert {(body["via"], body["code"]) for body in house.record.of("refused")} == {
-        ("dns", "HF-NO-NAME")
+        ("dns", "CW-NO-NAME")
     }
     assert cell.network.ports == (80, 443)
     assert cell.network.files["resolv.conf"].startswith(b"nameserver 127.0.0.1\n")
@@ -111,7 +111,7 @@ def test_connection_to_the_address_of_a_name_reaches_the_host(house: House) -> N
     cell.network.end()
     assert server.connections == 1
     assert [body["via"] for body in house.record.of("opened")] == ["transparent"]
-    assert [body["code"] for body in house.record.of("refused")] == ["HF-NO-ADDRESS"]
+    assert [body["code"] for body in house.record.of("refused")] == ["CW-NO-ADDRESS"]
 
 
 @pytest.mark.requirement("NET-7", "NET-6")
@@ -119,7 +119,7 @@ def test_tls_to_such_an_address_must_name_its_host(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = house.server(echo, "api.example.com")
-    monkeypatch.setattr("holdfast.egress.proxy.tunnel._TLS_PORT", server.port)
+    monkeypatch.setattr("cellwall.egress.proxy.tunnel._TLS_PORT", server.port)
     cell = house.cell(f"api.example.com:{server.port}")
     place = looked_up(cell, "api.example.com", server.port)
     with socket.create_connection(place, timeout=WAIT_S) as sock:
@@ -139,7 +139,7 @@ def test_http_to_such_an_address_is_judged_by_request(
 ) -> None:
     server = house.server(repeat_requests, "api.example.com")
     for name in ("tunnel", "transparent"):
-        monkeypatch.setattr(f"holdfast.egress.proxy.{name}._HTTP_PORT", server.port)
+        monkeypatch.setattr(f"cellwall.egress.proxy.{name}._HTTP_PORT", server.port)
     cell = house.cell(f"GET api.example.com:{server.port}/v1", f"b.example.com:{server.port}")
     place = looked_up(cell, "api.example.com", server.port)
 
@@ -150,8 +150,8 @@ def test_http_to_such_an_address_is_judged_by_request(
             return everything(sock)
 
     assert ask("/v1/x", "api.example.com").startswith(b"HTTP/1.1 200 ")
-    assert refusal_of(ask("/v2", "api.example.com")) == (403, "HF-NOT-ALLOWED")
-    assert refusal_of(ask("/v1", "b.example.com")) == (403, "HF-HOST-MISMATCH")
+    assert refusal_of(ask("/v2", "api.example.com")) == (403, "CW-NOT-ALLOWED")
+    assert refusal_of(ask("/v1", "b.example.com")) == (403, "CW-HOST-MISMATCH")
     assert server.connections == 1
 
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.reach import addresses
+from cellwall.egress.reach.addresses import Network, own_addresses, refused_reason
 from conftest import need
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.reach import addresses
-from holdfast.egress.reach.addresses import Network, own_addresses, refused_reason
 
 NOBODY: frozenset[IPv4Address | IPv6Address | Network] = frozenset()
 EVERYTHING = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
@@ -276,5 +276,5 @@ def test_own_addresses_that_cannot_be_read_refuse(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(addresses, "_local_v4", broken)
     with pytest.raises(EgressRefused) as refused:
         own_addresses()
-    assert refused.value.code == "HF-OWN-ADDRESSES"
+    assert refused.value.code == "CW-OWN-ADDRESSES"
     assert "fib_trie" not in str(refused.value)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.errors import BadInput, EgressRefused
-from holdfast.egress.reach.allowlist import Allowlist, Rule, normal_path, parse_rule
-from holdfast.egress.reach.names import host_of
+from cellwall.core.errors import BadInput, EgressRefused
+from cellwall.egress.reach.allowlist import Allowlist, Rule, normal_path, parse_rule
+from cellwall.egress.reach.names import host_of
 
 WEB = frozenset({80, 443})
 ANY: frozenset[str] = frozenset()
@@ -81,7 +81,7 @@ NO_RULES = [
 def test_what_is_too_wide_or_ambiguous_is_no_rule(text: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_rule(text)
-    assert refused.value.code == "HF-BAD-DOMAIN"
+    assert refused.value.code == "CW-BAD-DOMAIN"
     assert refused.value.mend
     assert str(refused.value).isprintable()
 

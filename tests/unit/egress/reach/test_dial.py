@@ -11,10 +11,10 @@ from ipaddress import IPv4Address, ip_address
 
 import pytest
 
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.reach import dial as dialling
+from cellwall.egress.reach.dial import dial
 from conftest import need
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.reach import dial as dialling
-from holdfast.egress.reach.dial import dial
 
 REFUSES, HANGS, ANSWERS = (IPv4Address(f"127.0.0.{last}") for last in (2, 3, 4))
 LONG_S = 60.0
@@ -98,7 +98,7 @@ def test_the_address_that_answers_is_used(addresses: tuple[IPv4Address, ...], po
 def test_only_the_given_addresses_are_tried(port: int) -> None:
     assert dialled(ANSWERS, port=port) == str(ANSWERS)
     error = refused(REFUSES, port=port)
-    assert error.code == "HF-UNREACHABLE"
+    assert error.code == "CW-UNREACHABLE"
     assert error.detail == "127.0.0.2: Connection refused"
     assert "127.0.0.2" not in str(error)
     assert error.mend
@@ -113,7 +113,7 @@ def test_of_two_that_answer_the_first_is_taken(port: int) -> None:
 
 def test_a_deadline_ends_it(port: int) -> None:
     error = refused(HANGS, port=port, timeout_s=0.05)
-    assert (error.code, error.detail) == ("HF-UNREACHABLE", "late")
+    assert (error.code, error.detail) == ("CW-UNREACHABLE", "late")
     error = refused(REFUSES, HANGS, port=port, timeout_s=0.4)
     assert error.detail == "127.0.0.2: Connection refused, late"
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput, EgressRefused
-from holdfast.egress.reach.allowlist import Scope, normal_path, parse_rule
-from holdfast.egress.reach.header_rules import HeaderRule, Verb, parse_header_rule
+from cellwall.core.errors import BadInput, EgressRefused
+from cellwall.egress.reach.allowlist import Scope, normal_path, parse_rule
+from cellwall.egress.reach.header_rules import HeaderRule, Verb, parse_header_rule
 
 HERE = Scope(host="api.example.com", is_wildcard=False, ports=None, methods=frozenset(), path="/")
 
@@ -57,7 +57,7 @@ NO_RULES = [
 def test_what_is_no_rule_is_refused_with_what_to_do(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_header_rule(text)
-    assert caught.value.code == "HF-BAD-HEADER-RULE"
+    assert caught.value.code == "CW-BAD-HEADER-RULE"
     assert "forbid x-admin" in caught.value.mend
     assert len(caught.value.message) < 300
 
@@ -70,7 +70,7 @@ def is_kept(text: str, headers: Headers) -> bool:
     try:
         rule.check(headers)
     except EgressRefused as error:
-        return error.code != "HF-HEADER-RULE"
+        return error.code != "CW-HEADER-RULE"
     return True
 
 
@@ -130,7 +130,7 @@ def test_what_is_set_takes_the_place_of_what_was_sent() -> None:
 def test_what_does_not_go_on_to_servers_cannot_be_required(name: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_header_rule(f"api.example.com require {name}: 1")
-    assert refused.value.code == "HF-BAD-HEADER-RULE"
+    assert refused.value.code == "CW-BAD-HEADER-RULE"
     assert parse_header_rule(f"api.example.com forbid {name}").names == (name.lower(),)
     assert parse_header_rule("api.example.com require content-type").names == ("content-type",)
 

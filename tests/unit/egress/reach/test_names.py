@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.reach.names import (
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.reach.names import (
     address_of,
     host_name,
     host_of,
@@ -128,7 +128,7 @@ def test_a_name_with_a_second_meaning_is_refused(trick: str, control: str) -> No
     for read in (host_name, host_of):
         with pytest.raises(EgressRefused) as refused:
             read(trick)
-        assert refused.value.code == "HF-BAD-HOST"
+        assert refused.value.code == "CW-BAD-HOST"
         assert refused.value.mend
         # The name may hold anything, an escape sequence or a secret.
         assert trick not in refused.value.message
@@ -172,7 +172,7 @@ def test_a_number_that_a_resolver_reads_as_an_address_is_no_host(text: str) -> N
     for read in (host_name, host_of):
         with pytest.raises(EgressRefused) as refused:
             read(text)
-        assert refused.value.code == "HF-BAD-HOST"
+        assert refused.value.code == "CW-BAD-HOST"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_name_that_looks_like_another_is_refused(trick: str, control: str) -> 
     assert host_name(control) == control
     with pytest.raises(EgressRefused) as refused:
         host_name(trick)
-    assert refused.value.code == "HF-BAD-HOST"
+    assert refused.value.code == "CW-BAD-HOST"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_name_that_looks_like_another_is_refused(trick: str, control: str) -> 
 def test_nothing_and_too_much_are_refused(text: str) -> None:
     with pytest.raises(EgressRefused) as refused:
         host_name(text)
-    assert refused.value.code == "HF-BAD-HOST"
+    assert refused.value.code == "CW-BAD-HOST"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_what_only_resembles_a_literal_is_refused(text: str) -> None:
     assert host_of("[::1]") == IPv6Address("::1")
     with pytest.raises(EgressRefused) as refused:
         host_of(text)
-    assert refused.value.code == "HF-BAD-HOST"
+    assert refused.value.code == "CW-BAD-HOST"
 
 
 def test_a_name_is_no_address() -> None:

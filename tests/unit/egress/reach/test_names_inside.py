@@ -15,8 +15,8 @@ import dns.rdatatype
 import dns.rrset
 import pytest
 
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.reach.names_inside import NETWORK, Answer, NameTable, answer, looks_like_data
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.reach.names_inside import NETWORK, Answer, NameTable, answer, looks_like_data
 
 pytestmark = pytest.mark.requirement("NET-7")
 
@@ -69,7 +69,7 @@ def test_a_full_table_refuses_new_names_and_keeps_the_old_ones() -> None:
     first, _ = table.address_for("a.example"), table.address_for("b.example")
     with pytest.raises(EgressRefused) as refused:
         table.address_for("c.example")
-    assert refused.value.code == "HF-NET-LIMIT"
+    assert refused.value.code == "CW-NET-LIMIT"
     assert table.address_for("a.example") == first
 
 

@@ -16,10 +16,10 @@ import dns.rcode
 import dns.rrset
 import pytest
 
-from holdfast.core.errors import BadInput, EgressRefused
-from holdfast.egress.reach import resolve
-from holdfast.egress.reach.addresses import Address, own_addresses
-from holdfast.egress.reach.resolve import Resolver, ServersResolver, SystemResolver, checked
+from cellwall.core.errors import BadInput, EgressRefused
+from cellwall.egress.reach import resolve
+from cellwall.egress.reach.addresses import Address, own_addresses
+from cellwall.egress.reach.resolve import Resolver, ServersResolver, SystemResolver, checked
 
 LONG_S = 60.0
 PUBLIC, OTHER = "93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"
@@ -89,7 +89,7 @@ def test_one_refused_address_refuses_the_name(address: str, word: str) -> None:
         f"{PUBLIC} {address} {OTHER}",
     ):
         error = refusal("example.com", Answers(answer))
-        assert error.code == "HF-ADDRESS"
+        assert error.code == "CW-ADDRESS"
         # The message goes to the code, which has no business with addresses of the inner network,
         # nor with which of them are this host's own: all are told alike.
         assert error.message == "example.com leads to an address where nothing may go"
@@ -101,9 +101,9 @@ def test_one_refused_address_refuses_the_name(address: str, word: str) -> None:
 def test_an_address_behind_many_others_is_checked_too() -> None:
     many = " ".join(f"1.1.1.{last}" for last in range(1, 65))
     assert len(check("example.com", Answers(many))) == 8
-    assert refusal("example.com", Answers(f"{many} 127.0.0.1")).code == "HF-ADDRESS"
+    assert refusal("example.com", Answers(f"{many} 127.0.0.1")).code == "CW-ADDRESS"
     more = " ".join(f"1.1.{third}.{last}" for third in range(8) for last in range(1, 65))
-    assert refusal("example.com", Answers(more)).code == "HF-NO-ADDRESS"
+    assert refusal("example.com", Answers(more)).code == "CW-NO-ADDRESS"
 
 
 @pytest.mark.requirement("NET-3")
@@ -112,15 +112,15 @@ def test_a_name_is_asked_for_once() -> None:
     answers = Answers(PUBLIC, "127.0.0.1")
     assert check("example.com", answers) == (PUBLIC,)
     assert answers.asked == ["example.com"]
-    assert refusal("example.com", answers).code == "HF-ADDRESS"
+    assert refusal("example.com", answers).code == "CW-ADDRESS"
 
 
 def test_the_hosts_own_and_the_allowed_addresses_are_passed_on() -> None:
-    assert refusal("example.com", Answers(PUBLIC), own=[PUBLIC]).code == "HF-ADDRESS"
+    assert refusal("example.com", Answers(PUBLIC), own=[PUBLIC]).code == "CW-ADDRESS"
     assert check("example.com", Answers("10.0.0.7"), allowed=["10.0.0.0/8"]) == ("10.0.0.7",)
     assert (
         refusal("example.com", Answers("10.0.0.7"), own=["10.0.0.7"], allowed=["10.0.0.0/8"]).code
-        == "HF-ADDRESS"
+        == "CW-ADDRESS"
     )
 
 
@@ -136,14 +136,14 @@ def test_a_literal_address_is_checked_and_not_asked_for() -> None:
         (OTHER,),
     ]
     refused = ["127.0.0.1", "[::1]", "::1", "::ffff:1.1.1.1", IPv4Address("169.254.169.254")]
-    assert [refusal(host, nobody).code for host in refused] == ["HF-ADDRESS"] * 5
+    assert [refusal(host, nobody).code for host in refused] == ["CW-ADDRESS"] * 5
     assert nobody.asked == []
 
 
 @pytest.mark.requirement("NET-3")
 def test_no_answer_is_a_refusal() -> None:
     error = refusal("example.com", Answers(""))
-    assert (error.code, error.message) == ("HF-NO-ADDRESS", "no address was found for example.com")
+    assert (error.code, error.message) == ("CW-NO-ADDRESS", "no address was found for example.com")
     assert error.mend
 
 
@@ -185,9 +185,9 @@ def test_the_hosts_table_comes_first(hosts: Path, library: list[str]) -> None:
     )
     resolver = SystemResolver(LONG_S)
     assert check("example.com", resolver) == (PUBLIC, OTHER)
-    assert refusal("blocked.example.com", resolver).code == "HF-ADDRESS"
-    assert refusal("zone.example.com", resolver).code == "HF-ADDRESS"
-    assert refusal("broken.example.com", resolver).code == "HF-NO-ADDRESS"
+    assert refusal("blocked.example.com", resolver).code == "CW-ADDRESS"
+    assert refusal("zone.example.com", resolver).code == "CW-ADDRESS"
+    assert refusal("broken.example.com", resolver).code == "CW-NO-ADDRESS"
     assert library == []
     assert check("example.net", resolver) == (PUBLIC, OTHER)
     assert library == ["example.net."]
@@ -198,7 +198,7 @@ def test_localhost_of_this_host_is_refused() -> None:
     """As it is really resolved here."""
     with pytest.raises(EgressRefused) as refused:
         asyncio.run(checked("localhost", SystemResolver(LONG_S), own=own_addresses(), allowed=()))
-    assert refused.value.code in {"HF-ADDRESS", "HF-NO-ADDRESS"}
+    assert refused.value.code in {"CW-ADDRESS", "CW-NO-ADDRESS"}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_failing_library_is_a_refusal(
     assert check("example.com", SystemResolver(LONG_S)) == (PUBLIC, OTHER)
     monkeypatch.setattr(resolve.socket, "getaddrinfo", fails)
     error = refusal("example.com", SystemResolver(LONG_S))
-    assert (error.code, error.detail) == ("HF-NO-ADDRESS", repr(failure))
+    assert (error.code, error.detail) == ("CW-NO-ADDRESS", repr(failure))
 
 
 def test_a_late_library_is_a_refusal(hosts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_a_late_library_is_a_refusal(hosts: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(resolve.socket, "getaddrinfo", waits)
     try:
-        assert refusal("example.com", SystemResolver(0.05)).code == "HF-NO-ADDRESS"
+        assert refusal("example.com", SystemResolver(0.05)).code == "CW-NO-ADDRESS"
     finally:
         end.set()
     assert check("example.com", SystemResolver(LONG_S)) == (PUBLIC,)
@@ -321,7 +321,7 @@ def test_an_allowed_name_that_leads_inside_is_refused(rows: list[str]) -> None:
     assert served("example.com", lambda question: records(question, *alias))[0] == (PUBLIC,)
     with pytest.raises(EgressRefused) as refused:
         served("example.com", lambda question: records(question, *rows))
-    assert refused.value.code == "HF-ADDRESS"
+    assert refused.value.code == "CW-ADDRESS"
 
 
 def for_aaaa(reply: Reply) -> Reply:
@@ -347,7 +347,7 @@ FAILURES: dict[str, Reply] = {
 def test_a_failure_to_resolve_is_a_refusal(reply: Reply) -> None:
     with pytest.raises(EgressRefused) as refused:
         served("example.com", reply)
-    assert refused.value.code == "HF-NO-ADDRESS"
+    assert refused.value.code == "CW-NO-ADDRESS"
     assert refused.value.message == "no address was found for example.com"
 
 
@@ -364,13 +364,13 @@ SILENCE: dict[str, Reply] = {
 def test_a_server_that_does_not_answer_in_time_is_a_refusal(reply: Reply) -> None:
     with pytest.raises(EgressRefused) as refused:
         served("example.com", reply, timeout_s=0.3)
-    assert refused.value.code == "HF-NO-ADDRESS"
+    assert refused.value.code == "CW-NO-ADDRESS"
 
 
 def test_a_name_that_dns_cannot_hold_is_a_refusal() -> None:
     resolver = ServersResolver([("127.0.0.1", 53)], LONG_S)
     for host in ("a..b", "a" * 64, "a." * 200):
-        assert refusal(host, resolver).code == "HF-NO-ADDRESS"
+        assert refusal(host, resolver).code == "CW-NO-ADDRESS"
 
 
 @pytest.mark.parametrize("server", ["dns.example.com", "127.1", "", "1.1.1.1:53", "fe80::1%lo"])
@@ -378,8 +378,8 @@ def test_a_server_is_given_by_its_address(server: str) -> None:
     ServersResolver([("1.1.1.1", 53), ("2606:4700:4700::1111", 53)], LONG_S)
     with pytest.raises(BadInput) as refused:
         ServersResolver([(server, 53)], LONG_S)
-    assert refused.value.code == "HF-BAD-DNS-SERVER"
+    assert refused.value.code == "CW-BAD-DNS-SERVER"
 
 
 def test_no_server_answers_nothing() -> None:
-    assert refusal("example.com", ServersResolver([], LONG_S)).code == "HF-NO-ADDRESS"
+    assert refusal("example.com", ServersResolver([], LONG_S)).code == "CW-NO-ADDRESS"

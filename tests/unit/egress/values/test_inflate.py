@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 import zstandard
 
-from holdfast.core.errors import EgressRefused
-from holdfast.egress.values.inflate import Inflate, Room, can_inflate
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.values.inflate import Inflate, Room, can_inflate
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -79,7 +79,7 @@ def test_a_body_that_unpacks_beyond_its_bound_is_refused(name: str) -> None:
     assert opened(encoding, packed, max_bytes=len(SAMPLE)) == SAMPLE
     with pytest.raises(EgressRefused) as error:
         opened(encoding, packed, max_bytes=len(SAMPLE) - 1)
-    assert error.value.code == "HF-BODY-TOO-LARGE"
+    assert error.value.code == "CW-BODY-TOO-LARGE"
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -107,7 +107,7 @@ def sizes_until_refused(encoding: str, data: bytes, *, max_bytes: int) -> list[i
     with pytest.raises(EgressRefused) as error:
         while True:
             sizes.append(len(next(pieces)))
-    assert error.value.code == "HF-BODY-TOO-LARGE"
+    assert error.value.code == "CW-BODY-TOO-LARGE"
     return sizes
 
 
@@ -118,7 +118,7 @@ def test_a_body_that_is_cut_short_is_refused(name: str) -> None:
     for size in (1, 2, len(packed) // 2, len(packed) - 1):
         with pytest.raises(EgressRefused) as error:
             opened(encoding, packed[:size])
-        assert error.value.code == "HF-BAD-BODY"
+        assert error.value.code == "CW-BAD-BODY"
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -126,7 +126,7 @@ def test_what_follows_the_end_is_refused(name: str) -> None:
     encoding, pack = PACKERS[name]
     with pytest.raises(EgressRefused) as error:
         opened(encoding, pack(SAMPLE) + b"and more")
-    assert error.value.code == "HF-BAD-BODY"
+    assert error.value.code == "CW-BAD-BODY"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
@@ -135,14 +135,14 @@ def test_empty_members_without_end_are_refused(encoding: str) -> None:
     assert opened(encoding, empty * 1000) == b""
     with pytest.raises(EgressRefused) as error:
         opened(encoding, empty * 1001)
-    assert error.value.code == "HF-BAD-BODY"
+    assert error.value.code == "CW-BAD-BODY"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 def test_a_body_that_is_not_what_it_says_is_refused(encoding: str) -> None:
     with pytest.raises(EgressRefused) as error:
         opened(encoding, b"plainly a text of some length")
-    assert error.value.code == "HF-BAD-BODY"
+    assert error.value.code == "CW-BAD-BODY"
 
 
 def test_a_zstd_frame_that_asks_for_much_memory_is_refused() -> None:
@@ -151,7 +151,7 @@ def test_a_zstd_frame_that_asks_for_much_memory_is_refused() -> None:
     packed = packer.compress(b"text") + packer.flush()
     with pytest.raises(EgressRefused) as error:
         opened("zstd", packed)
-    assert error.value.code == "HF-BAD-BODY"
+    assert error.value.code == "CW-BAD-BODY"
 
 
 @pytest.mark.requirement("NET-5")
@@ -160,7 +160,7 @@ def test_a_coding_that_cannot_be_opened_is_refused(encoding: str) -> None:
     assert not can_inflate(encoding)
     with pytest.raises(EgressRefused) as error:
         Inflate(encoding, Room(100))
-    assert error.value.code == "HF-CONTENT-ENCODING"
+    assert error.value.code == "CW-CONTENT-ENCODING"
 
 
 def test_what_can_be_opened_is_said() -> None:
@@ -191,14 +191,14 @@ def test_bodies_that_are_open_at_a_time_share_their_memory(window_log: int, most
         return inflate
 
     bodies = [begun() for _ in range(most)]
-    assert refusal(begun) == "HF-NET-LIMIT"
+    assert refusal(begun) == "CW-NET-LIMIT"
     # What is not packed needs no place, and gzip little.
     assert b"".join(Inflate("", room).feed(SAMPLE)) == SAMPLE
     for body in bodies:
         body.close()
         body.close()
     assert [begun() for _ in range(most)]
-    assert refusal(begun) == "HF-NET-LIMIT"
+    assert refusal(begun) == "CW-NET-LIMIT"
 
 
 @pytest.mark.requirement("NET-2")
@@ -212,7 +212,7 @@ def test_gzip_bodies_are_open_by_the_hundred_and_not_without_end() -> None:
         return inflate
 
     bodies = [begun() for _ in range(256)]
-    assert refusal(begun) == "HF-NET-LIMIT"
+    assert refusal(begun) == "CW-NET-LIMIT"
     bodies.pop().close()
     assert begun()
 
@@ -225,7 +225,7 @@ def test_bodies_of_one_room_unpack_to_no_more_than_one(name: str) -> None:
     for _ in range(2):
         assert b"".join(Inflate(encoding, room).feed(pack(SAMPLE))) == SAMPLE
     third = Inflate(encoding, room)
-    assert refusal(lambda: list(third.feed(pack(SAMPLE)))) == "HF-BODY-TOO-LARGE"
+    assert refusal(lambda: list(third.feed(pack(SAMPLE)))) == "CW-BODY-TOO-LARGE"
 
 
 def test_second_frame_may_ask_for_more_than_the_first() -> None:
@@ -237,7 +237,7 @@ def test_second_frame_may_ask_for_more_than_the_first() -> None:
     assert b"".join(other.feed(zstd(b"first"))) == b"first"
     also = Inflate("zstd", room)
     list(also.feed(zstd_that_goes_on(21)))
-    assert refusal(lambda: list(other.feed(zstd_that_goes_on(23)))) == "HF-NET-LIMIT"
+    assert refusal(lambda: list(other.feed(zstd_that_goes_on(23)))) == "CW-NET-LIMIT"
     also.close()
     assert sum(map(len, other.feed(zstd_that_goes_on(23)))) == 8 * 131_072
 

@@ -6,10 +6,10 @@ import base64
 
 import pytest
 
-from holdfast.core.errors import EgressRefused, VaultError
-from holdfast.core.network import Binding, SecretUse
-from holdfast.egress.values.echoes import Told
-from holdfast.egress.values.inject import Swapped, swap
+from cellwall.core.errors import EgressRefused, VaultError
+from cellwall.core.network import Binding, SecretUse
+from cellwall.egress.values.echoes import Told
+from cellwall.egress.values.inject import Swapped, swap
 
 VALUE = b"v@lue/1 2"
 SHOWN = "hfsecret_token_abcdefghijklmnopqrstuvwxyz"
@@ -187,7 +187,7 @@ def test_a_placeholder_hidden_in_basic_authentication_is_told() -> None:
 def test_a_value_that_would_break_a_header_is_refused(value: bytes) -> None:
     with pytest.raises(EgressRefused) as error:
         swapped(use(BOUND, value=value))
-    assert error.value.code == "HF-SECRET-UNFIT"
+    assert error.value.code == "CW-SECRET-UNFIT"
     assert len(value) < 3 or value.decode() not in str(error.value)
 
 
@@ -229,7 +229,7 @@ def test_a_name_with_a_colon_is_refused_in_basic_authentication() -> None:
     binding = Binding(host="api.example.com", place="basic", name="username")
     with pytest.raises(EgressRefused) as error:
         swapped(use(binding, value=b"me:admin"), headers=[basic(MARK, b"x")])
-    assert error.value.code == "HF-SECRET-UNFIT"
+    assert error.value.code == "CW-SECRET-UNFIT"
 
 
 @pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "connection"])

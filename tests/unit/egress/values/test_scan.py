@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.known.anchors import AnchorIndex
-from holdfast.core.known.encodings import forms, longest_bytes
-from holdfast.egress.values.inflate import Inflate, Room
-from holdfast.egress.values.scan import Hit, KnownIndex, LeakScan, Pattern, Patterns, scan_head
+from cellwall.core.known.anchors import AnchorIndex
+from cellwall.core.known.encodings import forms, longest_bytes
+from cellwall.egress.values.inflate import Inflate, Room
+from cellwall.egress.values.scan import Hit, KnownIndex, LeakScan, Pattern, Patterns, scan_head
 
 VALUE = b'correct/horse+"battery" staple'
 KNOWN = KnownIndex.of({"DB_PASSWORD": VALUE})
@@ -28,7 +28,7 @@ ROWS = {row.name: row for row in SHIPPED.rows}
 NEAR_MISSES = {
     row["name"]: row["not_match"]
     for row in tomllib.loads(
-        resources.files("holdfast.egress.values").joinpath("patterns.toml").read_text("utf-8")
+        resources.files("cellwall.egress.values").joinpath("patterns.toml").read_text("utf-8")
     )["pattern"]
 }
 

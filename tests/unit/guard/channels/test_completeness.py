@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from holdfast.guard.channels import read
+from cellwall.guard.channels import read
 
 pytestmark = pytest.mark.requirement("GRD-7")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.guard.channels import Piece, clean, clean_header, read
-from holdfast.guard.channels.email import SHOWN_HEADERS, UNSEEN_HEADERS
+from cellwall.core.errors import BadInput
+from cellwall.guard.channels import Piece, clean, clean_header, read
+from cellwall.guard.channels.email import SHOWN_HEADERS, UNSEEN_HEADERS
 
 pytestmark = pytest.mark.requirement("GRD-7")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.guard.channels import Extracted, Piece, clean, read
-from holdfast.guard.channels.html import Reader
-from holdfast.guard.channels.html_names import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
-from holdfast.guard.channels.pieces import Bounds, Gathering
+from cellwall.guard.channels import Extracted, Piece, clean, read
+from cellwall.guard.channels.html import Reader
+from cellwall.guard.channels.html_names import SHOWN_ATTRIBUTES, UNSEEN_ATTRIBUTES, UNSEEN_ELEMENTS
+from cellwall.guard.channels.pieces import Bounds, Gathering
 
 pytestmark = pytest.mark.requirement("GRD-7")
 
@@ -290,7 +290,7 @@ def test_pieces_beyond_the_most_stand_together() -> None:
 
 
 def test_a_page_of_too_many_tags_is_still_read_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.core.html_tokens.MOST_TOKENS", 4)
+    monkeypatch.setattr("cellwall.core.html_tokens.MOST_TOKENS", 4)
     assert read("html", "<p>a</p><p>b</p>").pieces == (
         Piece("a", "text", False),
         Piece("<p>b</p>", "unfinished tag", True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.guard.channels import Piece, clean, read
+from cellwall.guard.channels import Piece, clean, read
 
 pytestmark = pytest.mark.requirement("GRD-7")
 

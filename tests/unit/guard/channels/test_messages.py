@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.guard.channels import Piece, clean, discord, read, slack, telegram
+from cellwall.guard.channels import Piece, clean, discord, read, slack, telegram
 
 pytestmark = pytest.mark.requirement("GRD-7")
 

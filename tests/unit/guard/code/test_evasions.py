@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.guard.code import MOST_CHARACTERS, code_in, screen
-from holdfast.guard.code.programs import Given
+from cellwall.guard.code import MOST_CHARACTERS, code_in, screen
+from cellwall.guard.code.programs import Given
 
 # A trick, with `@` where the code stands: it does not change what the code is.
 PYTHON_TRICKS = (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard.code import RULES, screen
-from holdfast.guard.report import Hit
+from cellwall.guard.code import RULES, screen
+from cellwall.guard.report import Hit
 from unit.guard.code.samples import HONEST, SEEN
 
 

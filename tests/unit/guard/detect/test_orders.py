@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.errors import ConfigError
-from holdfast.guard.detect import Detector
-from holdfast.guard.detect.categories import rank
-from holdfast.guard.detect.rules import load_pack
+from cellwall.core.errors import ConfigError
+from cellwall.guard.detect import Detector
+from cellwall.guard.detect.categories import rank
+from cellwall.guard.detect.rules import load_pack
 
 DETECTOR = Detector.shipped()
 

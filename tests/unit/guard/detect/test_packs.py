@@ -1,4 +1,4 @@
-"""The rules that come with Holdfast do what their examples say, through the whole detector."""
+"""The rules that come with Cellwall do what their examples say, through the whole detector."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from holdfast.guard.detect import Detector
-from holdfast.guard.detect.rules import Rule, shipped_packs
+from cellwall.guard.detect import Detector
+from cellwall.guard.detect.rules import Rule, shipped_packs
 
 RULES = [rule for pack in shipped_packs() for rule in pack.rules]
 LANGUAGES = ("en", "de", "fr", "es", "pt", "ru", "zh", "ja", "ko", "ar")

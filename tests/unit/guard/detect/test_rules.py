@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.errors import ConfigError
-from holdfast.guard.detect import Detector, load_pack
-from holdfast.guard.detect.rules import shipped_packs
+from cellwall.core.errors import ConfigError
+from cellwall.guard.detect import Detector, load_pack
+from cellwall.guard.detect.rules import shipped_packs
 
 GOOD = {
     "id": '"acme.project"',

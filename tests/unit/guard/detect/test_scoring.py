@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.outcomes import SEVERITIES, Severity
-from holdfast.guard.detect.categories import CAPS, rank
-from holdfast.guard.detect.scoring import bounded, combined, merged, unmasked
-from holdfast.guard.report import Hit
+from cellwall.core.outcomes import SEVERITIES, Severity
+from cellwall.guard.detect.categories import CAPS, rank
+from cellwall.guard.detect.scoring import bounded, combined, merged, unmasked
+from cellwall.guard.report import Hit
 
 
 def hit(

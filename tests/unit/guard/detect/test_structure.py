@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.guard.detect import structure
-from holdfast.guard.detect.sweep import Vocabulary
-from holdfast.guard.normalise import unfold
-from holdfast.guard.report import Kind
+from cellwall.guard.detect import structure
+from cellwall.guard.detect.sweep import Vocabulary
+from cellwall.guard.normalise import unfold
+from cellwall.guard.report import Kind
 
 VOCABULARY = Vocabulary(structure.WORDS)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.guard.detect.sweep import REACH_BYTES, Vocabulary, as_word
-from holdfast.guard.matching import Pattern
-from holdfast.guard.normalise import View
+from cellwall.guard.detect.sweep import REACH_BYTES, Vocabulary, as_word
+from cellwall.guard.matching import Pattern
+from cellwall.guard.normalise import View
 
 
 def view(text: str) -> View:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.native.base64 import may_be_text
-from holdfast.guard.normalise import runs
+from cellwall.guard.native.base64 import may_be_text
+from cellwall.guard.normalise import runs
 
 _TEXTS = st.one_of(
     st.text(min_size=20, max_size=80),

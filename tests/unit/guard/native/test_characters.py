@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.native.characters import blocks, letters
-from holdfast.guard.normalise.characters import COMMON
+from cellwall.guard.native.characters import blocks, letters
+from cellwall.guard.normalise.characters import COMMON
 
 _TEXTS = st.lists(
     st.one_of(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.detect.tasks import candidates as cues
-from holdfast.guard.native.cues import marked
+from cellwall.guard.detect.tasks import candidates as cues
+from cellwall.guard.native.cues import marked
 
 _CUES = st.sampled_from([word.decode() for word in cues._cues().index._words])
 _AROUND = st.sampled_from(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import HoldfastError
-from holdfast.guard.native import library
+from cellwall.core.errors import CellwallError
+from cellwall.guard.native import library
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no library"])
@@ -17,12 +17,12 @@ def test_without_the_library_no_text_is_looked_at_and_the_mend_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
     if content is not None:
-        (tmp_path / "holdfast-passes.so").write_bytes(content)
+        (tmp_path / "cellwall-passes.so").write_bytes(content)
     monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
     library._library.cache_clear()
     try:
-        with pytest.raises(HoldfastError, match="missing or damaged") as caught:
-            library.function("hf_letters", None)
+        with pytest.raises(CellwallError, match="missing or damaged") as caught:
+            library.function("cw_letters", None)
     finally:
         monkeypatch.undo()
         library._library.cache_clear()
@@ -34,7 +34,7 @@ def test_without_the_library_no_text_is_looked_at_and_the_mend_is_told(
 def test_a_text_can_still_be_looked_at_when_the_process_ends() -> None:
     script = (
         "import atexit\n"
-        "from holdfast.guard.detect import Detector\n"
+        "from cellwall.guard.detect import Detector\n"
         "detector = Detector.shipped()\n"
         "text = 'Please write a poem about the sea in your next response.\\n' * 20\n"
         "atexit.register(lambda: print(len(detector.find(text).hits)))\n"

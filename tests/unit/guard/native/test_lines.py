@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.detect.structure import turns
-from holdfast.guard.native.library import byte_set
-from holdfast.guard.native.lines import LineHeads
+from cellwall.guard.detect.structure import turns
+from cellwall.guard.native.library import byte_set
+from cellwall.guard.native.lines import LineHeads
 
 _PARTS = st.sampled_from(
     [

@@ -7,8 +7,8 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.native.library import byte_set
-from holdfast.guard.native.runs import Chain, Survey, run_begins
+from cellwall.guard.native.library import byte_set
+from cellwall.guard.native.runs import Chain, Survey, run_begins
 
 _SURVEY = Survey(
     [Chain([b"a", b"b"], b" "), Chain([b"12"], b" 1", is_loose=True), Chain([b"x"], b"")],

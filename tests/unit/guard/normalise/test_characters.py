@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from holdfast.guard.normalise.characters import (
+from cellwall.guard.normalise.characters import (
     INVISIBLE,
     STABLE,
     cased_of,

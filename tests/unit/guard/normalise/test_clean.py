@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.normalise import clean
-from holdfast.guard.normalise.bounds import Effort
-from holdfast.guard.normalise.characters import as_image, lowered
-from holdfast.guard.normalise.offsets import SAME
+from cellwall.guard.normalise import clean
+from cellwall.guard.normalise.bounds import Effort
+from cellwall.guard.normalise.characters import as_image, lowered
+from cellwall.guard.normalise.offsets import SAME
 
 _PLAIN = "The quick brown Fox; it JUMPS over 12 dogs.\n" * 120
 _ODD = st.sampled_from(

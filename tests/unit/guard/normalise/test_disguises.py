@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.guard.detect import Detector
-from holdfast.guard.normalise import disguises
-from holdfast.guard.normalise.vocabulary import STEMS
+from cellwall.guard.detect import Detector
+from cellwall.guard.normalise import disguises
+from cellwall.guard.normalise.vocabulary import STEMS
 
 
 @pytest.mark.requirement("GRD-1")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.normalise import unfold
-from holdfast.guard.normalise.characters import as_image
+from cellwall.guard.normalise import unfold
+from cellwall.guard.normalise.characters import as_image
 
 _PLAIN = "The quick brown Fox; it JUMPS over 12 dogs.\n" * 100
 _LETTERS = st.sampled_from(

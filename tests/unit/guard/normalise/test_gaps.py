@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.guard.normalise import unfold
+from cellwall.guard.normalise import unfold
 
 
 @pytest.mark.requirement("GRD-1")

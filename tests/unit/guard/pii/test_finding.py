@@ -6,9 +6,9 @@ from importlib import import_module
 
 import pytest
 
-from holdfast.guard.pii import UNREAD, PiiHit, find
-from holdfast.guard.pii.national import identities
-from holdfast.guard.pii.numbers import passes_luhn
+from cellwall.guard.pii import UNREAD, PiiHit, find
+from cellwall.guard.pii.national import identities
+from cellwall.guard.pii.numbers import passes_luhn
 
 FOUND = {
     "mail": [
@@ -143,7 +143,7 @@ def test_numbers_beyond_the_budget_of_checks_count_as_found(
 ) -> None:
     text = "415-555-2671\n" * 4 + "12 345 6789 01"
     assert [hit.kind for hit in find(text)] == ["phone"] * 4
-    monkeypatch.setattr("holdfast.guard.pii.finding._CHECKS", 2)
+    monkeypatch.setattr("cellwall.guard.pii.finding._CHECKS", 2)
     assert [hit.kind for hit in find(text)] == ["phone"] * 2 + ["number"] * 3
 
 

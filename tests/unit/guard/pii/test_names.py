@@ -8,8 +8,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from holdfast.core.errors import HoldfastError
-from holdfast.guard.pii import PiiHit, Pseudonyms, find, names
+from cellwall.core.errors import CellwallError
+from cellwall.guard.pii import PiiHit, Pseudonyms, find, names
 
 
 def specs(*present: str) -> object:
@@ -19,18 +19,18 @@ def specs(*present: str) -> object:
 @pytest.mark.requirement("GRD-6")
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "find_spec", specs())
-    with pytest.raises(HoldfastError) as missing:
+    with pytest.raises(CellwallError) as missing:
         names.NameFinder()
     assert (missing.value.code, missing.value.mend) == (
-        "HF-PII-NAMES",
-        "pip install 'holdfast[names]'",
+        "CW-PII-NAMES",
+        "pip install 'cellwall[names]'",
     )
 
 
 def test_a_missing_language_model_is_never_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "find_spec", specs("presidio_analyzer"))
     monkeypatch.setattr(names, "import_module", pytest.fail)
-    with pytest.raises(HoldfastError) as missing:
+    with pytest.raises(CellwallError) as missing:
         names.NameFinder(model="xx_none")
     assert missing.value.mend == "python -m spacy download xx_none"
 
@@ -73,7 +73,7 @@ def test_an_error_of_the_library_stays_inside(monkeypatch: pytest.MonkeyPatch) -
     def answer(**_: object) -> list[SimpleNamespace]:
         raise OSError("/home/somebody/model is broken")
 
-    with pytest.raises(HoldfastError) as failed:
+    with pytest.raises(CellwallError) as failed:
         installed(monkeypatch, answer)("text")
     assert "somebody" not in str(failed.value)
     assert failed.value.__cause__ is None

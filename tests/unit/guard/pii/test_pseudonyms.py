@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.guard.pii import Pseudonyms
+from cellwall.core.errors import BadInput
+from cellwall.guard.pii import Pseudonyms
 
 TEXT = "Mail ann@example.com or call +1 415 555 2671; ann@example.com again."
 TOKEN = re.compile(r"\[[a-z]+-[0-9]+-[a-z2-7]{8}\]")
@@ -87,7 +87,7 @@ def test_too_many_values_are_refused_and_nothing_is_shown() -> None:
     assert session.hide("a1@example.com a2@example.com")
     with pytest.raises(BadInput) as refused:
         session.hide("a3@example.com")
-    assert refused.value.code == "HF-PII-FULL"
+    assert refused.value.code == "CW-PII-FULL"
     assert "a3" not in str(refused.value)
     assert session.hide("a1@example.com")  # known ones still are
 

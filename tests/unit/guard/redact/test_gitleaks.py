@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.errors import ConfigError
-from holdfast.guard.redact import Redactor, load_gitleaks
+from cellwall.core.errors import ConfigError
+from cellwall.guard.redact import Redactor, load_gitleaks
 
 RULES = (
     r'''

@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
+from cellwall.guard.redact import Redactor
 from conftest import need
-from holdfast.guard.redact import Redactor
 
 pytestmark = pytest.mark.requirement("GRD-5", "SEC-2")
 

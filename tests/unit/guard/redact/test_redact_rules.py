@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.guard.redact import Redactor, SecretRules, shipped
-from holdfast.guard.redact.rules import ShapeRule
-from holdfast.guard.redact.runs import RUNS
+from cellwall.guard.redact import Redactor, SecretRules, shipped
+from cellwall.guard.redact.rules import ShapeRule
+from cellwall.guard.redact.runs import RUNS
 
 RULES = shipped()
 REDACTOR = Redactor()

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from holdfast.core.errors import VaultError
-from holdfast.guard.redact import Redactor, SecretHit, load_gitleaks, shipped
+from cellwall.core.errors import VaultError
+from cellwall.guard.redact import Redactor, SecretHit, load_gitleaks, shipped
 
 TOKEN = b"ghp_16C7e42F292c69C2E7C10c838347Ae178B4a"
 VALUE = b"hunter2-correct-horse"

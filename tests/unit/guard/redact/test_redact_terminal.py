@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from holdfast.guard.redact import Redactor, SecretHit, SecretRules, shipped
-from holdfast.guard.redact.rules import ShapeRule
+from cellwall.guard.redact import Redactor, SecretHit, SecretRules, shipped
+from cellwall.guard.redact.rules import ShapeRule
 
 pytestmark = pytest.mark.requirement("GRD-5")
 

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
-from holdfast.core.types import Json
-from holdfast.guard.redact import Redacted, RedactedText, Redactor, SecretHit
-from holdfast.guard.redact.data import TOO_DEEP
-from holdfast.guard.redact.stream import MOST_HITS
+from cellwall.core.types import Json
+from cellwall.guard.redact import Redacted, RedactedText, Redactor, SecretHit
+from cellwall.guard.redact.data import TOO_DEEP
+from cellwall.guard.redact.stream import MOST_HITS
 
 VALUE = "tök/5f9c+2e81d7=="
 KNOWN: Mapping[str, bytes] = {"API": VALUE.encode(), "LONG": b"0123456789" * 200}

@@ -13,14 +13,14 @@ from typing import Any
 import anyio
 import pytest
 
+from cellwall.core.errors import AuditFailed, LayerMissing
+from cellwall.interfaces.hooks import answer
+from cellwall.interfaces.hooks.alone import answer_alone
+from cellwall.interfaces.hooks.answer import HookOptions, reply_to
+from cellwall.interfaces.hooks.protocol import Reply
+from cellwall.interfaces.hooks.withheld import NOTE
+from cellwall.runtime.wiring import House, open_house
 from conftest import audit_records
-from holdfast.core.errors import AuditFailed, LayerMissing
-from holdfast.interfaces.hooks import answer
-from holdfast.interfaces.hooks.alone import answer_alone
-from holdfast.interfaces.hooks.answer import HookOptions, reply_to
-from holdfast.interfaces.hooks.protocol import Reply
-from holdfast.interfaces.hooks.withheld import NOTE
-from holdfast.runtime.wiring import House, open_house
 from interfaces.hook_double import doubled
 
 
@@ -150,7 +150,7 @@ BOUNDS = {
 def test_what_is_out_of_bounds_is_denied_before_it_is_judged(house, name):
     told = permission(said(house, BOUNDS[name]))
     assert told["permissionDecision"] == "deny"
-    assert "[HF-" in told["permissionDecisionReason"]
+    assert "[CW-" in told["permissionDecisionReason"]
 
 
 def test_other_events_are_not_judged(house):

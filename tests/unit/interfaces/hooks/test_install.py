@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import HoldfastError
-from holdfast.interfaces import edited_file
-from holdfast.interfaces.hooks import install as installing
-from holdfast.interfaces.hooks import quick
-from holdfast.interfaces.hooks.command import hook_command
-from holdfast.interfaces.hooks.install import install, state_of, uninstall
-from holdfast.interfaces.hooks.settings_text import hook_entry, merged
+from cellwall.core.errors import CellwallError
+from cellwall.interfaces import edited_file
+from cellwall.interfaces.hooks import install as installing
+from cellwall.interfaces.hooks import quick
+from cellwall.interfaces.hooks.command import hook_command
+from cellwall.interfaces.hooks.install import install, state_of, uninstall
+from cellwall.interfaces.hooks.settings_text import hook_entry, merged
 
-COMMAND = "/bin/true/holdfast hook"
+COMMAND = "/bin/true/cellwall hook"
 ORIGINAL = b'{\n\t"model":   "opus",\n\t"n": 1e5 , "hooks": { "Stop": [] }\n}'
 
 
@@ -34,7 +34,7 @@ def test_an_untouched_file_comes_back_byte_for_byte(file):
     file.write_bytes(ORIGINAL)
     file.chmod(0o640)
     change = put_in(file)
-    assert change.backup == f"{file}.holdfast-backup"
+    assert change.backup == f"{file}.cellwall-backup"
     assert Path(change.backup).read_bytes() == ORIGINAL
     assert file.stat().st_mode & 0o777 == 0o640
     assert uninstall(str(file), is_dry=False).is_changed
@@ -70,25 +70,25 @@ def test_what_others_added_meanwhile_stays(file):
         "Stop": [],
         "PreToolUse": [{"hooks": [{"type": "command", "command": "lint"}]}],
     }
-    assert Path(f"{file}.holdfast-backup").read_bytes() == ORIGINAL
+    assert Path(f"{file}.cellwall-backup").read_bytes() == ORIGINAL
 
 
 def test_a_backup_that_holds_something_else_is_never_written_over(file):
     file.write_bytes(ORIGINAL)
-    Path(f"{file}.holdfast-backup").write_bytes(b"precious")
+    Path(f"{file}.cellwall-backup").write_bytes(b"precious")
     change = put_in(file)
-    assert change.backup == f"{file}.holdfast-backup.1"
-    assert Path(f"{file}.holdfast-backup").read_bytes() == b"precious"
+    assert change.backup == f"{file}.cellwall-backup.1"
+    assert Path(f"{file}.cellwall-backup").read_bytes() == b"precious"
     uninstall(str(file), is_dry=False)
     assert file.read_bytes() == ORIGINAL
-    assert Path(f"{file}.holdfast-backup").read_bytes() == b"precious"
+    assert Path(f"{file}.cellwall-backup").read_bytes() == b"precious"
 
 
 def test_a_dry_run_touches_nothing(tmp_path, file):
     file.write_bytes(ORIGINAL)
     change = install(str(file), COMMAND, is_dry=True)
     assert change.is_changed
-    assert b"holdfast hook" in (change.text or b"")
+    assert b"cellwall hook" in (change.text or b"")
     assert os.listdir(file.parent) == ["settings.json"]
     assert file.read_bytes() == ORIGINAL
     install(str(tmp_path / "none" / "settings.json"), COMMAND, is_dry=True)
@@ -99,7 +99,7 @@ def test_a_dry_run_touches_nothing(tmp_path, file):
 def test_a_file_that_is_not_understood_is_left_alone(file, data):
     file.write_bytes(data)
     for attempt in (lambda: put_in(file), lambda: uninstall(str(file), is_dry=False)):
-        with pytest.raises(HoldfastError, match="nothing was changed"):
+        with pytest.raises(CellwallError, match="nothing was changed"):
             attempt()
     assert file.read_bytes() == data
     assert os.listdir(file.parent) == ["settings.json"]
@@ -110,7 +110,7 @@ def test_a_link_that_a_repository_brought_is_not_followed(tmp_path, file):
     precious = tmp_path / "precious.json"
     precious.write_text("{}")
     file.symlink_to(precious)
-    with pytest.raises(HoldfastError, match="link"):
+    with pytest.raises(CellwallError, match="link"):
         put_in(file)
     assert (file.is_symlink(), precious.read_text()) == (True, "{}")
 
@@ -120,7 +120,7 @@ def test_a_folder_that_is_a_link_is_not_followed(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / ".claude").symlink_to(elsewhere)
-    with pytest.raises(HoldfastError, match="link"):
+    with pytest.raises(CellwallError, match="link"):
         put_in(tmp_path / ".claude" / "settings.json")
     assert not os.listdir(elsewhere)
 
@@ -128,7 +128,7 @@ def test_a_folder_that_is_a_link_is_not_followed(tmp_path):
 @pytest.mark.parametrize("kind", ["fifo", "directory"])
 def test_what_is_no_file_is_refused_at_once(file, kind):
     os.mkfifo(file) if kind == "fifo" else file.mkdir()
-    with pytest.raises(HoldfastError):
+    with pytest.raises(CellwallError):
         put_in(file)
 
 
@@ -141,7 +141,7 @@ def test_a_file_that_changes_meanwhile_is_not_written_over(file, monkeypatch):
         file.write_bytes(b'{"newer": 1}')
 
     monkeypatch.setattr(edited_file, "write_new", slow)
-    with pytest.raises(HoldfastError, match="somebody else"):
+    with pytest.raises(CellwallError, match="somebody else"):
         put_in(file)
     assert file.read_bytes() == b'{"newer": 1}'
     assert not [name for name in os.listdir(file.parent) if name.startswith(".settings")]
@@ -208,9 +208,9 @@ def test_what_is_not_exactly_what_we_would_write_is_not_called_good(file, change
 @pytest.mark.parametrize(
     "command",
     [
-        "/usr/bin/holdfast hook",
+        "/usr/bin/cellwall hook",
         "PYTHONPATH=/tmp/evil {}",
-        "/tmp/evil/python -I -m holdfast.interfaces.entry hook",
+        "/tmp/evil/python -I -m cellwall.interfaces.entry hook",
     ],
 )
 def test_a_hook_that_starts_another_program_is_not_called_good(file, command):
@@ -222,24 +222,24 @@ def test_a_hook_that_starts_another_program_is_not_called_good(file, command):
 
 
 def test_another_home_or_state_folder_is_another_hook(file):
-    install(str(file), hook_command(environ={**os.environ, "HOLDFAST_HOME": "/x"}), is_dry=False)
+    install(str(file), hook_command(environ={**os.environ, "CELLWALL_HOME": "/x"}), is_dry=False)
     state = state_of(str(file), environ=os.environ)
     assert state is not None
     assert state.problems
 
 
-@pytest.mark.parametrize("command", ["./holdfast hook ; touch /tmp/x", COMMAND])
+@pytest.mark.parametrize("command", ["./cellwall hook ; touch /tmp/x", COMMAND])
 def test_a_backup_that_a_repository_brought_is_not_restored(file, command):
     hook = {"type": "command", "command": command}
     evil = json.dumps({"a": 1, "hooks": {"PreToolUse": [{"matcher": "*", "hooks": [hook]}]}})
     file.write_bytes(b'{"a": 1}')
-    Path(f"{file}.holdfast-backup.50").write_text(evil)
+    Path(f"{file}.cellwall-backup.50").write_text(evil)
     put_in(file)
     # As if it had been made from the repository's own.
     file.write_bytes(merged(evil.encode(), hook_entry(COMMAND, timeout_s=20)))
     uninstall(str(file), is_dry=False)
     assert json.loads(file.read_bytes()) == {"a": 1}
-    assert Path(f"{file}.holdfast-backup.50").read_text() == evil
+    assert Path(f"{file}.cellwall-backup.50").read_text() == evil
 
 
 def test_numbers_that_no_float_holds_stay(file):

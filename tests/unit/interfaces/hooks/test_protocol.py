@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.outcomes import Finding
-from holdfast.interfaces.hooks import protocol, withheld
-from holdfast.interfaces.hooks.protocol import Asking, Malformed, Passing, Reply, Reporting
+from cellwall.core.outcomes import Finding
+from cellwall.interfaces.hooks import protocol, withheld
+from cellwall.interfaces.hooks.protocol import Asking, Malformed, Passing, Reply, Reporting
 
 ASKED = {
     "session_id": "abc",
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_malformed(name):
     assert caught.value.event == ""
     reply = protocol.refusal(caught.value.event, str(caught.value))
     assert (reply.exit_code, reply.stdout) == (2, b"")
-    assert reply.stderr.startswith(b"holdfast: ")
+    assert reply.stderr.startswith(b"cellwall: ")
 
 
 WRONG = {

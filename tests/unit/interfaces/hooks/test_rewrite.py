@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput, Denied
-from holdfast.interfaces.hooks.rewrite import OTHER_SHELLS, cautious, inside
+from cellwall.core.errors import BadInput, Denied
+from cellwall.interfaces.hooks.rewrite import OTHER_SHELLS, cautious, inside
 
-PROGRAM = "/opt/holdfast/bin/holdfast"
+PROGRAM = "/opt/cellwall/bin/cellwall"
 
 
 def rewritten(command: str, **fields: object) -> list[str]:
@@ -122,7 +122,7 @@ def test_outside_of_the_project_nothing_is_given(tmp_path):
     for cwd in (other, project / "link", tmp_path, "/"):
         with pytest.raises(Denied) as refused:
             inside("Bash", {"command": "ls"}, cwd=str(cwd), **wanted)
-        assert refused.value.code == "HF-HOOK-OUTSIDE-PROJECT"
+        assert refused.value.code == "CW-HOOK-OUTSIDE-PROJECT"
     assert inside("Bash", {"command": "ls"}, cwd=str(project), **wanted) is not None
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput
-from holdfast.interfaces.hooks.command import hook_command
-from holdfast.interfaces.hooks.settings_text import (
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.hooks.command import hook_command
+from cellwall.interfaces.hooks.settings_text import (
     EVENTS,
     hook_entry,
     is_ours,
@@ -19,8 +19,8 @@ from holdfast.interfaces.hooks.settings_text import (
     without,
 )
 
-ENTRY = hook_entry("/opt/bin/holdfast hook", timeout_s=15)
-OTHER = {"type": "command", "command": "/usr/bin/lint --holdfast hook"}
+ENTRY = hook_entry("/opt/bin/cellwall hook", timeout_s=15)
+OTHER = {"type": "command", "command": "/usr/bin/lint --cellwall hook"}
 
 
 def text(value: object, **style: object) -> bytes:
@@ -84,7 +84,7 @@ def test_order_and_other_hooks_stay():
 
 
 def test_an_older_entry_of_ours_is_replaced_where_it_stands():
-    old = {"type": "command", "command": "/old/holdfast hook"}
+    old = {"type": "command", "command": "/old/cellwall hook"}
     group = {"matcher": "Bash", "hooks": [OTHER, old]}
     before = text({"hooks": {"PreToolUse": [group, {"hooks": [OTHER]}]}})
     told = json.loads(merged(before, ENTRY))["hooks"]["PreToolUse"]
@@ -105,11 +105,11 @@ def test_only_our_own_is_taken_out_of_a_group_with_others():
 @pytest.mark.parametrize(
     "command",
     [
-        "holdfast",
-        "/bin/holdfast run",
-        "/bin/sh -c 'holdfast hook'",
+        "cellwall",
+        "/bin/cellwall run",
+        "/bin/sh -c 'cellwall hook'",
         "/bin/python -I -c 'print(1)' hook",
-        "echo holdfast hook",
+        "echo cellwall hook",
         "'unclosed",
         "",
     ],
@@ -119,10 +119,10 @@ def test_a_hook_that_starts_something_else_is_not_ours(command):
 
 
 def test_ours_is_known_with_any_path_and_options():
-    assert is_ours({"type": "command", "command": "'/a b/holdfast' hook --run-inside"})
-    assert is_ours({"type": "command", "command": "A=1 B='' ./holdfast hook ; touch x"})
+    assert is_ours({"type": "command", "command": "'/a b/cellwall' hook --run-inside"})
+    assert is_ours({"type": "command", "command": "A=1 B='' ./cellwall hook ; touch x"})
     assert is_ours({"type": "command", "command": hook_command(environ={}, policy="p.toml")})
-    assert not is_ours({"type": "prompt", "command": "/bin/holdfast hook"})
+    assert not is_ours({"type": "prompt", "command": "/bin/cellwall hook"})
 
 
 BAD = {
@@ -201,7 +201,7 @@ def test_what_is_not_ours_keeps_its_very_characters():
 
 
 def test_numbers_beside_an_entry_of_ours_keep_their_characters_when_it_goes():
-    ours_old = b'{"type": "command", "command": "/x/holdfast hook"}'
+    ours_old = b'{"type": "command", "command": "/x/cellwall hook"}'
     group = b'{"matcher": "*", "hooks": [{"type": "x", "n": 1.10}, %s]}' % ours_old
     before = b'{"hooks": {"PreToolUse": [%s, {"hooks": [], "n": 2.50}]}}' % group
     for after in (without(before), merged(before, ENTRY)):
@@ -212,4 +212,4 @@ def test_numbers_beside_an_entry_of_ours_keep_their_characters_when_it_goes():
 
 def test_a_path_that_is_no_text_is_not_written():
     with pytest.raises(BadInput, match="nothing was changed"):
-        merged(b"{}", hook_entry("/\udcff/holdfast hook", timeout_s=15))
+        merged(b"{}", hook_entry("/\udcff/cellwall hook", timeout_s=15))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from holdfast.policy.shell.inline import screen
-from holdfast.policy.shell.models import open_command
-from holdfast.policy.shell.opened import Opened
-from holdfast.policy.shell.words import UNKNOWN, Word, shown
+from cellwall.policy.shell.inline import screen
+from cellwall.policy.shell.models import open_command
+from cellwall.policy.shell.opened import Opened
+from cellwall.policy.shell.words import UNKNOWN, Word, shown
 
 
 def words(text: str) -> tuple[Word, ...]:

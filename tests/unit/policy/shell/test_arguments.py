@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.policy.shell.arguments import Scan, scan
-from holdfast.policy.shell.catalog import build_model
+from cellwall.policy.shell.arguments import Scan, scan
+from cellwall.policy.shell.catalog import build_model
 from unit.policy.shell.opening import words
 
 MODEL = build_model(

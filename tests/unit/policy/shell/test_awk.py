@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.policy.shell.awk import MOST_CHARACTERS, judge
+from cellwall.policy.shell.awk import MOST_CHARACTERS, judge
 from unit.policy.shell.opening import Tables, told
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")

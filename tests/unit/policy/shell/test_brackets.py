@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.policy.shell.brackets import is_closed
+from cellwall.policy.shell.brackets import is_closed
 
 
 @pytest.mark.parametrize(

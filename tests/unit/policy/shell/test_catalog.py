@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.policy.shell import catalog
-from holdfast.policy.shell.catalog import (
+from cellwall.policy.shell import catalog
+from cellwall.policy.shell.catalog import (
     RISKY,
     TAKES_REST,
     Effect,
@@ -20,7 +20,7 @@ from holdfast.policy.shell.catalog import (
     find_model,
     programs,
 )
-from holdfast.policy.shell.models import HANDLERS
+from cellwall.policy.shell.models import HANDLERS
 
 pytestmark = pytest.mark.requirement("POL-3")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.policy.shell.words import shown
+from cellwall.policy.shell.words import shown
 from unit.policy.shell.opening import Tables, opened, told
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.shell.inline import MOST_CHARACTERS, look_at, screen
-from holdfast.policy.shell.words import UNKNOWN
+from cellwall.policy.shell.inline import MOST_CHARACTERS, look_at, screen
+from cellwall.policy.shell.words import UNKNOWN
 
 pytestmark = pytest.mark.requirement("POL-2")
 

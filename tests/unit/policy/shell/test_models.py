@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.shell.catalog import find_model, programs
-from holdfast.policy.shell.models import open_command
-from holdfast.policy.shell.opened import Opened
-from holdfast.policy.shell.words import UNKNOWN, Word, literals
+from cellwall.policy.shell.catalog import find_model, programs
+from cellwall.policy.shell.models import open_command
+from cellwall.policy.shell.opened import Opened
+from cellwall.policy.shell.words import UNKNOWN, Word, literals
 from unit.policy.shell.opening import opened, table, told
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.shell.parser import MAX_TEXT_BYTES, NotUnderstood, parse
-from holdfast.policy.shell.reader import MAX_COMMANDS, read_shell
-from holdfast.policy.shell.words import UNKNOWN, Number, Word
+from cellwall.policy.shell.parser import MAX_TEXT_BYTES, NotUnderstood, parse
+from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
+from cellwall.policy.shell.words import UNKNOWN, Number, Word
 
 pytestmark = pytest.mark.requirement("POL-2")
 

@@ -15,8 +15,8 @@ from unittest import mock
 
 import pytest
 
-from holdfast.sandbox import environments
-from holdfast.sandbox.inside import show
+from cellwall.sandbox import environments
+from cellwall.sandbox.inside import show
 
 PIXEL = b"\x89PNG\r\n\x1a\n\x00\xff"
 
@@ -383,7 +383,7 @@ def test_a_module_that_only_calls_itself_numpy_does_no_harm(monkeypatch):
 def test_without_matplotlib_there_are_no_figures_and_it_is_not_imported():
     # In an interpreter of its own: in this one another test may have drawn something.
     code = (
-        "import sys; from holdfast.sandbox.inside import show; "
+        "import sys; from cellwall.sandbox.inside import show; "
         "print(show.figures(), 'matplotlib' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -431,7 +431,7 @@ def run(code):
 def told(code):
     """What is told of the code's error when a runner executes it, as in the cell."""
     names: dict = {}
-    exec(compile(RUNNER, "<holdfast>", "exec"), names)
+    exec(compile(RUNNER, "<cellwall>", "exec"), names)
     found = show.clean_traceback(names["run"](code), {"<code>": code})
     linecache.cache.pop("<code>", None)
     return found
@@ -494,7 +494,7 @@ except ValueError:
         "OSError: fourth",
     ):
         assert words in text
-    assert "<holdfast>" not in text
+    assert "<cellwall>" not in text
 
 
 def test_a_runaway_recursion_is_shortened():
@@ -562,10 +562,10 @@ def real(tmp_path_factory):
     """Runs lines with `show` at hand in the template's environment, and returns what they tell."""
     home = str(tmp_path_factory.mktemp("python-data"))
     os.chmod(home, 0o700)
-    program = os.path.join(os.path.dirname(sys.executable), "holdfast")
+    program = os.path.join(os.path.dirname(sys.executable), "cellwall")
     done = subprocess.run(
         [program, "template", "build", "python-data", "--json"],
-        env={**os.environ, "HOLDFAST_HOME": home},
+        env={**os.environ, "CELLWALL_HOME": home},
         capture_output=True,
         check=False,
     )
@@ -582,7 +582,7 @@ def real(tmp_path_factory):
             f"sys.path.insert(0, {site!r})",
             "show = types.ModuleType('show')",
             f"with open({show.__file__!r}) as file: source = file.read()",
-            "exec(compile(source, '<holdfast>', 'exec'), show.__dict__)",
+            "exec(compile(source, '<cellwall>', 'exec'), show.__dict__)",
             "show.prepare_plots()",
             code,
             "print(json.dumps(told, allow_nan=False))",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.sandbox.native import bwrap, rootfs
+from cellwall.sandbox.native import bwrap, rootfs
 
 ROOT = rootfs.HostRoot(("/usr", "/lib64"), (("usr/bin", "/bin"),), ("services",), None)
 

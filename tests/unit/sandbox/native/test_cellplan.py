@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import BadInput
-from holdfast.core.limits import Limits
-from holdfast.core.types import WorkspaceMode, WorkspaceMount
-from holdfast.sandbox.native import cellplan, keeperplan, rootfs
+from cellwall.core.errors import BadInput
+from cellwall.core.limits import Limits
+from cellwall.core.types import WorkspaceMode, WorkspaceMount
+from cellwall.sandbox.native import cellplan, keeperplan, rootfs
 
 ROOT = rootfs.HostRoot(("/usr",), (), (), None)
 FILTER = b"\x06\0\0\0\0\0\xff\x7f"
@@ -65,7 +65,7 @@ def test_a_way_out_is_built_before_the_capabilities_go_and_before_any_code() -> 
     assert has(words, "prefix", "198.18.0.1", "255.254.0.0")
     assert has(words, "datagrams", "77", "dns", "127.0.0.1", "53")
     assert has(words, "listen", "77", "tcp:443", "0.0.0.0", "443", "handed", "77")
-    assert has(words, "file", "/.holdfast/net/ca.pem", "292", "1", "x", "seal", "/.holdfast/net")
+    assert has(words, "file", "/.cellwall/net/ca.pem", "292", "1", "x", "seal", "/.cellwall/net")
     assert words.index("handed") < words.index("drop") < words.index("seccomp")
 
 
@@ -133,7 +133,7 @@ def test_a_given_directory_is_mounted_by_descriptor_or_its_identity_is_checked(
         os.close(descriptor)
     checked = any(
         has(inside, "expect", at, str(info.st_dev), str(info.st_ino))
-        for at in ("/workspace", "/.holdfast/lower")
+        for at in ("/workspace", "/.cellwall/lower")
     )
     staged = has(outside, "stage", str(descriptor))
     assert checked or staged
@@ -162,4 +162,4 @@ def test_root_is_dropped_before_bubblewrap_and_only_named_descriptors_pass() -> 
 def test_a_nul_byte_never_reaches_a_plan(job: cellplan.Job) -> None:
     with pytest.raises(BadInput) as refused:
         cellplan.init_plan(WALLS, job)
-    assert refused.value.code == "HF-NUL-BYTE"
+    assert refused.value.code == "CW-NUL-BYTE"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.core.errors import LayerMissing, SandboxFailed
+from cellwall.core.limits import GIB, MIB, Limits
+from cellwall.sandbox.native import cgroups, groups, newgroups
+from cellwall.sandbox.native.cgroups import Choice, Facts, Mount
+from cellwall.sandbox.native.groups import Counters, Group
 from conftest import need
-from holdfast.core.errors import LayerMissing, SandboxFailed
-from holdfast.core.limits import GIB, MIB, Limits
-from holdfast.sandbox.native import cgroups, groups, newgroups
-from holdfast.sandbox.native.cgroups import Choice, Facts, Mount
-from holdfast.sandbox.native.groups import Counters, Group
 
 ALL = frozenset({"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"})
 V2 = Mount(2, "/sys/fs/cgroup", "/", frozenset())
@@ -377,7 +377,7 @@ def test_a_needed_limit_that_cannot_be_written_is_a_refusal(tmp_path: Path, miss
         (tmp_path / name).touch()
     with pytest.raises(SandboxFailed) as caught:
         group_v2(tmp_path, "memory", "pids", "cpu").limit(LIMITS, io_device=None)
-    assert caught.value.code == "HF-CGROUP-LIMIT"
+    assert caught.value.code == "CW-CGROUP-LIMIT"
     assert str(tmp_path) not in str(caught.value)
 
 
@@ -387,7 +387,7 @@ def test_a_needed_controller_that_is_absent_is_a_refusal(tmp_path: Path) -> None
     (tmp_path / "cpu.max").touch()
     with pytest.raises(SandboxFailed) as caught:
         group_v2(tmp_path, "memory", "cpu").limit(LIMITS, io_device=None)
-    assert caught.value.code == "HF-CGROUP-LIMIT"
+    assert caught.value.code == "CW-CGROUP-LIMIT"
 
 
 @pytest.mark.requirement("ISO-4")
@@ -397,14 +397,14 @@ def test_a_group_that_cannot_be_made_is_a_refusal(tmp_path: Path, way: cgroups.W
     choice = Choice(way, dict.fromkeys(sorted(cgroups.NEEDED), str(tmp_path / "file")))
     with pytest.raises(LayerMissing) as caught:
         newgroups.make_group(choice, "act_1")
-    assert caught.value.code == "HF-LAYER-CGROUP"
+    assert caught.value.code == "CW-LAYER-CGROUP"
     assert caught.value.mend
 
 
 @pytest.mark.requirement("LIM-3")
 def test_a_v2_group_is_made_below_our_own_with_controllers_handed_down(tmp_path: Path) -> None:
     (tmp_path / "cgroup.subtree_control").write_text("memory")
-    own = tmp_path / "holdfast"
+    own = tmp_path / "cellwall"
     own.mkdir()
     (own / "cgroup.subtree_control").touch()
     choice = Choice("v2-root", dict.fromkeys(("memory", "pids", "cpu"), str(tmp_path)))
@@ -417,7 +417,7 @@ def test_a_v2_group_is_made_below_our_own_with_controllers_handed_down(tmp_path:
     )
     assert contents(tmp_path) == {
         "cgroup.subtree_control": "+pids +cpu",  # what the host had enabled is not asked again
-        "holdfast/cgroup.subtree_control": "+memory +pids +cpu",
+        "cellwall/cgroup.subtree_control": "+memory +pids +cpu",
     }
 
 
@@ -426,7 +426,7 @@ def test_a_v1_group_is_made_once_in_each_hierarchy(tmp_path: Path) -> None:
     places = {"memory": "m", "pids": "p", "cpu": "c", "cpuacct": "c"}
     bases = {name: str(tmp_path / place) for name, place in places.items()}
     group = newgroups.make_group(Choice("v1-root", bases), "act_1")
-    made = tuple(str(tmp_path / place / "holdfast/act_1") for place in ("m", "p", "c"))
+    made = tuple(str(tmp_path / place / "cellwall/act_1") for place in ("m", "p", "c"))
     assert (group.version, group.unified, group.remove) == (1, None, made)
     assert group.tasks == tuple(f"{path}/tasks" for path in made)
     assert all(map(os.path.isdir, made))
@@ -439,7 +439,7 @@ def test_a_v1_group_is_made_once_in_each_hierarchy(tmp_path: Path) -> None:
 def test_a_keeper_outside_of_a_scope_of_ours_is_refused() -> None:
     with pytest.raises(LayerMissing) as caught:
         newgroups.group_in_scope(os.getpid())
-    assert caught.value.code == "HF-LAYER-CGROUP"
+    assert caught.value.code == "CW-LAYER-CGROUP"
 
 
 @pytest.mark.requirement("ISO-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.sandbox.native import landlock
+from cellwall.sandbox.native import landlock
 
 WRITING = (
     landlock.WRITE_FILE | landlock.REMOVE_DIR | landlock.REMOVE_FILE | landlock.MAKE_DIR | landlock.MAKE_REG

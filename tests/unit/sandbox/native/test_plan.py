@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput
-from holdfast.sandbox.native.plan import Plan
+from cellwall.core.errors import BadInput
+from cellwall.sandbox.native.plan import Plan
 
 
 def test_words_are_ended_by_nul() -> None:
@@ -23,7 +23,7 @@ def test_a_nul_anywhere_is_refused(place: int) -> None:
     words[place] += "\0drop"
     with pytest.raises(BadInput) as refused:
         Plan().step(*words)
-    assert refused.value.code == "HF-NUL-BYTE"
+    assert refused.value.code == "CW-NUL-BYTE"
 
 
 @given(

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.sandbox.native.programs import stream_lines
+from cellwall.sandbox.native.programs import stream_lines
 
 
 def run(script: str, *, within_s: float = 30.0, **more) -> tuple[int, list[str]]:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from holdfast.sandbox.native import rootfs
+from cellwall.sandbox.native import rootfs
 
 NEVER = (
     "root",

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import BadInput, LayerMissing, SandboxFailed
-from holdfast.sandbox.native import seccomp, seccomp_rules
-from holdfast.sandbox.native.seccomp import (
+from cellwall.core.errors import BadInput, LayerMissing, SandboxFailed
+from cellwall.sandbox.native import seccomp, seccomp_rules
+from cellwall.sandbox.native.seccomp import (
     AUDIT_ARCH,
     RET_ALLOW,
     RET_ERRNO,
@@ -388,7 +388,7 @@ def test_unknown_host_architecture_is_refused_with_a_mend(monkeypatch: pytest.Mo
     with pytest.raises(LayerMissing) as refusal:
         seccomp.host_arch()
 
-    assert (refusal.value.code, bool(refusal.value.mend)) == ("HF-LAYER-MISSING", True)
+    assert (refusal.value.code, bool(refusal.value.mend)) == ("CW-LAYER-MISSING", True)
 
 
 @pytest.mark.parametrize("open_files", [0, -1, 1 << 31])
@@ -447,7 +447,7 @@ def test_broken_data_is_refused(breakage: Callable[[dict[str, Any]], None]) -> N
     with pytest.raises(SandboxFailed) as failure:
         seccomp_rules.parse_rules(document, NUMBERS)
 
-    assert (failure.value.code, str(NATIVE) in str(failure.value)) == ("HF-SECCOMP-RULES", False)
+    assert (failure.value.code, str(NATIVE) in str(failure.value)) == ("CW-SECCOMP-RULES", False)
 
 
 def test_name_that_one_architecture_lacks_is_left_out_there() -> None:
@@ -505,7 +505,7 @@ def test_kernel_refuses_a_user_namespace_under_the_filter(tmp_path: Path) -> Non
     script = "install(); print(call(libc.unshare, 0x10000000))"
 
     control = run_child(script, filtered=False, cwd=tmp_path)
-    if control.stdout.strip() != "ok" and os.environ.get("HOLDFAST_MUST_WORK") != "1":
+    if control.stdout.strip() != "ok" and os.environ.get("CELLWALL_MUST_WORK") != "1":
         pytest.skip("this host allows no user namespace, so a refusal would prove nothing")
     assert_prints(control, "ok")
     assert_prints(run_child(script, filtered=True, cwd=tmp_path), "EPERM")

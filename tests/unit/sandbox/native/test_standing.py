@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-import holdfast
-from holdfast.sandbox.native.standing import spares
+import cellwall
+from cellwall.sandbox.native.standing import spares
 
 
 @pytest.fixture(autouse=True)
@@ -26,24 +26,24 @@ def _kept_pid() -> int | None:
 
 
 def test_one_run_does_not_pay_for_another():
-    holdfast.run_command(["true"])
+    cellwall.run_command(["true"])
     assert _kept_pid() is None
 
 
 def test_the_next_run_of_the_same_shape_uses_the_cell_that_stands():
-    holdfast.run_command(["true"])
-    holdfast.run_command(["true"])
+    cellwall.run_command(["true"])
+    cellwall.run_command(["true"])
     first = _kept_pid()
     assert first is not None
-    assert holdfast.run_command(["echo", "hi"]).stdout == "hi\n"
+    assert cellwall.run_command(["echo", "hi"]).stdout == "hi\n"
     assert _kept_pid() not in (None, first)
 
 
 def test_a_run_of_another_shape_leaves_it_alone():
     for _ in range(2):
-        holdfast.run_command(["true"])
+        cellwall.run_command(["true"])
     pid = _kept_pid()
-    assert holdfast.run_command(["cat"], stdin="hi").stdout == "hi"
+    assert cellwall.run_command(["cat"], stdin="hi").stdout == "hi"
     assert pid is not None
     assert _kept_pid() == pid
 
@@ -51,34 +51,34 @@ def test_a_run_of_another_shape_leaves_it_alone():
 @pytest.mark.requirement("ISO-4")
 def test_one_that_died_while_it_waited_is_replaced():
     for _ in range(2):
-        holdfast.run_command(["true"])
+        cellwall.run_command(["true"])
     pid = _kept_pid()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert holdfast.run_command(["echo", "hi"]).stdout == "hi\n"
+    assert cellwall.run_command(["echo", "hi"]).stdout == "hi\n"
 
 
 @pytest.mark.requirement("LIM-1")
 def test_the_limits_are_those_of_the_run_that_takes_it():
     for _ in range(2):
-        holdfast.run_command(["true"])
+        cellwall.run_command(["true"])
     assert _kept_pid() is not None
     code = "import os; b = bytearray(200 << 20); print(len(b))"
     argv = ["python3", "-I", "-S", "-c", code]
-    assert holdfast.run_command(argv, memory="64m").limit == "memory"
-    assert holdfast.run_command(argv, memory="400m").status == "ok"
+    assert cellwall.run_command(argv, memory="64m").limit == "memory"
+    assert cellwall.run_command(argv, memory="400m").status == "ok"
 
 
 @pytest.mark.requirement("ISO-8")
 def test_it_does_not_outlive_its_process_in_a_forked_child():
     for _ in range(2):
-        holdfast.run_command(["true"])
+        cellwall.run_command(["true"])
     reading, writing = os.pipe()
     parent = os.fork()
     if parent == 0:  # a process that holds a spare, and leaves a child behind when it is killed
         for _ in range(2):
-            holdfast.run_command(["true"])
+            cellwall.run_command(["true"])
         pid = _kept_pid()
         if os.fork() == 0:
             os.close(reading)

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from holdfast.sandbox.native import _syscalls
-from holdfast.sandbox.native._syscalls import (
+from cellwall.sandbox.native import _syscalls
+from cellwall.sandbox.native._syscalls import (
     RESOLVE_BENEATH,
     RESOLVE_NO_MAGICLINKS,
     RESOLVE_NO_SYMLINKS,

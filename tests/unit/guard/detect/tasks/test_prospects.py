@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.guard.detect import tasks
-from holdfast.guard.detect.tasks.features import of_company, of_sentence
-from holdfast.guard.detect.tasks.lexicon import lexicon
-from holdfast.guard.detect.tasks.model import model
-from holdfast.guard.detect.tasks.prospects import Company, prospects
-from holdfast.guard.native.cues import Sentences, marked
-from holdfast.guard.normalise import View
+from cellwall.guard.detect import tasks
+from cellwall.guard.detect.tasks.features import of_company, of_sentence
+from cellwall.guard.detect.tasks.lexicon import lexicon
+from cellwall.guard.detect.tasks.model import model
+from cellwall.guard.detect.tasks.prospects import Company, prospects
+from cellwall.guard.native.cues import Sentences, marked
+from cellwall.guard.normalise import View
 
 _ROUNDING = 1e-9
 _KNOWN = sorted(

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.guard.detect import tasks
-from holdfast.guard.detect.tasks import reading
-from holdfast.guard.detect.tasks.model import model
-from holdfast.guard.normalise import View
-from holdfast.guard.report import Hit
+from cellwall.guard.detect import tasks
+from cellwall.guard.detect.tasks import reading
+from cellwall.guard.detect.tasks.model import model
+from cellwall.guard.normalise import View
+from cellwall.guard.report import Hit
 
 MAIL = """Hi Dana,
 

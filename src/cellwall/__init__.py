@@ -1,0 +1,117 @@
+"""Cellwall: run what an AI agent asks for inside real OS walls.
+
+The names below are the public surface. They load on first use, so that `import cellwall` and the
+command line's `--help` stay quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False  # `typing` itself takes as long to import as Python takes to start
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cellwall.audit.log import AuditLog
+    from cellwall.core.errors import (
+        AuditFailed,
+        BadInput,
+        Busy,
+        CellwallError,
+        ConfigError,
+        Denied,
+        KeyFailed,
+        LayerMissing,
+        LimitReached,
+        RunFailed,
+        SandboxFailed,
+        WorkspaceError,
+    )
+    from cellwall.core.files import FileChange, Transfer
+    from cellwall.core.outcomes import Outcome, Status
+    from cellwall.core.verdict import Decision, Verdict
+    from cellwall.guard.report import Report
+    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+    from cellwall.interfaces.sdk.blocking import Sandbox, run_code, run_command
+    from cellwall.interfaces.sdk.commands import AsyncProcess, Process
+    from cellwall.interfaces.sdk.execution import Execution
+    from cellwall.interfaces.sdk.guard import Guard, redact
+    from cellwall.interfaces.sdk.vault import Vault
+    from cellwall.policy.engine import Policy
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncProcess": "cellwall.interfaces.sdk.commands",
+    "AsyncSandbox": "cellwall.interfaces.sdk.asynchronous",
+    "AuditFailed": "cellwall.core.errors",
+    "AuditLog": "cellwall.audit.log",
+    "BadInput": "cellwall.core.errors",
+    "Busy": "cellwall.core.errors",
+    "ConfigError": "cellwall.core.errors",
+    "Decision": "cellwall.core.verdict",
+    "Denied": "cellwall.core.errors",
+    "Execution": "cellwall.interfaces.sdk.execution",
+    "FileChange": "cellwall.core.files",
+    "Guard": "cellwall.interfaces.sdk.guard",
+    "CellwallError": "cellwall.core.errors",
+    "KeyFailed": "cellwall.core.errors",
+    "LayerMissing": "cellwall.core.errors",
+    "LimitReached": "cellwall.core.errors",
+    "Outcome": "cellwall.core.outcomes",
+    "Policy": "cellwall.policy.engine",
+    "Process": "cellwall.interfaces.sdk.commands",
+    "Report": "cellwall.guard.report",
+    "RunFailed": "cellwall.core.errors",
+    "Sandbox": "cellwall.interfaces.sdk.blocking",
+    "SandboxFailed": "cellwall.core.errors",
+    "Status": "cellwall.core.outcomes",
+    "Transfer": "cellwall.core.files",
+    "Vault": "cellwall.interfaces.sdk.vault",
+    "Verdict": "cellwall.core.verdict",
+    "WorkspaceError": "cellwall.core.errors",
+    "redact": "cellwall.interfaces.sdk.guard",
+    "run_code": "cellwall.interfaces.sdk.blocking",
+    "run_command": "cellwall.interfaces.sdk.blocking",
+}
+
+__all__ = [
+    "AsyncProcess",
+    "AsyncSandbox",
+    "AuditFailed",
+    "AuditLog",
+    "BadInput",
+    "Busy",
+    "CellwallError",
+    "ConfigError",
+    "Decision",
+    "Denied",
+    "Execution",
+    "FileChange",
+    "Guard",
+    "KeyFailed",
+    "LayerMissing",
+    "LimitReached",
+    "Outcome",
+    "Policy",
+    "Process",
+    "Report",
+    "RunFailed",
+    "Sandbox",
+    "SandboxFailed",
+    "Status",
+    "Transfer",
+    "Vault",
+    "Verdict",
+    "WorkspaceError",
+    "redact",
+    "run_code",
+    "run_command",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # whatever the name stands for
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cellwall' has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -1,0 +1,127 @@
+"""Which role somebody has, and what it permits (RBAC-1). Pure, but for reading our own data once.
+
+A role only ever takes away: of all that is said about somebody the strictest counts.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from cellwall.core.errors import ConfigError, Denied
+from cellwall.core.roles import INTERFACE_NAMES, OWNER, ROLE_NAMES, Permission, Role
+from cellwall.core.types import Principal
+
+_KEYS = frozenset({"description", "inherits", "permissions"})
+
+
+def read_roles(text: str) -> Mapping[str, Role]:
+    """The roles from the least to the most; `ConfigError` if the data is not a ladder of them."""
+    try:
+        data = tomllib.loads(text)
+    except ValueError as error:
+        raise _bad(f"not valid TOML: {error}") from None
+    _check_described(data.get("permissions"))
+    tables = data.get("roles")
+    if not isinstance(tables, dict) or set(tables) != set(ROLE_NAMES):
+        raise _bad(f"the roles are not {', '.join(ROLE_NAMES)}")
+    for name, table in tables.items():
+        _check_table(name, table)
+    return _ladder(tables)
+
+
+def _check_described(described: object) -> None:
+    known = {permission.value for permission in Permission}
+    if not isinstance(described, dict) or set(described) != known:
+        odd = sorted(set(described) ^ known) if isinstance(described, dict) else sorted(known)
+        raise _bad(f"unknown or undescribed permissions: {', '.join(odd)}")
+    if not all(isinstance(reason, str) and reason for reason in described.values()):
+        raise _bad("a permission has no description")
+
+
+def _check_table(name: str, table: object) -> None:
+    if not isinstance(table, dict) or not {"description", "permissions"} <= set(table) <= _KEYS:
+        raise _bad(f"{name} needs description and permissions, and may have inherits")
+    granted = table["permissions"]
+    if not isinstance(granted, list) or not granted:
+        raise _bad(f"{name} permits nothing of its own")
+    known = {permission.value for permission in Permission}
+    unknown = [each for each in granted if not isinstance(each, str) or each not in known]
+    if unknown:
+        raise _bad(f"{name} has an unknown permission: {unknown[0]}")
+    parent = table.get("inherits")
+    if parent is not None and parent not in ROLE_NAMES:
+        raise _bad(f"{name} inherits an unknown role: {parent}")
+
+
+def _ladder(tables: Mapping[str, Any]) -> Mapping[str, Role]:
+    """Each role stands on the one before it. Two on one rung, or a circle, have no strictest."""
+    found: dict[str, Role] = {}
+    below: str | None = None
+    granted: frozenset[Permission] = frozenset()
+    for name in ROLE_NAMES:
+        if tables[name].get("inherits") != below:
+            raise _bad(f"{name} does not inherit {below or 'nothing'}, so the roles are no ladder")
+        granted |= {Permission(each) for each in tables[name]["permissions"]}
+        found[name] = Role(name, granted)
+        below = name
+    return found
+
+
+def _bad(problem: str) -> ConfigError:
+    return ConfigError(
+        f"the data of the roles cannot be used: {problem}",
+        mend="Install Cellwall anew; this file is its own.",
+        code="CW-ROLES",
+    )
+
+
+@cache
+def shipped_roles() -> Mapping[str, Role]:
+    """Those of `roles.toml`."""
+    return read_roles(
+        resources.files("cellwall.accounts").joinpath("roles.toml").read_text("utf-8")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Keeps `RolesPort`: what the configuration says about users and interfaces."""
+
+    default: str = OWNER
+    """Of users that are not named."""
+    users: Mapping[str, str] = field(default_factory=dict)
+    interfaces: Mapping[str, str] = field(default_factory=dict)
+    known: Mapping[str, Role] = field(default_factory=shipped_roles)
+
+    def __post_init__(self) -> None:
+        for name in (self.default, *self.users.values(), *self.interfaces.values()):
+            if name not in self.known:
+                raise ConfigError(f"{name[:60]!r} is not a role", code="CW-ROLES")
+        for name in self.interfaces:
+            if name not in INTERFACE_NAMES:
+                raise ConfigError(f"{name[:60]!r} is not an interface", code="CW-ROLES")
+
+    def role_of(self, principal: Principal) -> Role:
+        """The strictest of what the principal, its user and its interface may be."""
+        said = {principal.role, self.users.get(principal.name, self.default)}
+        bound = self.interfaces.get(principal.interface)
+        if bound is not None:
+            said.add(bound)
+        if not said <= self.known.keys():
+            return Role(principal.role, frozenset())  # a role that nobody knows permits nothing
+        return next(role for name, role in self.known.items() if name in said)  # the least first
+
+    def require(self, principal: Principal, permission: Permission) -> None:
+        """`Denied` unless the role of whoever asks permits it."""
+        role = self.role_of(principal)
+        if permission not in role.permissions:
+            raise Denied(
+                f"{principal.name} has the role {role.name}, which lacks {permission.value}",
+                mend="Whoever owns this machine gives roles in [roles] of the configuration.",
+                code="CW-ROLE",
+            )

@@ -1,0 +1,148 @@
+"""An export into a file or to standard output; a batch is in it whole, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+
+from cellwall.audit.export.address import Way, unfit
+from cellwall.audit.export.delivery import NotDelivered, Receipt
+from cellwall.audit.export.rows import encoder_for
+from cellwall.audit.export.target import ExportTarget
+from cellwall.audit.search import Found
+
+_MOST_BYTES = 4 * 1024 * 1024
+_STDOUT = 1
+
+
+class StdoutSink:
+    """For pipes. A reader that has gone raises `BrokenPipeError`, as everywhere."""
+
+    most_bytes = _MOST_BYTES
+
+    def __init__(self, target: ExportTarget) -> None:
+        self._encoder = encoder_for(target)
+        self.most_records = self._encoder.most_records
+        self._write(self._encoder.head)
+
+    def send(self, batch: Sequence[Found]) -> Receipt:
+        self._write(self._encoder.encode(batch))
+        return Receipt()
+
+    def close(self) -> None:
+        """Not ours to close."""
+
+    def _write(self, data: bytes) -> None:
+        try:
+            _write_all(_STDOUT, data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _unwritable(error) from None
+
+
+class FileSink:
+    """A new file of mode 0600, or the end of one; locked, so that two exports do not mix."""
+
+    most_bytes = _MOST_BYTES
+
+    def __init__(self, target: ExportTarget) -> None:
+        self._encoder = encoder_for(target)
+        self.most_records = self._encoder.most_records
+        try:
+            self._file = _open(target.address.path, append=target.append)
+        except FileExistsError:
+            raise unfit(
+                "there is a file at the destination already",
+                "Give another name, or append to it (--append).",
+            ) from None
+        except OSError as error:
+            raise _unwritable(error) from None
+        try:
+            self._end = self._check()
+            if self._end == 0:
+                self._write(self._encoder.head)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, batch: Sequence[Found]) -> Receipt:
+        self._write(self._encoder.encode(batch))
+        return Receipt()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _check(self) -> int:
+        """Where it ends."""
+        status = os.fstat(self._file)
+        if not stat.S_ISREG(status.st_mode):
+            raise unfit("the destination is not a plain file", "Give a file, or `-`.")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise unfit("another export writes to this file", "Wait until it has ended.") from None
+        if status.st_size and os.pread(self._file, 1, status.st_size - 1) != b"\n":
+            raise unfit(
+                "the file at the destination ends in the middle of a line",
+                "Give another file; that one was not written by an export, or was cut.",
+            )
+        return status.st_size
+
+    def _write(self, data: bytes) -> None:
+        try:
+            _write_all(self._file, data)
+            os.fdatasync(self._file)
+        except OSError as error:
+            # Half a record would be an invalid line, and what is appended later would join it.
+            with suppress(OSError):
+                os.ftruncate(self._file, self._end)
+            raise _unwritable(error) from None
+        self._end += len(data)
+
+
+def open_file_sink(target: ExportTarget) -> StdoutSink | FileSink:
+    """Where a form that is written into files goes."""
+    return StdoutSink(target) if target.address.way is Way.STDOUT else FileSink(target)
+
+
+def _open(path: str, *, append: bool) -> int:
+    # No link is followed and no existing file written over; a pipe is not waited for.
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.open(path, flags if append else flags | os.O_EXCL, 0o600)
+    try:
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)  # else a crash could take the file away, and its number stay noted
+        finally:
+            os.close(folder)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(file, view) :]
+        except BlockingIOError:  # somebody has made our standard output non-blocking
+            select.select([], [file], [])
+
+
+def _unwritable(error: OSError) -> NotDelivered:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return NotDelivered(
+        "the export cannot be written",
+        mend="Free some disk space."
+        if is_full
+        else "Check that the folder is there, that it is writable, and that the name is no link.",
+        code="CW-EXPORT-FILE",
+        detail=errno.errorcode.get(error.errno or 0, "unknown"),
+    )

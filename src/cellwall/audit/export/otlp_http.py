@@ -1,0 +1,252 @@
+"""OTLP logs over HTTP, by the standard library alone.
+
+`http.client` and `ssl` are enough for one POST, and they do only what is asked: no redirect is
+followed (it could carry the token and the record to another host), no proxy is taken from the
+environment, no answer is unpacked. What carries the evidence away should bring nothing that has to
+be trusted besides the interpreter.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import errno
+import gzip
+import http.client
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cellwall import __version__
+from cellwall.audit.export.delivery import NotDelivered, Receipt, away
+from cellwall.audit.export.facts import visible
+from cellwall.audit.export.otlp_requests import request
+from cellwall.audit.export.target import ExportTarget
+from cellwall.audit.export.tls import client_context
+from cellwall.audit.search import Found
+
+_MOST_BYTES = 2 * 1024 * 1024
+"""Of lines in a request; well below what collectors take."""
+_MOST_ANSWER_BYTES = 64 * 1024
+_MOST_TOLD = 200
+_ATTEMPTS = 5
+_FIRST_WAIT_S = 1.0
+_MOST_WAIT_S = 60.0
+_TRY_AGAIN = {429, 502, 503, 504}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    wait_s: float | None
+
+
+class OtlpHttpSink:
+    """Of one target. A batch that is tried again may arrive twice: its numbers tell."""
+
+    most_bytes = _MOST_BYTES
+
+    def __init__(self, target: ExportTarget, *, wait: Callable[[float], None] = time.sleep) -> None:
+        self.most_records = target.batch_records
+        self._target, self._wait = target, wait
+        self._context = client_context(target.tls) if target.address.has_tls else None
+        self._headers = {
+            "User-Agent": f"cellwall/{__version__}",
+            **dict(target.headers),
+            "Content-Type": "application/json",
+            "Content-Encoding": "gzip",
+            "Connection": "close",
+        }
+
+    def close(self) -> None:
+        """Nothing stays open between batches."""
+
+    def send(self, batch: Sequence[Found]) -> Receipt:
+        told = request(batch, hostname=self._target.hostname, observed_ns=time.time_ns())
+        # No time in its head: the same records are the same bytes.
+        body = gzip.compress(told, compresslevel=6, mtime=0)
+        wait_s = _FIRST_WAIT_S
+        for attempt in range(1, _ATTEMPTS + 1):
+            problem, asked_s = None, None
+            try:
+                answer = self._post(body)
+                asked_s = answer.wait_s
+                if answer.status not in _TRY_AGAIN:
+                    return self._receipt(answer, len(batch))
+                problem = _busy(answer.status)
+            except OSError as error:
+                problem = away(error)
+            if problem.code == "CW-EXPORT-TLS" or attempt == _ATTEMPTS:
+                raise problem
+            if asked_s is not None and asked_s > _MOST_WAIT_S:
+                raise problem
+            # Spread, so that many machines do not all come back at once.
+            spread_s = wait_s * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+            self._wait(max(spread_s, asked_s or 0.0))
+            wait_s *= 2
+        raise AssertionError  # the last attempt has returned or raised
+
+    def _post(self, body: bytes) -> _Answer:
+        address, timeout_s = self._target.address, self._target.timeout_s
+        if self._context is not None:
+            link: http.client.HTTPConnection = http.client.HTTPSConnection(
+                address.host, address.port, timeout=timeout_s, context=self._context
+            )
+        else:
+            link = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
+        try:
+            link.connect()
+            with _deadline(link.sock, timeout_s):
+                link.request("POST", address.path, body, self._headers)
+                answer = link.getresponse()
+                text = answer.read(_MOST_ANSWER_BYTES + 1)
+                if answer.length and len(text) <= _MOST_ANSWER_BYTES:
+                    raise ConnectionResetError(errno.ECONNRESET, "the answer was cut off")
+                return _Answer(answer.status, text, _retry_after(answer.getheader("Retry-After")))
+        except OSError:  # a certificate's error is a ValueError as well, a lost link HTTP's own
+            raise
+        except (http.client.HTTPException, ValueError):
+            raise self._no_otlp() from None
+        finally:
+            link.close()
+
+    def _receipt(self, answer: _Answer, sent: int) -> Receipt:
+        if 300 <= answer.status < 400:
+            raise NotDelivered(
+                "the receiver points to another address, which is not followed",
+                mend="Give the final address as the destination.",
+                code="CW-EXPORT-REDIRECT",
+                detail=str(answer.status),
+            )
+        if not 200 <= answer.status < 300:
+            told = self._told(_fields(answer.body).get("message"))
+            raise NotDelivered(
+                f"the receiver refused the records with status {answer.status}"
+                + (f": {told}" if told else ""),
+                mend=_mend_of(answer.status),
+                code="CW-EXPORT-REFUSED",
+                detail=str(answer.status),
+            )
+        if not answer.body.strip():
+            return Receipt()
+        # A page of HTML with status 200 is a wrong address or somebody in between, not a success.
+        if not answer.body.lstrip().startswith(b"{") or not _is_json(answer.body):
+            raise self._no_otlp()
+        partial = _fields(answer.body).get("partialSuccess")
+        if not isinstance(partial, dict):
+            return Receipt()
+        rejected = _count(partial.get("rejectedLogRecords"), sent)
+        return Receipt(rejected=rejected, notice=self._told(partial.get("errorMessage")))
+
+    def _told(self, text: object) -> str:
+        """What the receiver says, bounded, visible, and without a token that it may echo."""
+        if not isinstance(text, str):
+            return ""
+        for _, value in self._target.headers:
+            for secret in (value, value.rpartition(" ")[2]):
+                text = text.replace(secret, "[redacted]") if len(secret) >= 4 else text
+        return visible(" ".join(text.split()))[:_MOST_TOLD]
+
+    @staticmethod
+    def _no_otlp() -> NotDelivered:
+        return NotDelivered(
+            "what answers at the destination is no receiver of OTLP over HTTP",
+            mend="Check port and path; that of most collectors is http://HOST:4318/v1/logs.",
+            code="CW-EXPORT-ANSWER",
+        )
+
+
+@contextmanager
+def _deadline(link: socket.socket, timeout_s: float) -> Iterator[None]:
+    """Ends the exchange when its time is over; a receiver that sends a byte now and then would
+    outlive every timeout of the socket itself."""
+    is_over = threading.Event()
+
+    def end() -> None:
+        is_over.set()
+        try:
+            # Of the plain socket: that of TLS would take its state away under the other thread.
+            socket.socket.shutdown(link, socket.SHUT_RDWR)
+        except OSError:
+            return
+
+    timer = threading.Timer(timeout_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException, ValueError):
+        if is_over.is_set():
+            raise TimeoutError from None
+        raise
+    finally:
+        timer.cancel()
+        timer.join()
+    if is_over.is_set():  # an answer that was cut short may look whole
+        raise TimeoutError
+
+
+def _busy(status: int) -> NotDelivered:
+    return NotDelivered(
+        f"the receiver has no room now and answers with status {status}",
+        mend="Try again later, or with smaller batches.",
+        code="CW-EXPORT-BUSY",
+        detail=str(status),
+    )
+
+
+def _mend_of(status: int) -> str:
+    match status:
+        case 401 | 403:
+            return "Check the header with the token."
+        case 404 | 405:
+            return "Check the path of the destination; that of OTLP is /v1/logs."
+        case 413:
+            return "Make the batches smaller, or let the receiver take larger requests."
+        case 415:
+            return "Let the receiver take JSON, and gzip as its encoding."
+        case _:
+            return "Look into the log of the receiver."
+
+
+def _retry_after(text: str | None) -> float | None:
+    """Seconds, or a date (RFC 9110, 10.2.3)."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        at = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return max(0.0, (at - datetime.now(UTC)).total_seconds())
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _fields(body: bytes) -> dict[str, object]:
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _count(value: object, most: int) -> int:
+    """A number of 64 bits, which JSON spells as a text or a number."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    return min(value, most) if type(value) is int and value > 0 else 0

@@ -1,0 +1,271 @@
+"""A row of fixed size for each record, so that searches read no records that do not fit.
+
+The index is a help and no evidence: it is made anew from the records when it is lost or damaged,
+and what it leads to is looked at before it is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from datetime import datetime
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, NamedTuple
+
+from cellwall.audit import files
+from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.records import BadRecord, parse_record, tail_fields
+from cellwall.audit.segments import (
+    INDEX,
+    MOST_SEGMENT_BYTES,
+    SEAL,
+    BadSegment,
+    Content,
+    Segment,
+    open_plain,
+    open_records,
+    read_lines,
+    read_seal,
+    segment_name,
+    skip,
+)
+from cellwall.core.events import EventKind
+from cellwall.core.verdict import Verdict
+
+_HEAD = struct.Struct("<8sQI12x")
+_MAGIC = b"HFIDX\x00\x02\n"
+_ROW = struct.Struct("<QQ32s8s8s8s8sBB6x")
+ROW_BYTES = _ROW.size
+_KINDS = {kind.value.encode(): number for number, kind in enumerate(EventKind, start=1)}
+_VERDICTS = {verdict.name.lower().encode(): verdict.value + 1 for verdict in Verdict}
+_ACTION = re.compile(rb'\{"action_id":"((?:[^"\\]|\\.)*+)"')
+_VERDICT_MARK = b'"verdict":"'
+_COLUMNS = {"id": 48, "action_id": 56, "session_id": 64, "principal": 72}
+_KIND_AT, _VERDICT_AT = 80, 81
+_MOST_ROWS = MOST_SEGMENT_BYTES // 200  # no record is shorter
+
+
+class Row(NamedTuple):
+    """Where a record ends in its segment, when it was written, and its leaf hash."""
+
+    end: int
+    time_us: int
+    leaf: bytes
+
+
+def row_of(line: bytes, end: int, leaf: bytes) -> bytes:
+    """The row of a record that ends, with its newline, at this offset."""
+    try:
+        told = tail_fields(line)
+    except BadRecord:
+        return _ROW.pack(end, 0, leaf, b"", b"", b"", b"", 0, 0)
+    action = _ACTION.match(line)
+    return _ROW.pack(
+        end,
+        microseconds_of(told.time),
+        leaf,
+        blake2b(told.id, digest_size=8).digest(),
+        _mark(action[1] if action else b""),
+        _mark(told.session_id),
+        _mark(told.principal),
+        _KINDS.get(told.kind, 0),
+        _verdict_in(line),
+    )
+
+
+def _verdict_in(line: bytes) -> int:
+    at = line.find(_VERDICT_MARK)
+    if at < 0:
+        return 0
+    begin = at + len(_VERDICT_MARK)
+    if line.find(_VERDICT_MARK, begin) < 0:
+        return _VERDICTS.get(line[begin : line.find(b'"', begin)], 0)
+    try:  # more than one: only the record tells which counts
+        return _VERDICTS.get(str(verdict_of(parse_record(line)["body"])).encode(), 0)
+    except BadRecord:
+        return 0
+
+
+def verdict_of(body: dict[str, Any]) -> object:
+    """Of the decision that a record is about, as a word."""
+    decision = body.get("decision")
+    return decision.get("verdict") if isinstance(decision, dict) else body.get("verdict")
+
+
+@lru_cache(maxsize=4096)
+def _mark(text: bytes) -> bytes:
+    """Eight bytes in the place of a name; two names with one mark are told apart by the record."""
+    return blake2b(text, digest_size=8).digest()
+
+
+@lru_cache(maxsize=64)
+def microseconds_of(time: bytes) -> int:
+    """Of a record, as it is spelled there; 0 if that is no time."""
+    try:
+        return max(0, to_microseconds(datetime.fromisoformat(time.decode("ascii"))))
+    except (ValueError, OverflowError):
+        return 0
+
+
+def to_microseconds(time: datetime) -> int:
+    """Since 1970. Rounded: a float of seconds is sometimes a bit less than it should be."""
+    return round(time.timestamp() * 1_000_000)
+
+
+class Index:
+    """The rows of one segment, as read."""
+
+    def __init__(self, rows: bytes) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows) // ROW_BYTES
+
+    def row(self, number: int) -> Row:
+        end, time_us, leaf, *_ = _ROW.unpack_from(self._rows, number * ROW_BYTES)
+        return Row(end, time_us, leaf)
+
+    def raw(self, number: int) -> bytes:
+        return self._rows[number * ROW_BYTES : (number + 1) * ROW_BYTES]
+
+    def start(self, number: int) -> int:
+        return 0 if number == 0 else self.row(number - 1).end
+
+    def leaves(self) -> Iterator[bytes]:
+        rows = self._rows
+        for at in range(16, len(rows), ROW_BYTES):
+            yield rows[at : at + 32]
+
+    def matching(self, field: str, text: str) -> set[int]:
+        """Which rows may have this text in a field."""
+        mark, column, found = _mark(encoded_text(text)), _COLUMNS[field], set()
+        at = self._rows.find(mark)
+        while at >= 0:
+            number, place = divmod(at, ROW_BYTES)
+            if place == column:
+                found.add(number)
+            at = self._rows.find(mark, at + 1)
+        return found
+
+    def of_kind(self, kind: EventKind) -> set[int]:
+        return self._with_byte(_KIND_AT, _KINDS[kind.value.encode()])
+
+    def of_verdict(self, verdict: Verdict) -> set[int]:
+        return self._with_byte(_VERDICT_AT, verdict.value + 1)
+
+    def _with_byte(self, column: int, value: int) -> set[int]:
+        values, wanted, found = self._rows[column::ROW_BYTES], bytes([value]), set()
+        at = values.find(wanted)
+        while at >= 0:
+            found.add(at)
+            at = values.find(wanted, at + 1)
+        return found
+
+    def between(self, since_us: int, until_us: int) -> set[int]:
+        """Clocks go backwards: every row is looked at."""
+        times = struct.iter_unpack("<8xQ72x", self._rows)
+        return {number for number, (at,) in enumerate(times) if since_us <= at < until_us}
+
+
+def encoded_text(text: str) -> bytes:
+    """As the record spells it, without the quotes."""
+    return json.dumps(text).encode("ascii")[1:-1]
+
+
+def line_of(content: Content, index: Index, number: int) -> bytes | None:
+    """The line that a row leads to; None if it is not the one that the row is about."""
+    row = index.row(number)
+    line = content.read(index.start(number), row.end - 1)
+    return line if line and leaf_hash(line) == row.leaf else None
+
+
+def read_index(segment: Segment) -> Index:
+    """As far as it is whole; an empty one if it is not."""
+    with suppress(OSError, BadSegment), open_plain(segment.path(INDEX)) as file:
+        return _whole(file.fileno())[0]
+    return Index(b"")
+
+
+def lacks_rows(segment: Segment) -> bool:
+    """Of a sealed segment: its index is lost or shorter than it should be."""
+    if SEAL not in segment.parts:
+        return False
+    wanted = read_seal(segment).last - segment.first + 1
+    try:
+        with open_plain(segment.path(INDEX)) as file:
+            magic, count, _ = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size))
+            size_bytes = os.fstat(file.fileno()).st_size
+    except (OSError, BadSegment):
+        return True
+    is_whole = size_bytes == _HEAD.size + wanted * ROW_BYTES
+    return not (magic == _MAGIC and count == wanted and is_whole)
+
+
+def first_wrong_row(segment: Segment) -> int | None:
+    """The number of the first record whose row is not the one it should have.
+
+    A checksum is no proof: somebody who knows how can make one over rows that hide a record from
+    searches. Only the records tell, and to read all of them is for a check, not for a search.
+    """
+    known = read_index(segment)
+    with closing(_rows(segment, 0, len(known))) as rows:
+        right = 0
+        for row in rows:
+            if known.raw(right) != row:
+                return segment.first + right
+            right += 1
+    return segment.first + right if right < len(known) else None
+
+
+def catch_up(segment: Segment, folder: int, *, most: int | None = None) -> None:
+    """Index what is not indexed yet, `most` records at once. One process at a time.
+
+    Rows first, then the head that counts them: a crash leaves a whole index that is a bit shorter.
+    """
+    name = segment_name(segment.first, INDEX)
+    file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
+    try:
+        known, checksum = _whole(file)
+        # A record may have been taken back after it was indexed, and another stands there now.
+        if len(known) and line_of(Content(segment), known, len(known) - 1) is None:
+            known, checksum = Index(b""), 0
+        count = len(known)
+        rows = b"".join(_rows(segment, known.row(count - 1).end if count else 0, most))
+        os.ftruncate(file, _HEAD.size + count * ROW_BYTES)
+        view = memoryview(rows)
+        while view:
+            view = view[os.pwrite(file, view, os.fstat(file).st_size) :]
+        count += len(rows) // ROW_BYTES
+        os.pwrite(file, _HEAD.pack(_MAGIC, count, zlib.crc32(rows, checksum)), 0)
+    finally:
+        os.close(file)
+
+
+def _whole(file: int) -> tuple[Index, int]:
+    """The rows and their checksum. Damaged ones are none: to go on after them would keep the damage
+    for ever."""
+    head = os.pread(file, _HEAD.size, 0)
+    if len(head) == _HEAD.size:
+        magic, count, checksum = _HEAD.unpack(head)
+        most = min(os.fstat(file).st_size // ROW_BYTES, _MOST_ROWS)
+        if magic == _MAGIC and 0 < count <= most:
+            rows = os.pread(file, count * ROW_BYTES, _HEAD.size)
+            if len(rows) == count * ROW_BYTES and zlib.crc32(rows) == checksum:
+                return Index(rows), checksum
+    return Index(b""), 0
+
+
+def _rows(segment: Segment, end: int, most: int | None) -> Generator[bytes, None, None]:
+    with open_records(segment) as file:
+        skip(file, end)
+        for line, is_whole in islice(read_lines(file), most):
+            if is_whole:
+                end += len(line) + 1
+                yield row_of(line, end, leaf_hash(line))

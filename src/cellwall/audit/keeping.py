@@ -1,0 +1,249 @@
+"""What becomes of segments: indexed, packed when they are sealed, deleted when they are too old.
+
+The seal of a deleted segment stays, with the checkpoints beside it: the tree can still be checked
+from there on, and the record says what was deleted. A legal hold keeps all there is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import IO, Protocol
+
+from cellwall.audit import files
+from cellwall.audit.checkpoints import deletion_lines
+from cellwall.audit.failures import altered
+from cellwall.audit.index import catch_up, lacks_rows, microseconds_of
+from cellwall.audit.merkle import Frontier, leaf_hash
+from cellwall.audit.records import tail_fields
+from cellwall.audit.search import Query, search
+from cellwall.audit.segments import (
+    INDEX,
+    PACKED,
+    RECORDS,
+    SEAL,
+    Seal,
+    Segment,
+    list_segments,
+    open_records,
+    read_lines,
+    read_seal,
+    segment_name,
+)
+from cellwall.audit.settings import LogSettings
+from cellwall.core.events import Event, EventKind
+from cellwall.core.types import Json, Principal
+
+_BLOCK_BYTES = 1024 * 1024
+_DAY_S = 86_400.0
+_DRAFT_S = 3600.0
+Write = Callable[[Event], str]
+
+
+class Vouching(Protocol):
+    """The notary, as far as it is needed here."""
+
+    def vouch(self, lines: Callable[[str], Sequence[str]]) -> str: ...
+
+    def has_said(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool: ...
+
+    def has_signed(self, seal: Seal) -> bool: ...
+
+
+def keep(directory: str, settings: LogSettings, write: Write, notary: Vouching) -> list[int]:
+    """Pack what is sealed, delete what is too old; returns the first numbers of the deleted.
+
+    One process at a time: who finds another at it leaves it to that one.
+    """
+    folder = files.open_folder(directory)
+    try:
+        lock = files.open_private("keeping.lock", os.O_RDWR | os.O_CREAT, folder)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return []
+        else:
+            there = list_segments(directory)
+            for segment in there:
+                if RECORDS in segment.parts or (segment.has_records and lacks_rows(segment)):
+                    catch_up(segment, folder)
+                # Not the last: a crash may have come between its seal and the one that follows, and
+                # a writer takes a log that ends with a packed segment for one that was cut.
+                if {RECORDS, SEAL} <= segment.parts and segment is not there[-1]:
+                    _pack(segment, folder)
+            _sweep_drafts(folder)
+            return _delete_old(directory, settings, write, notary, folder)
+        finally:
+            # To close it is not enough: a child forked meanwhile has it open as well.
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            os.close(lock)
+    finally:
+        os.close(folder)
+
+
+def _sweep_drafts(folder: int) -> None:
+    """What was being written when somebody was killed; `files.replace_file` names them so."""
+    for name in os.listdir(folder):
+        if name.startswith("."):
+            with suppress(OSError):
+                if os.stat(name, dir_fd=folder).st_mtime < time.time() - _DRAFT_S:
+                    os.unlink(name, dir_fd=folder)
+
+
+def _pack(segment: Segment, folder: int) -> None:
+    import zstandard  # noqa: PLC0415  # heavy, and seldom needed
+
+    draft = f".{segment_name(segment.first, PACKED)}"
+    descriptor = os.open(
+        draft,
+        os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o600,
+        dir_fd=folder,
+    )
+    with os.fdopen(descriptor, "r+b") as packed, open_records(segment) as plain:
+        compressor = zstandard.ZstdCompressor(level=6, write_checksum=True)
+        compressor.copy_stream(plain, packed)
+        packed.flush()
+        os.fsync(packed.fileno())
+        # The original goes only when what is packed gives the very same bytes.
+        packed.seek(0)
+        plain.seek(0)
+        with zstandard.ZstdDecompressor().stream_reader(packed, closefd=False) as unpacked:
+            is_same = _digest(unpacked) == _digest(plain)
+    if not is_same:
+        os.unlink(draft, dir_fd=folder)
+        raise OSError("what was packed is not what was there")
+    os.rename(draft, segment_name(segment.first, PACKED), src_dir_fd=folder, dst_dir_fd=folder)
+    os.fsync(folder)
+    os.unlink(segment_name(segment.first, RECORDS), dir_fd=folder)
+
+
+def _digest(file: IO[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    while block := file.read(_BLOCK_BYTES):
+        digest.update(block)
+    return digest.digest()
+
+
+def _delete_old(
+    directory: str, settings: LogSettings, write: Write, notary: Vouching, folder: int
+) -> list[int]:
+    if settings.keep_days is None or holds(directory):
+        return []
+    oldest_s = time.time() - settings.keep_days * _DAY_S
+    gone: list[int] = []
+    before = Frontier()
+    deleted = _deleted_before(directory, notary)
+    for segment in list_segments(directory):
+        if SEAL in segment.parts and not segment.has_records:
+            before = read_seal(segment).frontier
+            if before.size > deleted:  # not by us: we do not vouch for that
+                raise altered("a segment of the audit log is gone")
+            continue
+        if not {SEAL, PACKED} <= segment.parts:
+            break
+        # When it was packed: at least as late as its last record, whatever clocks have said. The
+        # one time can be set by anybody, the other is the kernel's.
+        status = os.stat(segment.path(PACKED), follow_symlinks=False)
+        if max(status.st_mtime, status.st_ctime) > oldest_s:
+            break
+        seal = read_seal(segment)
+        # Nothing else will be left of it: what cannot be proved by it must not go.
+        if not notary.has_signed(seal):
+            raise altered("the seal of a segment of the audit log is not that of what was signed")
+        if _ended_s(segment, seal, before) > oldest_s:
+            break
+        # An index that was changed with care hides records. To read all of them is dear: only now.
+        if not gone and holds(directory, is_sure=True):
+            break
+        before = seal.frontier
+        body: dict[str, Json] = {
+            "first": seal.first,
+            "last": seal.last,
+            "root": seal.frontier.root().hex(),
+            "keep_days": settings.keep_days,
+            # All before it is gone as well: this one record tells of it all.
+            "note": notary.vouch(partial(deletion_lines, last=seal.last)),
+        }
+        # Said before it is done: to tell of a deletion that a crash prevented is harmless.
+        write(Event(EventKind.RETENTION, "", "cellwall", "audit", body))
+        os.unlink(segment_name(segment.first, PACKED), dir_fd=folder)
+        with suppress(FileNotFoundError):
+            os.unlink(segment_name(segment.first, INDEX), dir_fd=folder)
+        gone.append(segment.first)
+    return gone
+
+
+def _ended_s(segment: Segment, seal: Seal, before: Frontier) -> float:
+    """When its last record was written; all of them must be those that its seal is about."""
+    frontier, line = before.copy(), b""
+    with open_records(segment) as file:
+        for line, _ in read_lines(file, may_grow=False):
+            frontier.push(leaf_hash(line))
+    is_same = (frontier.size, frontier.hashes) == (seal.last, seal.frontier.hashes)
+    if not is_same or leaf_hash(line).hex() != seal.leaf:
+        raise altered("the records of a segment of the audit log are not those that were signed")
+    return microseconds_of(tail_fields(line).time) / 1e6
+
+
+def _deleted_before(directory: str, notary: Vouching) -> int:
+    """Up to which record the rule has deleted so far; the last one that we have signed says so."""
+    for found in search(directory, Query(kind=EventKind.RETENTION)):
+        body = found.record["body"]
+        last = body.get("last")
+        if isinstance(last, int) and notary.has_said(
+            body.get("note"), partial(deletion_lines, last=last)
+        ):
+            return last
+    return 0
+
+
+def holds(directory: str, *, is_sure: bool = False) -> dict[str, str]:
+    """The reasons why nothing may be deleted, by name, as the record has them.
+
+    While there is one, nothing is deleted, so what tells of it is always there. `is_sure`: all
+    records are read, whatever the index says.
+    """
+    found: dict[str, str] = {}
+    query = Query(kind=EventKind.HOLD, text=EventKind.HOLD.value)  # no other is worth reading
+    for each in reversed(list(search(directory, query, is_indexed=not is_sure))):
+        body = each.record["body"]
+        if body.get("what") == "hold":
+            found[str(body.get("name"))] = str(body.get("reason"))
+        else:
+            found.pop(str(body.get("name")), None)
+    return found
+
+
+def hold(directory: str, name: str, reason: str, write: Write, who: Principal) -> None:
+    """From now on nothing is deleted, until it is released."""
+    _change_holds(directory, write, who, "hold", name, reason)
+
+
+def release(directory: str, name: str, write: Write, who: Principal) -> bool:
+    """False if there was no such hold."""
+    return _change_holds(directory, write, who, "release", name, "")
+
+
+def _change_holds(
+    directory: str, write: Write, who: Principal, what: str, name: str, reason: str
+) -> bool:
+    folder = files.open_folder(directory)
+    try:
+        lock = files.open_private("keeping.lock", os.O_RDWR | os.O_CREAT, folder)
+        try:
+            with files.locked(lock):  # not while somebody deletes
+                if what == "release" and name not in holds(directory):
+                    return False
+                body: dict[str, Json] = {"what": what, "name": name, "reason": reason}
+                write(Event(EventKind.HOLD, "", who.name, who.interface, body))
+        finally:
+            os.close(lock)
+        return True
+    finally:
+        os.close(folder)

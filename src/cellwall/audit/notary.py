@@ -1,0 +1,345 @@
+"""Signs the log: every so many events, every so many seconds, and at the end.
+
+One at a time among all processes. It walks along the new records, makes sure that the tree still
+has the root it had when it was last signed, signs the new one, and hands it to the witness.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from cellwall.audit import files
+from cellwall.audit.checkpoints import (
+    Checkpoint,
+    check_statement,
+    open_checkpoint,
+    sign_checkpoint,
+    unproven_checkpoint,
+)
+from cellwall.audit.failures import altered, failed
+from cellwall.audit.keeping import keep
+from cellwall.audit.memory import ORIGIN, SignedMemory
+from cellwall.audit.merkle import Frontier
+from cellwall.audit.segments import (
+    CHECKPOINTS,
+    SEAL,
+    BadSegment,
+    Seal,
+    find_notes,
+    list_segments,
+    open_plain,
+    read_notes,
+    segment_name,
+)
+from cellwall.audit.settings import LogSettings
+from cellwall.audit.signers import Signers
+from cellwall.audit.walk import Stretch, Walk
+from cellwall.audit.witness import Witness
+from cellwall.core.errors import AuditFailed, CellwallError
+from cellwall.core.events import Event
+from cellwall.core.notes import BadNote, PublicKey
+from cellwall.core.types import Json, Principal
+
+_TAIL_BYTES = 64 * 1024
+_AT_CLOSE_S = 5.0
+_MOST_FRESH = 100_000
+_KEPT_EVERY_S = 10.0
+_log = logging.getLogger("cellwall")
+
+
+class Notary:
+    """Of one log, in one process."""
+
+    def __init__(
+        self, directory: str, settings: LogSettings, write: Callable[[Event], str]
+    ) -> None:
+        self._directory, self._settings = directory, settings
+        self._signers = Signers(directory, settings.signing_key, write)
+        self._witness = Witness(settings, write)
+        self._memory = SignedMemory(directory)
+        self.trouble: AuditFailed | None = None
+        """Why nothing more may be written."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_at_work = False
+        self._walk: Walk | None = None
+        self._unsigned = 0
+        self._fresh: list[Stretch] = []
+        self._is_closed = False
+        self._lock = -1
+
+    def forget_parent(self) -> None:
+        """After a fork: the thread is the parent's, and the lock may be held by it."""
+        lock = self._lock
+        self._reset()
+        if lock >= 0:
+            os.close(lock)  # else it would stay locked if the parent is killed
+
+    # --- who signs
+
+    def introduction(self) -> dict[str, Json]:
+        """For the first record: which log this is, and whose signatures to expect."""
+        folder = files.open_folder(self._directory)
+        try:
+            origin = f"cellwall/audit/{secrets.token_hex(16)}"
+            files.replace_file(ORIGIN, f"{origin}\n".encode(), folder)
+            key = self._signers.first(folder)
+        finally:
+            os.close(folder)
+        return {"origin": origin, "key": str(key.public), "version": 2}
+
+    def trusted_keys(self) -> list[PublicKey]:
+        """What this user's own checks begin with; see `verify`."""
+        return self._signers.trusted()
+
+    def public_key(self) -> PublicKey:
+        """Whose signatures to expect from now on."""
+        return self._signers.current()
+
+    def trust(self, key: PublicKey) -> None:
+        """Our own checks begin with it as well: a person has said so."""
+        folder = files.open_folder(self._directory)
+        try:
+            self._signers.trust(key, folder)
+        finally:
+            os.close(folder)
+
+    def vouch(self, lines: Callable[[str], Sequence[str]]) -> str:
+        """A signed statement about this log, for a record."""
+        return self._signers.sign_statement(lines(self._origin(self._signed())))
+
+    def has_said(self, note: object, lines: Callable[[str], Sequence[str]]) -> bool:
+        """Whether a statement is ours."""
+        try:
+            check_statement(note, lines(self._origin(self._signed())), self._known())
+        except BadNote:
+            return False
+        return True
+
+    def _known(self) -> list[PublicKey]:
+        folder = files.open_folder(self._directory)
+        try:
+            return self._signers.known(folder)
+        finally:
+            os.close(folder)
+
+    def has_signed(self, seal: Seal) -> bool:
+        """Whether the end of a segment is what a checkpoint says."""
+        keys = self._known()
+        path = os.path.join(self._directory, segment_name(seal.first, CHECKPOINTS))
+        for note in read_notes(path):
+            with suppress(BadNote):
+                checkpoint, _ = open_checkpoint(note, keys)
+                if (checkpoint.size, checkpoint.root) == (seal.last, seal.frontier.root()):
+                    return True
+        return False
+
+    def size(self) -> int:
+        """How many records are signed."""
+        signed = self._signed()
+        return 0 if signed is None else signed.size
+
+    def has_begun(self) -> bool:
+        """False if a crash came before the first signature."""
+        return any(CHECKPOINTS in each.parts for each in list_segments(self._directory))
+
+    def _origin(self, signed: Checkpoint | None) -> str:
+        """Which log this is: what was signed says so, the file only before that."""
+        if signed is not None:
+            return signed.origin
+        with open_plain(os.path.join(self._directory, ORIGIN)) as file:
+            return file.read(256).decode("ascii", "replace").strip()
+
+    # --- when
+
+    def noticed(self, stretch: Stretch) -> None:
+        """These were written."""
+        self._unsigned += len(stretch.leaves)
+        if self._unsigned <= _MOST_FRESH:  # else they are read again
+            self._fresh.append(stretch)
+        if not self._is_at_work and not self._is_closed:
+            self._thread = threading.Thread(target=self._run, name="cellwall-notary", daemon=True)
+            with suppress(RuntimeError):  # no thread can be had: the next one tries again
+                self._thread.start()
+                self._is_at_work = True
+        if self._unsigned >= self._settings.checkpoint_events:
+            self._wake.set()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._is_at_work = False
+
+    def _work(self) -> None:
+        last_kept_s = -_KEPT_EVERY_S
+        while True:
+            is_busy = self._wake.wait(self._settings.checkpoint_s)
+            self._wake.clear()
+            if self._is_closed:
+                return
+            if self._unsigned:
+                self._attend_quietly(timeout_s=0.0)
+                # While many are writing, the index and the packing can wait.
+                if not is_busy or time.monotonic() - last_kept_s > _KEPT_EVERY_S:
+                    last_kept_s = time.monotonic()
+                    with suppress(OSError, CellwallError, BadSegment):
+                        keep(self._directory, self._settings, self._signers.write, self)
+
+    def _attend_quietly(self, *, timeout_s: float) -> None:
+        try:
+            self.attend(timeout_s=timeout_s)
+        except AuditFailed as error:
+            if error.detail == errno.errorcode[errno.ETIMEDOUT]:
+                return  # another process is at it
+            if error.code == "CW-AUDIT-ALTERED":
+                self.trouble = error
+            _log.warning("the audit log was not signed: %s (%s)", error.message, error.detail)
+        except (CellwallError, OSError) as error:
+            _log.warning("the audit log was not signed: %s", type(error).__name__)
+
+    def close(self) -> None:
+        """Sign what was not signed yet."""
+        was_closed, self._is_closed = self._is_closed, True
+        self._wake.set()
+        if not was_closed and self._unsigned:
+            self._attend_quietly(timeout_s=_AT_CLOSE_S)
+
+    # --- what
+
+    def signed_size(self, first: int) -> int:
+        """How many records the last checkpoint beside a segment is about; 0 if there is none."""
+        path = os.path.join(self._directory, segment_name(first, CHECKPOINTS))
+        found = _last_note(path)
+        return 0 if found is None else found.size
+
+    def attend(self, *, timeout_s: float) -> Checkpoint | None:
+        """Sign the log as it is now; None if nothing is new."""
+        with self._mutex:
+            folder = files.open_folder(self._directory)
+            try:
+                lock = files.open_private("notary.lock", os.O_RDWR | os.O_CREAT, folder)
+                self._lock = lock
+                try:
+                    files.wait_for_lock(lock, fcntl.LOCK_EX, timeout_s=timeout_s)
+                    try:
+                        return self._attend(folder)
+                    finally:
+                        # To close it is not enough: a child forked meanwhile has it open as well.
+                        fcntl.flock(lock, fcntl.LOCK_UN)
+                finally:
+                    self._lock = -1
+                    os.close(lock)
+            except BadSegment as problem:
+                raise altered(f"the audit log was altered: {problem}") from None
+            except OSError as error:
+                raise failed(error) from None
+            finally:
+                os.close(folder)
+
+    def _attend(self, folder: int) -> Checkpoint | None:
+        self._unsigned = 0
+        fresh, self._fresh = self._fresh, []
+        signers = self._signers.ready(folder)
+        before = last = self._last_signed(self._signers.known(folder))
+        walk, self._walk = self._walk, None  # unless it arrives
+        # Another process may have signed, sealed and packed since.
+        if walk is None or before is None or walk.frontier.size != before.size:
+            walk = Walk.resume(self._directory, folder, before)
+        origin = self._origin(before)
+
+        def sign(frontier: Frontier, first: int) -> None:
+            nonlocal last
+            if last is not None and last.size >= frontier.size:
+                return
+            last = Checkpoint(origin, frontier.size, frontier.root())
+            note = sign_checkpoint(last, *signers)
+            _append_note(segment_name(first, CHECKPOINTS), note, folder)
+            self._memory.keep(note)
+            self._witness.see(last, note)
+
+        def at_seal(seal: Seal) -> None:
+            sign(seal.frontier, seal.first)
+            text = json.dumps(seal.to_json()).encode()
+            files.replace_file(segment_name(seal.first, SEAL), text, folder)
+
+        walk.check(before)
+        walk.take(fresh)
+        walk.go_on(folder, at_seal, before)
+        sign(walk.frontier, walk.first)
+        walk.note(folder)
+        self._walk = walk
+        return None if last is before else last
+
+    def _signed(self) -> Checkpoint | None:
+        return self._last_signed(self._known())
+
+    def _last_signed(self, keys: Sequence[PublicKey]) -> Checkpoint | None:
+        """The last checkpoint, by one of our keys, and not older than the one we remember."""
+        found: Checkpoint | None = None
+        for segment in reversed(list_segments(self._directory)):
+            if found is None and CHECKPOINTS in segment.parts:
+                found = _last_note(segment.path(CHECKPOINTS), keys)
+        self._memory.check(found, keys)
+        return found
+
+    def rotate(self, new_key: str | None, who: Principal) -> PublicKey:
+        """Sign with another key from now on; the old one vouches for it."""
+        key = self._signers.announce(new_key, self._origin(self._signed()), who)
+        self.attend(timeout_s=files.LOCK_TIMEOUT_S)
+        folder = files.open_folder(self._directory)
+        try:
+            self._signers.adopt(folder)
+        finally:
+            os.close(folder)
+        return key
+
+
+def _last_note(path: str, keys: Sequence[PublicKey] | None = None) -> Checkpoint | None:
+    """The last whole one in a file; signed by one of these keys, if some are given."""
+    try:
+        with open_plain(path) as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            notes = find_notes(file.read())
+    except FileNotFoundError:
+        return None
+    if not notes:
+        return None
+    try:
+        return (
+            unproven_checkpoint(notes[-1]) if keys is None else open_checkpoint(notes[-1], keys)[0]
+        )
+    except BadNote as problem:
+        raise BadSegment(f"the last checkpoint does not hold: {problem}") from None
+
+
+def _append_note(name: str, note: bytes, folder: int) -> None:
+    file = files.open_private(name, os.O_RDWR | os.O_CREAT, folder)
+    try:
+        size = os.fstat(file).st_size
+        # A crash may have left the beginning of another one. It is kept apart by a line of its own,
+        # or half a signature would be taken for a forged one.
+        gap = b"" if os.pread(file, 2, max(0, size - 2)) in (b"", b"\n\n") else b"\n-\n\n"
+        data = gap + note + b"\n"
+        if os.pwrite(file, data, size) != len(data):
+            os.ftruncate(file, size)
+            raise OSError(errno.ENOSPC, "a part of the checkpoint was not written")
+        os.fdatasync(file)
+        if size == 0:
+            os.fsync(folder)
+    finally:
+        os.close(file)

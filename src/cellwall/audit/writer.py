@@ -1,0 +1,450 @@
+"""Puts records into the growing segment, for all processes of a user that share the log.
+
+Of each batch, under a lock that all of them know:
+  1. Open the growing segment and make sure that its name still leads to it.
+  2. Find the last record; cut away what a crash tore and say so in a record.
+  3. Begin a new segment if this one is full or old.
+  4. Append all records with one write; if that fails take it back.
+Then, without the lock, flush. Records of other processes that came before ours are flushed with it.
+
+Whoever writes one small batch after another prepares the segment: it is filled up with NUL bytes to
+a multiple of `ROOM_BYTES`, and records are written over them. A disk writes the parts of a room in
+any order; so all that comes before is flushed before one begins and before one ends, and what a
+power cut leaves undone lies in the last room.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import sha256
+
+from cellwall.audit import files
+from cellwall.audit.drafts import Draft
+from cellwall.audit.failures import altered, failures, told
+from cellwall.audit.merkle import leaf_hash
+from cellwall.audit.records import GENESIS, MAX_RECORD_BYTES, encoded_line
+from cellwall.audit.segments import (
+    RECORDS,
+    ROOM_BYTES,
+    BadSegment,
+    end_of_bytes,
+    end_of_records,
+    list_segments,
+    segment_name,
+)
+from cellwall.audit.settings import LogSettings
+from cellwall.audit.tail import (
+    Tail,
+    born_s,
+    end_after,
+    find_tail,
+    last_leaf_before,
+    next_unpacked,
+)
+from cellwall.audit.walk import Stretch
+from cellwall.core.errors import AuditFailed
+from cellwall.core.events import Event, EventKind
+from cellwall.core.types import Json
+
+__all__ = ("Draft", "Writer")
+
+_LOCK_NOW = fcntl.LOCK_EX | fcntl.LOCK_NB
+_SEALED = EventKind.SEAL.value.encode()
+_SMALL_BYTES = 16 * 1024
+_SMALLS_BEFORE_ROOM = 32
+"""Small batches in a row: somebody who writes a few records and ends needs no room."""
+_NO_ROOM_FOR = 1000
+_CHECKED_FOR_S = 0.005
+"""How long a busy writer relies on the owner, mode and number of names of its segment."""
+_TICK_S = 0.02
+"""As coarse as a clock of files is."""
+
+
+class Writer:
+    """Not to be used by two threads at once."""
+
+    def __init__(
+        self, directory: str, settings: LogSettings, signed_size: Callable[[int], int]
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._signed_size = signed_size
+        self._folder = self._lock_file = self._file = -1
+        self._first = 0
+        self._name = ""
+        self._identity = (0, 0, 0, 0, 0)
+        """Mode, inode, device, number of names and owner, as `stat` gives them."""
+        self._is_old_at_s = 0.0
+        self._tail: Tail | None = None
+        self._size_bytes = 0
+        """Of the file, with its room, as it was when the lock was taken."""
+        self._smalls = 0
+        self._folder_ns, self._checked_s = 0, -_CHECKED_FOR_S
+        self._acknowledged = 0
+        self._is_torn_off = False
+        self._untold: dict[str, Json] | None = None
+        """What was cut, until a record on the disk says so."""
+
+    def open(self, introduction: Callable[[], dict[str, Json]]) -> bool:
+        """True if the log begins now: its first record says which log this is."""
+        with failures():
+            files.make_folder(self._directory)
+            self._folder = files.open_folder(self._directory)
+            self._lock_file = files.open_private("lock", os.O_RDWR | os.O_CREAT, self._folder)
+            with files.locked(self._lock_file):
+                if not self._find_segment():
+                    self._enter(1, is_new=True)
+                self._tail = end = self._end()
+                if end.seq == 0:
+                    event = Event(EventKind.BEGIN, "", "cellwall", "audit", introduction())
+                    self._tail = None
+                    begun = self._append(end, [Draft(event)])
+                    self._flush(end)
+                    self._tail = begun
+                return end.seq == 0
+
+    def close(self) -> None:
+        """Let go; a later write fails."""
+        self.give_back_room()
+        for name in ("_file", "_lock_file", "_folder"):
+            descriptor = getattr(self, name)
+            setattr(self, name, -1)
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def forget_parent(self) -> None:
+        """After a fork: open files share their locks with the parent."""
+        if self._folder < 0:
+            return
+        for descriptor in (self._file, self._lock_file):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._lock_file = -1
+        self._tail = None
+        with suppress(OSError, AuditFailed):  # then it stays closed, and a write is refused
+            self._lock_file = files.open_private("lock", os.O_RDWR, self._folder)
+            self._find_segment()
+
+    def commit(self, batch: Sequence[Draft]) -> Stretch:
+        """All of it is on the disk when this returns; or `AuditFailed` is raised."""
+        if self._is_torn_off:
+            raise altered("the disk has refused to keep the audit log")
+        # On the path of every action: no context managers, few calls. A flush leaves nothing of
+        # this in the caches of the processor, and each new piece of code costs ten times its time.
+        lock_file = self._lock_file
+        try:
+            if lock_file < 0 or self._file < 0:
+                raise _closed()
+            try:
+                fcntl.flock(lock_file, _LOCK_NOW)
+            except BlockingIOError:
+                files.wait_for_lock(lock_file, fcntl.LOCK_EX)
+            try:
+                now_s = time.time()
+                end = self._end_in_room(now_s) or self._checked_end(now_s)
+                if end.size_bytes >= self._settings.segment_bytes or now_s >= self._is_old_at_s:
+                    end = self._next_segment(end)
+                self._tail = None  # unknown until the batch is written
+                leaves: list[bytes] = []
+                self._tail = tail = self._append(end, batch, now_s, leaves)
+            finally:
+                fcntl.flock(lock_file, fcntl.LOCK_UN)
+            try:
+                os.fdatasync(self._file)
+            except OSError:
+                self._take_back(end)
+                raise
+        except (OSError, BadSegment) as error:
+            raise told(error) from None
+        self._acknowledged = tail.seq
+        return Stretch(self._first, end.seq, end.size_bytes, tail.size_bytes, leaves)
+
+    def seal(self) -> None:
+        """End the growing segment now, and begin the next one."""
+        with failures():
+            if self._lock_file < 0 or self._file < 0:
+                raise _closed()
+            with files.locked(self._lock_file):
+                end = self._end()
+                self._tail = self._next_segment(end)
+
+    def _append(
+        self,
+        end: Tail,
+        batch: Sequence[Draft],
+        now_s: float | None = None,
+        leaves: list[bytes] | None = None,
+    ) -> Tail:
+        """(4); their leaf hashes are added to `leaves`, for others than our own records."""
+        now = _spelled(time.time() if now_s is None else now_s)
+        seq, prev, lines = end.seq, end.prev, []
+        for draft in batch:
+            seq += 1
+            line = encoded_line(draft.encoded, seq, now, prev)
+            leaf = leaf_hash(line)
+            prev = leaf.hex()
+            lines.append(line)
+            if leaves is not None:
+                leaves.append(leaf)
+        lines.append(b"")
+        data = b"\n".join(lines)
+        start, count = end.size_bytes, len(data)
+        if leaves is not None and (count > _SMALL_BYTES or self._size_bytes - start <= count):
+            self._see_to_room(start, count)
+        try:
+            if os.pwrite(self._file, data, start) != count:
+                raise OSError(errno.ENOSPC, "a part of the records was not written")
+        except BaseException:
+            self._cut(start)
+            raise
+        self._size_bytes = max(self._size_bytes, start + count)
+        return Tail(start + count, seq, prev, batch[-1].kind.encode())
+
+    def _take_back(self, before: Tail) -> None:
+        """What a disk did not take, while it is still the end of the log."""
+        # Unless it can be taken back, others may have built upon it, or will. The kernel tells
+        # them as well; we go no further.
+        self._is_torn_off = True
+        with files.locked(self._lock_file):
+            tail, self._tail = self._tail, None
+            if tail is not None and self._is_end(tail, os.fstat(self._file).st_size):
+                self._cut(before.size_bytes)
+                self._is_torn_off = False
+
+    def _flush(self, before: Tail) -> None:
+        """A record of our own, under the lock: it is on the disk, or taken back."""
+        try:
+            os.fdatasync(self._file)
+        except OSError:
+            self._is_torn_off = True
+            self._cut(before.size_bytes)
+            self._is_torn_off = False
+            raise
+
+    # --- room
+
+    def _see_to_room(self, start: int, count: int) -> None:
+        """There is none, or too little, or the batch is too large to be written into one."""
+        is_small = count <= _SMALL_BYTES
+        if self._size_bytes > start:
+            self._leave_room(start)
+        elif is_small:
+            self._smalls += 1
+            if self._smalls > _SMALLS_BEFORE_ROOM:
+                self._prepare(start, count)
+        if not is_small:
+            self._smalls = 0
+
+    def _prepare(self, start: int, count: int) -> None:
+        """Fill the segment up. If there is no space for that, there may still be for records."""
+        size_bytes = (start // ROOM_BYTES + 1) * ROOM_BYTES
+        if size_bytes - start <= count or size_bytes > self._settings.segment_bytes:
+            return
+        os.fdatasync(self._file)
+        try:
+            os.ftruncate(self._file, size_bytes)
+            files.fill(self._file, start, size_bytes)
+        except OSError:
+            self._cut(start)
+            self._smalls = -_NO_ROOM_FOR
+        else:
+            self._size_bytes = size_bytes
+
+    def _leave_room(self, end: int) -> None:
+        """Flushed before: else a power cut could leave the new length without all of the records,
+        and no room that tells why. And after: what comes next is written where others were."""
+        os.fdatasync(self._file)
+        self._cut(end)
+        os.fdatasync(self._file)
+
+    def _cut(self, end: int) -> None:
+        os.ftruncate(self._file, end)
+        self._size_bytes = end
+
+    def give_back_room(self) -> None:
+        """Other tools read the segment too. Whoever goes on writing prepares it again."""
+        if self._tail is None or self._file < 0 or self._lock_file < 0:
+            return  # closed, or not what we have left: nothing of it is changed
+        with suppress(OSError):
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                end = end_of_records(self._file)
+                # What somebody was killed over stays, for whoever mends it.
+                if end == end_of_bytes(self._file) and end < os.fstat(self._file).st_size:
+                    self._leave_room(end)
+            finally:
+                fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+
+    # --- segments
+
+    def _find_segment(self) -> bool:
+        """(1): open the one that grows; False if the log has not begun."""
+        there = list_segments(self._directory)
+        if not there:
+            return False
+        if RECORDS not in there[-1].parts:
+            raise altered("the last segment of the audit log is gone")
+        self._enter(there[-1].first)
+        return True
+
+    def _enter(self, first: int, *, is_new: bool = False) -> None:
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if is_new else 0)
+        file = files.open_private(segment_name(first, RECORDS), flags, self._folder)
+        status = os.fstat(file)
+        if status.st_size == 0:
+            # The name must be as durable as the content; whoever made it may have been killed.
+            try:
+                os.fsync(self._folder)
+            except OSError:
+                os.close(file)
+                raise
+        old, self._file, self._first, self._tail = self._file, file, first, None
+        self._name, self._identity = segment_name(first, RECORDS), status[:5]
+        self._size_bytes = status.st_size
+        began_s = born_s(file) if status.st_size else status.st_mtime
+        self._is_old_at_s = began_s + self._settings.segment_age_s
+        if old >= 0:
+            os.close(old)
+
+    def _end_in_room(self, now_s: float) -> Tail | None:
+        """(1), (2), if we write one record after another, and nothing is new since the last; else
+        None.
+
+        To ask for the segment itself would make its time of change matter, and each flush would
+        write that down. The folder tells whether a name in it was made, taken away or changed.
+        """
+        tail = self._tail
+        if tail is None or not 0 < tail.size_bytes < self._size_bytes:
+            return None
+        # Not the time of the last change of its names: anybody can set that back.
+        before_ns, self._folder_ns = self._folder_ns, os.fstat(self._folder).st_ctime_ns
+        if (
+            before_ns == self._folder_ns
+            and self._checked_s <= now_s < self._checked_s + _CHECKED_FOR_S
+            and os.pread(self._file, 2, tail.size_bytes - 1) == b"\n\0"
+        ):
+            return tail
+        return None
+
+    def _checked_end(self, now_s: float) -> Tail:
+        """(1), (2)"""
+        self._checked_s = -_CHECKED_FOR_S
+        if os.fstat(self._lock_file).st_nlink == 0:  # others would lock another one
+            raise altered("the lock of the audit log was removed")
+        end = self._end()
+        # What was changed a moment ago may be changed again, and have the same time of change.
+        if now_s - self._folder_ns / 1e9 > _TICK_S:
+            self._checked_s = now_s
+        return end
+
+    def _is_end(self, tail: Tail, size_bytes: int) -> bool:
+        """Whether nothing stands after it but room."""
+        end = tail.size_bytes
+        room = size_bytes - end
+        around = b"\n\0" if end else b"\0\0"  # no record comes before the room of a new segment
+        return room == 0 or (
+            0 < room <= ROOM_BYTES
+            and size_bytes % ROOM_BYTES == 0
+            and os.pread(self._file, 2, max(0, end - 1)) == around
+        )
+
+    def _end(self) -> Tail:
+        """(1), (2): the end of the log, mended if need be."""
+        while True:
+            is_there = True
+            try:
+                status = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+            except FileNotFoundError:
+                # Packed by another process, after it was sealed; our open file tells.
+                status, is_there = os.fstat(self._file), False
+            else:
+                files.check_private(status)
+                if status[:5] != self._identity:
+                    raise altered("the growing segment of the audit log was replaced")
+            tail, self._size_bytes = self._tail, status.st_size
+            if tail is None or not self._is_end(tail, status.st_size):
+                tail = self._look(status.st_size)
+            if tail.kind != _SEALED:
+                if not is_there:
+                    raise altered("the growing segment of the audit log is gone")
+                return tail
+            try:
+                self._enter(tail.seq + 1)
+                self._tail = None if os.fstat(self._file).st_size else self._new_tail(tail)
+            except FileNotFoundError:
+                if self._skip_ahead(tail.seq + 1):
+                    continue
+                # A crash between the seal and the next segment.
+                self._enter(tail.seq + 1, is_new=True)
+                self._tail = self._new_tail(tail)
+
+    def _skip_ahead(self, after_ours: int) -> bool:
+        """To the next segment that is not packed, past those that others sealed, packed and perhaps
+        deleted while we were idle. False if there is none after ours."""
+        while (first := next_unpacked(self._directory, self._first, after_ours)) is not None:
+            with suppress(FileNotFoundError):  # packed since we looked
+                self._enter(first)
+                return True
+        return False
+
+    def _new_tail(self, sealed: Tail) -> Tail:
+        return Tail.of_empty(sealed.seq + 1, sealed.prev)
+
+    def _look(self, size_bytes: int) -> Tail:
+        known, prev = self._tail, None
+        end_bytes = end_after(self._file, size_bytes, known)
+        if end_bytes < MAX_RECORD_BYTES:
+            prev = GENESIS if self._first == 1 else last_leaf_before(self._directory, self._first)
+        # Where we have written ourselves the power has not failed since.
+        is_prepared = known is None and size_bytes % ROOM_BYTES == 0
+        room_start = size_bytes - ROOM_BYTES if is_prepared else None
+        tail, torn = find_tail(self._file, end_bytes, self._first, prev, room_start=room_start)
+        # A batch that failed is taken back by its writer; what was acknowledged or signed never is.
+        if tail.seq < self._acknowledged:
+            raise altered("records that were on the disk are gone from the audit log")
+        if (known is None or torn) and tail.seq < self._signed_size(self._first):
+            raise altered("records that were signed are gone from the audit log")
+        self._tail = None  # unknown until the end is mended
+        if torn:
+            self._untold = {"cut_bytes": len(torn), "cut_sha256": sha256(torn).hexdigest()}
+            self._leave_room(tail.size_bytes)
+        if self._untold is not None and tail.kind != _SEALED:
+            draft = Draft(Event(EventKind.RECOVERY, "", "cellwall", "audit", self._untold))
+            before, tail = tail, self._append(tail, [draft])
+            self._flush(before)
+            self._untold = None
+        self._tail = tail
+        return tail
+
+    def _next_segment(self, end: Tail) -> Tail:
+        """(3)"""
+        if end.size_bytes == 0:
+            return end
+        event = Event(EventKind.SEAL, "", "cellwall", "audit", {"next": end.seq + 2})
+        self._tail = None
+        if self._size_bytes > end.size_bytes:
+            self._leave_room(end.size_bytes)  # a sealed segment has none
+        sealed = self._append(end, [Draft(event)])
+        self._flush(end)
+        self._enter(sealed.seq + 1, is_new=True)
+        return self._new_tail(sealed)
+
+
+def _closed() -> OSError:
+    return OSError(errno.EBADF, "the log is closed")
+
+
+def _spelled(time_s: float) -> str:
+    seconds = int(time_s // 1)
+    return f"{_second(seconds)}.{int((time_s - seconds) * 1_000_000):06d}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

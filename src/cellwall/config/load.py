@@ -1,0 +1,319 @@
+"""From a profile and at most one file to `Settings`, or one error that tells every mistake (CFG-2).
+
+1. Find the file: the caller's, else `CELLWALL_CONFIG`, else the user's own place if there is one.
+2. Open it without waiting, and judge the open file: regular, small, nobody else's to write.
+3. Parse it within bounds.
+4. Merge: the profile's data, then the file's.
+5. Check the whole, and tell each mistake with file, line and mend.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import json
+import os
+import pwd
+import re
+import shlex
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from cellwall.config.locate import KeyPath, find_deep_line, index_lines, nearest_line
+from cellwall.config.models import (
+    DEFAULT_PROFILE,
+    PROFILE_NAMES,
+    SECTIONS,
+    Settings,
+    bounds,
+    is_size,
+    size_text,
+)
+from cellwall.core.errors import ConfigError
+from cellwall.core.settings_file import UNSAFE, Fault, FileRefused, read_settings
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+NESTING_MOST = 32
+MISTAKES_MOST = 100
+
+Table = Mapping[str, Any]
+
+
+def load_settings(
+    *, file: str | None = None, profile: str | None = None, environ: Mapping[str, str]
+) -> Settings:
+    """The effective settings. `file` and `profile` are what a person named, if anything."""
+    if profile is not None and profile not in PROFILE_NAMES:
+        raise ConfigError(
+            f"profile: {_shown(profile)} is unknown",
+            mend=_profile_mend(profile),
+            code="CW-CONFIG-PROFILE",
+        )
+    source = _find(file, environ)
+    text = _read(source)
+    data = _parse(source, text)
+    named = data.get("profile")
+    chosen = profile or (named if named in PROFILE_NAMES else DEFAULT_PROFILE)
+    merged = merge(profile_data(str(chosen)), data)
+    try:
+        settings = Settings.model_validate(merged)
+    except ValidationError as error:
+        details = error.errors(include_input=False, include_url=False)
+        raise _report(source, text, merged, details) from None
+    return settings.model_copy(update={"profile": chosen})
+
+
+@cache
+def profile_data(name: str) -> Table:
+    """What a shipped profile sets; all else is the code's own default."""
+    shipped = resources.files("cellwall.config").joinpath("profiles", f"{name}.toml")
+    return tomllib.loads(shipped.read_text(encoding="utf-8"))
+
+
+def merge(base: Table, top: Table) -> dict[str, Any]:
+    """`top` over `base`, table by table; a list or a value replaces what was there."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = {**below, **value}
+        else:
+            merged[key] = value
+    return merged
+
+
+# 1. Find
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A file to read. `shown` is all that messages tell of where it is (ERR-1)."""
+
+    path: str
+    shown: str
+    named: bool
+
+    @property
+    def in_shell(self) -> str:
+        """For a command in a mend. The default place must stay unquoted to be expanded."""
+        return shlex.quote(self.shown) if self.named else self.shown
+
+
+def candidates(file: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The files that `load_settings` would read."""
+    return (_find(file, environ).path,)
+
+
+def _find(file: str | None, environ: Mapping[str, str]) -> _Source:
+    named = file if file is not None else environ.get("CELLWALL_CONFIG") or None
+    if named is not None:
+        return _Source(named, _plain(named), named=True)
+    tail = "cellwall/config.toml"
+    xdg = environ.get("XDG_CONFIG_HOME", "")
+    if os.path.isabs(xdg):  # the XDG specification says to ignore a relative one
+        return _Source(os.path.join(xdg, tail), f"$XDG_CONFIG_HOME/{tail}", named=False)
+    home = environ.get("HOME", "")
+    if not os.path.isabs(home):
+        # A service without HOME must not fall back in silence from a strict file to the default.
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+    return _Source(os.path.join(home, ".config", tail), f"~/.config/{tail}", named=False)
+
+
+# 2. Open and judge
+
+
+_MENDS = {
+    Fault.ABSENT: "Name a file that exists, or leave the option out.",
+    Fault.LONG_NAME: "Name a file that exists.",
+    Fault.FORBIDDEN: "Let the user who runs Cellwall read it.",
+    Fault.LOOP: "Name the file itself.",
+    Fault.UNREADABLE: "Name a regular TOML file.",
+    Fault.IRREGULAR: "Name a regular TOML file.",
+    Fault.FOLDER: "Name the TOML file in it.",
+    Fault.TOO_LARGE: "Name the configuration file.",
+    Fault.STRANGER: "Check what it says, then: chown {uid} {file}",
+    Fault.WRITABLE: "Check what it says, then: chmod go-w {file}",
+    Fault.NOT_TEXT: "Save the file as UTF-8.",
+}
+
+
+def _read(source: _Source) -> str:
+    """The file's text; empty where the user has no file and named none."""
+    try:
+        return read_settings(source.path)
+    except FileRefused as refused:
+        fault = refused.fault
+        # A link that leads nowhere is not "no file": somebody meant settings to be there.
+        if fault is Fault.ABSENT and not source.named and not os.path.lexists(source.path):
+            return ""
+        place = f"{source.shown}:{refused.line}" if refused.line else source.shown
+        is_unsafe = fault in UNSAFE
+        harm = ", who could switch walls off" if is_unsafe else ""
+        raise ConfigError(
+            f"{place}: {fault.value}{harm}",
+            mend=_MENDS[fault].format(uid=os.geteuid(), file=source.in_shell),
+            code="CW-CONFIG-UNSAFE" if is_unsafe else "CW-CONFIG-FILE",
+        ) from None
+
+
+# 3. Parse
+
+_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def _parse(source: _Source, text: str) -> Table:
+    deep = find_deep_line(text, most=NESTING_MOST)
+    if deep is not None:
+        raise ConfigError(
+            f"{source.shown}:{deep}: nested more than {NESTING_MOST} deep",
+            mend="Settings are at most two tables deep.",
+        )
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError also for a number of 4301 digits
+        place = _TOML_PLACE.search(str(error))
+        line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
+        at = f" at column {place[2]}" if place and place[2] else ""
+        why = _plain(_TOML_PLACE.sub("", str(error)))
+        raise ConfigError(
+            f"{source.shown}:{line}: not valid TOML{at}: {why}",
+            mend="Correct that line and try again.",
+        ) from None
+
+
+# 5. Tell
+
+
+def _report(
+    source: _Source, text: str, data: Table, details: Iterable[ErrorDetails]
+) -> ConfigError:
+    lines = index_lines(text)
+    placed = sorted(
+        ((nearest_line(lines, detail["loc"]), detail) for detail in details),
+        key=lambda pair: (pair[0], str(pair[1]["loc"])[:200]),
+    )
+    told = [
+        f"{source.shown}:{line}: {_path_text(detail['loc'])}: {_sentence(detail, data)}"
+        for line, detail in placed[:MISTAKES_MOST]
+    ]
+    if len(placed) > MISTAKES_MOST:
+        told.append(f"{source.shown}: and {len(placed) - MISTAKES_MOST} more")
+    return ConfigError("\n".join(told), mend="Nothing was run. Correct the file and try again.")
+
+
+_WRONG_KIND = {
+    "model_type": "is not a table. Write a header such as [limits] and its keys below.",
+    "int_type": "is not a whole number.",
+    "float_type": "is not a number.",
+    "finite_number": "is not a finite number.",
+    "bool_type": "is not true or false.",
+    "string_type": "is not a text.",
+    "tuple_type": "is not a list.",
+    "dict_type": "is not a table of names and values.",
+}
+
+
+def _sentence(detail: ErrorDetails, data: Table) -> str:
+    path = detail["loc"]
+    if detail["type"] == "extra_forbidden":
+        return "unknown key. " + _key_mend(path)
+    value = _value_at(data, path)
+    match detail["type"]:
+        case "literal_error":
+            problem = "is unknown. " + _profile_mend(value)
+        case "greater_than_equal" | "less_than_equal" as kind:
+            size = "small" if kind == "greater_than_equal" else "large"
+            problem = f"is too {size}. {_range_mend(path)}"
+        case "too_long":
+            problem = f"has more than {detail['ctx']['max_length']} entries."
+        case kind if kind in _WRONG_KIND:
+            problem = f"{_WRONG_KIND[kind]} {_range_mend(path)}".rstrip()
+        case _:
+            problem = detail["msg"]
+    return f"{_shown(value)} {problem}"
+
+
+def _field_at(path: KeyPath) -> FieldInfo | None:
+    section, *names = path
+    if len(names) != 1 or section not in SECTIONS:
+        return None
+    return SECTIONS[str(section)].model_fields.get(str(names[0]))
+
+
+def _range_mend(path: KeyPath) -> str:
+    spec = _field_at(path)
+    limits = bounds(spec) if spec else None
+    if spec is None or limits is None:
+        return ""
+    least, most = (size_text(int(end)) if is_size(spec) else f"{end:.12g}" for end in limits)
+    return f"Write a value from {least} to {most}."
+
+
+def _key_mend(path: KeyPath) -> str:
+    *around, key = (str(part)[:80] for part in path)
+    known = SECTIONS[around[0]].model_fields if around else Settings.model_fields
+    prefix = "".join(f"{part}." for part in around)
+    close = difflib.get_close_matches(key, known, n=1)
+    if close:
+        return f"Did you mean {prefix}{close[0]}?"
+    for name, section in SECTIONS.items():
+        if key in section.model_fields:
+            return f"It belongs in [{name}]."
+    return f"Known here: {', '.join(known)}."
+
+
+def _profile_mend(value: object) -> str:
+    close = difflib.get_close_matches(str(value)[:80], PROFILE_NAMES, n=1)
+    return f"Did you mean {close[0]}?" if close else f"Write one of {', '.join(PROFILE_NAMES)}."
+
+
+def _value_at(data: object, path: KeyPath) -> object:
+    for part in path:
+        data = data[part]  # type: ignore[index] # pydantic was here before us
+    return data
+
+
+def _path_text(path: KeyPath) -> str:
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            bare = re.fullmatch(r"[A-Za-z0-9_-]{1,60}", part) is not None
+            text += ("." if text else "") + (part if bare else _shown(part))
+    return text
+
+
+# A terminal obeys control characters and a log splits at newlines, so no text of the file or of
+# a file's name is repeated raw or at full length.
+
+
+def _plain(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:300])
+
+
+def _shown(value: object) -> str:
+    match value:
+        case Mapping():
+            return "a table"
+        case list():
+            return "a list"
+        case int() if value.bit_length() > 128:  # printing millions of digits raises
+            return "this number"
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case float():
+            return repr(value)
+        case str() if len(value) > 60:
+            return json.dumps(value[:60]) + "…"
+        case _:
+            return json.dumps(value)

@@ -1,0 +1,90 @@
+"""Frames: between a cell and its supervisor, and between a supervisor and its clients. Pure.
+
+A frame is two lengths (32 bits each, big endian), a JSON object and raw bytes. The other end is
+untrusted code: whatever does not fit the form ends the conversation, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cellwall.core.plain import plain
+from cellwall.core.types import Json
+
+_HEAD = struct.Struct(">II")
+_MOST_VALUES = 200_000
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+
+
+class BadFrame(Exception):
+    """Bytes that are no frame; the text says why."""
+
+
+class FrameTooLong(BadFrame):
+    """More than the reader is willing to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message."""
+
+    message: Mapping[str, Json]
+    blob: bytes = b""
+
+
+def encode(message: Mapping[str, Json], blob: bytes = b"") -> bytes:
+    """The bytes of a frame of ours."""
+    text = json.dumps(message, separators=(",", ":")).encode("ascii")
+    return _HEAD.pack(len(text), len(blob)) + text + blob
+
+
+class FrameReader:
+    """Turns chunks into frames and never holds more than one frame's bound."""
+
+    def __init__(self, *, max_frame_bytes: int, has_blobs: bool = True) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._has_blobs = has_blobs
+        self._buffer = bytearray()
+
+    @property
+    def is_between_frames(self) -> bool:
+        """False: the other end stopped in the middle of one."""
+        return not self._buffer
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """The frames that are complete now."""
+        self._buffer += chunk
+        while len(self._buffer) >= _HEAD.size:
+            text_bytes, blob_bytes = _HEAD.unpack_from(self._buffer)
+            end = _HEAD.size + text_bytes + blob_bytes
+            if blob_bytes and not self._has_blobs:
+                raise BadFrame("raw bytes where none are sent")
+            if end > self.max_frame_bytes:
+                raise FrameTooLong(f"a frame of {end} bytes")
+            if len(self._buffer) < end:
+                return
+            text = bytes(self._buffer[_HEAD.size : _HEAD.size + text_bytes])
+            blob = bytes(self._buffer[_HEAD.size + text_bytes : end])
+            del self._buffer[:end]
+            yield Frame(_parse(text), blob)
+
+
+def _marks(text: bytes) -> int:
+    return sum(map(text.count, (b",", b"[", b"{")))
+
+
+def _parse(text: bytes) -> Mapping[str, Json]:
+    # A few bytes of text can become a hundred in memory: `{},{},{},…`.
+    if _marks(text) > _MOST_VALUES and _marks(_STRING.sub(b"", text)) > _MOST_VALUES:
+        raise BadFrame("more values than any report has")
+    try:
+        message = plain(json.loads(text))
+    except (ValueError, RecursionError):
+        raise BadFrame("no JSON") from None
+    if not isinstance(message, dict):
+        raise BadFrame("no object")
+    return message

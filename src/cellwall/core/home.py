@@ -1,0 +1,59 @@
+"""Where the state of one user lies; nothing is made here. Light: a hook has no time for imports."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # `typing` itself takes as long to import as Python takes to start
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SHAPING = (
+    "CELLWALL_HOME",
+    "CELLWALL_CONFIG",
+    "XDG_STATE_HOME",
+    "XDG_CONFIG_HOME",
+    "HOME",
+    "CELLWALL_PATH",
+)
+"""The variables that shape a runtime; another value of one of them is another runtime."""
+
+SUPERVISOR_SOCKET = "supervisor.sock"
+_NAMES_OF_PLACES = ("CELLWALL_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
+
+
+def state_path(environ: Mapping[str, str]) -> str:
+    """`$CELLWALL_HOME`, else the XDG state folder."""
+    return environ.get("CELLWALL_HOME") or os.path.join(
+        environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "cellwall"
+    )
+
+
+def cache_path(environ: Mapping[str, str]) -> str:
+    """For what can be made again at any time; one for all state folders of a user."""
+    return os.path.join(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "cellwall")
+
+
+def shaping(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that shape a runtime, with names that mean the same in every directory."""
+    found = {name: environ[name] for name in SHAPING if name in environ}
+    for name in _NAMES_OF_PLACES:
+        if found.get(name):
+            found[name] = os.path.abspath(found[name])
+    # Always there, as the supervisor itself has it: a client that names its place and one that
+    # does not are configured alike.
+    found["CELLWALL_HOME"] = os.path.realpath(state_path(environ))
+    return found
+
+
+def open_private(environ: Mapping[str, str]) -> int | None:
+    """The state folder as a descriptor; None if there is none, or others could put things there."""
+    try:
+        folder = os.open(state_path(environ), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    info = os.fstat(folder)
+    if info.st_uid != os.geteuid() or info.st_mode & 0o077:
+        os.close(folder)
+        return None
+    return folder

@@ -1,0 +1,42 @@
+"""The names of languages; which program runs them is the sandbox's affair."""
+
+from __future__ import annotations
+
+from cellwall.core.errors import BadInput
+
+ALIASES = {
+    "python": "python",
+    "py": "python",
+    "python3": "python",
+    "shell": "shell",
+    "sh": "shell",
+    "bash": "shell",
+    "javascript": "javascript",
+    "js": "javascript",
+    "node": "javascript",
+    "typescript": "typescript",
+    "ts": "typescript",
+}
+
+BY_EXTENSION = {
+    ".py": "python",
+    ".sh": "shell",
+    ".bash": "shell",
+    ".js": "javascript",
+    ".mjs": "javascript",
+    ".ts": "typescript",
+}
+
+NAMES = tuple(sorted(set(ALIASES.values())))
+
+
+def canonical(language: str) -> str:
+    """The language's one name; an unknown one is told what there is."""
+    name = ALIASES.get(language.strip().lower())
+    if name is None:
+        raise BadInput(
+            f"unknown language {language[:40]!r}",
+            mend=f"Use one of: {', '.join(NAMES)}.",
+            code="CW-UNKNOWN-LANGUAGE",
+        )
+    return name

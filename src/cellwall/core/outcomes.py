@@ -1,0 +1,210 @@
+"""What comes back from the house: the result of a run, and the `Outcome` of an action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias, get_args
+
+from cellwall.core.errors import CellwallError, Denied, LimitReached, RunFailed
+from cellwall.core.limits import LimitName
+from cellwall.core.types import Json
+from cellwall.core.verdict import Decision, Verdict
+
+
+class Status(StrEnum):
+    """How an action ended. A refusal is a value, not an exception."""
+
+    OK = "ok"
+    FAILED = "failed"
+    LIMIT = "limit"
+    DENIED = "denied"
+    ERROR = "error"
+
+
+Severity: TypeAlias = Literal["low", "medium", "high", "critical"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""From the mildest to the worst."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a guard or a check saw, worth telling; it never carries the secret it found."""
+
+    category: str
+    severity: Severity
+    message: str
+    rule: str = ""
+    """Of the guard's rules; empty for what other checks saw."""
+    span: tuple[int, int] | None = None
+    """Where it stands in the text that was looked at, in characters."""
+    decoded_from: tuple[str, ...] = ()
+    """The encodings it was hidden in, from the outside in."""
+    where: str = ""
+    """Which part of an action or result the text is: `stdout`, `code`, a field's name."""
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Finding:
+        """From `to_json`."""
+        span = told.get("span")
+        return cls(
+            told["category"],
+            told["severity"],
+            told["message"],
+            rule=told.get("rule", ""),
+            span=(span[0], span[1]) if span else None,
+            decoded_from=tuple(told.get("decoded_from", ())),
+            where=told.get("where", ""),
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        told: dict[str, Json] = {
+            "category": self.category,
+            "severity": self.severity,
+            "message": self.message,
+        }
+        if self.rule:
+            told["rule"] = self.rule
+        if self.span is not None:
+            told["span"] = list(self.span)
+        if self.decoded_from:
+            told["decoded_from"] = list(self.decoded_from)
+        if self.where:
+            told["where"] = self.where
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a run used (LIM-5). `io_bytes` is None where the host cannot tell."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    memory_peak: int = 0
+    io_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "wall_s": round(self.wall_s, 6),
+            "cpu_s": round(self.cpu_s, 6),
+            "memory_peak": self.memory_peak,
+            "io_bytes": self.io_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """The part of an error that may leave (ERR-1)."""
+
+    code: str
+    message: str
+    mend: str = ""
+
+    @classmethod
+    def of(cls, error: CellwallError) -> ErrorInfo:
+        return cls(error.code, error.message, error.mend)
+
+    def to_json(self) -> dict[str, str]:
+        return {"code": self.code, "message": self.message, "mend": self.mend}
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What the sandbox says of one run, before it is cleaned and recorded.
+
+    `exit_code` is the program's own; a program that died of a signal has 128 + its number.
+    `value` and `results` are the code's own words, JSON only, never trusted (CVE-2025-14931).
+    """
+
+    exit_code: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    truncated: bool = False
+    limit: LimitName | None = None
+    value: Json = None
+    text: str | None = None
+    results: tuple[Json, ...] = ()
+    code_error: Json = None
+    usage: Usage = Usage()
+    findings: tuple[Finding, ...] = ()
+    path: str = "cold"
+    state: Literal["kept", "lost"] | None = None
+    """Of a live interpreter's variables; None where there is none."""
+    payload: Any = None
+    shown: str = ""
+    """See `Outcome.shown`; made when it is cleaned."""
+    withheld: str = ""
+    """Why a person has to be asked before a model may see `shown`; empty where nobody must."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of an action: the one object every interface renders."""
+
+    status: Status
+    action_id: str
+    decision: Decision = Decision(Verdict.DENY, reason="never judged")
+    exit_code: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    stdout_bytes: bytes = b""
+    stderr_bytes: bytes = b""
+    truncated: bool = False
+    limit: LimitName | None = None
+    value: Json = None
+    text: str | None = None
+    results: tuple[Json, ...] = ()
+    code_error: Json = None
+    usage: Usage = Usage()
+    findings: tuple[Finding, ...] = ()
+    error: ErrorInfo | None = None
+    audit_id: str = ""
+    workspace_id: str | None = None
+    sandbox_path: str = ""
+    state: Literal["kept", "lost"] | None = None
+    payload: Any = None
+    """What an operation on files or processes returns."""
+    shown: str = ""
+    """All that came back as a model may see it, for an action whose audience is one (GRD-4)."""
+
+    def to_json(self) -> dict[str, Json]:
+        """The object of CONTRACT, for `--json` and every other program-facing interface."""
+        return {
+            "status": self.status.value,
+            "exit_code": self.exit_code,
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+            "truncated": self.truncated,
+            "limit": self.limit.value if self.limit else None,
+            "value": self.value,
+            "text": self.text,
+            "results": list(self.results),
+            "code_error": self.code_error,
+            "usage": self.usage.to_json(),
+            "decision": dict(self.decision.to_json()),
+            "findings": [dict(finding.to_json()) for finding in self.findings],
+            "error": dict(self.error.to_json()) if self.error else None,
+            "audit_id": self.audit_id,
+            "workspace_id": self.workspace_id,
+            "sandbox_path": self.sandbox_path,
+        }
+
+    def raise_for_status(self) -> Outcome:
+        """Turn a failure into an exception; the only place where a refusal raises."""
+        match self.status:
+            case Status.OK:
+                return self
+            case Status.DENIED:
+                error = self.error or ErrorInfo("CW-DENIED", self.decision.reason)
+                raise Denied(error.message, mend=error.mend, code=error.code)
+            case Status.ERROR:
+                error = self.error or ErrorInfo("CW-ERROR", "the action failed")
+                raise CellwallError(error.message, mend=error.mend, code=error.code)
+            case Status.LIMIT:
+                raise LimitReached(
+                    f"the run was ended by its {self.limit} limit",
+                    mend="Raise that limit, or make the program use less.",
+                )
+            case Status.FAILED:
+                raise RunFailed(f"the program ended with exit code {self.exit_code}")

@@ -1,0 +1,247 @@
+"""Text of others, shown to a person who judges it: nothing hides in it and nothing forges ours.
+
+Every line of it begins with a bar, and the column behind the bar is ours as well:
+
+    | git push origin main      a line
+    |+--force                   the rest of a line that was too long
+    |~ 812 characters are ...   what was left out, in our words
+
+Lines are wrapped here and not by the terminal: what a terminal wraps begins at its left edge,
+where only our own words may stand. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cellwall.core.text import INVISIBLE
+
+BAR = "|"
+WIDTH = 76
+"""Columns of what is shown, and recorded as shown."""
+LEAST_WIDTH = 20
+_MOST_ROWS = 40
+_MOST_CHARACTERS = 4000
+# Enough for every script in use; a flood of them paints over the lines above and below.
+_MOST_MARKS = 2
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
+_PLAIN = re.compile(r"[\x20-\x7e]*")
+_FIRST_WIDE = 0x1100  # Hangul; before it there are Latin, Greek, Cyrillic and their like
+_NAMED = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+def escaped(text: str) -> str:
+    """The text in one line, with every character that is not plainly seen written out."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return "".join(shown for shown, _ in _cells(text))
+
+
+def one_line(text: str, *, most: int = 60) -> str:
+    """As `escaped`; of what is longer the middle is left out, in our own brackets."""
+    if len(text) > 2 * most:
+        text = text[:most] + text[-most:]
+    shown = escaped(text)
+    if len(shown) <= most:
+        return shown
+    half = (most - 5) // 2
+    return f"{shown[:half]}[...]{shown[-half:]}"
+
+
+def warnings(text: str, *, most_characters: int = _MOST_CHARACTERS) -> tuple[str, ...]:
+    """What a person should know about what `block` shows of it, in our words."""
+    if len(text) > most_characters:
+        text = text[: most_characters // 2] + "\n" + text[-most_characters // 2 :]
+    told = []
+    cells = zip(text, _cells(text), strict=True)
+    hidden = sum(shown != char for char, (shown, _) in cells) - text.count("\n")
+    if hidden:
+        told.append(f"{hidden} characters that would not be seen as they are, written as \\x1b")
+    if _mixes_scripts(text):
+        told.append("a word mixes letters of several alphabets, some of which look alike")
+    return tuple(told)
+
+
+def _mixes_scripts(text: str) -> bool:
+    if text.isascii():
+        return False
+    for word in _WORD.findall(text):
+        scripts = {unicodedata.name(char, "?").partition(" ")[0] for char in word}
+        if "LATIN" in scripts and len(scripts) > 1:
+            return True
+    return False
+
+
+def block(
+    text: str, *, most_rows: int = _MOST_ROWS, most_characters: int = _MOST_CHARACTERS
+) -> str:
+    """The text behind bars, ending in a newline; several lines are numbered.
+
+    What is too long loses its middle: the end of a command is where the harm hides.
+    """
+    digits, room = _measures(text)
+    whole = _whole(text, room, most_rows, most_characters)
+    if whole is not None:
+        return "".join(_line(row, digits) for row in whole)
+    half = most_characters // 2
+    head = list(_rows(text[:half], room, offset=0, number=1))[: most_rows // 2]
+    # From the end backwards, but never back into what the head has shown.
+    begin = max(len(text) - half, head[-1].end)
+    number = text.count("\n", 0, begin) + 1
+    tail = list(_rows(text[begin:], room, offset=begin, number=number))
+    tail = tail[-(most_rows - most_rows // 2) :]
+    left_out = text[head[-1].end : tail[0].start]
+    return "".join(
+        [
+            *(_line(row, digits) for row in head),
+            *_gap(left_out, digits),
+            *(_line(row, digits, is_tail=True) for row in tail),
+        ]
+    )
+
+
+def is_shown_whole(text: str, *, most_rows: int, most_characters: int) -> bool:
+    """Whether `block` with the same bounds would leave nothing out."""
+    _, room = _measures(text)
+    return _whole(text, room, most_rows, most_characters) is not None
+
+
+def _measures(text: str) -> tuple[int, int]:
+    """Columns for the numbers of lines, and for the text."""
+    last = text.count("\n") + 1
+    digits = len(str(last)) if last > 1 else 0
+    return digits, WIDTH - digits - 2
+
+
+def _whole(text: str, room: int, most_rows: int, most_characters: int) -> list[_Row] | None:
+    if len(text) > most_characters:
+        return None
+    rows = list(_rows(text, room, offset=0, number=1))
+    return rows if len(rows) <= most_rows else None
+
+
+def fit(shown: str, columns: int) -> str:
+    """For a terminal of so many columns: lines that it would wrap are wrapped behind bars."""
+    room = max(columns, LEAST_WIDTH) - 1
+    lines = []
+    for line in shown.split("\n"):
+        # Our own lines have no bar; the bar tells that it is not the beginning of a new one.
+        pieces = list(_pieces(line, room, room - 2)) or [""]
+        lines += [pieces[0], *(f"{BAR}+{piece}" for piece in pieces[1:])]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row on the screen, and which characters of the text it shows."""
+
+    shown: str
+    number: int
+    is_rest: bool
+    start: int
+    end: int
+
+
+def _rows(text: str, room: int, *, offset: int, number: int) -> Iterator[_Row]:
+    for line in text.split("\n"):
+        row, width, start, is_rest = "", 0, offset, False
+        for shown, columns in _cells(line):
+            if width + columns > room:
+                yield _Row(row, number, is_rest, start, offset)
+                row, width, start, is_rest = "", 0, offset, True
+                shown, columns = _first(shown, columns)  # noqa: PLW2901  # the same character
+            row += shown
+            width += columns
+            offset += 1
+        yield _Row(row, number, is_rest, start, offset)
+        offset += 1
+        number += 1
+
+
+def _line(row: _Row, digits: int, *, is_tail: bool = False) -> str:
+    # Behind a gap nobody can tell whether a row begins its line, unless its number is there.
+    is_rest = row.is_rest or (is_tail and not digits)
+    number = "" if is_rest or not digits else str(row.number)
+    return f"{BAR}{number:>{digits}}{'+' if is_rest else ' '}{row.shown}\n"
+
+
+def _gap(left_out: str, digits: int) -> Iterator[str]:
+    data = left_out.encode("utf-8", "surrogatepass")
+    begin = f"{BAR}{'':>{digits}}~ "
+    yield f"{begin}{len(left_out)} characters are left out here, SHA-256\n"
+    yield f"{begin}{hashlib.sha256(data).hexdigest()}\n"
+
+
+def _cells(text: str) -> Iterator[tuple[str, int]]:
+    """Each character as it is shown, and how many columns that takes."""
+    marks, may_mark = 0, False
+    for char in text:
+        if " " <= char <= "~":
+            marks, may_mark = 0, char.isalpha()
+            yield char, 1
+            continue
+        category = unicodedata.category(char)
+        is_mark = category[0] == "M"
+        marks = marks + 1 if is_mark else 0
+        # Letters written from right to left reorder what stands around them, the bar included.
+        turns = unicodedata.bidirectional(char) in _RIGHT_TO_LEFT
+        if turns or not char.isprintable() or INVISIBLE.match(char):
+            visible = False
+        elif is_mark:
+            # At the beginning it would change our bar, on a sign what that sign is.
+            visible = may_mark and marks <= _MOST_MARKS and category != "Me"
+        else:
+            visible, may_mark = True, category[0] == "L"
+        if visible:
+            yield char, 2 if _is_wide(char, category) else 1
+        else:
+            marks, may_mark = (marks, may_mark) if is_mark else (0, False)
+            spelled = _spelled(char)
+            yield spelled, len(spelled)
+
+
+def _is_wide(char: str, category: str) -> bool:
+    """Whether any terminal may show it in two columns; one counted too many does no harm.
+
+    Python's table is older than those of terminals: hexagrams, trigrams and the letters of flags
+    are narrow in it. So only letters and their marks of the first alphabets are taken for narrow.
+    """
+    is_letter = category[0] in "LM" and ord(char) < _FIRST_WIDE
+    return not is_letter or unicodedata.east_asian_width(char) in "WFA"
+
+
+def _first(shown: str, columns: int) -> tuple[str, int]:
+    """The same at the beginning of a row, where a mark would sit on our own sign."""
+    if unicodedata.category(shown[0])[0] != "M":
+        return shown, columns
+    spelled = _spelled(shown)
+    return spelled, len(spelled)
+
+
+def _spelled(char: str) -> str:
+    code = ord(char)
+    if char in _NAMED:
+        return _NAMED[char]
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
+        code -= 0xDC00
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _pieces(line: str, first: int, others: int) -> Iterator[str]:
+    piece, width, room = "", 0, first
+    for shown, columns in _cells(line):
+        if width + columns > room:
+            yield piece
+            piece, width, room = "", 0, others
+            shown, columns = _first(shown, columns)  # noqa: PLW2901  # the same character
+        piece += shown
+        width += columns
+    if piece:
+        yield piece

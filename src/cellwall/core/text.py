@@ -1,0 +1,27 @@
+"""Text that must become bytes for the kernel, and what of a text nobody sees."""
+
+from __future__ import annotations
+
+import re
+
+from cellwall.core.errors import BadInput
+
+
+def to_bytes(text: str, *, what: str) -> bytes:
+    """UTF-8; bytes that Python smuggled through as surrogates come back as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise BadInput(
+            f"{what} holds a lone surrogate, which no file or program can be given",
+            mend="Use valid text.",
+            code="CW-NOT-TEXT",
+        ) from error
+
+
+# Fillers, joiners, variation selectors and a blank: letters to Unicode, nothing to the eye. Hidden
+# instructions for a model are written in them; `str.isprintable` finds the others.
+INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters that count as printable and cannot be seen."""

@@ -1,0 +1,132 @@
+"""What kind of thing an answer holds, and its text (NET-4). Pure."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+
+from cellwall.core.errors import EgressRefused
+
+_MOST_HEAD_BYTES = 4096
+_TYPE = re.compile(
+    r"[ \t]*([!#$%&'*+.^_`|~0-9a-z-]{1,100}/[!#$%&'*+.^_`|~0-9a-z-]{1,100})[ \t]*(;.*)?"
+)
+_CHARSET = re.compile(r""";[ \t]*charset[ \t]*=[ \t]*["']?([a-z0-9_:.-]{1,40})""")
+_META_CHARSET = re.compile(
+    rb"""<meta[^>]{0,512}?charset[ \t\r\n]{0,16}=[ \t\r\n]{0,16}["']?([A-Za-z0-9_:.-]{1,40})""",
+    re.IGNORECASE,
+)
+_XML_CHARSET = re.compile(rb"""<\?xml[^>]{0,256}?encoding=["']([A-Za-z0-9_:.-]{1,40})["']""")
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_XHTML = "application/xhtml+xml"
+_TEXTS = frozenset(
+    f"application/{kind}"
+    for kind in (
+        *("json", "xml", "xhtml+xml", "javascript", "x-javascript", "ecmascript", "markdown"),
+        *("yaml", "x-yaml", "toml", "x-ndjson", "jsonl", "json5", "graphql", "sql", "x-sh"),
+    )
+)
+# The encodings of the web (WHATWG), as Python calls them. Not whatever Python knows: `punycode`
+# takes quadratic time, `utf-7` and `unicode_escape` make other text of plain ASCII.
+_ENCODINGS = {
+    **dict.fromkeys(("utf-8", "utf8"), "utf-8"),
+    **dict.fromkeys(("utf-16", "utf-16le"), "utf-16-le"),
+    "utf-16be": "utf-16-be",
+    **dict.fromkeys(
+        ("us-ascii", "ascii", "iso-8859-1", "iso8859-1", "latin1", "latin-1", "windows-1252"),
+        "cp1252",
+    ),
+    **{f"iso-8859-{part}": f"iso8859-{part}" for part in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)},
+    **dict.fromkeys(("iso-8859-9", "windows-1254"), "cp1254"),
+    **dict.fromkeys(("iso-8859-11", "tis-620", "windows-874"), "cp874"),
+    **{f"windows-{page}": f"cp{page}" for page in (1250, 1251, 1253, 1255, 1256, 1257, 1258)},
+    **dict.fromkeys(("koi8-r", "koi8-u"), "koi8-u"),
+    **dict.fromkeys(("gb2312", "gbk", "gb18030"), "gb18030"),
+    **dict.fromkeys(("big5", "big5-hkscs"), "big5hkscs"),
+    **dict.fromkeys(("shift_jis", "shift-jis", "sjis", "x-sjis", "windows-31j"), "cp932"),
+    **dict.fromkeys(("euc-kr", "ks_c_5601-1987"), "cp949"),
+    "euc-jp": "euc_jp",
+    "iso-2022-jp": "iso2022_jp",
+    "ibm866": "cp866",
+    "macintosh": "mac_roman",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """As the header says it; empty where there was none."""
+
+    kind: str = ""
+    """The media type in small letters, without parameters."""
+    charset: str = ""
+
+    @classmethod
+    def of(cls, header: bytes | None) -> Content:
+        """What a Content-Type says; one that cannot be read is of no kind that is text."""
+        if header is None:
+            return cls()
+        text = header.decode("latin-1").lower()
+        found = _TYPE.fullmatch(text)
+        if found is None:
+            return cls("unknown")
+        charset = _CHARSET.search(found[2] or "")
+        return cls(found[1], charset[1] if charset else "")
+
+    @property
+    def is_html(self) -> bool:
+        return self.kind in ("text/html", _XHTML)
+
+    @property
+    def is_xml(self) -> bool:
+        return self.kind.endswith(("/xml", "+xml"))
+
+    @property
+    def may_be_text(self) -> bool:
+        """Whether it is worth reading; without a word about it the bytes themselves will tell."""
+        is_text = self.kind.startswith("text/") or self.kind in _TEXTS
+        return not self.kind or is_text or self.kind.endswith(("+json", "+xml"))
+
+    def text_of(self, body: bytes, *, is_cut: bool) -> str:
+        """The text: by its mark, the header, its own word, else UTF-8; what is none is refused."""
+        if not self.kind and not _is_utf8(body, is_cut=is_cut):
+            raise self.refusal()
+        text = self._decoded(body)
+        if "\0" in text:  # no text has it, whatever the header says
+            raise self.refusal()
+        return text
+
+    def _decoded(self, body: bytes) -> str:
+        for mark, encoding in _MARKS:
+            if body.startswith(mark):
+                return body[len(mark) :].decode(encoding, "replace")
+        encoding = _ENCODINGS.get(self.charset, "")
+        if not encoding and (self.is_html or self.is_xml):
+            head = body[:_MOST_HEAD_BYTES]
+            found = _XML_CHARSET.match(head) or _META_CHARSET.search(head)
+            stated = found[1].decode("ascii").lower() if found else ""
+            # Whoever could read this much as ASCII has no UTF-16 before him (HTML 13.2.3.2).
+            encoding = "" if stated.startswith("utf-16") else _ENCODINGS.get(stated, "")
+        return body.decode(encoding or "utf-8", "replace")
+
+    def refusal(self) -> EgressRefused:
+        """For what is no text."""
+        kind = self.kind or "of no stated type, and no text"
+        return EgressRefused(
+            f"the answer is {kind}, and only text is fetched",
+            mend="To get such a file, run a program that downloads it in a sandbox, with "
+            "`--allow-domain` for the host.",
+            code="CW-CONTENT-TYPE",
+        )
+
+
+def _is_utf8(body: bytes, *, is_cut: bool) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(body, final=not is_cut)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,242 @@
+"""One page from outside for an agent, by the rules of the way out (NET-4).
+
+The steps of each hop; a redirect is a new URL that goes through all of them again:
+(1) the URL in its one spelling, (2) a look for what must not leave, (3) a rule that allows it,
+(4) its addresses, all of them checked, (5) the record, (6) the dialling of exactly these addresses,
+TLS for exactly this host, and one GET whose answer is bounded in size, kind and time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from cellwall.core.errors import AuditFailed, CellwallError, EgressRefused
+from cellwall.core.network import Page
+from cellwall.core.types import FetchUrl, Json
+from cellwall.egress.pages.get import Answer, Get, headers_for
+from cellwall.egress.pages.urls import Url, parse_url, redirected
+from cellwall.egress.proxy.ledger import Leak
+from cellwall.egress.proxy.wire import late
+from cellwall.egress.reach.addresses import Address, Own
+from cellwall.egress.reach.allowlist import Allowlist, Rule
+from cellwall.egress.reach.names_inside import looks_like_data
+from cellwall.egress.reach.resolve import Resolver, checked
+from cellwall.egress.settings import EgressSettings
+from cellwall.egress.values.scan import KnownIndex, Patterns, scan_head
+
+if TYPE_CHECKING:
+    from cellwall.egress.pages.readable import Form, Rendered
+
+Record = Callable[[dict[str, Json]], Awaitable[None]]
+
+MOST_REDIRECTS = 5
+_TLS_PORT = 443
+
+
+async def fetch_page(
+    want: FetchUrl,
+    *,
+    allowlist: Allowlist,
+    settings: EgressSettings,
+    resolver: Resolver,
+    own: Own,
+    known: KnownIndex,
+    tls: ssl.SSLContext | None,
+    record: Record,
+) -> Page:
+    """The page that the URL leads to; every connection and every refusal is on record."""
+    fetch = _Fetch(
+        allowlist=allowlist,
+        settings=settings,
+        resolver=resolver,
+        own=own,
+        known=known,
+        tls=tls or _default_tls(),
+        record=record,
+    )
+    try:
+        async with asyncio.timeout(settings.fetch_timeout_s):
+            return await fetch.page(want)
+    except AuditFailed:
+        raise
+    except TimeoutError:
+        error = late("the page")
+        await record(fetch.refused(error))
+        raise error from None
+    except CellwallError as error:
+        await record(fetch.refused(error))
+        raise
+
+
+class _Fetch:
+    """One URL and where it leads."""
+
+    def __init__(
+        self,
+        *,
+        allowlist: Allowlist,
+        settings: EgressSettings,
+        resolver: Resolver,
+        own: Own,
+        known: KnownIndex,
+        tls: ssl.SSLContext,
+        record: Record,
+    ) -> None:
+        self._allowlist = allowlist
+        self._settings = settings
+        self._resolver = resolver
+        self._own = own
+        self._known = known
+        self._tls = tls
+        self._record = record
+        self._hops: list[Url] = []
+
+    async def page(self, want: FetchUrl) -> Page:
+        url = parse_url(want.url)  # (1)
+        # (2) Of the redirects only known values: a token in one is the server's own.
+        self._look(want.url, url, Patterns.shipped())
+        answer = await self._hop(url)
+        while answer.location is not None:
+            url = redirected(url, answer.location)
+            self._look(answer.location.decode("utf-8", "replace"), url, Patterns(()))
+            self._check_redirect(url)
+            answer = await self._hop(url)
+        text, is_cut = answer.content.text_of(answer.body, is_cut=answer.is_cut), answer.is_cut
+        if answer.content.is_html:
+            # Seconds of work if the page is hostile: not on the loop that serves everybody.
+            made = await asyncio.to_thread(
+                _rendered, text, want.form, str(url), is_xml=answer.content.is_xml
+            )
+            text, is_cut = made.text, is_cut or made.is_cut
+        return Page(
+            url=str(url),
+            status=answer.status,
+            content_type=answer.content.kind,
+            text=text,
+            body=answer.body,
+            is_truncated=is_cut,
+            redirects=tuple(map(str, self._hops[:-1])),
+        )
+
+    def refused(self, error: CellwallError) -> dict[str, Json]:
+        """For the record: what failed, at the URL that was reached last."""
+        at = self._hops[-1] if self._hops else None
+        return {
+            "event": "refused",
+            "code": error.code,
+            "reason": error.message,
+            "detail": error.detail,
+            "host": at.host if at else "",
+            "port": at.port if at else 0,
+            "via": "fetch",
+        }
+
+    def _look(self, written: str, url: Url, patterns: Patterns) -> None:
+        # As it was written and as it is sent: a host's name loses its capitals on the way.
+        for text in (written.partition("#")[0], str(url)):
+            target = text.encode("utf-8", "replace")
+            hit = scan_head(target, [], known=self._known, patterns=patterns)
+            if hit is not None:
+                raise Leak(hit)
+
+    def _check_redirect(self, url: Url) -> None:
+        if self._hops[-1].scheme == "https" and url.scheme == "http":
+            raise _redirect("from https to http, where anybody could read and change it")
+        if url in self._hops:
+            raise _redirect("in a circle")
+        if len(self._hops) > MOST_REDIRECTS:
+            raise _redirect(f"on more than {MOST_REDIRECTS} times")
+
+    async def _hop(self, url: Url) -> Answer:
+        self._hops.append(url)
+        rule = self._rule(url)  # (3)
+        allowed = self._settings.dangerously_allow_addresses
+        # (4)
+        addresses = await checked(url.host, self._resolver, own=self._own, allowed=allowed)
+        # (5) Before the first packet leaves; if it cannot be written, none does (AUD-1).
+        await self._record(self._opened(url, addresses, rule))
+        # (6)
+        get = Get(url, self._settings, self._tls)
+        began_s = time.monotonic()
+        ended: dict[str, Json] = {}
+        try:
+            answer = await get.answer(addresses)
+            ended["status"] = answer.status
+            return answer
+        except CellwallError as error:
+            ended |= {"code": error.code, "reason": error.message}
+            raise
+        finally:
+            duration_s = round(time.monotonic() - began_s, 6)
+            await self._record(self._closed(get, rule, duration_s) | ended)
+
+    def _rule(self, url: Url) -> Rule:
+        if url.scheme == "http" and url.port == _TLS_PORT:
+            raise EgressRefused(
+                "port 443 is reached with TLS only", mend="Use an https URL.", code="CW-NOT-TLS"
+            )
+        reach = self._allowlist.reach(url.host, url.port)
+        rule = self._allowlist.allows(url.host, url.port, "GET", url.target)
+        if rule is None:
+            what = f"GET of this path of {url.host}" if reach else url.domain
+            raise EgressRefused(
+                f"{what} is not among what may be fetched",
+                mend=f"If it should be, allow it with `--allow-domain {url.domain}`.",
+                code="CW-NOT-ALLOWED",
+            )
+        if all(found.is_wildcard for found in reach) and looks_like_data(url.host):
+            raise EgressRefused(
+                "the host's name looks like data that is carried out in it",
+                mend="If it is a real host, allow it by its whole name instead of a wildcard.",
+                code="CW-NAME-DATA",
+            )
+        headers_for(url, self._settings)
+        return rule
+
+    def _opened(self, url: Url, addresses: tuple[Address, ...], rule: Rule) -> dict[str, Json]:
+        return {
+            "event": "opened",
+            "connection": len(self._hops),
+            "host": url.host,
+            "port": url.port,
+            "addresses": [str(address) for address in addresses],
+            "rule": rule.text,
+            "via": "fetch",
+            "url": str(url),
+        }
+
+    def _closed(self, get: Get, rule: Rule, duration_s: float) -> dict[str, Json]:
+        return {
+            "event": "closed",
+            "connection": len(self._hops),
+            "host": get.url.host,
+            "port": get.url.port,
+            "rule": rule.text,
+            "bytes_up": get.sent_bytes,
+            "bytes_down": get.received_bytes,
+            "duration_s": duration_s,
+        }
+
+
+def _rendered(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
+    from cellwall.egress.pages.readable import rendered  # noqa: PLC0415  # slow to load, and no run needs it
+
+    return rendered(text, form=form, url=url, is_xml=is_xml)
+
+
+def _redirect(where: str) -> EgressRefused:
+    return EgressRefused(
+        f"the server leads {where}",
+        mend="Fetch the final address itself, if it is known.",
+        code="CW-REDIRECT",
+    )
+
+
+@cache
+def _default_tls() -> ssl.SSLContext:
+    return ssl.create_default_context()

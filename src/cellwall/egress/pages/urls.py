@@ -1,0 +1,104 @@
+"""URLs as a fetch understands them: every part in one spelling, or a refusal (NET-3). Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import quote, urljoin
+
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.reach.names import host_of
+
+MOST_CHARACTERS = 8 * 1024
+_URL = re.compile(r"(?i:(https?))://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?")
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::([1-9][0-9]{0,4}))?")
+_NOT_ASCII = re.compile(r"[^\x21-\x7e]+")
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Url:
+    """Where one request goes."""
+
+    scheme: Literal["http", "https"]
+    host: str
+    """As `str(host_of(…))`: an IPv6 address without brackets."""
+    port: int
+    target: str
+    """Path and query, as they are sent."""
+
+    @property
+    def authority(self) -> str:
+        """For the Host header."""
+        is_usual = self.port == _PORTS[self.scheme]
+        return self.domain.rpartition(":")[0] if is_usual else self.domain
+
+    @property
+    def domain(self) -> str:
+        """The rule that allows this host and port and nothing else."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+
+def parse_url(text: str) -> Url:
+    """What a text names; `EgressRefused` where two readers could differ about it.
+
+    Written out and not left to `urlsplit`: that one drops tabs and line breaks in silence, reads
+    user names, and takes what it does not understand for a path.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise bad_url(f"it is longer than {MOST_CHARACTERS} characters")
+    # Browsers read a backslash as a slash; blanks, controls and what nobody sees have no place.
+    if not text.isprintable() or " " in text or "\\" in text:
+        raise bad_url("it holds a blank, a backslash or a character that is not seen")
+    found = _URL.fullmatch(text)
+    if found is None:
+        raise bad_url("it does not begin with http:// or https:// and a host")
+    scheme: Literal["http", "https"] = "https" if found[1].lower() == "https" else "http"
+    host, port = _authority(found[2], _PORTS[scheme])
+    target = _NOT_ASCII.sub(lambda part: quote(part[0]), (found[3] or "/") + (found[4] or ""))
+    if len(target) > MOST_CHARACTERS:
+        raise bad_url(f"it is longer than {MOST_CHARACTERS} characters")
+    return Url(scheme=scheme, host=host, port=port, target=target)
+
+
+def redirected(url: Url, location: bytes) -> Url:
+    """Where an answer leads on to; as strict as for what a person writes."""
+    if len(location) > MOST_CHARACTERS:
+        raise bad_url(f"it is longer than {MOST_CHARACTERS} characters", is_redirect=True)
+    try:
+        text = location.decode("utf-8")
+        # Before it is joined, for `urljoin` drops what `parse_url` would refuse.
+        if not text or not text.isprintable() or " " in text or "\\" in text:
+            raise bad_url("it is empty, or holds a blank or a backslash", is_redirect=True)
+        return parse_url(urljoin(str(url), text))
+    except ValueError:
+        raise bad_url("it cannot be read", is_redirect=True) from None
+
+
+def domain_of(text: str) -> str:
+    """The rule that allows a URL's own host and port and nothing else."""
+    return parse_url(text).domain
+
+
+def bad_url(why: str, *, is_redirect: bool = False) -> EgressRefused:
+    """The URL is not repeated: it may hold what must not be shown."""
+    what = "the address that the server leads on to" if is_redirect else "the URL"
+    return EgressRefused(
+        f"{what} is refused: {why}",
+        mend="Write it as in https://docs.example.com/page.",
+        code="CW-BAD-URL",
+    )
+
+
+def _authority(text: str, default_port: int) -> tuple[str, int]:
+    if "@" in text:
+        raise bad_url("it holds a user name or a password")
+    found = _AUTHORITY.fullmatch(text)
+    port = int(found[2] or default_port) if found is not None else 0
+    if found is None or port > 0xFFFF:
+        raise bad_url("its host is not written as `host` or `host:port`")
+    return str(host_of(found[1])), port

@@ -1,0 +1,224 @@
+"""Frames of HTTP/2, bounded and counted before anything reads what is in them (NET-2). Pure.
+
+What costs a sender nine bytes costs its reader far more: pings, settings, empty frames, streams
+that are opened and reset at once (CVE-2023-44487), header blocks without an end (CVE-2024-27316).
+So each frame is looked at by its head first, and only what passed is given to h2.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cellwall.egress.protocols.framing import bad_request, bad_response
+from cellwall.egress.protocols.h2_fields import count_fields
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_BYTES = 9
+MOST_FRAME_BYTES = 16 * 1024
+MOST_HEAD_BYTES = {"client": 32 * 1024, "server": 64 * 1024}
+"""Of a header block, packed and unpacked; the same as in HTTP/1.1."""
+_MOST_FIELDS = {"client": 128, "server": 256}
+"""Of a header block that is unpacked; of fewer, some are more than a message may have."""
+_MOST_CONTINUATIONS = 8
+_MOST_SETTINGS_BYTES = 6 * 32
+_FREE_FRAMES = 4096
+_LEAST_DATA_BYTES = 4
+"""On average, after the free ones; a message of gRPC has at least five."""
+_FRAMES_PER_TURN = 32
+"""Handed on at once, and one head at most: thousands of tiny ones must not stop everybody."""
+
+_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _MORE = range(10)
+_END_STREAM, _ACK, _END_HEADERS, _PADDED, _HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
+_PRIORITY_BYTES = 5
+
+_MOST_TOLL = 1000.0
+_TOLL_PER_S = 50.0
+_COSTS = {_PRIORITY: 1.0, _RESET: 1.0, _SETTINGS: 10.0, _PING: 1.0, _WINDOW: 1.0, _GOAWAY: 10.0}
+_COST_OF_UNKNOWN = 1.0
+_COST_OF_NOTHING = 1.0
+COST_OF_RESET = 10.0
+"""Of a stream that was opened, made us ask a server, and was given up."""
+COST_OF_REFUSED = 4.0
+"""These two are waste, which has a toll of its own: what pays for pings must not pay for it, or
+some bytes of data before each reset would."""
+PAY_OF_DATA = 2.0
+"""A frame with data is answered by updates of two windows, and some measure by a ping."""
+PAY_OF_ANSWER = 10.0
+
+
+class Toll:
+    """What a peer makes us do beyond what it came for. It is forgotten with time, and with work."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._level = 0.0
+        self._at_s = clock()
+
+    def pay(self, amount: float) -> None:
+        self._level = max(self._level - amount, 0.0)
+
+    def charge(self, amount: float) -> bool:
+        """Whether it can still be borne."""
+        now_s = self._clock()
+        self.pay((now_s - self._at_s) * _TOLL_PER_S)
+        self._at_s = now_s
+        self._level += amount
+        return self._level <= _MOST_TOLL
+
+
+@dataclass(frozen=True, slots=True)
+class GoAway:
+    """The peer takes no more streams than up to this one.
+
+    Kept from h2, for which the connection would be over with it: streams that are on their way
+    still have their answers.
+    """
+
+    last_stream: int
+    error_code: int
+
+
+class FrameGate:
+    """The bytes of one peer: `feed` them, then `take` what may be read."""
+
+    def __init__(self, *, is_client: bool, toll: Toll, waste: Toll) -> None:
+        """`is_client` is whose frames these are. `waste` is for streams that came to nothing."""
+        self._bad = bad_request if is_client else bad_response
+        side = "client" if is_client else "server"
+        self._most_head_bytes = MOST_HEAD_BYTES[side]
+        self._most_fields = _MOST_FIELDS[side]
+        self._is_client = is_client
+        self._toll = toll
+        self._waste = waste
+        self._buffer = bytearray()
+        self._has_preface = not is_client
+        self._has_settings = False
+        self._data_frames = 0
+        self._data_bytes = 0
+        self._block: int | None = None
+        self._block_bytes = 0
+        self._block_data = bytearray()
+        self._block_frames = 0
+
+    @property
+    def is_in_head(self) -> bool:
+        """Whether the beginning of a head has come, and not its end."""
+        if self._block is not None or not self._has_settings:
+            return True
+        return len(self._buffer) > 3 and self._buffer[3] == _HEADERS
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def take(self) -> Iterator[bytes | GoAway]:
+        """Whole frames, in groups; `BadMessage` for what may not be read on."""
+        if not self._has_preface:
+            if not PREFACE.startswith(self._buffer[: len(PREFACE)]):
+                raise self._bad("it does not begin as HTTP/2 does")
+            if len(self._buffer) < len(PREFACE):
+                return
+            self._has_preface = True
+            yield self._cut(len(PREFACE))
+        while taken := self._group():
+            yield from taken
+
+    def _group(self) -> list[bytes | GoAway]:
+        """Frames as they are, up to the end of a head, or one that is kept or dropped."""
+        end = count = 0
+        while count < _FRAMES_PER_TURN and len(self._buffer) - end >= HEAD_BYTES:
+            size = int.from_bytes(self._buffer[end : end + 3], "big")
+            if size > MOST_FRAME_BYTES:
+                raise self._bad("a frame is longer than was agreed")
+            if len(self._buffer) - end - HEAD_BYTES < size:
+                break
+            kind, flags = self._buffer[end + 3], self._buffer[end + 4]
+            stream = int.from_bytes(self._buffer[end + 5 : end + 9], "big") & 0x7FFFFFFF
+            self._check(kind, flags, stream, end + HEAD_BYTES, size)
+            if kind in (_GOAWAY, _PRIORITY) or kind > _MORE:
+                group: list[bytes | GoAway] = [self._cut(end)] if end else []
+                frame = self._cut(HEAD_BYTES + size)
+                if kind == _GOAWAY:
+                    group.append(self._goaway(stream, frame[HEAD_BYTES:]))
+                # The others say nothing that we would act on; b"" is: go on.
+                return group or [b""]
+            end += HEAD_BYTES + size
+            count += 1
+            if kind in (_HEADERS, _MORE) and flags & _END_HEADERS:
+                break
+        return [self._cut(end)] if end else []
+
+    def _check(self, kind: int, flags: int, stream: int, start: int, size: int) -> None:
+        """A frame whose body begins at `start` of what has come."""
+        if not self._has_settings:
+            if kind != _SETTINGS or flags & _ACK:
+                raise self._bad("it does not begin with settings")
+            self._has_settings = True
+        if (kind == _MORE) is (self._block is None) or self._block not in (None, stream):
+            raise self._bad("its headers are interrupted, or go on after their end")
+        if kind in (_HEADERS, _MORE):
+            self._check_block(kind, flags, stream, start, size)
+        elif kind == _PUSH:
+            raise self._bad("it pushes what nobody asked for")
+        elif kind == _SETTINGS and size > _MOST_SETTINGS_BYTES:
+            raise self._bad("it has too many settings")
+        if kind == _DATA and flags & _PADDED and size:
+            size -= self._buffer[start] + 1
+        cost = self._cost(kind, flags, size)
+        if cost and not self._toll.charge(cost):
+            raise self._bad("it sends too much that asks for nothing")
+        # A head costs nothing by itself, but has to be borne by what those before it came to.
+        wasted = COST_OF_RESET if kind == _RESET and self._is_client else 0.0
+        if kind in (_HEADERS, _RESET) and not self._waste.charge(wasted):
+            raise self._bad("it asks for what is given up or refused, again and again")
+
+    def _check_block(self, kind: int, flags: int, stream: int, start: int, size: int) -> None:
+        end = start + size
+        if kind == _HEADERS and flags & _PADDED and size:
+            end -= self._buffer[start]
+            start += 1
+        if kind == _HEADERS and flags & _HAS_PRIORITY:
+            start += _PRIORITY_BYTES
+        self._block_data += self._buffer[start:end]
+        self._block_bytes += size
+        self._block_frames += 1
+        if self._block_bytes > self._most_head_bytes:
+            raise self._bad(f"its head is longer than {self._most_head_bytes} bytes")
+        if self._block_frames > _MOST_CONTINUATIONS:
+            raise self._bad("its head comes in too many pieces")
+        self._block = stream
+        if flags & _END_HEADERS:
+            if count_fields(bytes(self._block_data), self._most_fields) > self._most_fields:
+                raise self._bad(f"it has more than {self._most_fields} header lines")
+            self._block, self._block_bytes, self._block_frames = None, 0, 0
+            self._block_data.clear()
+
+    def _cost(self, kind: int, flags: int, size: int) -> float:
+        if kind == _DATA:
+            self._data_frames += 1
+            self._data_bytes += max(size, 0)
+            if self._data_bytes < (self._data_frames - _FREE_FRAMES) * _LEAST_DATA_BYTES:
+                raise self._bad("its bodies come in too many tiny frames")
+            if size > 0:
+                self._toll.pay(PAY_OF_DATA)
+            return 0.0 if size > 0 or flags & _END_STREAM else _COST_OF_NOTHING
+        return 0.0 if kind in (_HEADERS, _MORE) else _COSTS.get(kind, _COST_OF_UNKNOWN)
+
+    def _goaway(self, stream: int, body: bytes) -> GoAway:
+        if stream or len(body) < 8:
+            raise self._bad("its goodbye is malformed")
+        return GoAway(
+            int.from_bytes(body[:4], "big") & 0x7FFFFFFF, int.from_bytes(body[4:8], "big")
+        )
+
+    def _cut(self, count: int) -> bytes:
+        piece = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return piece
+
+
+def goaway(last_stream: int, error_code: int = 0) -> bytes:
+    """The frame that says so. By hand: h2 would take the connection for closed afterwards."""
+    body = last_stream.to_bytes(4, "big") + error_code.to_bytes(4, "big")
+    return len(body).to_bytes(3, "big") + bytes([_GOAWAY, 0]) + bytes(4) + body

@@ -1,0 +1,326 @@
+"""Bytes both ways between two sockets, when nothing has to look at them.
+
+The kernel moves bulk data: socket -> pipe -> socket, without a copy into this process. A direction
+gets its pipe only once it has carried some data, so that a thousand quiet connections need no
+descriptors beyond their own two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cellwall.core.errors import EgressRefused
+from cellwall.egress.proxy.budget import Budget, Direction
+from cellwall.egress.proxy.pipes import PIPE_BYTES, Pipes
+from cellwall.egress.proxy.wire import Lost, late, reset
+
+_BULK_BYTES = 512 * 1024
+"""From here on a direction is worth a pipe."""
+_ROUNDS = 8
+"""Pieces before the other connections have their turn."""
+_MOVE = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What was taken from each side, also when it ended early."""
+
+    up_bytes: int
+    down_bytes: int
+
+
+Guard = Callable[[bytes], bool]
+"""Looks at all that the client has sent so far: True lets it go, False waits for more bytes."""
+
+
+Look = Callable[[bytes], object]
+"""Sees all that the client sends, piece by piece; `EgressRefused` ends the connection."""
+
+
+class Relay:
+    """One connection. It owns both sockets from now on and closes them.
+
+    With a guard nothing of the client's goes out before the guard has let it. When the guard
+    refuses, the client's socket stays open, for somebody has to tell it why.
+    """
+
+    def __init__(
+        self,
+        client: socket.socket,
+        upstream: socket.socket,
+        *,
+        pipes: Pipes,
+        budget: Budget,
+        idle_timeout_s: float,
+        first_up: bytes = b"",
+        guard: Guard | None = None,
+        guard_timeout_s: float | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._idle_timeout_s = idle_timeout_s
+        self._moved_at_s = self._loop.time()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sockets = (client, upstream)
+        self._up = _OneWay("up", client, upstream, self, pipes=pipes, budget=budget)
+        self._down = _OneWay("down", upstream, client, self, pipes=pipes, budget=budget)
+        self._up.guard = guard
+        self._first_up = first_up
+        self._guard_until_s = (
+            None if guard_timeout_s is None else self._loop.time() + guard_timeout_s
+        )
+        self.was_refused_by_guard = False
+
+    async def run(self) -> None:
+        """Until both sides have ended. Raises `Lost` or `EgressRefused` if it ends otherwise."""
+        for sock in self._sockets:
+            sock.setblocking(False)
+        self._timer = self._loop.call_later(0, self._check_time)
+        in_order = False
+        try:
+            self._up.start(self._first_up)
+            self._down.start()
+            await self._ended
+            in_order = True
+        finally:
+            self._timer.cancel()
+            self._up.stop()
+            self._down.stop()
+            self._close(in_order=in_order)
+
+    def _close(self, *, in_order: bool) -> None:
+        client, upstream = self._sockets
+        for sock in (upstream,) if self.was_refused_by_guard else (client, upstream):
+            if in_order:
+                sock.close()
+            else:
+                reset(sock)
+
+    def look_at(self, look: Look) -> None:
+        """From now on at all that the client sends."""
+        self._up.look = look
+
+    @property
+    def carried(self) -> Carried:
+        return Carried(up_bytes=self._up.carried, down_bytes=self._down.carried)
+
+    def moved(self) -> None:
+        self._moved_at_s = self._loop.time()
+
+    def end(self, error: Exception | None = None) -> None:
+        if self._ended.done():
+            return
+        if error is not None:
+            self._ended.set_exception(error)
+        elif self._up.is_done and self._down.is_done:
+            self._ended.set_result(None)
+
+    def guard_refused(self, error: EgressRefused) -> None:
+        self.was_refused_by_guard = True
+        self.end(error)
+
+    def _check_time(self) -> None:
+        now_s = self._loop.time()
+        due_s = self._moved_at_s + self._idle_timeout_s
+        if self._up.guard is not None and self._guard_until_s is not None:
+            # However often a byte comes: the whole of what the guard waits for has its time.
+            if now_s >= self._guard_until_s:
+                self.guard_refused(late("the first message of a connection"))
+                return
+            due_s = min(due_s, self._guard_until_s)
+        if now_s >= due_s:
+            self.end(late("the next byte of a connection"))
+        else:
+            self._timer = self._loop.call_at(due_s, self._check_time)
+
+
+class _OneWay:
+    """One direction: a state machine that the loop's callbacks drive."""
+
+    def __init__(
+        self,
+        direction: Direction,
+        source: socket.socket,
+        target: socket.socket,
+        relay: Relay,
+        *,
+        pipes: Pipes,
+        budget: Budget,
+    ) -> None:
+        self.is_done = False
+        self.pending = memoryview(b"")
+        self.guard: Guard | None = None
+        self.look: Look | None = None
+        self._held = b""
+        self._direction: Direction = direction
+        self._source = source
+        self._target = target
+        self._relay = relay
+        self._pipes = pipes
+        self._budget = budget
+        self._loop = asyncio.get_running_loop()
+        self._pipe: tuple[int, int] | None = None
+        self._in_pipe = 0
+        self.carried = 0
+        self._has_ended = False
+        self._reads = False
+        self._writes = False
+        self._pause: asyncio.TimerHandle | None = None
+
+    def start(self, first: bytes = b"") -> None:
+        """`first` is what the source has sent before."""
+        self._step(lambda: self._begin(first))
+
+    def _begin(self, first: bytes) -> None:
+        if first:
+            self._budget.admit(len(first))
+            self._spend(len(first))
+            self._pass_on(memoryview(first))
+        self._flow()
+
+    def stop(self) -> None:
+        self._watch(reads=False, writes=False)
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if self._pipe is not None:
+            self._pipes.give_back(self._pipe, is_empty=self._in_pipe == 0)
+            self._pipe = None
+
+    def _step(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except EgressRefused as error:
+            self._relay.end(error)
+        except OSError:
+            self._relay.end(Lost())
+
+    def _on_ready(self) -> None:
+        self._step(self._flow)
+
+    def _watch(self, *, reads: bool, writes: bool) -> None:
+        if reads != self._reads:
+            self._reads = reads
+            if reads:
+                self._loop.add_reader(self._source.fileno(), self._on_ready)
+            else:
+                self._loop.remove_reader(self._source.fileno())
+        if writes != self._writes:
+            self._writes = writes
+            if writes:
+                self._loop.add_writer(self._target.fileno(), self._on_ready)
+            else:
+                self._loop.remove_writer(self._target.fileno())
+
+    def _flow(self) -> None:
+        """Move until one side cannot go on; then wait for exactly that side."""
+        for _ in range(_ROUNDS):
+            if self._relay.was_refused_by_guard:
+                return
+            if not self._empty():
+                self._watch(reads=False, writes=True)
+                return
+            if self._has_ended:
+                self._finish()
+                return
+            if self._pause is not None:
+                self._watch(reads=False, writes=False)
+                return
+            if not self._fill():
+                break
+        self._watch(reads=not self._has_ended, writes=not self._is_empty)
+        if self._has_ended and self._is_empty:
+            self._finish()
+
+    @property
+    def _is_empty(self) -> bool:
+        return not self._in_pipe and not self.pending
+
+    def _fill(self) -> bool:
+        """Take from the source; False when it has nothing now."""
+        self._budget.check(self._direction)
+        is_looked_at = self.guard is not None or self.look is not None
+        if self._pipe is None and not is_looked_at and self.carried >= _BULK_BYTES:
+            self._pipe = self._pipes.take()
+        room = self._budget.room(self._direction)
+        try:
+            if self._pipe is not None:
+                count = os.splice(
+                    self._source.fileno(), self._pipe[1], min(PIPE_BYTES, room), flags=_MOVE
+                )
+                self._in_pipe += count
+            else:
+                buffer = self._pipes.buffer[:room]
+                count = self._source.recv_into(buffer)
+                self._pass_on(buffer[:count])
+        except (BlockingIOError, InterruptedError):
+            return False
+        if count:
+            self._spend(count)
+        else:
+            self._has_ended = True
+        return True
+
+    def _pass_on(self, data: memoryview) -> None:
+        if self.guard is not None and data:
+            self._held += data
+            try:
+                if not self.guard(self._held):
+                    return
+            except EgressRefused as error:
+                self._relay.guard_refused(error)
+                return
+            data, self.guard, self._held = memoryview(self._held), None, b""
+        if self.look is not None and data:
+            self.look(bytes(data))
+        try:
+            sent = self._target.send(data) if data else 0
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        # The buffer belongs to everybody: what stays must be this direction's own.
+        self.pending = memoryview(bytes(data[sent:]))
+
+    def _empty(self) -> bool:
+        """Give to the target; False when it cannot take all of it now."""
+        try:
+            while self.pending:
+                sent = self._target.send(self.pending)
+                self.pending = self.pending[sent:]
+                self._relay.moved()
+            while self._pipe is not None and self._in_pipe:
+                sent = os.splice(self._pipe[0], self._target.fileno(), self._in_pipe, flags=_MOVE)
+                self._in_pipe -= sent
+                self._relay.moved()
+        except (BlockingIOError, InterruptedError):
+            return False
+        return True
+
+    def _spend(self, count: int) -> None:
+        """As soon as it is taken, so that no number of connections gets beyond a bound."""
+        self.carried += count
+        self._relay.moved()
+        pause_s = self._budget.spend(self._direction, count)
+        if pause_s and self._pause is None:
+            self._pause = self._loop.call_later(pause_s, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._step(self._flow)
+
+    def _finish(self) -> None:
+        if self.is_done:
+            return
+        self._watch(reads=False, writes=False)
+        with contextlib.suppress(OSError):
+            # The other direction may go on: half-closed is a state that protocols use.
+            self._target.shutdown(socket.SHUT_WR)
+        self.is_done = True
+        if self._pipe is not None:
+            self._pipes.give_back(self._pipe, is_empty=True)
+            self._pipe = None
+        self._relay.end()

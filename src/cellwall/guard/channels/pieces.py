@@ -1,0 +1,182 @@
+"""What is taken out of a message: its pieces, where they stand, and the tricks seen on the way.
+
+Everything is bounded here, once for all channels: how many pieces, how much text, how many hits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
+
+from cellwall.guard.channels.tricks import TRICKS
+from cellwall.guard.report import Hit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much is taken out of one message."""
+
+    most_pieces: int = 5_000
+    """What comes after them stands together in one more."""
+    most_runs: int = 200_000
+    most_characters: int = 32 << 20
+    most_hits: int = 1_000
+
+
+class Run(NamedTuple):
+    """`length` characters of a piece, from `at` on, were made from `start:end` of the message."""
+
+    at: int
+    length: int
+    start: int
+    end: int
+
+
+_AT = attrgetter("at")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that a model may see; `is_hidden` if a person who looks at the message does not."""
+
+    text: str
+    where: str
+    is_hidden: bool
+    runs: tuple[Run, ...] = field(default=(), repr=False, compare=False)
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Where in the message these characters come from; all of an encoded run if in doubt."""
+        if not self.runs:
+            return 0, 0
+        first = self._run(start)
+        last = self._run(max(start, end - 1))
+        if first.length == first.end - first.start:
+            begin = first.start + min(start - first.at, first.length)
+        else:
+            begin = first.start
+        if last.length == last.end - last.start:
+            stop = last.start + min(end - last.at, last.length)
+        else:
+            stop = last.end
+        return min(begin, stop), max(begin, stop)
+
+    def _run(self, at: int) -> Run:
+        return self.runs[max(0, bisect_right(self.runs, at, key=_AT) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """All text of a message, and what about its form is a trick. Spans are of the message."""
+
+    pieces: tuple[Piece, ...]
+    hits: tuple[Hit, ...] = ()
+    is_complete: bool = True
+    """Whether that is all; a bound of number or size was reached otherwise."""
+
+
+@dataclass(slots=True)
+class _Group:
+    parts: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    length: int = 0
+
+
+def _continues(last: Run, start: int, end: int, length: int) -> bool:
+    """Whether a text goes on where the last one ended, both as they are written."""
+    return last.end == start and end - start == length and last.end - last.start == last.length
+
+
+Place = Callable[[int, int], tuple[int, int]]
+_BEYOND = "further pieces"
+
+
+class Gathering:
+    """Collects pieces. Those of one place and one visibility become one piece, so that words
+    spread over a hundred elements are read together, as a model reads them."""
+
+    def __init__(self, bounds: Bounds = Bounds()) -> None:  # noqa: B008  # frozen
+        self._bounds = bounds
+        self._groups: dict[tuple[str, bool], _Group] = {}
+        self._hits: list[Hit] = []
+        self._left = bounds.most_characters
+        self._runs_left = bounds.most_runs
+        self.is_complete = True
+
+    @property
+    def is_full(self) -> bool:
+        return self._left <= 0 or self._runs_left <= 0
+
+    def add(
+        self, text: str, where: str, start: int, end: int, *, is_hidden: bool, glue: str = "\n"
+    ) -> None:
+        """One more text; `glue` stands between it and what is there already."""
+        if not text:
+            return
+        if self.is_full:
+            self.is_complete = False
+            return
+        if len(text) > self._left:
+            text = text[: self._left]
+            self.is_complete = False
+        group = self._group(where, is_hidden=is_hidden)
+        if group.parts and glue:
+            group.parts.append(glue)
+            group.length += len(glue)
+        else:
+            glue = ""
+        group.parts.append(text)
+        last = group.runs[-1] if group.runs else None
+        if last is not None and not glue and _continues(last, start, end, len(text)):
+            group.runs[-1] = last._replace(length=last.length + len(text), end=end)
+        else:
+            group.runs.append(Run(group.length, len(text), start, end))
+            self._runs_left -= 1
+        group.length += len(text)
+        self._left -= len(text)
+
+    def note(self, trick: str, start: int, end: int) -> None:
+        """A trick of the table was seen there."""
+        if len(self._hits) >= self._bounds.most_hits:
+            self.is_complete = False
+            return
+        told = TRICKS[trick]
+        self._hits.append(
+            Hit(
+                category=told.category,
+                severity=told.severity,
+                rule=f"channel.{trick}",
+                message=told.message,
+                start=start,
+                end=end,
+                score=told.score,
+            )
+        )
+
+    def take(self, inner: Extracted, place: Place, *, prefix: str, is_hidden: bool) -> None:
+        """All of a message that was found inside this one."""
+        for piece in inner.pieces:
+            start, end = place(*piece.span(0, len(piece.text)))
+            where = f"{prefix} {piece.where}".strip()
+            self.add(piece.text, where, start, end, is_hidden=is_hidden or piece.is_hidden)
+        for hit in inner.hits:
+            self.note(hit.rule.removeprefix("channel."), *place(hit.start, hit.end))
+        self.is_complete = self.is_complete and inner.is_complete
+
+    def result(self) -> Extracted:
+        pieces = tuple(
+            Piece("".join(group.parts), where, is_hidden, tuple(group.runs))
+            for (where, is_hidden), group in self._groups.items()
+        )
+        return Extracted(pieces, tuple(self._hits), self.is_complete)
+
+    def _group(self, where: str, *, is_hidden: bool) -> _Group:
+        key = (where, is_hidden)
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) >= self._bounds.most_pieces:
+                key = (_BEYOND, is_hidden)
+            group = self._groups.setdefault(key, _Group())
+        return group

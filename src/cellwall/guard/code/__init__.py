@@ -1,0 +1,13 @@
+"""Screening of code that somebody wants to run: what in it is worth knowing (GRD-9).
+
+Advice and input for the policy, never the boundary: whoever wants to get past it can. The walls of
+the sandbox hold what it does not see.
+"""
+
+from __future__ import annotations
+
+from cellwall.guard.code.programs import Given, code_in
+from cellwall.guard.code.rules import RULES, Rule
+from cellwall.guard.code.screening import MOST_CHARACTERS, language_named, screen
+
+__all__ = ["MOST_CHARACTERS", "RULES", "Given", "Rule", "code_in", "language_named", "screen"]

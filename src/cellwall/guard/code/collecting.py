@@ -1,0 +1,60 @@
+"""Gathers what the screening finds, a bounded number for each rule."""
+
+from __future__ import annotations
+
+from cellwall.guard.code.rules import RULES
+from cellwall.guard.report import Hit
+
+_MOST_OF_A_RULE = 5
+"""For each rule by itself: a flood of one thing hides no other that a setting refuses."""
+
+
+class Findings:
+    """Of one piece of code, in its characters."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, set[tuple[int, int]]] = {}
+
+    def add(self, name: str, start: int, end: int) -> None:
+        spans = self._found.setdefault(f"code.{name}", set())
+        if len(spans) < _MOST_OF_A_RULE:
+            spans.add((start, max(start, end)))
+
+    def is_full(self, name: str) -> bool:
+        """Whether another of this rule would not be kept: its place need not be worked out."""
+        return len(self._found.get(f"code.{name}", ())) >= _MOST_OF_A_RULE
+
+    def within(self, start: int, end: int) -> Findings:
+        """For code that stands there as a text: all that is found in it has that place."""
+        return _Within(self, start, end)
+
+    def hits(self) -> tuple[Hit, ...]:
+        """From left to right."""
+        found = [
+            Hit(
+                category=RULES[name].category,
+                severity=RULES[name].severity,
+                rule=name,
+                message=RULES[name].message,
+                start=start,
+                end=end,
+                score=RULES[name].score,
+            )
+            for name, spans in self._found.items()
+            for start, end in spans
+        ]
+        return tuple(sorted(found, key=lambda hit: (hit.start, hit.end, hit.rule)))
+
+
+class _Within(Findings):
+    def __init__(self, outer: Findings, start: int, end: int) -> None:
+        super().__init__()
+        self._outer = outer
+        self._start = start
+        self._end = end
+
+    def add(self, name: str, start: int, end: int) -> None:  # noqa: ARG002  # of the inner code
+        self._outer.add(name, self._start, self._end)
+
+    def is_full(self, name: str) -> bool:
+        return self._outer.is_full(name)

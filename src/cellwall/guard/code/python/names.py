@@ -1,0 +1,184 @@
+"""What names mean: imports, aliases and names in texts are followed where that is simple.
+
+Order and scope are not: a name that once means `eval` is taken for it everywhere. That is advice
+on the safe side, and it keeps the time a straight line.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from cellwall.guard.code.python.calls import RESOLVERS, starred
+
+STARRED: dict[str, tuple[str, ...]] = starred()
+_MOST_STEPS = 48
+_DEEPEST = 4
+_MOST_TEXT = 4_096
+_MOST_MEANINGS = 4
+
+
+@dataclass(slots=True)
+class Chain:
+    """`base.name["item"](…)…`, from the inside out."""
+
+    base: ast.expr
+    steps: list[ast.Attribute | ast.Subscript | ast.Call]
+
+
+def unwind(node: ast.expr, most_steps: int | None = None) -> Chain:
+    """The chain that ends with this node, or the last steps of it."""
+    steps: list[ast.Attribute | ast.Subscript | ast.Call] = []
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        if len(steps) == most_steps:
+            break
+        steps.append(node)
+        node = node.func if isinstance(node, ast.Call) else node.value
+    steps.reverse()
+    return Chain(node, steps)
+
+
+@dataclass(slots=True)
+class Names:
+    """What the names of one piece of code stand for."""
+
+    meanings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    trails: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Attributes that were climbed through to get what a name holds."""
+
+    def learn(self, name: str, meanings: tuple[str, ...]) -> None:
+        known = self.meanings.get(name, ())
+        fresh = tuple(each for each in meanings if each not in known and each != name)
+        self.meanings[name] = (*known, *fresh)[:_MOST_MEANINGS]
+
+    def learn_import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            if isinstance(node, ast.ImportFrom):
+                if node.module and not node.level:
+                    self._learn_from(node.module, alias)
+            elif alias.asname:
+                self.learn(alias.asname, (alias.name,))
+
+    def _learn_from(self, module: str, alias: ast.alias) -> None:
+        if alias.name != "*":
+            self.learn(alias.asname or alias.name, _joined((module,), alias.name))
+            return
+        for name in STARRED.get(module, ()):
+            self.learn(name, _joined((module,), name))
+
+    def of(self, node: ast.expr, depth: int = 0) -> tuple[str, ...]:
+        """Dotted names that an expression may stand for; none where it is not simple."""
+        chain = unwind(node, _MOST_STEPS)
+        paths = self.of_base(chain.base)
+        for step in chain.steps:
+            if not paths:
+                break
+            paths = self.after(paths, step, depth)
+        return paths
+
+    def of_base(self, node: ast.expr) -> tuple[str, ...]:
+        match node:
+            case ast.Name(id=name):
+                return self.meanings.get(name) or (name,)
+            case ast.NamedExpr(value=ast.Name(id=name)):
+                return self.meanings.get(name) or (name,)
+            case ast.NamedExpr(value=ast.Attribute() as value):
+                return self.of(value)
+            case _:
+                return ()
+
+    def after(
+        self, paths: tuple[str, ...], step: ast.Attribute | ast.Subscript | ast.Call, depth: int
+    ) -> tuple[str, ...]:
+        """What it stands for one step on."""
+        match step:
+            case ast.Attribute(attr=name):
+                return _joined(paths, name)
+            case ast.Subscript(slice=item):
+                text = folded(item)
+                return _joined(_spaces(paths), text) if text else ()
+            case ast.Call(args=args) if depth < _DEEPEST:
+                return self._called(paths, args, depth + 1)
+            case _:
+                return ()
+
+    def _called(self, paths: tuple[str, ...], args: list[ast.expr], depth: int) -> tuple[str, ...]:
+        first = args[0] if args else None
+        text = folded(args[1]) if len(args) > 1 else None
+        for path in paths:
+            if path == "getattr" and first is not None and text:
+                return _joined(self.of(first, depth), text)
+            if path in {"__import__", "importlib.import_module", "importlib.__import__"}:
+                name = folded(first) if first is not None else None
+                return (
+                    (name.split(".")[0] if path.endswith("__import__") else name,) if name else ()
+                )
+            if path in RESOLVERS:
+                name = folded(first)
+                return (name.replace(":", "."),) if name else ()
+            if path == "vars" and first is not None:
+                return _joined(self.of(first, depth), "__dict__")
+            if path in {"globals", "locals"}:
+                return ("__dict__",)
+            if path.endswith((".get", ".pop", ".__getitem__", ".__getattribute__")) and first:
+                name = folded(first)
+                return _joined(_spaces((path.rpartition(".")[0],)), name) if name else ()
+        return ()
+
+
+def _joined(paths: tuple[str, ...], name: str) -> tuple[str, ...]:
+    joined: list[str] = []
+    for path in paths:
+        # All ways to the built-in functions are one.
+        if path in {"builtins", "__builtins__", ""}:
+            joined.append(name)
+        else:
+            joined.append(f"{path}.{name}")
+    return tuple(joined)
+
+
+def _spaces(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Of dictionaries that hold attributes or modules: whose they are."""
+    found: list[str] = []
+    for path in paths:
+        if path in {"sys.modules", "__dict__", "__builtins__"}:
+            found.append("")
+        elif path.endswith(".__dict__"):
+            found.append(path.removesuffix(".__dict__"))
+    return tuple(found)
+
+
+def folded(node: ast.expr | None, depth: int = 0) -> str | None:
+    """A text that stands there, also in pieces; None where it is not simple."""
+    if depth > _DEEPEST * 2 or node is None:
+        return None
+    match node:
+        case ast.Constant(value=str(text)):
+            return text if len(text) <= _MOST_TEXT else None
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            parts = [folded(left, depth + 1), folded(right, depth + 1)]
+        case ast.JoinedStr(values=values) if len(values) < 64:
+            parts = [folded(value, depth + 1) for value in values]
+        case ast.FormattedValue(value=value):
+            return folded(value, depth + 1)
+        case ast.Call(
+            func=ast.Attribute(value=ast.Constant(value=str(glue)), attr="join"),
+            args=[ast.List(elts=each) | ast.Tuple(elts=each)],
+        ) if len(each) < 64:
+            parts = [folded(value, depth + 1) for value in each]
+            return None if None in parts else glue.join(part for part in parts if part is not None)
+        case ast.Call(func=ast.Name(id="chr"), args=[ast.Constant(value=int(sign))]):
+            return chr(sign) if 0 <= sign < 0x110000 else None
+        case ast.Subscript(
+            value=value, slice=ast.Slice(lower=None, upper=None, step=ast.UnaryOp())
+        ):
+            turned = folded(value, depth + 1)
+            return None if turned is None else turned[::-1]
+        case _:
+            return None
+    return None if None in parts else "".join(part for part in parts if part is not None)
+
+
+def is_whole(node: ast.expr | None) -> bool:
+    """Whether a text stands there in one piece."""
+    return isinstance(node, ast.Constant)

@@ -1,0 +1,60 @@
+"""Looks at a piece of code in the way its language asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cellwall.core.errors import CellwallError
+from cellwall.core.languages import canonical
+from cellwall.guard.code import text
+from cellwall.guard.code.collecting import Findings
+from cellwall.guard.report import Hit
+
+_DIALECTS = {"tsx": "typescript", "jsx": "javascript", "zsh": "shell"}
+MOST_CHARACTERS = 1 << 17
+"""Hostile code takes up to 2 s and 200 MB for that much; what is longer is said, not read."""
+
+
+def screen(code: str, language: str, *, most_characters: int = MOST_CHARACTERS) -> tuple[Hit, ...]:
+    """What is worth knowing, in characters of the code. Never raises; what cannot be screened is
+    said in a finding."""
+    findings = Findings()
+    text.look(code, findings)
+    if len(code) > most_characters:
+        findings.add("text.too-long", 0, len(code))
+        text.check_words(code, findings)
+        return findings.hits()
+    reader = reader_of(language)
+    if reader is None:
+        findings.add("text.language", 0, len(code))
+        text.check_words(code, findings)
+    else:
+        reader(code, findings)
+    return findings.hits()
+
+
+def reader_of(language: str) -> Callable[[str, Findings], None] | None:
+    """Imported when the first code of its language comes."""
+    name = language_named(language)
+    if name == "python":
+        from cellwall.guard.code import python  # noqa: PLC0415  # as above
+
+        return python.look
+    if name in {"javascript", "typescript"}:
+        from cellwall.guard.code import javascript  # noqa: PLC0415  # as above
+
+        return javascript.look
+    if name == "shell":
+        from cellwall.guard.code import shell  # noqa: PLC0415  # as above
+
+        return shell.look
+    return None
+
+
+def language_named(language: str) -> str | None:
+    """The one name of a language that is screened."""
+    name = language.strip().lower()
+    try:
+        return _DIALECTS.get(name) or canonical(name)
+    except CellwallError:
+        return None

@@ -1,0 +1,350 @@
+"""What commands of a shell script are worth knowing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cellwall.guard.code.collecting import Findings
+from cellwall.guard.code.programs import SHELLS, base_name, code_in, language_of
+from cellwall.guard.code.screening import reader_of
+from cellwall.guard.code.shell.commands import Command, Pipeline, Reader, Unread, Word
+
+_DEEPEST = 4
+_INPUTS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+_FETCHERS = frozenset({"curl", "wget", "fetch", "lwp-request", "aria2c", "GET"})
+# What starts another program, and which of its options take a word.
+_WRAPPERS: dict[str, frozenset[str]] = {
+    "sudo": frozenset({"-u", "-g", "-h", "-p", "-C", "-r", "-t", "-T", "-U", "-D", "-R"}),
+    "doas": frozenset({"-u", "-C"}),
+    "env": frozenset({"-u", "-C"}),
+    "exec": frozenset({"-a"}),
+    "nice": frozenset({"-n"}),
+    "ionice": frozenset({"-c", "-n"}),
+    "timeout": frozenset({"-k", "-s"}),
+    "stdbuf": frozenset({"-i", "-o", "-e"}),
+    "time": frozenset({"-o", "-f"}),
+    "xargs": frozenset({"-I", "-n", "-P", "-L", "-d", "-E", "-s", "-a"}),
+    "strace": frozenset({"-o", "-e", "-s"}),
+    **dict.fromkeys(
+        ("nohup", "command", "builtin", "setsid", "busybox", "toybox", "coproc", "chroot", "flock",
+         "taskset", "chrt", "unshare", "fakeroot", "unbuffer"),
+        frozenset[str](),
+    ),
+}  # fmt: skip
+_POSITIONS = frozenset({"chroot", "flock", "taskset", "chrt"})
+"""Wrappers whose first word is not yet the program; numbers are passed over anyhow."""
+Inner = tuple[str, tuple[int, int], str]
+"""Code that stands in a script as a text, its place, its language."""
+_DISK = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|dm-|md\d|mapper/|disk/|k?mem\b|port\b)")
+_NETWORK = re.compile(r"/dev/(?:tcp|udp)/")
+_STARTUP = re.compile(
+    r"/etc/cron|/var/spool/cron|/etc/rc\.local|/etc/init\.d/|/etc/systemd/system/|authorized_keys"
+    r"|/\.(?:bashrc|profile|bash_profile|zshrc|config/autostart)|/etc/profile\.d/|/etc/ld\.so\.preload"
+)
+_BOMB = re.compile(r"([\w:.]{1,32})\s*\(\)\s*\{\s*\1\s*\|\s*\1\s*&\s*\}\s*;\s*\1")
+_PRELOADS = frozenset({"LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES"})
+_LETTERS = re.compile(r"[A-Za-z]['\"\\]+[A-Za-z]|\$'")
+
+
+def look(code: str, findings: Findings) -> None:
+    """Add what is found in it."""
+    for bomb in _BOMB.finditer(code):
+        findings.add("shell.bomb", *bomb.span())
+        break
+    _Screening(code, findings).script(code, None, 0)
+
+
+class _Screening:
+    def __init__(self, code: str, findings: Findings) -> None:
+        self._code = code
+        self._findings = findings
+        # A text in a text is read again with each of them: a bound on all of that together.
+        self._left = len(code) + 20_000
+
+    def script(self, code: str, span: tuple[int, int] | None, depth: int) -> None:
+        """`span`: where the script stands that is a text inside the code; None for all of it."""
+        whole = span or (0, len(code))
+        try:
+            reader = Reader(code)
+            pipelines = reader.read()
+        except Unread:
+            self._findings.add("text.unparsable", *whole)
+            return
+        for doubt in reader.doubts:
+            self._findings.add("text.unparsable", *(span or doubt))
+        looking = _Looking(code, self._findings, span)
+        for pipeline in pipelines:
+            for inner, place, language in looking.pipeline(pipeline):
+                self._left -= len(inner)
+                if depth >= _DEEPEST or self._left < 0:
+                    self._findings.add("text.unparsable", *place)
+                elif language == "shell":
+                    self.script(inner, place, depth + 1)
+                elif (read := reader_of(language)) is not None:
+                    read(inner, self._findings.within(*place))
+                else:
+                    self._findings.add("text.language", *place)
+
+
+class _Looking:
+    """At the commands of one script."""
+
+    def __init__(self, code: str, findings: Findings, span: tuple[int, int] | None) -> None:
+        self._code = code
+        self._findings = findings
+        self._span = span
+
+    def _add(self, rule: str, start: int, end: int) -> None:
+        self._findings.add(rule, *(self._span or (start, end)))
+
+    def pipeline(self, pipeline: Pipeline) -> Iterator[Inner]:
+        """Gives back code that is given to an interpreter as a text."""
+        stack = [pipeline]
+        while stack:
+            current = stack.pop()
+            yield from self._piped(current)
+            for command in current.commands:
+                yield from self._command(command)
+                for word in _words(command):
+                    stack.extend(word.inner)
+
+    def _piped(self, pipeline: Pipeline) -> Iterator[Inner]:
+        """What comes out of one command and is run by the next."""
+        is_fetched = is_decoded = False
+        for number, command in enumerate(pipeline.commands):
+            name, arguments = _called(command)
+            language = _input_language(name, arguments)
+            if number and language is not None:
+                rule = (
+                    "shell.decode-run" if is_decoded
+                    else "shell.download-run" if is_fetched
+                    else "shell.pipe-to-shell" if language == "shell"
+                    else ""
+                )  # fmt: skip
+                if rule:
+                    self._add(rule, pipeline.commands[0].start, command.end)
+                yield from self._written(pipeline.commands[number - 1], language)
+            is_fetched |= name in _FETCHERS or _holds(command, _FETCHERS)
+            is_decoded |= _decodes(name, arguments)
+
+    def _written(self, command: Command, language: str) -> Iterator[Inner]:
+        """What `echo …` and `cat <<E` give to the interpreter behind them."""
+        name, arguments = _called(command)
+        place = self._span or (command.start, command.end)
+        if name in {"echo", "printf"}:
+            yield " ".join(word.text for word in arguments), place, language
+        if name == "cat" and command.document is not None:
+            start, end = command.document
+            yield self._code[start:end], self._span or (start, end), language
+
+    def _command(self, command: Command) -> Iterator[Inner]:
+        name, arguments = _called(command)
+        place = (command.start, command.end)
+        self._anyhow(command, name, arguments)
+        match name:
+            case "eval":
+                self._add("shell.eval", *place)
+                self._run_output(command, arguments)
+                text = " ".join(word.text for word in arguments)
+                yield text, self._span or place, "shell"
+            case "trap" if len(arguments) > 1:
+                yield arguments[0].text, self._span or place, "shell"
+            case "source" | ".":
+                is_input = any(word.text in _INPUTS for word in arguments)
+                if is_input or any(word.is_fed for word in arguments):
+                    self._add("shell.source", *place)
+                    self._run_output(command, arguments)
+            case "dd" | "shred" | "tee" | "cp":
+                written = [word.text for word in arguments if not word.text.startswith("if=")]
+                if any(_DISK.search(text) for text in written[name == "cp" :]):
+                    self._add("shell.device-write", *place)
+            case "history" if any(word.text in {"-c", "-d", "-cw"} for word in arguments):
+                self._add("shell.history", *place)
+            case "unset" | "export" | "set":
+                self._variables(name, command, arguments)
+            case "nc" | "ncat" | "netcat" | "socat":
+                self._netcat(command, arguments)
+        if name in SHELLS:
+            self._run_output(command, arguments)
+        elif language_of(name) is not None:
+            self._run_output(command, arguments[:1] if arguments and arguments[0].is_fed else [])
+        yield from self._given(command)
+        yield from self._fed(command, _input_language(name, arguments))
+
+    def _anyhow(self, command: Command, name: str, arguments: list[Word]) -> None:
+        self._assigned(command)
+        self._redirected(command)
+        self._spelled(command)
+        if _keeps(name, arguments):
+            self._add("shell.persistence", command.start, command.end)
+
+    def _given(self, command: Command) -> Iterator[Inner]:
+        """`bash -c …`, `timeout 5 python3 -c …`"""
+        place = self._span or (command.start, command.end)
+        for given in code_in([word.text for word in command.words]):
+            word = command.words[given.at]
+            self._run_output(command, [word])
+            if given.text is not None and (given.text.strip() or not word.is_expanded):
+                yield given.text, place, given.language
+            elif given.language == "shell" and given.text is not None:
+                self._add("shell.eval", *place)  # `bash -c "$x"` is `eval "$x"`
+            else:
+                is_known = given.text is None or reader_of(given.language) is not None
+                self._add("text.unparsable" if is_known else "text.language", *place)
+
+    def _fed(self, command: Command, language: str | None) -> Iterator[Inner]:
+        """`bash <<E`, `python3 - <<E`, `sh <<< "…"`"""
+        if language is None:
+            return
+        if command.document is not None:
+            start, end = command.document
+            yield self._code[start:end], self._span or (start, end), language
+        for sign, word in command.redirects:
+            if sign == "<<<":
+                yield word.text, self._span or (command.start, command.end), language
+
+    def _run_output(self, command: Command, arguments: list[Word]) -> None:
+        """`eval "$(curl …)"`, `bash <(curl …)`, `sh -c "$(base64 -d …)"`, `bash <<< "$(…)"`."""
+        given = [*arguments, *(word for _, word in command.redirects)]
+        for inner in _pipelines(given):
+            for each in inner.commands:
+                name, words = _called(each)
+                if name in _FETCHERS:
+                    self._add("shell.download-run", command.start, command.end)
+                if _decodes(name, words):
+                    self._add("shell.decode-run", command.start, command.end)
+
+    def _assigned(self, command: Command) -> None:
+        for name, word in command.assigned:
+            if name in _PRELOADS and name != "LD_LIBRARY_PATH":
+                self._add("shell.preload", command.start, command.end)
+            is_off = name == "HISTFILE" and word.text in {"", "/dev/null"} and not word.is_expanded
+            if is_off or (name in {"HISTSIZE", "HISTFILESIZE"} and word.text == "0"):
+                self._add("shell.history", command.start, command.end)
+
+    def _variables(self, name: str, command: Command, arguments: list[Word]) -> None:
+        for word in arguments:
+            variable, _, value = word.text.partition("=")
+            if name == "unset" and variable == "HISTFILE":
+                self._add("shell.history", command.start, command.end)
+            if name == "export" and variable in _PRELOADS and variable != "LD_LIBRARY_PATH":
+                self._add("shell.preload", command.start, command.end)
+            if name == "export" and variable == "HISTFILE" and value == "/dev/null":
+                self._add("shell.history", command.start, command.end)
+            if name == "set" and word.text == "+o" and "history" in arguments[-1].text:
+                self._add("shell.history", command.start, command.end)
+
+    def _redirected(self, command: Command) -> None:
+        for sign, word in command.redirects:
+            if _NETWORK.match(word.text):
+                self._add("shell.network-device", command.start, command.end)
+            if ">" in sign and _DISK.match(word.text):
+                self._add("shell.device-write", command.start, command.end)
+            if ">" in sign and _STARTUP.search(word.text):
+                self._add("shell.persistence", command.start, command.end)
+            if ">" in sign and word.text.endswith("_history"):
+                self._add("shell.history", command.start, command.end)
+        for word in command.words:
+            if _NETWORK.match(word.text):
+                self._add("shell.network-device", word.start, word.end)
+
+    def _netcat(self, command: Command, arguments: list[Word]) -> None:
+        texts = [word.text for word in arguments]
+        if any(re.fullmatch(r"-[a-z]*[ec]|--exec|--sh-exec", text) for text in texts) or any(
+            re.match(r"(?i)(?:exec|system):", text) for text in texts
+        ):
+            self._add("shell.remote-shell", command.start, command.end)
+
+    def _spelled(self, command: Command) -> None:
+        """A command's name that is written so that nobody finds it."""
+        for word in command.words:
+            if word.has_ifs and not word.is_fully_quoted and word.text and "=" not in word.text:
+                self._add("shell.ifs", word.start, word.end)
+        if not command.words:
+            return
+        name = command.words[0]
+        written = self._code[name.start : name.end]
+        # Only a plain name: paths and texts with blanks are quoted for good reasons.
+        if name.is_split and not name.is_expanded and re.fullmatch(r"[\w.\-]{2,32}", name.text):
+            if _LETTERS.search(written):
+                self._add("shell.split-word", name.start, name.end)
+        elif name.is_expanded and not name.text:
+            for inner in name.inner:
+                if any(_decodes(*_called(each)) for each in inner.commands):
+                    self._add("shell.decode-run", command.start, command.end)
+
+
+def _words(command: Command) -> Iterator[Word]:
+    yield from command.words
+    yield from (word for _, word in command.assigned)
+    yield from (word for _, word in command.redirects)
+
+
+def _called(command: Command) -> tuple[str, list[Word]]:
+    """The program that is run in the end, without its folder, and what it is given."""
+    words = command.words
+    at = 0
+    while at < len(words):
+        name = base_name(words[at].text)
+        options = _WRAPPERS.get(name)
+        if options is None:
+            return name, words[at + 1 :]
+        at += 1
+        while at < len(words) and (
+            words[at].text.startswith("-") or "=" in words[at].text or words[at].text[:1].isdigit()
+        ):
+            at += 1 + (words[at].text in options)
+        at += name in _POSITIONS and at < len(words) and not words[at - 1].text[:1].isdigit()
+    return "", []
+
+
+def _input_language(name: str, arguments: list[Word]) -> str | None:
+    """Of what it runs that it is piped; None if it is given a program of its own."""
+    plain = [word.text for word in arguments]
+    if name in {"source", "."}:
+        return "shell" if plain and plain[0] in _INPUTS else None
+    language = language_of(name)
+    if language is None:
+        return None
+    if language != "shell":
+        return language if not plain or plain[0] in _INPUTS else None
+    if any(True for _ in code_in([name, *plain])):
+        return None
+    script = next((text for text in plain if not text.startswith("-")), None)
+    is_told = any(text in {"-s", "-"} for text in plain)
+    return "shell" if is_told or script is None or script in _INPUTS else None
+
+
+def _keeps(name: str, arguments: list[Word]) -> bool:
+    """Whether something will be run again later."""
+    texts = [word.text for word in arguments]
+    if name in {"crontab", "at", "batch"}:
+        return {"-l", "-r", "-V"}.isdisjoint(texts)
+    if name == "systemctl":
+        return "enable" in texts
+    return name == "tee" and any(_STARTUP.search(text) for text in texts)
+
+
+def _decodes(name: str, arguments: list[Word]) -> bool:
+    texts = [word.text for word in arguments]
+    if name in {"base64", "base32", "basenc"}:
+        return any(re.fullmatch(r"-[a-z]*[dD][a-z]*|--decode", text) for text in texts)
+    if name == "xxd":
+        return any(text.startswith("-r") for text in texts)
+    if name == "openssl":
+        return "-d" in texts
+    if name in {"printf", "echo"}:
+        return any(text.count("\\x") >= 4 or text.count("\\0") >= 4 for text in texts)
+    return name in {"uudecode", "rev"}
+
+
+def _holds(command: Command, names: frozenset[str]) -> bool:
+    return any(
+        _called(each)[0] in names for inner in _pipelines(command.words) for each in inner.commands
+    )
+
+
+def _pipelines(words: list[Word]) -> Iterator[Pipeline]:
+    for word in words:
+        yield from word.inner

@@ -1,0 +1,122 @@
+"""Orders by what they are made of, whatever the order of their words.
+
+Rules know turns of phrase. Here a sentence is looked at that asks for something, and it is a
+finding if it speaks of certain things together: a secret and a way out, a user's data and an
+answer, the rules a model was given and that they are void. Each of them alone is everyday language.
+What these things are is said in `orders.toml`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from cellwall.core.outcomes import Severity
+from cellwall.guard.detect.categories import SCORES
+from cellwall.guard.detect.spots import Spot
+from cellwall.guard.detect.sweep import Span, Sweep, as_word
+from cellwall.guard.keeping import own_toml
+from cellwall.guard.matching import Pattern
+from cellwall.guard.normalise.offsets import merged
+
+_MOST_SENTENCE_BYTES = 400
+_BEFORE_ORDER = b" \t\r\n.!?:;,>\"'([{#/*|_-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixture:
+    """Things that a sentence does not speak of together unless it is an order to a model."""
+
+    rule: str
+    category: str
+    severity: Severity
+    parts: tuple[str, ...]
+    """The first of them is the rarest: most sentences are done with after one look."""
+    unless: str = ""
+
+
+def _read() -> dict[str, Any]:
+    file = resources.files("cellwall.guard.detect.structure") / "orders.toml"
+    return own_toml(file.read_text("utf-8"))
+
+
+_DATA = _read()
+_RARE, _GOODS, _CARRYING = (
+    tuple(as_word(word) for word in _DATA["words"][name]) for name in ("rare", "goods", "carrying")
+)
+WORDS = (*_RARE, *_GOODS, *_CARRYING)
+_ORDER = Pattern(_DATA["order"])
+_ENDS = re.compile(rb"[.!?](?:[ \t\r\n\f\"')\]]|\Z)|\xe3\x80\x82|\n")
+"""Of sentences. In the few hundred bytes around a place, where Python's own engine is the quicker
+one."""
+_PARTS: Mapping[str, Pattern] = {name: Pattern(text) for name, text in _DATA["parts"].items()}
+_MIXTURES = tuple(
+    _Mixture(**{**table, "parts": tuple(table["parts"])}) for table in _DATA["mixture"]
+)
+_GATE = Pattern(
+    "|".join(
+        f"(?:{_PARTS[name].source})"
+        for name in dict.fromkeys(mixture.parts[0] for mixture in _MIXTURES)
+    )
+)
+_MESSAGES = {
+    "exfiltration": "asks for secrets, or for data of the user, to be passed on",
+    "system-prompt": "asks for what a model was told, or told to keep",
+    "injection": "gives an order to an assistant",
+}
+
+
+def find(sweep: Sweep) -> Iterator[Spot]:
+    """Sentences that ask for something, and in which one of the mixtures stands."""
+    last = 0
+    for start, verb_end in _orders(sweep):
+        if verb_end < last:
+            continue
+        begin, last = _sentence(sweep.data, verb_end)
+        mixture = _mixture(sweep.data[begin:last])
+        if mixture is not None:
+            yield Spot(
+                category=mixture.category,
+                severity=mixture.severity,
+                rule=mixture.rule,
+                message=_MESSAGES[mixture.category],
+                start=max(begin, start),
+                end=last,
+                score=SCORES[mixture.severity],
+            )
+
+
+def _orders(sweep: Sweep) -> Iterator[Span]:
+    windows = sorted((*sweep.around(_RARE), *sweep.around(_GOODS, _CARRYING)))
+    for window in merged(windows):
+        for start, end in _ORDER.spans(sweep.data, *window):
+            # From its first word on: whether it is quoted is told by what stands before it.
+            yield end - len(sweep.data[start:end].lstrip(_BEFORE_ORDER)), end
+
+
+def _mixture(sentence: bytes) -> _Mixture | None:
+    if not _GATE.matches(sentence):
+        return None
+    seen: dict[str, bool] = {}
+
+    def has(part: str) -> bool:
+        if part not in seen:
+            seen[part] = _PARTS[part].matches(sentence)
+        return seen[part]
+
+    for mixture in _MIXTURES:
+        if all(map(has, mixture.parts)) and not (mixture.unless and has(mixture.unless)):
+            return mixture
+    return None
+
+
+def _sentence(data: bytes, place: int) -> Span:
+    begin = max(0, place - _MOST_SENTENCE_BYTES // 2)
+    for end in _ENDS.finditer(data, begin, place):
+        begin = end.end()
+    stop = min(len(data), place + _MOST_SENTENCE_BYTES)
+    last = _ENDS.search(data, place, stop)
+    return begin, last.end() if last else stop

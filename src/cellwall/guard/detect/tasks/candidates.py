@@ -1,0 +1,171 @@
+"""Stage 1: sentences that could be a request, found by their words at hyperscan's speed.
+
+A verb counts where a sentence may begin (with a capital letter, after a line's end, or after
+"please"), a question where it ends with its mark, and a few phrases ("your response", "the
+following code") wherever they stand. Everything else of a text is never looked at by Python.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, partial
+
+from cellwall.guard.detect.tasks.lexicon import lexicon
+from cellwall.guard.matching import WordIndex
+from cellwall.guard.native.cues import Cues, Kind, Sentences
+
+MOST_CHARACTERS = 360
+"""Of one sentence; what is longer is cut there."""
+_LOOK_BACK_CHARACTERS = 240
+_LEAD_CHARACTERS = 60
+
+# A line's end ends a sentence unless the next line goes on in lower case, as wrapped prose does.
+# Each alternative begins with one of a few characters, and is looked at behind it: this is what
+# makes the search quick.
+_END = re.compile(
+    r"[.!?\n|](?:(?<=[.!?])[\"'\u201d\u2019)\]]*(?=\s+[^a-z\s]|[ \t]*\n|\s*$|[|<\\,}])"
+    r"|(?<=\n)(?![ \t]*[a-z(\"'])|(?<=\|))"
+)
+_BEGIN = re.compile(
+    r"(?:[.!?][\"'\u201d\u2019)\]]*\s+(?=[^a-z])|\n\s*(?=[^a-z\s])|\n\s*\n\s*|\|\s*|^)(?=\S)"
+)
+_MARKS = re.compile(r"[\s#*/>\"'\u2022;%|-]*")
+
+_BEFORE_LINE = ("", *".!?:|>`\n")
+_BEFORE_SENTENCE = ("", *".!?:|")
+_BLANKS = (" ", "\t")
+_NAMED = ("verb", "question")
+"""Cues that begin with a capital letter."""
+_BY_BYTES = {
+    "verb": Kind.NAMED,
+    "question": Kind.NAMED_QUESTION,
+    "after": Kind.AFTER,
+    "question after": Kind.AFTER_QUESTION,
+}
+"""Of these kinds nearly all sentences are told in C, many times as fast."""
+
+_PHRASES = (
+    *(f"our {noun}" for noun in ("response", "reply", "replies", "answer", "output", "message")),
+    *(f"our {noun}" for noun in ("code", "implementation", "solution", "algorithm", "program")),
+    *(f"our {noun}" for noun in ("project", "script", "elucidation", "explanation", "summary")),
+    *(
+        f"{which} {noun}"
+        for which in ("ollowing", "ubsequent", "elow")
+        for noun in ("code", "snippet")
+    ),
+    *(f"ode {noun}" for noun in ("snippet", "excerpt", "segment", "fragment", "section", "block")),
+    *("an you ", "ould you ", "want you to ", "need you to ", "like you to ", "ask you to "),
+)
+_QUESTIONS = (
+    *("What", "Who", "Whose", "When", "Where", "Which", "Why", "How", "Is", "Are", "Was", "Were"),
+    *("Do", "Does", "Did", "Has", "Have", "Should", "Can", "Could", "Would", "Will"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cues:
+    index: WordIndex
+    sentences: Cues
+    lengths: tuple[int, ...]
+    kinds: tuple[str, ...]
+
+
+@cache
+def _cues() -> _Cues:
+    words = lexicon()
+    verbs = {verb for each in words.verbs.values() for verb in each}
+    verbs -= words.verbs["reference"] | words.verbs["noun"]
+    cues: dict[str, str] = {}
+    for verb in sorted(verbs):
+        cues[f"{verb.capitalize()} "] = "verb"
+        cues[f"\n{verb} "] = "after"
+    cues |= {"Please ": "verb", "\nplease ": "after", " please ": "please"}
+    for opener in _QUESTIONS:
+        for ending in (" ", "'s "):
+            cues[f"{opener}{ending}"] = "question"
+            cues[f"\n{opener.lower()}{ending}"] = "question after"
+    cues.update((phrase, "phrase") for phrase in _PHRASES)
+    lengths, kinds = tuple(map(len, cues)), tuple(cues.values())
+    return _Cues(
+        index=WordIndex([cue.encode() for cue in cues]),
+        sentences=Cues([_BY_BYTES.get(kind, Kind.BY_PYTHON) for kind in kinds], lengths),
+        lengths=lengths,
+        kinds=kinds,
+    )
+
+
+def places(text: str, most: int, image: bytes | None = None) -> list[tuple[int, int]]:
+    """Number and end of each cue; after `most` of them it looks no further. `image`, if it is
+    known, has one byte for each character of the text, so that places are the same in both."""
+    data = text.encode("ascii", "replace") if image is None else image
+    return _cues().index.places(data, most)
+
+
+def candidates(text: str, marked: bytes, places: list[tuple[int, int]]) -> Sentences:
+    """The sentences of these cues, in order of their place, each once."""
+    return _cues().sentences.sentences(marked, places, partial(sentence_of, text))
+
+
+def sentence_of(text: str, at: int, number: int) -> tuple[int, int] | None:
+    """The sentence of one cue, if it may ask for something."""
+    cues = _cues()
+    kind = cues.kinds[number]
+    start = _start(text, at, kind)
+    if start is None:
+        return None
+    end = _end(text, start, at + cues.lengths[number])
+    if kind.startswith("question") and "?" not in text[at:end]:
+        return None
+    return (start, end) if text.count(" ", start, end) >= 2 else None
+
+
+def _start(text: str, at: int, kind: str) -> int | None:
+    """Where the sentence begins; None where the word is only a name in the midst of one."""
+    if kind in _NAMED:
+        return _named_start(text, at)
+    if kind == "please":
+        asked = text[at + 8 : at + 32].split(" ", 1)[0]
+        return _back(text, at) if asked in lexicon().verb_classes else None
+    if kind.endswith("after"):
+        # In lower case after an open line: prose that was wrapped there.
+        return at + 1 if text[max(0, at - 1) : at] in _BEFORE_LINE else None
+    return _back(text, at)
+
+
+def _named_start(text: str, at: int) -> int | None:
+    """Of a word with a capital letter."""
+    last = text[at - 1] if at else ""
+    if last not in _BLANKS:
+        # A line's end as JSON writes it.
+        is_inside = last.isalnum() and text[max(0, at - 2) : at] not in ("\\n", "\\t")
+        return None if is_inside else at
+    # Most stand between two words, or behind a sentence.
+    last = text[at - 2 : at - 1]
+    if last.isalnum():
+        return None
+    if last in _BEFORE_SENTENCE:
+        return at
+    # Nothing but marks since the line's begin, or what ends a sentence.
+    before = text[max(0, at - _LEAD_CHARACTERS) : at]
+    before = before[before.rfind("\n") + 1 :].rstrip(" \t").rstrip("\"')]\u201d\u2019")
+    return at if before.rstrip("#*/>-\u2022;%")[-1:] in _BEFORE_SENTENCE else None
+
+
+def _back(text: str, at: int) -> int:
+    """Where the sentence begins that this place belongs to."""
+    low = max(0, at - _LOOK_BACK_CHARACTERS)
+    begin = low
+    for match in _BEGIN.finditer(text, low, at + 1):
+        if match.end() <= at:
+            begin = match.end()
+    marks = _MARKS.match(text, begin, at)
+    return marks.end() if marks else begin
+
+
+def _end(text: str, start: int, past: int) -> int:
+    limit = min(len(text), start + MOST_CHARACTERS)
+    match = _END.search(text, min(past, limit), limit)
+    if match is None:
+        return limit
+    return match.start() if match[0] in ("\n", "|") else match.end()

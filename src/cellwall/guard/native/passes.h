@@ -1,0 +1,93 @@
+/* Single passes over text, called from Python through ctypes; see __init__.py.
+ *
+ * What goes through here is chosen by attackers, so each function keeps to three rules: it reads
+ * data[0..size) and nothing else, it writes no more entries than it was given room for, and its
+ * time is a straight line over the data. Whatever it finds is a place to look at: what a place
+ * means is decided in Python. */
+#ifndef CELLWALL_PASSES_H
+#define CELLWALL_PASSES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* A set of bytes: one entry for each, which is not 0 if it belongs to it. */
+typedef uint8_t byte_set[256];
+
+/* characters.c */
+EXPORT size_t cw_letters(const uint8_t *data, size_t size, const byte_set common, uint32_t *codes,
+                         size_t room);
+size_t cw_decoded(const uint8_t *data, size_t size, size_t at, uint32_t *code);
+EXPORT size_t cw_blocks(const uint8_t *data, size_t size, const byte_set common, size_t block,
+                        uint64_t *parts, size_t room);
+
+/* lines.c */
+EXPORT size_t cw_line_heads(const uint8_t *data, size_t size, const byte_set ornaments, size_t most,
+                            const char *words, const byte_set follow, uint64_t *places,
+                            size_t room);
+
+/* runs.c */
+#define CHAINS 3
+
+struct survey_tables {
+    uint64_t moves[256], keeps[256]; /* of each lane, by byte */
+    uint64_t firsts, lasts;          /* bits of the first bytes, and of the last ones */
+    uint64_t loose; /* last bits of lanes whose chains may have passed over what belongs to them */
+    uint64_t threes; /* last bits of tokens of three bytes; others have two */
+};
+
+/* `count` goes on where there is no more room. */
+struct places {
+    uint64_t *found;
+    uint64_t count, room;
+};
+
+struct survey {
+    struct places chains[CHAINS], tokens;
+};
+
+EXPORT void cw_survey(const uint8_t *data, size_t size, const struct survey_tables *tables,
+                      struct survey *survey);
+EXPORT void cw_runs(const uint8_t *data, size_t size, const byte_set set, size_t least,
+                    struct places *places);
+
+/* base64.c */
+EXPORT int cw_base64_may_be_text(const uint8_t *run, size_t size);
+
+/* cues.c */
+EXPORT size_t cw_marked(const uint8_t *data, size_t size, uint8_t *marked);
+EXPORT void cw_cues_sort(uint64_t *cues, size_t count);
+EXPORT size_t cw_candidates(const uint8_t *text, size_t size, const uint64_t *cues, size_t count,
+                            const uint8_t *kinds, const uint8_t *lengths, size_t *next,
+                            size_t *done, uint64_t *starts, uint64_t *ends);
+EXPORT void cw_rivals(const uint64_t *starts, const uint64_t *ends, size_t count, uint64_t near,
+                      uint32_t *rivals);
+
+/* glance.c */
+struct worths {
+    double base;
+    double names_address, quotes;
+    double has_digits, looks_technical, is_wrapped, is_question;
+    double few_words, some_words, many_words;
+    double begin, asks_openly, tells_or_asks;
+    double then_a_name, tells;
+    double ends[128];
+};
+
+/* What a word is worth; what it is not worth anything for is 0, and its flag is not set. */
+struct word_worth {
+    double anywhere, asking, asking_first, opening, behind, next;
+    uint8_t is_first_verb, is_leading, is_question_word, is_telling;
+    uint8_t padding[4];
+};
+
+struct glance;
+EXPORT struct glance *cw_glance_new(const uint8_t *blob, const uint32_t *sizes,
+                                    const struct word_worth *words, uint32_t count,
+                                    const struct worths *worths);
+EXPORT void cw_glance_free(struct glance *glance);
+EXPORT void cw_glance(const struct glance *glance, const uint8_t *data, size_t size,
+                      const uint64_t *starts, const uint64_t *ends, double *most, size_t count);
+
+#endif

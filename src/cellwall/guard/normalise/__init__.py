@@ -1,0 +1,8 @@
+"""What a text says when its tricks are undone: views of it, each with its way back (GRD-1)."""
+
+from __future__ import annotations
+
+from cellwall.guard.normalise.bounds import Bounds
+from cellwall.guard.normalise.views import Unfolded, View, unfold
+
+__all__ = ["Bounds", "Unfolded", "View", "unfold"]

@@ -1,0 +1,231 @@
+"""Letters that were turned, mirrored, swapped for digits or pulled apart.
+
+Any text can be read in these ways, so it is done only around places where something comes out:
+one pass looks for the words of instructions, and for encoded runs, as they look in disguise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+
+from cellwall.guard.matching import Pattern
+from cellwall.guard.normalise.bounds import Effort
+from cellwall.guard.normalise.offsets import Piece
+from cellwall.guard.normalise.runs import ROT13, Opened
+from cellwall.guard.normalise.vocabulary import STEMS, common
+
+_REACH_CHARS = 600
+"""Around a place where something comes out."""
+
+_ROT13 = {code: ROT13[code] for code in range(128)}
+_LEET = {
+    "a": "4@",
+    "b": "8",
+    "e": "3",
+    "g": "96",
+    "i": "1!|",
+    "l": "1|",
+    "o": "0",
+    "s": "5$",
+    "t": "7+",
+    "z": "2",
+}
+_UNLEET = str.maketrans("04@835$7+9!|1", "oaabesstt" + "giii")
+_LEAST_LEET = 5
+_LEAST_SPACED = 5
+_MOST_SPELLED_CHARS = 4096
+
+_MORE = "[0-9A-Za-z]{0,6}"
+_DENSE = {
+    # Runs of single encoded characters, as `inline` would find them out of disguise.
+    "rot13": (
+        f"(?:[%=][2-7][0-9N-Sn-s]{_MORE}){{4,}}",
+        "(?:\\\\[kK][2-7][0-9N-Sn-s]){4,}",
+        "(?:\\\\[hH]\\{?00[2-7][0-9N-Sn-s]\\}?){4,}",
+        "(?:&#[kK][2-7][0-9N-Sn-s];){4,}",
+    ),
+    "reversed": (
+        f"(?:[0-9A-Fa-f][2-7][%=]{_MORE}){{4,}}",
+        "(?:[0-9A-Fa-f][2-7]x\\\\){4,}",
+        "(?:\\}?[0-9A-Fa-f][2-7]00\\{?[uU]\\\\){4,}",
+        "(?:;[0-9]{2,3}#&){4,}",
+        "(?:;[0-9A-Fa-f][2-7][xX]#&){4,}",
+    ),
+    "both": (
+        f"(?:[0-9N-Sn-s][2-7][%=]{_MORE}){{4,}}",
+        "(?:[0-9N-Sn-s][2-7]k\\\\){4,}",
+        "(?:[0-9N-Sn-s][2-7]00\\{?[hH]\\\\){4,}",
+        "(?:;[0-9N-Sn-s][2-7][kK]#&){4,}",
+    ),
+}
+_DIGITS = re.compile(rb"[0-9A-Fa-f]{2}")
+_TURNED = re.compile(rb"[%=][2-7][N-Sn-s]")
+_SPACED = "[A-Za-z0-9?@$!+/=](?:[ \\t\\n.*_|~,-]{1,4}[A-Za-z0-9?@$!+/=]){5,}"
+_SPACES = b" \t\n.*_~,-"
+"""Which of them no other disguise has in its second place; a bar is also a letter in leet."""
+
+
+def turned(text: str) -> str:
+    """By 13 letters, which also undoes it."""
+    return text.translate(_ROT13)
+
+
+@cache
+def _words() -> dict[str, str]:
+    rot = [turned(stem) for stem in STEMS]
+    both = [stem[::-1] for stem in rot]
+    leet = [stem for stem in STEMS if len(stem) >= _LEAST_LEET and stem.isalpha()]
+    return {
+        "rot13": "|".join(map(re.escape, rot)),
+        "reversed": "|".join(re.escape(stem[::-1]) for stem in STEMS),
+        "both": "|".join(map(re.escape, both)),
+        "leet": "|".join(form for stem in leet for form in _leet_forms(stem)),
+    }
+
+
+def _leet_forms(stem: str) -> Iterator[str]:
+    """With at least one letter that is none; for each place where the first can be."""
+    for at, letter in enumerate(stem):
+        if letter in _LEET:
+            rest = "".join(_leet_letter(later) for later in stem[at + 1 :])
+            yield f"{stem[:at]}[{re.escape(_LEET[letter])}]{rest}"
+
+
+def _leet_letter(letter: str) -> str:
+    return f"[{letter}{re.escape(_LEET[letter])}]" if letter in _LEET else letter
+
+
+@cache
+def _gate() -> Pattern:
+    dense = "|".join(pattern for patterns in _DENSE.values() for pattern in patterns)
+    return Pattern(f"(?i:{'|'.join(_words().values())})|{dense}|{_SPACED}")
+
+
+@cache
+def _kinds() -> tuple[tuple[str, Pattern], ...]:
+    """Which disguise it was, told on the few places that were found."""
+    return tuple(
+        (kind, Pattern(f"\\A(?:{'|'.join([f'(?i:{words})', *_DENSE.get(kind, ())])})\\z"))
+        for kind, words in _words().items()
+    )
+
+
+def disguises(plain: str, image: bytes, worn: frozenset[str], effort: Effort) -> Iterator[Opened]:
+    """Readings of the lines in which a disguise was seen; `worn` were undone just before."""
+    places: dict[str, list[tuple[int, int]]] = {}
+    for start, end in _gate().spans(image):
+        if not effort.spend():
+            break
+        found = image[start:end]
+        if kind := _kind_of(found, image[end : end + 2]):
+            places.setdefault(kind, []).append((start, end))
+    for kind, spans in places.items():
+        if kind not in worn:
+            for piece in _READERS[kind](plain, spans):
+                yield Opened((kind,), piece)
+
+
+def _kind_of(found: bytes, after: bytes) -> str | None:
+    if found[1] in _SPACES:
+        return "spaced"
+    for kind, pattern in _kinds():
+        if not pattern.matches(found):
+            continue
+        # What is encoded and not disguised looks nearly the same.
+        if found[:1] in b"%=" and not _TURNED.search(found):
+            return None
+        if found[-1:] in b"%=" and _DIGITS.fullmatch(after):
+            return None
+        # Of two disguises one is undone now, and the other is found in what comes out.
+        return "rot13" if kind == "both" else kind
+    return "spaced"
+
+
+def _windows(plain: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The surroundings of places, in order; those that overlap as one."""
+    first = last = -1
+    for start, end in spans:
+        if first >= 0 and start - _REACH_CHARS > last:
+            yield first, last
+            first = -1
+        if first < 0:
+            first = max(0, start - _REACH_CHARS)
+        last = min(len(plain), end + _REACH_CHARS)
+    if first >= 0:
+        yield first, last
+
+
+def _read_turned(plain: str, spans: list[tuple[int, int]]) -> Iterator[Piece]:
+    for start, end in _windows(plain, spans):
+        yield Piece(turned(plain[start:end]), start, end)
+
+
+def _read_mirrored(plain: str, spans: list[tuple[int, int]]) -> Iterator[Piece]:
+    for start, end in _windows(plain, spans):
+        yield Piece(plain[start:end][::-1], start, end, is_mirrored=True)
+
+
+_ONES = re.compile(r"(?<=[A-Za-z4@])1(?=1)|(?<=[A-Za-z4@]1)1")
+
+
+def _read_leet(plain: str, spans: list[tuple[int, int]]) -> Iterator[Piece]:
+    for start, end in _windows(plain, spans):
+        text = _ONES.sub("l", plain[start:end]).translate(_UNLEET)
+        yield Piece(text, start, end)
+
+
+_SEPARATORS = re.compile(r"[ \t\n.*_|~,-]+")
+
+
+def _read_spaced(plain: str, spans: list[tuple[int, int]]) -> Iterator[Piece]:
+    for span in spans:
+        start, end = _whole_letters(plain, *span)
+        run = plain[start:end]
+        letters = sum(map(str.isalpha, run))
+        # A row of a table has digits for the most part.
+        if letters >= _LEAST_SPACED and letters * 4 >= len(_SEPARATORS.sub("", run)) * 3:
+            yield Piece(_closed(run), start, end)
+
+
+def _whole_letters(plain: str, start: int, end: int) -> tuple[int, int]:
+    """Without a first or last letter that belongs to a word outside."""
+    if start and plain[start - 1].isalnum():
+        start += 1
+    if plain[end : end + 1].isalnum():
+        end -= 1
+    while start < end and _SEPARATORS.match(plain, start):
+        start += 1
+    while end > start and _SEPARATORS.match(plain, end - 1):
+        end -= 1
+    return start, end
+
+
+def _closed(run: str) -> str:
+    """Letters put together again; wider gaps were spaces between words."""
+    gaps = [len(match[0]) for match in _SEPARATORS.finditer(run)]
+    narrow = min(gaps, default=1)
+    if any(gap > narrow for gap in gaps):
+        return _SEPARATORS.sub(lambda gap: " " if len(gap[0]) > narrow else "", run)
+    closed = _SEPARATORS.sub("", run)
+    return _spelled(closed) if len(closed) <= _MOST_SPELLED_CHARS else closed
+
+
+@cache
+def _known() -> re.Pattern[str]:
+    words = sorted((word for word in common() if len(word) > 1), key=len, reverse=True)
+    return re.compile("|".join(words), re.IGNORECASE)
+
+
+def _spelled(text: str) -> str:
+    """With spaces between the words of it that are known."""
+    return " ".join(_known().sub(lambda word: f" {word[0]} ", text).split())
+
+
+_READERS: dict[str, Callable[[str, list[tuple[int, int]]], Iterator[Piece]]] = {
+    "rot13": _read_turned,
+    "reversed": _read_mirrored,
+    "leet": _read_leet,
+    "spaced": _read_spaced,
+}

@@ -1,0 +1,217 @@
+"""Runs of base64, base32 and hexadecimal digits that hold text.
+
+What such a run looks like when it holds *text* is narrow: of four base64 letters the first three
+can be only some. So one pass in RE2 finds them between ordinary words, identifiers, hashes and
+pictures, and next to nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from cellwall.guard.native.base64 import may_be_text
+from cellwall.guard.native.runs import Told
+from cellwall.guard.normalise.bounds import Effort
+from cellwall.guard.normalise.encoded import ALPHABET, LONG_CHARS, digit_spans, quad_spans
+from cellwall.guard.normalise.offsets import Piece
+from cellwall.guard.normalise.reading import is_wordy, readable
+
+_LOWER = b"abcdefghijklmnopqrstuvwxyz"
+_TURNED = _LOWER[13:] + _LOWER[:13]
+ROT13 = bytes.maketrans(_LOWER + _LOWER.upper(), _TURNED + _TURNED.upper())
+
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+
+_HEAD_CHARS = 128
+
+
+class Opened(NamedTuple):
+    """What was read in a part of a text, and how."""
+
+    via: tuple[str, ...]
+    piece: Piece
+
+
+def runs(image: bytes, told: Told, effort: Effort) -> Iterator[Opened]:
+    """What encoded runs say, from left to right. `image` has a byte for each character, `told` is
+    what a survey says of it."""
+    sure = [(start, end, True) for start, end in quad_spans(image, told)]
+    maybe = [(start, end, False) for start, end in digit_spans(image, told)]
+    waiting = sorted(sure + maybe, reverse=True)
+    done = tried = 0
+    while waiting:
+        begin, end, is_sure = waiting.pop()
+        start = max(begin, done)
+        if end - start < _LEAST_CHARS or _is_dull(image[start:end]):
+            continue
+        if not is_sure and _is_noise(image[begin:end]):
+            continue
+        if not effort.spend():
+            return
+        # Many beginnings in one long run would each go through all of it.
+        extents = [] if start < tried else _extents(image, start, end)
+        extents += [(start, _tail(image, end)), (start, end)]
+        tried = max(tried, *(last for _, last in extents))
+        if opened := _first(image, extents):
+            yield opened
+            done = opened.piece.end
+            waiting.append((done, end, True))
+
+
+_LEAST_CHARS = 12
+_Disguise = tuple[tuple[str, ...], Callable[[bytes], bytes]]
+_DISGUISES: tuple[_Disguise, ...] = (
+    ((), lambda run: run),
+    (("rot13",), lambda run: run.translate(ROT13)),
+    (("reversed",), lambda run: run[::-1]),
+    (("rot13", "reversed"), lambda run: run.translate(ROT13)[::-1]),
+)
+
+
+def _is_dull(run: bytes) -> bool:
+    """Lines, rows of zeros, names and paths in small letters."""
+    return (run.islower() and not _PAIR.search(run)) or len(set(run[:256])) < _LEAST_LETTERS
+
+
+_PAIR = re.compile(rb"[0-9][a-f0-9]")
+_LEAST_LETTERS = 6
+
+
+def _is_noise(run: bytes) -> bool:
+    """A picture, a key or a hash: no text at either end, in whatever disguise."""
+    if len(run) < LONG_CHARS or _BASE32.fullmatch(run):
+        return False
+    if _HEX_LINES.fullmatch(run):
+        return not _HEX_HEAD.match(run)
+    if not may_be_text(run):
+        return True
+    head = run[:_GLANCE_CHARS]
+    tail = run[: -_GLANCE_CHARS - 1 : -1]
+    return all(
+        _from_base64(part) is None
+        for part in (head, head.translate(ROT13), tail, tail.translate(ROT13))
+    )
+
+
+_HEX_LINES = re.compile(rb"[0-9A-Fa-fN-Sn-sxXkK ,:;\r\n\t-]+")
+_HEX_HEAD = re.compile(
+    rb"[ ,:;\r\n\t-]*(?:(?:(?:0[xXkK])?[2-7][0-9A-Fa-fN-Sn-s][ ,:;\r\n\t-]*){6}"
+    rb"|(?:[0-9A-Fa-fN-Sn-s][2-7](?:[xXkK]0)?[ ,:;\r\n\t-]*){6})"
+)
+_BASE32 = re.compile(rb"=*[A-Z2-7 \t\r\n>]{12,}=*")
+_GLANCE_CHARS = 64
+_BEFORE = ALPHABET.encode() + b"-_="
+_MOST_BEFORE = 4096
+_TAIL = re.compile(rb"[A-Za-z0-9+/_-]{0,3}={0,2}")
+_AFTER = re.compile(
+    rb"[A-Za-z0-9+/_-]*={0,6}(?:\r?\n[ \t>]{0,8}[A-Za-z0-9+/_-]+={0,6}(?=[ \t]*(?:\r?\n|\Z)))*"
+)
+_AFTER_DIGITS = re.compile(
+    rb"(?:[ ,:;\r\n\t-]{0,4}(?:0[xXkK]|[xXkK]0)?[0-9A-Fa-fN-Sn-s]{2})*(?:[xXkK]0)?(?![A-Za-z0-9])"
+)
+
+
+def _tail(image: bytes, end: int) -> int:
+    match = _TAIL.match(image, end)
+    return match.end() if match else end
+
+
+def _extents(image: bytes, start: int, end: int) -> list[tuple[int, int]]:
+    """How far a run may reach around the part that was found, what is most likely first."""
+    head = image[max(0, start - _MOST_BEFORE) : start]
+    before = start - len(head) + len(head.rstrip(_BEFORE))
+    found = [after.match(image, end) for after in (_AFTER, _AFTER_DIGITS)]
+    ends = sorted({match.end() for match in found if match}, reverse=True)
+    extents = [(first, last) for last in ends for first in (before, start)]
+    if not _is_in_groups(image[start:end]):
+        # Words that follow on the next line can look like more of it.
+        lines = _AFTER.match(image, start)
+        extents[:0] = [(first, lines.end()) for first in (before, start) if lines]
+    return list(dict.fromkeys(extents))
+
+
+def _is_in_groups(run: bytes) -> bool:
+    """Whether it is written in groups of one size, of which the last may be smaller."""
+    groups = run.split()
+    return len(groups) > 1 and len({len(group) for group in groups[:-1]}) == 1
+
+
+def _first(image: bytes, extents: list[tuple[int, int]]) -> Opened | None:
+    """The first reading that makes sense."""
+    for start, end in extents:
+        run = image[start:end].rstrip(_MARGIN)
+        stop = start + len(run)
+        run = run.lstrip(_MARGIN)
+        start = stop - len(run)  # noqa: PLW2901  # the margin is not part of it
+        decoders = [(name, decode) for name, fits, decode in _DECODERS if fits.fullmatch(run)]
+        for via, undo in _DISGUISES:
+            undone = undo(run)
+            for name, decode in decoders:
+                # The head is enough to tell a picture or a key from text.
+                if len(undone) > _HEAD_CHARS and decode(undone[:_HEAD_CHARS]) is None:
+                    continue
+                text = decode(undone)
+                if text is not None and _is_meant(text, (*via, name), undone):
+                    return Opened((*via, name), Piece(text, start, stop))
+    return None
+
+
+def _is_meant(text: str, via: tuple[str, ...], run: bytes) -> bool:
+    """Not by chance, which is likelier the more ways are tried; and columns of numbers are
+    printable too when they are taken for hexadecimal digits."""
+    if via == ("base64",) or (via == ("hex",) and _HEX_LETTER.search(run)):
+        return True
+    if via[-1] != "hex" and len(text) >= 2 * _LEAST_BY_CHANCE:
+        return True
+    return len(text) >= _LEAST_BY_CHANCE and is_wordy(text)
+
+
+_LEAST_BY_CHANCE = 16
+_HEX_LETTER = re.compile(rb"[2-7][A-Fa-f]")
+_MARGIN = b" \t\r\n>,:;"
+_NOISE = b" \t\r\n>"
+_HEX_NOISE = re.compile(rb"0[xX]|[ ,:;\r\n\t-]+")
+_HEX = re.compile(rb"(?:[0-9A-Fa-f]{2}){6,}[0-9A-Fa-f]?")
+
+
+def _from_hex(run: bytes) -> str | None:
+    digits = _HEX_NOISE.sub(b"", run)
+    if not _HEX.fullmatch(digits):
+        return None
+    return readable(bytes.fromhex(digits[: len(digits) & ~1].decode()))
+
+
+_BASE32_TEXT = re.compile(rb"[E-P][ABEFIJMNQRUVYZ45]")
+"""What two ASCII characters begin with; a word in capitals seldom does."""
+
+
+def _from_base32(run: bytes) -> str | None:
+    run = run.translate(None, _NOISE).strip(b"=")
+    if len(run) < LONG_CHARS and not _BASE32_TEXT.match(run):
+        return None
+    try:
+        return readable(base64.b32decode(run + b"=" * (-len(run) % 8)))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _from_base64(run: bytes) -> str | None:
+    run = run.translate(_URL_SAFE, _NOISE).strip(b"=")
+    if len(run) % 4 == 1:
+        run = run[:-1]
+    try:
+        return readable(binascii.a2b_base64(run + b"=" * (-len(run) % 4)))
+    except binascii.Error:
+        return None
+
+
+_Decoder = tuple[str, re.Pattern[bytes], Callable[[bytes], str | None]]
+_DECODERS: tuple[_Decoder, ...] = (
+    ("hex", _HEX_LINES, _from_hex),
+    ("base32", _BASE32, _from_base32),
+    ("base64", re.compile(rb"=*[A-Za-z0-9+/_ \t\r\n>-]{12,}=*"), _from_base64),
+)

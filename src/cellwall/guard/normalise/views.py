@@ -1,0 +1,179 @@
+"""Views of a text, and how they are made."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from cellwall.guard.normalise.bounds import Bounds, Effort
+from cellwall.guard.normalise.characters import as_image, lowered
+from cellwall.guard.normalise.clean import Cleaned, cleaned
+from cellwall.guard.normalise.disguises import disguises
+from cellwall.guard.normalise.encoded import survey
+from cellwall.guard.normalise.hidden import hit, messages, tricks, tricks_in
+from cellwall.guard.normalise.inline import inline
+from cellwall.guard.normalise.offsets import SAME, Collage, Piece, Track, join
+from cellwall.guard.normalise.runs import Opened, runs
+from cellwall.guard.report import Hit
+
+_DISGUISES = frozenset({"rot13", "reversed", "leet", "spaced"})
+_MOST_HITS = 256
+_TRIES = {"masks": 30_000, "runs": 20_000, "inline": 150_000, "disguises": 30_000}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One reading of a text."""
+
+    plain: str
+    """Without invisible characters, in NFKC, look-alikes folded; the case is kept."""
+    _folded: str = field(default="", repr=False, compare=False)
+    via: tuple[str, ...] = ()
+    """Encodings that were opened, from the outside in; empty for the text itself."""
+    _track: Track = field(default=SAME, repr=False, compare=False)
+    _image: bytes = field(default=b"", repr=False, compare=False)
+    _lower: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def folded(self) -> str:
+        """`plain` in lower case, character by character. Made anew each time: of a long text that
+        is as much work as to search it, and few need more than `lower` or a part of it."""
+        return self._folded or lowered(self.plain)
+
+    @property
+    def lower(self) -> bytes:
+        """`folded` in UTF-8; what cannot be encoded there becomes bytes that no pattern matches."""
+        return self._lower or self.folded.encode("utf-8", "surrogatepass")
+
+    @property
+    def image(self) -> bytes:
+        """A byte for each character, so that a place in one is the same place in the other."""
+        return self._image or as_image(self.plain)
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Where a part of this view stands, in characters of the original text."""
+        size = len(self.plain)
+        start = min(max(start, 0), size)
+        return self._track.span(start, min(max(end, start), size))
+
+
+@dataclass(frozen=True, slots=True)
+class Unfolded:
+    """All readings of a text; the first is the text itself."""
+
+    views: tuple[View, ...]
+    hits: tuple[Hit, ...]
+    """The tricks themselves, in spans of the original."""
+    is_complete: bool
+
+
+_DEFAULT = Bounds()
+
+
+def unfold(text: str, bounds: Bounds = _DEFAULT) -> Unfolded:
+    """Everything that a text can be read as, within bounds. Never raises on any text."""
+    return _Unfolding(bounds).run(text)
+
+
+_Layer = tuple[str, Track, tuple[str, ...]]
+"""A text, the way back from it, and how it was come by."""
+
+
+class _Unfolding:
+    """One text on its way; breadth first, so that what is near the surface is never crowded out."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._views: list[View] = []
+        self._hits: list[Hit] = []
+        self._left_chars = bounds.max_decoded_chars
+        self._is_complete = True
+        # One for each way, so that what is spent on one cannot be taken from another.
+        self._efforts = {way: Effort(most) for way, most in _TRIES.items()}
+
+    def run(self, text: str) -> Unfolded:
+        track: Track = SAME
+        if len(text) > self._bounds.max_chars:
+            # An attacker chooses what fills the middle, but a model weighs the beginning and the
+            # end most.
+            self._is_complete = False
+            text, track = _ends(text, self._bounds.max_chars)
+        waiting: deque[_Layer] = deque([(text, track, ())])
+        while waiting:
+            waiting.extend(self._layer(*waiting.popleft()))
+        is_complete = self._is_complete and not any(one.is_spent for one in self._efforts.values())
+        return Unfolded(tuple(self._views), tuple(self._hits), is_complete)
+
+    def _layer(self, text: str, track: Track, via: tuple[str, ...]) -> Iterator[_Layer]:
+        """The view of one layer, and the layers that are in it."""
+        clean = cleaned(text, track, self._efforts["masks"])
+        if via and not clean.is_odd and self._is_known(clean.plain):
+            return
+        if len(self._views) >= self._bounds.max_views:
+            self._is_complete = False
+            return
+        plain, image = clean.plain, clean.image
+        self._views.append(View(plain, "", via, clean.track, image, clean.lower))
+        hidden = tricks_in(clean.excerpt, clean.letters) if clean.is_odd else frozenset[str]()
+        self._note(tricks(clean.excerpt, hidden), clean.excerpt_track, via)
+        self._note(_masks(clean), clean.track, via)
+        yield from self._inside(messages(clean.excerpt, hidden), clean.excerpt_track, via)
+        yield from self._inside(self._opened(plain, image, via), clean.track, via)
+
+    def _is_known(self, plain: str) -> bool:
+        return not plain.strip() or any(plain == view.plain for view in self._views)
+
+    def _note(self, hits: Iterable[Hit], track: Track, via: tuple[str, ...]) -> None:
+        for one in hits:
+            if len(self._hits) >= _MOST_HITS:
+                return
+            start, end = track.span(one.start, one.end)
+            self._hits.append(replace(one, start=start, end=end, via=via))
+
+    def _inside(
+        self, opened: Iterator[Opened], track: Track, via: tuple[str, ...]
+    ) -> Iterator[_Layer]:
+        found: dict[tuple[str, ...], list[Piece]] = {}
+        for one in opened:
+            if self._left_chars <= 0:
+                self._is_complete = False
+                break
+            if len(via) + len(one.via) > self._bounds.max_depth:
+                self._is_complete = False
+                continue
+            self._left_chars -= len(one.piece.text)
+            found.setdefault(one.via, []).append(one.piece)
+        for names, pieces in found.items():
+            joined = join(pieces)
+            text = "".join(piece.text for piece in joined)
+            yield text, Collage(joined, track), (*via, *names)
+
+    def _opened(self, plain: str, image: bytes, via: tuple[str, ...]) -> Iterator[Opened]:
+        told = survey(image)
+        yield from runs(image, told, self._efforts["runs"])
+        yield from inline(plain, image, told, self._efforts["inline"])
+        yield from disguises(plain, image, _worn(via), self._efforts["disguises"])
+
+
+def _worn(via: tuple[str, ...]) -> frozenset[str]:
+    """Disguises that were undone last, and would be put on again."""
+    worn: set[str] = set()
+    for name in reversed(via):
+        if name not in _DISGUISES:
+            break
+        worn.add(name)
+    return frozenset(worn)
+
+
+def _masks(clean: Cleaned) -> Iterator[Hit]:
+    for span in clean.masked:
+        message = "a word in letters of several scripts that look alike"
+        yield hit("mixed-script", "medium", message, span, 0.5)
+
+
+def _ends(text: str, size: int) -> tuple[str, Track]:
+    half = size // 2
+    start = len(text) - (size - half)
+    pieces = join([Piece(text[:half], 0, half), Piece(text[start:], start, len(text))])
+    return "".join(piece.text for piece in pieces), Collage(pieces, SAME)

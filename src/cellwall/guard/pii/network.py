@@ -1,0 +1,103 @@
+"""Mail addresses, addresses of machines on the internet, and of network cards."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import string
+from collections.abc import Iterator
+
+from cellwall.guard.matching import Pattern
+from cellwall.guard.pii.hit import Budget, PiiHit
+
+# What may stand around an @; signs beyond ASCII count as letters.
+_BEYOND = bytes(range(0x80, 0x100))
+_LOCAL = string.ascii_letters.encode() + string.digits.encode() + b"._%+'-" + _BEYOND
+# Marks, and the rest of a character that was cut.
+_NO_BEGINNING = b".'-" + bytes(range(0x80, 0xC0))
+_MOST_LOCAL_BYTES, _MOST_DOMAIN_BYTES = 64, 253
+_DOMAIN = re.compile(r"(?:[^\W_](?:[\w\-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}(?![\w])")
+# What comes behind the @ of an image for sharp screens, a unit of systemd, a versioned package.
+_NO_DOMAINS = frozenset(
+    {"png", "jpg", "jpeg", "gif", "svg", "webp", "ico", "css", "js", "mjs", "ts", "tsx", "jsx",
+     "json", "html", "py", "txt", "yaml", "yml", "toml", "lock", "service", "socket", "timer",
+     "mount", "target", "slice", "scope", "path", "device", "swap", "latest", "beta", "alpha"}
+)  # fmt: skip
+_VERSION = re.compile(r"[\dxv]+(?:\.[\dx]+)*\.[a-z]+")
+_NOBODY = frozenset({b"git", b"hg", b"svn"})
+
+_IPV4 = Pattern(r"\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}\b")
+# All that is given out on the internet begins with 2 or 3; nothing else is anybody's.
+_IPV6 = Pattern(r"\b[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:.]{2,41}")
+_VERSION_BEFORE = re.compile(rb"(?i)(?:v|ver|version|release|build|oid)[\s\"'=:]{1,3}$")
+
+_MAC = Pattern(r"\b[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?:-[0-9A-Fa-f]{2}){5})\b")
+_DOCUMENTED_MAC = "00005e0053"
+
+
+def mails(data: bytes, _: Budget) -> Iterator[PiiHit]:
+    """Addresses of people; all that end in no domain are something else."""
+    if b"@" not in data:
+        return
+    at = data.find(b"@")
+    while at >= 0:
+        before = data[max(0, at - _MOST_LOCAL_BYTES) : at]
+        local = before[len(before.rstrip(_LOCAL)) :].lstrip(_NO_BEGINNING)
+        after = data[at + 1 : at + 1 + _MOST_DOMAIN_BYTES].decode("utf-8", "replace")
+        domain = _DOMAIN.match(after) if local else None
+        if domain is not None:
+            end = at + 1 + len(domain[0].encode())
+            if _is_mail(local, domain[0], data[end : end + 1]):
+                yield PiiHit("mail", at - len(local), end)
+        at = data.find(b"@", at + 1)
+
+
+def _is_mail(local: bytes, domain: str, behind: bytes) -> bool:
+    is_clone = local in _NOBODY and behind in (b":", b"/")
+    ending = domain.rpartition(".")[2].casefold()
+    return not is_clone and ending not in _NO_DOMAINS and not _VERSION.fullmatch(domain)
+
+
+def machines(data: bytes, _: Budget) -> Iterator[PiiHit]:
+    """Public addresses; those of one's own network, of examples and of nobody are no secret."""
+    if data.count(b".") >= 3:
+        for start, end in _IPV4.spans(data):
+            is_version = _VERSION_BEFORE.search(data, max(0, start - 12), start)
+            is_whole = not is_version and _stands(data, start, end)
+            if is_whole and _is_public(data[start:end]):
+                yield PiiHit("ip", start, end)
+    if data.count(b":") >= 2:
+        for start, end in _IPV6.spans(data):
+            found = data[start:end].rstrip(b".")  # the end of a sentence
+            if found.endswith(b":") and not found.endswith(b"::"):
+                found = found[:-1]
+            if _is_public(found):
+                yield PiiHit("ip", start, start + len(found))
+
+
+def _stands(data: bytes, start: int, end: int) -> bool:
+    """With a port behind it or a prefix length it still does; as part of a version it does not."""
+    before = data[max(0, start - 2) : start]
+    after = data[end : end + 2]
+    return not (
+        re.search(rb"[0-9A-Za-z_][.-]$|[A-Za-z_]$", before) or re.match(rb"[.-][0-9A-Za-z]", after)
+    )
+
+
+def _is_public(address: bytes) -> bool:
+    try:
+        found = ipaddress.ip_address(address.decode("ascii"))
+    except ValueError:
+        return False
+    return found.is_global and not found.is_multicast
+
+
+def cards_of_networks(data: bytes, _: Budget) -> Iterator[PiiHit]:
+    """MAC addresses that a maker gave; invented and shared ones name nobody."""
+    for start, end in _MAC.spans(data):
+        digits = data[start:end].decode("ascii").replace(":", "").replace("-", "").lower()
+        is_given = int(digits[:2], 16) & 0b11 == 0 and int(digits, 16) != 0
+        is_documented = digits.startswith(_DOCUMENTED_MAC)
+        is_part = data[start - 1 : start] in (b":", b"-") or data[end : end + 1] in (b":", b"-")
+        if is_given and not is_documented and not is_part:
+            yield PiiHit("mac", start, end)

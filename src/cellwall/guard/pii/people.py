@@ -1,0 +1,91 @@
+"""Where people live and when they were born."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date
+from functools import cache
+
+from cellwall.guard.matching import Pattern, WordIndex
+from cellwall.guard.pii.forms import forms
+from cellwall.guard.pii.hit import Budget, PiiHit
+from cellwall.guard.pii.near import places
+
+_POSTCODE = re.compile(
+    r"\b(?:[A-Z]{2},? [0-9]{5}(?:-[0-9]{4})?"  # US
+    r"|[A-Z]{1,2}[0-9][A-Z0-9]? ?[0-9][A-Z]{2}"  # GB
+    r"|[ABCEGHJ-NPRSTVXY][0-9][A-Z] ?[0-9][A-Z][0-9]"  # CA
+    r"|(?:NSW|VIC|QLD|WA|SA|TAS|ACT|NT) [0-9]{4}"  # AU
+    r"|[0-9]{4} ?[A-Z]{2}"  # NL
+    r"|[0-9]{4,5}-[0-9]{3}"  # PT, BR
+    r"|(?:[A-Z]{1,2}-)?[0-9]{4,5} [A-ZÀ-ÞŐŰ][^\W\d_]{2,30})\b"  # DE, AT, CH, FR, ES, IT …
+)
+_REACH_BYTES = 120
+_MOST_LINES = 3
+
+_BIRTH_WORDS = (
+    "born", "dob", "d.o.b", "birth", "bday", "geboren", "geburt", "né le", "née le", "naissance",
+    "nacid", "nacimiento", "nascid", "nascimento", "nato il", "nata il", "nascita", "geboorte",
+    "рожден", "родил", "出生", "生年月日", "생년월일", "تاريخ الميلاد",
+)  # fmt: skip
+_DATE = Pattern(
+    r"\b(?:[0-9]{4}[-/.年] ?[0-9]{1,2}[-/.月] ?[0-9]{1,2}日?"
+    r"|[0-9]{1,2}[-/.] ?[0-9]{1,2}[-/.] ?(?:[0-9]{4}|[0-9]{2})\b"
+    r"|[0-9]{1,2}(?:st|nd|rd|th|er|\.|º)?(?: de| of)? [\pL]{3,12}\.?(?: de|,)? [0-9]{4}\b"
+    r"|[\p{Lu}][\pL]{2,11}\.? [0-9]{1,2}(?:st|nd|rd|th)?,? [0-9]{4}\b)"
+)
+_BIRTH_REACH_BYTES = 48
+_YEARS = range(1880, 2100)
+
+
+def addresses(data: bytes, _: Budget) -> Iterator[PiiHit]:
+    """Street and house number with a postcode behind; without one it may be any sentence."""
+    for street in _streets():
+        for start, end in street.spans(data):
+            rest = data[end : end + _REACH_BYTES].decode("utf-8", "surrogateescape")
+            lines = rest.split("\n")[:_MOST_LINES]
+            postcode = _POSTCODE.search("\n".join(lines))
+            if postcode is not None:
+                yield PiiHit("address", start, end + _length(rest[: postcode.end()]))
+
+
+def _length(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
+
+
+def births(data: bytes, _: Budget) -> Iterator[PiiHit]:
+    """Dates that a word before them calls somebody's birthday."""
+    for place in places(_words(), data):
+        for start, end in _DATE.spans(data, place.end, place.end + _BIRTH_REACH_BYTES):
+            if _is_date(data[start:end].decode("utf-8", "replace")):
+                yield PiiHit("birth", start, end)
+                break
+
+
+def _is_date(text: str) -> bool:
+    numbers = [int(each) for each in re.findall(r"[0-9]+", text)]
+    if len(numbers) == 2:  # the month is a word
+        numbers.insert(1, 1)
+    first, second, last = numbers
+    year, day = (first, last) if first > 31 else (last, first)
+    year += 1900 if year < 100 else 0
+    return year in _YEARS and (_exists(year, second, day) or _exists(year, day, second))
+
+
+def _exists(year: int, month: int, day: int) -> bool:
+    try:
+        date(year, month, day)
+    except ValueError:
+        return False
+    return True
+
+
+@cache
+def _streets() -> tuple[Pattern, ...]:
+    return tuple(Pattern(r"\b" + row["form"]) for row in forms()["street"])
+
+
+@cache
+def _words() -> tuple[tuple[str, ...], WordIndex]:
+    return _BIRTH_WORDS, WordIndex([word.encode() for word in _BIRTH_WORDS], ignore_case=True)

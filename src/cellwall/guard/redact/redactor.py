@@ -1,0 +1,128 @@
+"""Texts, bytes and data without secrets (GRD-5, SEC-2).
+
+Pure but for `known`, which is asked before every text and every piece of a stream. If it cannot be
+asked, nothing is shown: an error that says so, and nothing of the text.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cellwall.core.errors import CellwallError, VaultError
+from cellwall.core.types import Json
+from cellwall.guard.redact.data import DataRedactor, RedactedText
+from cellwall.guard.redact.known import KnownValues
+from cellwall.guard.redact.rules import SecretRules, shipped
+from cellwall.guard.redact.spans import SecretHit
+from cellwall.guard.redact.stream import RedactingStream
+
+Known = Callable[[], Mapping[str, bytes]]
+_Handler = Literal["surrogatepass", "surrogateescape"]
+
+
+@dataclass(frozen=True, slots=True)
+class Redacted:
+    """Bytes as they may be shown, and what was taken out. Places are those of the input."""
+
+    data: bytes
+    hits: tuple[SecretHit, ...]
+
+
+class Redactor:
+    """Takes secrets out. Thread-safe; made once, for its words and values are made ready once."""
+
+    def __init__(self, rules: SecretRules | None = None, known: Known | None = None) -> None:
+        self._rules = shipped() if rules is None else rules
+        self._asked = known
+        self._lock = threading.Lock()
+        self._values: dict[str, bytes] = {}
+        self._known = KnownValues(())
+
+    def redact(self, data: bytes) -> Redacted:
+        """Bytes of any kind; what holds no secret comes back as it is."""
+        return self._redacted(data, self._values_now())
+
+    def redact_text(self, text: str) -> RedactedText:
+        """A text of any kind, lone surrogates included."""
+        return self._redacted_text(text, self._values_now())
+
+    def redact_json(self, value: Json) -> Json:
+        """The same data; every text and every key in it clean. A key names its value."""
+        known = self._values_now()
+        return DataRedactor(lambda text: self._redacted_text(text, known)).redact(value)
+
+    def stream(self) -> RedactingStream:
+        """For what comes in pieces."""
+        return RedactingStream(self._rules, self._values_now)
+
+    def _values_now(self) -> KnownValues:
+        if self._asked is None:
+            return self._known
+        try:
+            values = self._asked()
+        except Exception as error:
+            # Whatever the reason, it is not known what must not be shown.
+            detail = error.detail if isinstance(error, CellwallError) else type(error).__name__
+            raise VaultError(
+                "the values that must not be shown cannot be read, so nothing is shown",
+                mend="Unlock the vault or mend it, then ask again.",
+                detail=detail,
+            ) from error
+        with self._lock:
+            if values != self._values:
+                self._values = dict(values)
+                self._known = KnownValues(self._values.items(), marks=sorted(self._rules.ids))
+            return self._known
+
+    def _redacted(self, data: bytes, known: KnownValues) -> Redacted:
+        stream = RedactingStream(self._rules, lambda: known)
+        cleaned = stream.end(data)
+        return Redacted(cleaned, tuple(stream.hits))
+
+    def _redacted_text(self, text: str, known: KnownValues) -> RedactedText:
+        handler: _Handler = _handler(text)
+        data = text.encode("utf-8", handler)
+        cleaned = self._redacted(data, known)
+        if not cleaned.hits:
+            return RedactedText(text, ())
+        hits = cleaned.hits if text.isascii() else _in_characters(cleaned.hits, data, handler)
+        try:
+            shown = cleaned.data.decode("utf-8", handler)
+        except UnicodeDecodeError:
+            # A value of no text has been cut out of the middle of a character.
+            shown = cleaned.data.decode("utf-8", "replace")
+        return RedactedText(shown, hits)
+
+
+def _handler(text: str) -> _Handler:
+    """How its surrogates become bytes: as what they stand for, if that can be undone."""
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+        if data.decode("utf-8", "surrogateescape") == text:
+            return "surrogateescape"
+    except UnicodeEncodeError:
+        pass
+    return "surrogatepass"
+
+
+def _in_characters(
+    hits: Sequence[SecretHit], data: bytes, handler: _Handler
+) -> tuple[SecretHit, ...]:
+    found: list[SecretHit] = []
+    place = characters = 0
+    for hit in hits:
+        start = characters + _length(data[place : hit.start], handler)
+        end = start + _length(data[hit.start : hit.end], handler)
+        found.append(SecretHit(hit.rule, start, end))
+        place, characters = hit.end, end
+    return tuple(found)
+
+
+def _length(data: bytes, handler: _Handler) -> int:
+    try:
+        return len(data.decode("utf-8", handler))
+    except UnicodeDecodeError:
+        return len(data.decode("utf-8", "replace"))

@@ -1,0 +1,278 @@
+"""Shapes of secrets as data: the packs beside this file, and rules that users bring.
+
+A rule of a pack says:
+
+id             what stands in the text in its place
+words          one of these stands before everything it finds; they are searched for first, and
+               stay in the text: they are no secret, and a stream need not wait for them
+lead           what may stand between a word and the value (Python's language, bounded; the first
+               that fits, never the longest: what comes later must not change it)
+chars          what the value is made of: a name in `runs.RUNS`. The value is the longest such run
+value          how the value begins (RE2), or all of it if `exact`
+before         what must stand before the word (Python's language)
+border         "word": no letter, digit or `_` before it; "token": nor any of `-.+/`; "none"
+ignore_case    of the words and the lead
+checks         what else it must be: see `_CHECKS`
+entropy        the least, in bits for each byte
+longest_bytes  that are waited for; a longer run goes whole if it begins like a secret
+match, not_match   examples; tests run all of them
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import resources
+from typing import TYPE_CHECKING, Literal
+
+from cellwall.guard.keeping import own_toml
+from cellwall.guard.matching import Pattern, WordIndex
+from cellwall.guard.redact.allow import is_placeholder
+from cellwall.guard.redact.entropy import STRONG, randomness, shannon
+from cellwall.guard.redact.named import NAMED_WORDS, NamedRule
+from cellwall.guard.redact.runs import RUNS, Run
+from cellwall.guard.redact.spans import NOTHING, Around, Span, is_mark_cut, long_span
+
+if TYPE_CHECKING:
+    from cellwall.guard.redact.gitleaks import SearchRule
+
+PACKS = ("cloud", "code", "services", "carriers")
+LEAD_BYTES = 600
+"""Between a word and its value, at most; so much of what has left a stream is remembered."""
+_LONGEST_BYTES = 512
+_BEFORE_BYTES = 24
+_WORD = re.compile(rb"[A-Za-z]?[a-z]{0,23}|[A-Z_]{1,24}")
+_ESCAPE = re.compile(
+    rb"(?:\\[abfnrtv]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|%(?:25)?[0-9A-Fa-f]{2}"
+    rb"|\\[0-7]{1,3}|#0[0-3][0-7]|=[0-9A-F]{2}"
+    rb"|(?:\x1b|\\x1[bB]|\\u001[bB]|\\u\{1[bB]\}|\\0?33|\\e|\^\[|#033|%1[bB]|&#(?:27|x1[bB]);"
+    rb"|\xe2\x90\x9b|ESC)(?:\[|%5[bB])[0-9;:?]{0,12}[@-~]"
+    rb"|\x9b[0-9;:?]{0,12}[@-~]|\x1b[ -/]{0,4}[0-Z\\^-~])$"
+)
+"""What may stand before a secret although it ends with a letter: escapes, and what colours a text,
+as programs and logs write them."""
+
+
+@dataclass(frozen=True)
+class ShapeRule:
+    """A secret that is known by what stands before it and by its shape."""
+
+    id: str
+    words: tuple[bytes, ...]
+    value: Pattern
+    run: Run
+    lead: re.Pattern[bytes] | None = None
+    before: re.Pattern[bytes] | None = None
+    border: Literal["word", "token", "none"] = "word"
+    ignore_case: bool = False
+    is_exact: bool = False
+    checks: tuple[Callable[[bytes, bytes], bool], ...] = ()
+    least_entropy: float = 0.0
+    longest_bytes: int = _LONGEST_BYTES
+    until: bytes = b""
+    """The value ends before the last of these, which it must have."""
+    match: tuple[str, ...] = ()
+    not_match: tuple[str, ...] = ()
+
+    def look(
+        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around = NOTHING
+    ) -> Iterator[int | Span]:
+        """What there is to wait for, and what goes, at the word that stands at `start`."""
+        if (seen := self._look(data, start, end, around, is_final=is_final)) is not None:
+            yield seen
+
+    def _look(
+        self, data: bytes, start: int, end: int, around: Around, *, is_final: bool
+    ) -> int | Span | None:
+        word = data[start:end]
+        if not self.ignore_case and word not in self.words:
+            return None
+        if start not in around.ends and not self._is_free(data, start, around):
+            return None
+        if self.lead is not None:
+            led = self.lead.match(data, end, end + LEAD_BYTES)
+            if led is None:
+                return None
+            end = led.end()
+        stop, state = self.run.extent(data, end, self.longest_bytes)
+        if not is_final and (state == "open" or is_mark_cut(data, stop) or around.begun < stop):
+            return end
+        if around.is_left_over(data, end, stop):
+            return None
+        seen = self._judged(data, word, end, stop, is_capped=state == "capped")
+        if seen is None and (cut := around.cut(data, end, stop)) < stop:
+            return self._judged(data, word, end, cut, is_capped=False)
+        return seen
+
+    def _judged(
+        self, data: bytes, word: bytes, start: int, stop: int, *, is_capped: bool
+    ) -> Span | None:
+        value = data[start:stop]
+        if self.until:
+            stop = start + max(0, value.rfind(self.until))
+        else:
+            value = value.rstrip(b".,:;")
+        if not value or (is_capped and self.is_exact):
+            return None
+        if not self.value.matches(value) or is_placeholder(data[start:stop]):
+            return None
+        if self.least_entropy and shannon(value) < self.least_entropy:
+            return None
+        judged = data[start:stop] if self.until else value
+        if not all(check(word, judged) for check in self.checks):
+            return None
+        if not is_capped:
+            return Span(start, stop, self.id)
+        return long_span(data, start, stop, self.id, self.run)
+
+    def _is_free(self, data: bytes, start: int, around: Around) -> bool:
+        if self.border == "none" and self.before is None:
+            return True
+        stands = data[max(0, start - _BEFORE_BYTES) : start]
+        if stands.endswith(b"]") and around.goes_on(data, start):
+            return False
+        if self.before is not None and not self.before.search(stands):
+            return False
+        if self.border == "none" or not stands:
+            return True
+        last = stands[-1:]
+        if stands.endswith(b"-----"):  # what ends a key ends more than a word
+            return True
+        if last.isalnum() or last == b"_" or (self.border == "token" and last in b"-.+/"):
+            return bool(_ESCAPE.search(stands))
+        return True
+
+
+def _decoded(text: bytes) -> bytes:
+    text = text.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
+    text = text[: len(text) // 4 * 4] if len(text) % 4 == 1 else text
+    try:
+        return base64.b64decode(text + b"=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _is_name_and_password(_word: bytes, value: bytes) -> bool:
+    said = _decoded(value)
+    return b":" in said[:-1] and said.isascii() and said.decode().isprintable()
+
+
+def _holds_key(word: bytes, value: bytes) -> bool:
+    return b"PRIVATE KEY" in _decoded((word + value)[:400])
+
+
+_CHECKS: Mapping[str, Callable[[bytes, bytes], bool]] = {
+    "digit": lambda _word, value: any(48 <= byte <= 57 for byte in value),
+    "mixed": lambda _word, value: (
+        not (value.islower() or value.isupper()) or len(set(value) - set(b"0123456789abcdef-")) == 0
+    ),
+    "random": lambda _word, value: randomness(value) >= STRONG,
+    "basic": _is_name_and_password,
+    "key-inside": _holds_key,
+    "no-word": lambda _word, value: not _WORD.fullmatch(value),
+}
+
+
+@dataclass(frozen=True)
+class SecretRules:
+    """Rules and the words they begin with, made ready to be searched for all at once."""
+
+    shapes: tuple[ShapeRule, ...] = ()
+    named: tuple[NamedRule, ...] = ()
+    searches: tuple[SearchRule, ...] = ()
+
+    def with_rules(self, other: SecretRules) -> SecretRules:
+        """Both."""
+        return SecretRules(
+            self.shapes + other.shapes,
+            self.named + tuple(rule for rule in other.named if rule not in self.named),
+            self.searches + other.searches,
+        )
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        return frozenset(rule.id for rule in self._all)
+
+    @cached_property
+    def words_of(self) -> Mapping[str, tuple[bytes, ...]]:
+        """In small letters, by id; none for rules that may find something before their words."""
+        searches = {rule.id: () for rule in self.searches}
+        found: dict[str, tuple[bytes, ...]] = {}
+        for rules in (self.shapes, self.named):
+            for rule in rules:
+                words = (word.lower() for word in rule.words)
+                found[rule.id] = (*found.get(rule.id, ()), *words)
+        return {**found, **searches}
+
+    @cached_property
+    def _all(self) -> tuple[ShapeRule | NamedRule | SearchRule, ...]:
+        return (*self.shapes, *self.named, *self.searches)
+
+    @cached_property
+    def by_word(self) -> tuple[tuple[bytes, tuple[ShapeRule | NamedRule | SearchRule, ...]], ...]:
+        """The words in small letters, and who looks where one stands."""
+        found: dict[bytes, list[ShapeRule | NamedRule | SearchRule]] = {}
+        for rule in self._all:
+            for word in dict.fromkeys(word.lower() for word in rule.words):
+                found.setdefault(word, []).append(rule)
+        return tuple((word, tuple(rules)) for word, rules in found.items())
+
+    @cached_property
+    def wordless(self) -> tuple[SearchRule, ...]:
+        """Rules of users that may match anywhere."""
+        return tuple(rule for rule in self.searches if not rule.words)
+
+    @cached_property
+    def index(self) -> WordIndex:
+        return WordIndex([word for word, _ in self.by_word], ignore_case=True)
+
+
+@cache
+def shipped() -> SecretRules:
+    """What Cellwall knows of secrets."""
+    shapes: list[ShapeRule] = []
+    folder = resources.files("cellwall.guard.redact").joinpath("packs")
+    for name in PACKS:
+        rows = own_toml(folder.joinpath(f"{name}.toml").read_text("utf-8"))["rule"]
+        shapes += map(_shape, rows)
+    vendors = own_toml(folder.joinpath("vendors.toml").read_text("utf-8"))["names"]
+    named = (
+        NamedRule("named-secret", NAMED_WORDS),
+        NamedRule("vendor-secret", tuple(name.encode() for name in vendors), is_vendor=True),
+    )
+    return SecretRules(tuple(shapes), named)
+
+
+def _shape(row: Mapping[str, object]) -> ShapeRule:
+    get = row.get
+    flags = re.IGNORECASE if get("ignore_case") else 0
+    value = f"^(?s:{row['value']})" + ("$" if get("exact") else "")
+    chars = str(get("chars", "word"))
+    lead, before = get("lead"), get("before")
+    border = get("border", "word")
+    assert border in ("word", "token", "none")  # noqa: S101  # our own file, and tests read all
+    return ShapeRule(
+        id=str(row["id"]),
+        words=tuple(word.encode() for word in _texts(row["words"])),
+        value=Pattern(value),
+        run=RUNS[chars],
+        lead=re.compile(str(lead).encode(), flags) if lead else None,
+        before=re.compile(b"(?:%s)$" % str(before).encode()) if before else None,
+        border=border,
+        ignore_case=bool(get("ignore_case")),
+        is_exact=bool(get("exact")),
+        checks=tuple(_CHECKS[name] for name in _texts(get("checks", ()))),
+        least_entropy=float(str(get("entropy", 0.0))),
+        longest_bytes=int(str(get("longest_bytes", _LONGEST_BYTES))),
+        until=b"@" if chars == "userinfo" else b"",
+        match=_texts(get("match", ())),
+        not_match=_texts(get("not_match", ())),
+    )
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()

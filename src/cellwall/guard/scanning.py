@@ -1,0 +1,172 @@
+"""From what detectors see to what is done about a text (GRD-2, GRD-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cellwall.core.outcomes import SEVERITIES, Finding, Severity
+from cellwall.guard.neutralise import Found, without
+from cellwall.guard.report import Hit, Kind, Report, Treatment
+from cellwall.guard.settings import GuardSettings, Treatments
+
+if TYPE_CHECKING:
+    from cellwall.guard.channels import Channel, Extracted
+    from cellwall.guard.detect import Detector, Pack
+
+# Of these the raw form is what a model reads; the others are taken apart first.
+_CLEAR = frozenset({"high", "critical"})
+_READ_AS_THEY_ARE = frozenset({"plain", "markdown"})
+
+
+@dataclass(frozen=True)
+class Scanner:
+    """Looks at texts. Made once: its rules are loaded with the first text."""
+
+    settings: GuardSettings = field(default_factory=GuardSettings)
+    packs: tuple[Pack, ...] = ()
+    """Rules of the user's own, beside ours."""
+
+    @cached_property
+    def _detector(self) -> Detector:
+        from cellwall.guard.detect import Detector  # noqa: PLC0415  # only where there is a text
+
+        return Detector.shipped(self.packs)
+
+    def scan(self, text: str, *, kind: Kind = "output", channel: Channel = "plain") -> Report:
+        """What is in a text, in the raw form of its channel."""
+        most = self.settings.max_characters
+        looked_at = text[:most]
+        extracted = _extracted(channel, looked_at)
+        if extracted is None or channel in _READ_AS_THEY_ARE:
+            report = self._whole(looked_at, kind, channel, extracted)
+        else:
+            report = self._pieces(looked_at, kind, channel, extracted)
+        is_complete = report.is_complete and len(text) <= most
+        return report if is_complete else replace(report, is_complete=False)
+
+    def _whole(
+        self, text: str, kind: Kind, channel: Channel, extracted: Extracted | None
+    ) -> Report:
+        """A text that is read as it stands: spans are those of the text itself."""
+        detection = self._detector.find(text, kind=kind)
+        hits = list(detection.hits)
+        score, is_complete = detection.score, detection.is_complete
+        hidden: list[Finding] = []
+        if extracted is not None:
+            hits += extracted.hits
+            score, is_complete = (
+                _score(score, extracted.hits),
+                is_complete and extracted.is_complete,
+            )
+            for piece in extracted.pieces:
+                if piece.is_hidden:
+                    found = self._detector.find(piece.text, kind=kind)
+                    score = max(score, found.score)
+                    hidden += [_raised(hit).finding(piece.where) for hit in found.hits]
+        return self._report(
+            [*(hit.finding() for hit in hits), *hidden],
+            kind,
+            score=score,
+            shown=lambda: _cleaned(channel, _neutralised(text, hits, self._of(kind))),
+            is_complete=is_complete,
+        )
+
+    def _pieces(self, raw: str, kind: Kind, channel: Channel, extracted: Extracted) -> Report:
+        """A text with parts: spans are those of the part that a finding names.
+
+        The raw form is looked at as well: it holds names and short words that are no text, and a
+        model may be given it as it is.
+        """
+        findings = [hit.finding() for hit in extracted.hits]
+        visible: list[tuple[str, Sequence[Hit]]] = []
+        score, is_complete = 0.0, extracted.is_complete
+        for piece in extracted.pieces:
+            found = self._detector.find(piece.text, kind=kind)
+            score, is_complete = max(score, found.score), is_complete and found.is_complete
+            hits = [_raised(hit) for hit in found.hits] if piece.is_hidden else found.hits
+            findings += [hit.finding(piece.where) for hit in hits]
+            if not piece.is_hidden:
+                visible.append((piece.text, hits))
+        whole = self._detector.find(raw, kind=kind)
+        known = {finding.rule for finding in findings}
+        findings += [hit.finding("source") for hit in whole.hits if hit.rule not in known]
+        score, is_complete = max(score, whole.score), is_complete and whole.is_complete
+        return self._report(
+            findings,
+            kind,
+            score=_score(score, extracted.hits),
+            shown=lambda: _cleaned(
+                channel,
+                "\n".join(_neutralised(text, hits, self._of(kind)) for text, hits in visible),
+            ),
+            is_complete=is_complete,
+        )
+
+    def _of(self, kind: Kind) -> Treatments:
+        return self.settings.treatments(kind)
+
+    def _report(
+        self,
+        findings: Sequence[Finding],
+        kind: Kind,
+        *,
+        score: float,
+        shown: Callable[[], str],
+        is_complete: bool,
+    ) -> Report:
+        verdict = max(
+            (self._of(kind)[finding.severity] for finding in findings),
+            key=lambda treatment: treatment.rank,
+            default=Treatment.ALLOW,
+        )
+        return Report(
+            verdict=verdict,
+            score=score,
+            findings=tuple(findings),
+            text="" if verdict is Treatment.BLOCK else shown(),
+            is_complete=is_complete,
+        )
+
+
+# Most texts are plain, and their readers are many modules: loaded where another form is read.
+
+
+def _extracted(channel: Channel, text: str) -> Extracted | None:
+    if channel == "plain":
+        return None
+    from cellwall.guard.channels import read  # noqa: PLC0415  # see above
+
+    return read(channel, text)
+
+
+def _cleaned(channel: Channel, text: str) -> str:
+    if channel == "plain":
+        return text
+    from cellwall.guard.channels import clean  # noqa: PLC0415  # see above
+
+    return clean(channel, text)
+
+
+def _neutralised(text: str, hits: Sequence[Hit], treatments: Treatments) -> str:
+    """What is to be asked about is shown without it, too, whoever says yes to the rest."""
+    at_least = Treatment.NEUTRALISE.rank
+    found = [
+        Found((hit.start, hit.end), hit.category, is_clear=hit.severity in _CLEAR)
+        for hit in hits
+        if treatments[hit.severity].rank >= at_least
+    ]
+    return without(text, found) if found else text
+
+
+def _raised(hit: Hit) -> Hit:
+    """Whoever hides it from people means it for a model."""
+    step = min(SEVERITIES.index(hit.severity) + 1, len(SEVERITIES) - 1)
+    worse: Severity = SEVERITIES[step]
+    return replace(hit, severity=worse)
+
+
+def _score(score: float, hits: Sequence[Hit]) -> float:
+    return max([score, *(hit.score for hit in hits)])

@@ -1,0 +1,223 @@
+"""The guard as the runtime knows it: looks at what goes in, cleans what comes out (GRD-1..9).
+
+A strong signal and a cleaner, never the only wall: policy, walls and the way out stand behind it,
+and hold where it errs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from cellwall.core.network import Page
+from cellwall.core.outcomes import Finding, RunResult
+from cellwall.core.types import Action, Json, OutputSink, ProcessOperation, ToolResult
+from cellwall.guard.advice import screened
+from cellwall.guard.answers import Answer
+from cellwall.guard.scanning import Scanner
+from cellwall.guard.settings import GuardSettings
+from cellwall.guard.showing import Painter
+
+if TYPE_CHECKING:
+    from cellwall.guard.pii import Pseudonyms
+    from cellwall.guard.redact import RedactingStream, Redactor, SecretHit
+
+Name = Literal["stdout", "stderr"]
+
+
+class Guard:
+    """Keeps `GuardPort`. Thread-safe; its rules are loaded when the first text comes."""
+
+    def __init__(
+        self,
+        settings: GuardSettings | None = None,
+        *,
+        scanner: Scanner | None = None,
+        redactor: Callable[[], Redactor] | None = None,
+    ) -> None:
+        self.settings = GuardSettings() if settings is None else settings
+        self.scanner = Scanner(self.settings) if scanner is None else scanner
+        self._make_redactor = redactor
+        self._lock = threading.Lock()
+        self._streams: dict[tuple[str, int], _Streams] = {}
+        self._people: dict[str, Pseudonyms] = {}
+
+    @cached_property
+    def redactor(self) -> Redactor:
+        if self._make_redactor is not None:
+            return self._make_redactor()
+        from cellwall.guard.redact import Redactor  # noqa: PLC0415  # only where there is a text
+
+        return Redactor()
+
+    def screen(self, action: Action) -> Sequence[Finding]:
+        """Advice about what is asked for (GRD-9); a setting turns some of it into refusals."""
+        return screened(action, self.scanner, self.settings.denied_code)
+
+    def clean(self, action: Action, result: RunResult) -> RunResult:
+        """Without secrets; with what was found in it, and as a model may see it if one reads it."""
+        result, findings = self._redacted(action, result)
+        if isinstance(action.want, ToolResult):
+            want = action.want
+            answer = Answer(f"the tool {want.tool}", self._painter(want.agent_session))
+            value = answer.cleaned(result.value)
+            told = (*result.findings, *findings, *answer.findings)
+            return replace(result, value=value, findings=told)
+        shown = self._painter(action.session_id or "").show(action, result)
+        is_read_by_model = action.audience == "model"
+        return replace(
+            result,
+            findings=(*result.findings, *findings, *shown.findings),
+            shown=shown.text if is_read_by_model else "",
+            withheld=shown.withheld if is_read_by_model else "",
+        )
+
+    def redact(self, text: str) -> str:
+        """Without secrets."""
+        return self.redactor.redact_text(text).text
+
+    def tell(self, action: Action, text: str) -> str:
+        """Words of ours that may hold names of others, for a model."""
+        return self._painter(action.session_id or "").tell(text, "what Cellwall says")
+
+    def stream(self, sink: OutputSink) -> RedactedSink:
+        """A sink that lets no secret through, however it is cut into pieces."""
+        return RedactedSink(sink, lambda: self.redactor)
+
+    def end_session(self, session_id: str) -> None:
+        """What was held back of its programs' output is forgotten."""
+        with self._lock:
+            for key in [key for key in self._streams if key[0] == session_id]:
+                del self._streams[key]
+            self._people.pop(session_id, None)
+
+    def restore(self, session_id: str, text: str) -> str:
+        """With the personal data of a session in the place of its tokens, for its user."""
+        people = self._people.get(session_id)
+        return text if people is None else people.restore(text)
+
+    def _painter(self, session_id: str) -> Painter:
+        painter = Painter(scanner=self.scanner, redact=self.redact)
+        if not self.settings.hide_personal_data:
+            return painter
+        from cellwall.guard.pii import Pseudonyms  # noqa: PLC0415  # only where it is wanted
+
+        # What belongs to no session shares nothing: else one could fill the table of all others,
+        # and tell whether they have met the same address.
+        people = Pseudonyms()
+        if session_id:
+            with self._lock:
+                people = self._people.setdefault(session_id, people)
+        return replace(painter, hide=people.cover)
+
+    def _redacted(self, action: Action, result: RunResult) -> tuple[RunResult, list[Finding]]:
+        found: list[Finding] = []
+        match action.want:
+            case ProcessOperation(process=process):
+                stdout, stderr = self._piece(action, process, result, found)
+            case _:
+                stdout = self._bytes("stdout", result.stdout, found)
+                stderr = self._bytes("stderr", result.stderr, found)
+        payload = result.payload
+        if isinstance(payload, Page):
+            body = self._bytes("page", payload.body, found)
+            payload = replace(payload, body=body, text=self.redact(payload.text))
+        return (
+            replace(
+                result,
+                stdout=stdout,
+                stderr=stderr,
+                text=None if result.text is None else self.redact(result.text),
+                value=self._json(result.value),
+                results=tuple(self._json(each) for each in result.results),
+                code_error=self._json(result.code_error),
+                payload=payload,
+            ),
+            found,
+        )
+
+    def _json(self, value: Json) -> Json:
+        # Most results have none; what is no text needs no rules.
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        return self.redactor.redact_json(value)
+
+    def _bytes(self, where: str, data: bytes, found: list[Finding]) -> bytes:
+        if not data:
+            return data
+        redacted = self.redactor.redact(data)
+        found += _told(redacted.hits, where)
+        return redacted.data
+
+    def _piece(
+        self, action: Action, process: int, result: RunResult, found: list[Finding]
+    ) -> tuple[bytes, bytes]:
+        """What a program in the background has said since it was last asked: a part of a stream."""
+        key = (action.session_id or "", process)
+        with self._lock:
+            streams = self._streams.setdefault(key, _Streams(self.redactor))
+        has_ended = result.exit_code is not None
+        cleaned = streams.feed(result.stdout, result.stderr, has_ended=has_ended)
+        found += streams.told()
+        if has_ended:
+            with self._lock:
+                self._streams.pop(key, None)
+        return cleaned
+
+
+class RedactedSink:
+    """Hands output on as it comes, without secrets; `end` hands on what was held back."""
+
+    def __init__(self, sink: OutputSink, redactor: Callable[[], Redactor]) -> None:
+        self._sink = sink
+        self._redactor = redactor
+        self._streams: dict[Name, RedactingStream] = {}
+
+    def __call__(self, name: Name, chunk: bytes) -> None:
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = self._redactor().stream()
+        if cleaned := stream.feed(chunk):
+            self._sink(name, cleaned)
+
+    def end(self) -> None:
+        for name, stream in self._streams.items():
+            if rest := stream.end():
+                self._sink(name, rest)
+
+
+class _Streams:
+    """Of one program in the background."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._lock = threading.Lock()
+        self._stdout, self._stderr = redactor.stream(), redactor.stream()
+        self._seen = (0, 0)
+
+    def feed(self, stdout: bytes, stderr: bytes, *, has_ended: bool) -> tuple[bytes, bytes]:
+        with self._lock:
+            out, err = self._stdout.feed(stdout), self._stderr.feed(stderr)
+            if has_ended:
+                out, err = out + self._stdout.end(), err + self._stderr.end()
+            return out, err
+
+    def told(self) -> Iterator[Finding]:
+        """What was taken out since this was asked last."""
+        with self._lock:
+            first, second = self._seen
+            self._seen = (len(self._stdout.hits), len(self._stderr.hits))
+            yield from _told(self._stdout.hits[first:], "stdout")
+            yield from _told(self._stderr.hits[second:], "stderr")
+
+
+def _told(hits: Sequence[SecretHit], where: str) -> Iterator[Finding]:
+    """One finding for each rule, with a count; where they stood is nobody's business."""
+    counts: dict[str, int] = {}
+    for hit in hits:
+        counts[hit.rule] = counts.get(hit.rule, 0) + 1
+    for rule, count in counts.items():
+        times = "" if count == 1 else f" {count} times"
+        yield Finding("secret", "medium", f"a secret was taken out{times}", rule=rule, where=where)

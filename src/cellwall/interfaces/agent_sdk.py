@@ -1,0 +1,185 @@
+"""Cellwall for programs that drive an agent with `claude-agent-sdk`: the extra `cellwall[claude]`.
+
+    options = ClaudeAgentOptions(hooks=agent_sdk.hooks(run_inside=True))
+
+`can_use_tool` alone is not enough: the SDK calls it only where Claude Code would have asked, so a
+tool that its settings or its mode allow never gets there. `hooks()` sees every call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import Any
+
+import anyio
+
+from cellwall.core.errors import CellwallError
+from cellwall.interfaces.hooks.answer import HookOptions, reply_to
+from cellwall.interfaces.hooks.protocol import AFTER, BEFORE, Reply, permission, refusal
+from cellwall.runtime.wiring import House, shared_house
+
+HookCallback = Callable[[Any, str | None, Any], Awaitable[dict[str, Any]]]
+_ANSWER_WITHIN_S = 10.0
+_HOST_WAITS_S = 20.0
+
+
+def pre_tool_use(
+    *,
+    config: str | None = None,
+    profile: str | None = None,
+    policy: str | None = None,
+    run_inside: bool = False,
+    project: str | None = None,
+) -> HookCallback:
+    """A `PreToolUse` callback: allow, deny or ask, as `cellwall hook` would answer."""
+    options = _options(config, profile, policy, run_inside=run_inside, project=project)
+
+    async def callback(told: Any, _tool_use_id: str | None, _context: Any) -> dict[str, Any]:  # noqa: ANN401  # the SDK's own types
+        return _answer_of(await _reply(told, BEFORE, options))
+
+    return callback
+
+
+def post_tool_use(
+    *, config: str | None = None, profile: str | None = None, policy: str | None = None
+) -> HookCallback:
+    """A `PostToolUse` callback: looks at the result, redacts and records it."""
+    options = _options(config, profile, policy)
+
+    async def callback(told: Any, _tool_use_id: str | None, _context: Any) -> dict[str, Any]:  # noqa: ANN401  # the SDK's own types
+        return _answer_of(await _reply(told, AFTER, options))
+
+    return callback
+
+
+def hooks(
+    *,
+    config: str | None = None,
+    profile: str | None = None,
+    policy: str | None = None,
+    run_inside: bool = False,
+    project: str | None = None,
+) -> dict[str, list[Any]]:
+    """For `ClaudeAgentOptions(hooks=…)`; a callback that fails or is late stops the tool."""
+    before = pre_tool_use(
+        config=config, profile=profile, policy=policy, run_inside=run_inside, project=project
+    )
+    after = post_tool_use(config=config, profile=profile, policy=policy)
+    return {BEFORE: [_matcher(before)], AFTER: [_matcher(after)]}
+
+
+def can_use_tool(
+    *,
+    config: str | None = None,
+    profile: str | None = None,
+    policy: str | None = None,
+    run_inside: bool = False,
+    project: str | None = None,
+) -> Callable[[str, dict[str, Any], Any], Awaitable[Any]]:
+    """For `ClaudeAgentOptions(can_use_tool=…)`, beside `hooks()`, never instead of it.
+
+    It is itself the answer to a question, so what a rule would ask about is denied.
+    """
+    options = _options(config, profile, policy, run_inside=run_inside, project=project)
+    sdk = _sdk()
+
+    async def decide(tool: str, given: dict[str, Any], context: Any) -> Any:  # noqa: ANN401  # the SDK's own types
+        told = {
+            "hook_event_name": BEFORE,
+            "session_id": "can_use_tool",
+            "cwd": options.project or os.getcwd(),
+            "tool_name": tool,
+            "tool_input": given,
+            "tool_use_id": getattr(context, "tool_use_id", None) or "",
+        }
+        answer = _answer_of(await _reply(told, BEFORE, options))["hookSpecificOutput"]
+        if answer["permissionDecision"] != "allow":
+            return sdk.PermissionResultDeny(message=answer["permissionDecisionReason"])
+        return sdk.PermissionResultAllow(updated_input=answer.get("updatedInput", given))
+
+    return decide
+
+
+def _options(
+    config: str | None,
+    profile: str | None,
+    policy: str | None,
+    *,
+    run_inside: bool = False,
+    project: str | None = None,
+) -> HookOptions:
+    return HookOptions(
+        config=config, profile=profile, policy=policy, run_inside=run_inside, project=project
+    )
+
+
+async def _reply(told: Mapping[str, Any], event: str, options: HookOptions) -> Reply:
+    """Through the same strict reading as every hook; whatever goes wrong is a refusal."""
+
+    def refused(reason: str) -> Reply:
+        get = getattr(told, "get", lambda _: None)  # an SDK may hand us anything
+        return refusal(
+            event, reason, tool=str(get("tool_name") or ""), response=get("tool_response")
+        )
+
+    try:
+        if told["hook_event_name"] != event:
+            return _as_answer(event, refused("this is about another event"))
+        with anyio.fail_after(_ANSWER_WITHIN_S):
+            reply = await reply_to(json.dumps(told).encode(), options, _shared)
+    except TimeoutError:
+        reply = refused("no answer in time, so it is refused")
+    except (KeyError, TypeError, ValueError, RecursionError):
+        reply = refused("the question is no JSON")
+    except Exception:  # noqa: BLE001  # a bug of ours must not let a tool through
+        reply = refused("Cellwall failed, so it is refused")
+    return _as_answer(event, reply)
+
+
+def _as_answer(event: str, reply: Reply) -> Reply:
+    """A callback has no exit code: what would be one becomes a denial in words."""
+    if reply.exit_code == 0:
+        return reply
+    reason = reply.stderr.decode("utf-8", "replace").strip()
+    if event == BEFORE:
+        return permission("deny", reason)
+    return refusal(event, reason)
+
+
+def _answer_of(reply: Reply) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(reply.stdout)
+    return answer
+
+
+@asynccontextmanager
+async def _shared(options: HookOptions) -> AsyncIterator[House]:
+    yield await anyio.to_thread.run_sync(shared_house, options.config, options.profile)
+
+
+def _sdk() -> Any:  # noqa: ANN401  # an optional package
+    try:
+        return import_module("claude_agent_sdk")
+    except ImportError:
+        raise CellwallError(
+            "claude-agent-sdk is not installed",
+            mend="pip install 'cellwall[claude]'",
+            code="CW-NO-AGENT-SDK",
+        ) from None
+
+
+def _matcher(callback: HookCallback) -> Any:  # noqa: ANN401  # of the optional package
+    try:
+        # No matcher: every tool. Without `on_failure` a failed callback counts as no objection.
+        return _sdk().HookMatcher(
+            matcher=None, hooks=[callback], timeout=_HOST_WAITS_S, on_failure="block"
+        )
+    except TypeError:
+        raise CellwallError(
+            "this claude-agent-sdk cannot stop a tool whose hook fails",
+            mend="pip install --upgrade 'cellwall[claude]'",
+            code="CW-OLD-AGENT-SDK",
+        ) from None

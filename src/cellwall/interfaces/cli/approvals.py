@@ -1,0 +1,211 @@
+"""`cellwall approvals`: answer questions that other runs have put to a person."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.cli.options import json_option, place_options
+
+if TYPE_CHECKING:
+    from cellwall.core.types import Json
+    from cellwall.runtime.answering import Answering, AnswerKind, Question
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  cellwall approvals list
+  cellwall approvals show ask_1b2c3d4e5f6g7h8j9kmn
+  cellwall approvals allow ask_1b2c3d4e5f6g7h8j9kmn
+  cellwall approvals deny ask_1b2c3d4e5f6g7h8j9kmn
+"""
+)
+def approvals() -> None:
+    """Answer questions that other runs have put to a person.
+
+    Where the policy says `ask`, a run waits. Who does not answer in time has said no.
+    """
+
+
+@approvals.command(
+    "list",
+    epilog="""\b
+Examples:
+  cellwall approvals list
+  cellwall approvals list --json
+""",
+)
+@place_options
+@json_option("Print one JSON object.")
+def list_(profile: str | None, config: str | None, *, as_json: bool) -> int:
+    """List the questions that wait, the oldest first."""
+    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+
+    waiting = _answering(config, profile).waiting()
+    if as_json:
+        print_json({"questions": [_as_json(question) for question in waiting]})
+    elif not waiting:
+        print_text("no question waits\n")
+    else:
+        print_text(_fitted("".join(_line(question) for question in waiting)))
+    return 0
+
+
+@approvals.command(
+    epilog="""\b
+Examples:
+  cellwall approvals show ask_1b2c3d4e5f6g7h8j9kmn
+"""
+)
+@place_options
+@json_option("Print one JSON object.")
+@click.argument("question_id", metavar="ID")
+def show(question_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+    """Show a question whole: who wants what, why it is asked, which rules could be written."""
+    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+
+    question = _answering(config, profile).read(question_id)
+    if as_json:
+        print_json(_as_json(question))
+    else:
+        print_text(_fitted(question.shown + _offered(question)))
+    return 0
+
+
+@approvals.command(
+    epilog="""\b
+Examples:
+  cellwall approvals allow ask_1b2c3d4e5f6g7h8j9kmn
+  cellwall approvals allow --session ask_1b2c3d4e5f6g7h8j9kmn
+  cellwall approvals allow --rule 1 ask_1b2c3d4e5f6g7h8j9kmn
+"""
+)
+@place_options
+@click.option("--session", is_flag=True, help="Also the same call again, until its session ends.")
+@click.option(
+    "--rule", metavar="RULE", help="Also write this rule, by its number or text, to your policy."
+)
+@json_option("Print one JSON object.")
+@click.argument("question_id", metavar="ID")
+def allow(
+    question_id: str,
+    profile: str | None,
+    config: str | None,
+    *,
+    session: bool,
+    rule: str | None,
+    as_json: bool,
+) -> int:
+    """Allow what is asked for: this once, unless an option says more."""
+    from cellwall.runtime.answering import AnswerKind, chosen_rule  # noqa: PLC0415  # heavy
+
+    if session and rule is not None:
+        raise BadInput("--session and --rule are two answers", mend="Use one.", code="CW-USAGE")
+    answering = _answering(config, profile)
+    question = answering.read(question_id)
+    if rule is not None:
+        chosen = chosen_rule(question, rule)
+        return _answer(answering, question, AnswerKind.RULE, rule=chosen, as_json=as_json)
+    kind = AnswerKind.SESSION if session else AnswerKind.ONCE
+    return _answer(answering, question, kind, as_json=as_json)
+
+
+@approvals.command(
+    epilog="""\b
+Examples:
+  cellwall approvals deny ask_1b2c3d4e5f6g7h8j9kmn
+"""
+)
+@place_options
+@json_option("Print one JSON object.")
+@click.argument("question_id", metavar="ID")
+def deny(question_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+    """Deny what is asked for."""
+    from cellwall.runtime.answering import AnswerKind  # noqa: PLC0415  # heavy
+
+    answering = _answering(config, profile)
+    return _answer(answering, answering.read(question_id), AnswerKind.DENY, as_json=as_json)
+
+
+def _answering(config: str | None, profile: str | None) -> Answering:
+    from cellwall.runtime.answering import Answering  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    return Answering(principal("cli"), config=config, profile=profile)
+
+
+def _fitted(text: str) -> str:
+    """The command could else write at the left edge, where only our words stand."""
+    from cellwall.interfaces.cli.asking import fitted  # noqa: PLC0415  # heavy
+
+    return fitted(text, stream=1)
+
+
+def _answer(
+    answering: Answering,
+    question: Question,
+    kind: AnswerKind,
+    *,
+    rule: str = "",
+    as_json: bool,
+) -> int:
+    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+
+    answer = answering.answer(question, kind, rule=rule)
+    if as_json:
+        print_json({"id": question.id, "shown_sha256": question.shown_sha256, **answer.to_json()})
+    else:
+        # What was answered is what is seen, also by who never called `show`.
+        word = "allowed" if answer.allows else "denied"
+        told = f"{question.shown}{question.id} was {word} ({answer.kind.value})\n"
+        print_text(_fitted(told))
+    return 0
+
+
+def _offered(question: Question) -> str:
+    left_s = max(0.0, question.deadline_s - time.time())
+    ways = [f"cellwall approvals allow {question.id}"]
+    if question.session_id and question.call_sha256:
+        ways.append(f"cellwall approvals allow --session {question.id}")
+    if question.proposals:
+        ways.append(f"cellwall approvals allow --rule 1 {question.id}")
+    ways.append(f"cellwall approvals deny {question.id}")
+    return f"Answer within {left_s:.0f} s:\n" + "".join(f"  {way}\n" for way in ways)
+
+
+def _line(question: Question) -> str:
+    from cellwall.core.showing import one_line  # noqa: PLC0415  # keeps --help quick
+
+    left_s = max(0.0, question.deadline_s - time.time())
+    who = f"{one_line(question.principal.name, most=20)}/{one_line(question.principal.interface)}"
+    call = f"{one_line(question.tool, most=30)}: {one_line(question.text)}"
+    return f"{question.id}  {left_s:4.0f} s left  {who}  {call}\n"
+
+
+def _as_json(question: Question) -> dict[str, Json]:
+    return {
+        "id": question.id,
+        "action_id": question.action_id,
+        "session_id": question.session_id,
+        "principal": question.principal.name,
+        "interface": question.principal.interface,
+        "role": question.principal.role,
+        "tool": question.tool,
+        "text": question.text,
+        "details": list(question.details),
+        "reason": question.reason,
+        "rule": question.rule,
+        "parts": list(question.parts),
+        "proposals": [
+            {"rule": proposal.rule, "also_allows": proposal.also_allows}
+            for proposal in question.proposals
+        ],
+        "shown": question.shown,
+        "shown_sha256": question.shown_sha256,
+        "asked_s": question.asked_s,
+        "deadline_s": question.deadline_s,
+    }

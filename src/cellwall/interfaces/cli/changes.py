@@ -1,0 +1,157 @@
+"""`cellwall diff` and `cellwall apply`: look at what a copy-on-write run changed, take it over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from cellwall.interfaces.cli.options import json_option, place_options
+from cellwall.interfaces.cli.telling import print_json, print_text, say
+from cellwall.interfaces.cli.terminal import one_line
+
+if TYPE_CHECKING:
+    from cellwall.core.types import Json
+    from cellwall.runtime.takeover import ApplyReport, Change
+
+_MOST_DIFF_BYTES = 16 * 1024 * 1024
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall run --workspace .:cow -- make
+  cellwall diff act_...
+  cellwall diff --stat act_...
+  cellwall diff act_... | git apply --check
+
+\b
+Exit codes:
+  0    shown, also where nothing was changed
+  125  there is no such workspace, or it cannot be read
+"""
+)
+@click.argument("workspace_id", metavar="ID")
+@click.option("--stat", is_flag=True, help="The list of changes alone.")
+@place_options
+@json_option("Print one JSON object with the list and the diff.")
+def diff(
+    workspace_id: str, profile: str | None, config: str | None, *, stat: bool, as_json: bool
+) -> int:
+    """Show what a copy-on-write run changed: a list, then a diff as git writes it.
+
+    Nothing is changed by looking. On a terminal control characters in files are shown, not obeyed.
+    """
+    from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
+
+    house = open_house(config=config, profile=profile)
+    found = takeover.describe_changes(house, workspace_id)
+    text = ""
+    if not stat:
+        text = takeover.unified_diff(house, workspace_id, max_bytes=_MOST_DIFF_BYTES)
+    if as_json:
+        told: dict[str, Json] = {"id": workspace_id, "changes": [_as_json(c) for c in found]}
+        print_json(told if stat else {**told, "diff": text})
+        return 0
+    # Before the first "diff --git" line a patch may say what it likes: `git apply` skips it.
+    print_text(_summary(found) + (f"\n{text}" if text else ""))
+    return 0
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall apply act_...
+  cellwall apply --dry-run act_...
+  cellwall apply --yes --force act_...
+
+\b
+Exit codes:
+  0    everything was taken over
+  1    something was refused, or you said no
+  125  there is no such workspace, it is in use, or the record could not be written
+"""
+)
+@click.argument("workspace_id", metavar="ID")
+@click.option("--force", is_flag=True, help="Also overwrite what changed since the run began.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask, though there is a terminal.")
+@place_options
+@json_option("Print one JSON object with what was taken over and what was refused.")
+def apply(
+    workspace_id: str,
+    profile: str | None,
+    config: str | None,
+    *,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Take the changes of a copy-on-write run over into the directory it was given.
+
+    Refused and told: protected names (.env, .git/hooks, ...), links that lead out, devices, set-id
+    bits, blocked extensions, and, without --force, files that changed since the run began.
+    """
+    from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
+
+    house = open_house(config=config, profile=profile)
+    if dry_run:
+        report = takeover.foresee(house, workspace_id, force=force)
+        return _tell(workspace_id, report, as_json=as_json, verb="would be applied")
+    found = takeover.describe_changes(house, workspace_id)
+    if found and not yes and sys.stdin.isatty():
+        where = takeover.target_directory(house, workspace_id)
+        click.echo(_summary(found), err=True, nl=False)
+        if not click.confirm(f"Take this over into {one_line(where)}?", err=True):
+            say("nothing was changed")
+            return 1
+    report = takeover.take_over(house, workspace_id, force=force, principal=principal("cli"))
+    return _tell(workspace_id, report, as_json=as_json, verb="applied")
+
+
+def _tell(workspace_id: str, report: ApplyReport, *, as_json: bool, verb: str) -> int:
+    if as_json:
+        refused: list[Json] = [{"path": path, "reason": why} for path, why in report.refused]
+        applied: list[Json] = [_as_json(change) for change in report.applied]
+        print_json({"id": workspace_id, "applied": applied, "refused": refused})
+    else:
+        lines = [f"refused   {_name(path)}: {one_line(why)}" for path, why in report.refused]
+        lines.append(f"{len(report.applied)} {verb}, {len(report.refused)} refused")
+        print_text(_lines(report.applied) + "".join(f"{line}\n" for line in lines))
+    return 1 if report.refused else 0
+
+
+def _summary(found: Iterable[Change]) -> str:
+    return _lines(found) or "no changes\n"
+
+
+def _lines(found: Iterable[Change]) -> str:
+    return "".join(f"{change.kind:9} {_name(change.path)}{_sizes(change)}\n" for change in found)
+
+
+def _name(path: str) -> str:
+    return one_line(path)
+
+
+def _sizes(change: Change) -> str:
+    if change.entry_kind == "dir":
+        return "/"
+    sizes = [change.size_before, change.size_after]
+    shown = " -> ".join(str(size) for size in sizes if size is not None)
+    return f" ({shown} bytes{', binary' if change.binary else ''})"
+
+
+def _as_json(change: Change) -> dict[str, Json]:
+    return {
+        "kind": change.kind,
+        "path": change.path,
+        "entry_kind": change.entry_kind,
+        "size_before": change.size_before,
+        "size_after": change.size_after,
+        "binary": change.binary,
+    }

@@ -1,0 +1,153 @@
+"""`cellwall fetch`: a web page, by the rules of the way out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from cellwall.interfaces.cli.main import REFUSED
+from cellwall.interfaces.cli.options import json_option, place_options
+
+if TYPE_CHECKING:
+    from cellwall.core.network import Page
+    from cellwall.core.outcomes import Outcome
+    from cellwall.core.types import Action, Json
+    from cellwall.runtime.wiring import House
+
+_FAILED_STATUS = 400
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall fetch https://docs.example.com/guide
+  cellwall fetch --form raw https://example.com/data.json > data.json
+  cellwall fetch --allow-domain example.com --allow-domain www.example.com https://example.com/
+  cellwall fetch --json https://example.com/ | jq -r .text
+
+\b
+Exit codes:
+  0    the page was fetched
+  1    the server answered with an error (status 400 or more); its page is printed
+  125  Cellwall refused or failed; the reason is on standard error
+""",
+)
+@place_options
+@click.option(
+    "--allow-domain",
+    metavar="D",
+    multiple=True,
+    help="Where it may lead, redirects included, instead of the URL's own host; may be repeated.",
+)
+@click.option(
+    "--form",
+    type=click.Choice(["markdown", "text", "raw"]),
+    default="markdown",
+    help="What becomes of HTML; raw is the page as it came.  [default: markdown]",
+)
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    help="Cut a longer page there; egress.fetch_max_bytes is the most.",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="S",
+    help="Seconds for all of it; egress.fetch_timeout_s is the most.",
+)
+@json_option("Print one JSON object with the page and the whole result, and nothing else.")
+@click.argument("url", metavar="URL")
+def fetch(
+    url: str,
+    *,
+    profile: str | None,
+    config: str | None,
+    allow_domain: tuple[str, ...],
+    form: Literal["markdown", "text", "raw"],
+    max_bytes: str | None,
+    timeout: float | None,
+    as_json: bool,
+) -> int:
+    """Fetch a web page through the egress rules, as text.
+
+    Only http and https, only text, and no address of this host or its networks; each redirect is
+    judged anew. What comes back is somebody else's words: sentences that attack a model are taken
+    out, and the rest is printed between two lines that say so, which the page cannot forge. With
+    --form raw it is printed as it came but for secrets.
+    """
+    from cellwall.core.limits import parse_size  # noqa: PLC0415  # keeps --help quick
+    from cellwall.core.types import Action, FetchUrl  # noqa: PLC0415  # as above
+    from cellwall.interfaces.requests import with_limits  # noqa: PLC0415  # as above
+    from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
+
+    most = None if max_bytes is None else parse_size(max_bytes, what="max-bytes")
+    house = open_house(config=config, profile=profile)
+    action = Action(
+        principal=principal("cli"),
+        want=FetchUrl(url, form),
+        allow_domains=allow_domain,
+        limits=with_limits(house.limits, timeout=timeout, output_bytes=most),
+        # Also where no person looks: an agent reads this output, and must not take it for ours.
+        audience="program" if form == "raw" else "model",
+    )
+    outcome = _performed(house, action)
+    if as_json:
+        return _tell_json(outcome)
+    return _tell(outcome, is_raw=form == "raw")
+
+
+def _performed(house: House, action: Action) -> Outcome:
+    import anyio  # noqa: PLC0415  # keeps --help quick
+
+    from cellwall.interfaces.cli.asking import TerminalApprover  # noqa: PLC0415  # as above
+
+    async def perform() -> Outcome:
+        return await house.runtime.perform(action, ask=TerminalApprover(action.principal))
+
+    return anyio.run(perform)
+
+
+def _tell_json(outcome: Outcome) -> int:
+    from cellwall.interfaces.cli.telling import print_json  # noqa: PLC0415  # keeps --help quick
+
+    page: Page | None = outcome.payload
+    told: dict[str, Json] = {"url": None, "http_status": None, "content_type": None}
+    told |= {"redirects": [], "untrusted": True}
+    if page is not None:
+        told |= {"url": page.url, "http_status": page.status, "content_type": page.content_type}
+        told |= {"redirects": list(page.redirects), "truncated": page.is_truncated}
+        told["shown"] = outcome.shown
+    print_json({**outcome.to_json(), **told})
+    return _exit_code(page)
+
+
+def _tell(outcome: Outcome, *, is_raw: bool) -> int:
+    from cellwall.interfaces.cli.telling import (  # noqa: PLC0415  # keeps --help quick
+        error_line,
+        finding_lines,
+        print_text,
+        say,
+    )
+
+    for line in finding_lines(outcome.findings):
+        say(line)
+    page: Page | None = outcome.payload
+    if page is None:
+        if outcome.error is not None:
+            say(error_line(outcome.error))
+        return REFUSED
+    # What the guard has left of it, not what came.
+    print_text((outcome.text or "") if is_raw else f"{outcome.shown}\n")
+    if page.is_truncated:
+        say("the page was longer and is cut; see --max-bytes")
+    if page.status >= _FAILED_STATUS:
+        say(f"the server answered with status {page.status}")
+    return _exit_code(page)
+
+
+def _exit_code(page: Page | None) -> int:
+    if page is None:
+        return REFUSED
+    return 1 if page.status >= _FAILED_STATUS else 0

@@ -1,0 +1,207 @@
+"""What must not be seen or remembered: values and passphrases, read without an echo.
+
+Never from arguments or the environment, which other processes see and shells remember (SEC-2).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from anyio import from_thread
+
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.cli.streams import write_all
+
+# The kernel keeps 4095 bytes of a line and drops the rest without a word: a line that is as long as
+# that may have been cut.
+_MOST_TYPED_BYTES = 4094
+_MOST_PASSPHRASE_BYTES = 1024
+_NEWLINE = ord("\n")
+_LOOK_S = 0.2
+_ENDING = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP)
+
+
+def read_value(*, most_bytes: int, keep_newline: bool) -> bytearray:
+    """From standard input, or from a person who types it twice. The caller wipes it."""
+    if os.isatty(0):
+        return ask_twice("Value")
+    value = _read_to_end(0, most_bytes + 2)
+    if not keep_newline and value.endswith(b"\n"):
+        del value[-1]
+    return value
+
+
+def ask_twice(what: str) -> bytearray:
+    """Since nobody sees what they type."""
+    first = ask(f"{what}: ")
+    second = ask("The same again: ")
+    is_same = first == second
+    second[:] = bytes(len(second))
+    if not is_same:
+        first[:] = bytes(len(first))
+        raise BadInput(
+            "what was typed differs from what was typed before",
+            mend="Try again.",
+            code="CW-TYPED-TWICE",
+        )
+    return first
+
+
+def ask(prompt: str) -> bytearray:
+    """One line from the terminal, without an echo."""
+    with _terminal(prompt) as terminal:
+        try:
+            _wait_for(terminal)
+            return _line(terminal, _MOST_TYPED_BYTES)
+        finally:
+            write_all(terminal, b"\n")
+
+
+def _wait_for(terminal: int) -> None:
+    """In a thread of the event loop: Ctrl-C ends the loop's task, and must end this wait, too."""
+    if threading.current_thread() is threading.main_thread():
+        return
+    while not select.select([terminal], [], [], _LOOK_S)[0]:
+        with suppress(RuntimeError):  # a thread of somebody else
+            from_thread.check_cancelled()
+
+
+def _line(descriptor: int, most_bytes: int) -> bytearray:
+    """Up to a newline, which is taken away, or to the end."""
+    room, length = bytearray(most_bytes + 1), 0
+    view = memoryview(room)
+    # One by one: what follows the line is not ours to take.
+    while length <= most_bytes and os.readv(descriptor, [view[length : length + 1]]):
+        if room[length] == _NEWLINE:
+            break
+        length += 1
+    view.release()
+    line = room[:length]
+    room[:] = bytes(len(room))
+    if length > most_bytes:
+        line[:] = bytes(len(line))
+        raise BadInput(
+            f"a line has at most {most_bytes} bytes",
+            mend="Give a longer value on standard input.",
+            code="CW-TYPED-LONG",
+        )
+    return line
+
+
+def _read_to_end(descriptor: int, most_bytes: int) -> bytearray:
+    room, length = bytearray(most_bytes), 0
+    view = memoryview(room)
+    while length < most_bytes and (got := os.readv(descriptor, [view[length:]])):
+        length += got
+    view.release()
+    read = room[:length]
+    room[:] = bytes(len(room))
+    return read
+
+
+class _Hidden:
+    """A terminal that shows nothing of what is typed; it shows it again whatever ends us."""
+
+    def __init__(self, terminal: int, prompt: str) -> None:
+        self._terminal, self._prompt = terminal, prompt.encode()
+        self._before = termios.tcgetattr(terminal)
+        self._silent = list(self._before)
+        self._silent[0] |= termios.ICRNL
+        self._silent[3] |= termios.ICANON | termios.ISIG
+        self._silent[3] &= ~(termios.ECHO | termios.ECHONL)
+        self._ours: list[signal.Signals] = []
+
+    def hide(self) -> None:
+        # What was typed ahead was typed for somebody else, and seen.
+        termios.tcsetattr(self._terminal, termios.TCSAFLUSH, self._silent)
+        write_all(self._terminal, self._prompt)
+
+    def show(self) -> None:
+        # Half of a passphrase must not become the first words of a shell's next line.
+        with suppress(termios.error):
+            termios.tcsetattr(self._terminal, termios.TCSAFLUSH, self._before)
+
+    def take_signals(self) -> None:
+        """Those that would end or stop us at once; who has a handler runs into our `finally`."""
+        for number in _ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._on_signal)
+                self._ours.append(number)
+
+    def give_signals_back(self) -> None:
+        for number in self._ours:
+            signal.signal(number, signal.SIG_DFL)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self.show()
+        if number == signal.SIGQUIT:
+            # Its core would hold what was typed. One byte, not none: by that the kernel also
+            # leaves alone a program that collects cores (core(5)).
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+        # Only who was stopped comes here, once somebody lets them go on.
+        signal.signal(number, self._on_signal)
+        self.hide()
+
+
+def _in_main_thread(work: Callable[[], None]) -> None:
+    """Python takes signals there alone."""
+    if threading.current_thread() is threading.main_thread():
+        work()
+        return
+    with suppress(RuntimeError, ValueError):  # no loop of ours, or not there: without handlers
+        from_thread.run_sync(work)
+
+
+@contextmanager
+def _terminal(prompt: str) -> Iterator[int]:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        raise BadInput(
+            "there is no terminal to ask at",
+            mend="Give a value on standard input, and a passphrase by --passphrase-fd.",
+            code="CW-NO-TERMINAL",
+        ) from None
+    try:
+        hidden = _Hidden(terminal, prompt)
+        try:
+            _in_main_thread(hidden.take_signals)
+            hidden.hide()
+            yield terminal
+        finally:
+            hidden.show()
+            _in_main_thread(hidden.give_signals_back)
+    except termios.error:
+        raise BadInput("the terminal is gone", code="CW-NO-TERMINAL") from None
+    finally:
+        os.close(terminal)
+
+
+class Passphrases:
+    """Answers whoever needs a passphrase: the lines of a descriptor in turn, or a person."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def __call__(self, is_new: bool) -> bytearray:  # noqa: FBT001  # as the runtime calls it
+        if self._descriptor is None:
+            return ask_twice("New passphrase") if is_new else ask("Passphrase of the vault: ")
+        try:
+            return _line(self._descriptor, _MOST_PASSPHRASE_BYTES)
+        except OSError:
+            raise BadInput(
+                "--passphrase-fd names no descriptor that can be read",
+                mend="Open it in the shell, as in: 3< <(command that prints it)",
+                code="CW-USAGE",
+            ) from None

@@ -1,0 +1,241 @@
+"""`cellwall`: finds the command, runs it, and turns whatever happens into an exit code.
+
+Only click and the standard library are imported here: each command's module is loaded when it is
+called, so that `--help` and completion are quick.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cellwall.interfaces.entry import is_hook
+
+if TYPE_CHECKING:
+    from cellwall.core.outcomes import ErrorInfo
+
+REFUSED = 125  # CONTRACT: everything that Cellwall refused or that failed in Cellwall
+_PIPE_BROKEN = 128 + signal.SIGPIPE
+AS_JSON = "cellwall.as_json"
+"""The key in a context's `meta` that a command's `--json` sets."""
+
+# name -> (module, attribute, what --help says)
+COMMANDS = {
+    "run": ("run_command", "run", "Run a command in a new sandbox."),
+    "code": ("run_code", "code", "Run code in a new sandbox."),
+    "fetch": ("fetch", "fetch", "Fetch a web page through the egress rules."),
+    "scan": ("scan", "scan", "Look for attacks on a model in a text."),
+    "redact": ("scan", "redact", "Print a text without the secrets in it."),
+    "guard": ("guard", "guard", "Measure the content guard on texts of your own."),
+    "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
+    "apply": ("changes", "apply", "Take the changes of a copy-on-write run over."),
+    "ps": ("sandboxes", "ps", "List the sandboxes that live in the supervisor."),
+    "logs": ("sandboxes", "logs", "Print the last output of a living sandbox."),
+    "kill": ("sandboxes", "kill", "End a living sandbox."),
+    "supervisor": ("sandboxes", "supervisor", "Start, stop and ask about the supervisor."),
+    "approvals": ("approvals", "approvals", "Answer questions that runs put to a person."),
+    "doctor": ("doctor", "doctor", "Tell what works on this host, and mend what does not."),
+    "policy": ("policy", "policy", "Judge, explain and write rules for agents."),
+    "audit": ("record", "audit", "Read and check the record of what was done."),
+    "template": ("template", "template", "Build the environments that code can import from."),
+    "skills": ("skills", "skills", "Sign, check and approve what agents are taught."),
+    "vault": ("vault", "vault", "Keep secrets, and say what they may be used for."),
+    "hook": ("hook", "hook", "Answer an agent that asks before it uses a tool."),
+    "mcp": ("mcp", "mcp", "Serve an agent over the Model Context Protocol."),
+    "config": ("settings", "config", "Check and show the configuration."),
+    "completion": ("completion", "completion", "Print the completion script of a shell."),
+}
+
+
+class Commands(click.Group):
+    """Commands by name; a module is imported only when its command is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        found = getattr(import_module(f"cellwall.interfaces.cli.{module}"), attribute)
+        assert isinstance(found, click.Command)  # noqa: S101  # the table is ours
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, told) for name, (_, _, told) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  # click's signature
+    if wanted and not ctx.resilient_parsing:
+        from cellwall import __version__  # noqa: PLC0415  # only when asked
+
+        click.echo(f"cellwall {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  cellwall run -- ls -la
+  cellwall code -c 'print(6 * 7)'
+  cellwall run --workspace .:cow -- make
+  cellwall doctor
+
+\b
+Exit codes:
+  the program's own    124  wall time over    137  killed by the memory limit
+  125  Cellwall refused or failed; the reason is on standard error
+""",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and end.",
+)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Run what an AI agent asks for inside real OS walls.
+
+    `cellwall COMMAND --help` tells more about each command.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+class Terminated(BaseException):
+    """SIGTERM came while nothing that needs an event loop was running."""
+
+
+def _on_sigterm(*_: object) -> None:
+    raise Terminated
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of the whole program; no exception leaves it."""
+    plug_closed_descriptors()
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if is_hook(words):
+        from cellwall.interfaces.hooks.quick import answer  # noqa: PLC0415  # only for hooks
+
+        return answer(words[1:])
+    try:
+        code = _ended(words)
+        sys.stdout.flush()
+    except OSError as error:
+        code = _PIPE_BROKEN if error.errno == errno.EPIPE else _tell(_unwritable(), as_json=False)
+        _forget_output()
+    return code
+
+
+def _ended(words: list[str]) -> int:
+    """Every way in which a command can end, except by a signal or a reader that went away."""
+    if "_CELLWALL_COMPLETE" in os.environ:
+        cli.main(words, prog_name="cellwall")
+    meta: dict[str, Any] = {}
+    try:
+        with cli.make_context("cellwall", list(words)) as ctx:
+            meta = ctx.meta
+            return int(cli.invoke(ctx) or 0)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _tell_signal(signal.SIGINT, meta)
+    except Terminated:
+        return _tell_signal(signal.SIGTERM, meta)
+    except click.ClickException as error:
+        return _tell_usage(error, words)
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001  # ERR-1: no trace leaves, whatever went wrong
+        return _tell(_as_info(error), as_json=AS_JSON in meta)
+
+
+def _tell_signal(number: signal.Signals, meta: dict[str, Any]) -> int:
+    """The shell shows a signal itself; a program that reads JSON has to be told."""
+    if AS_JSON in meta:
+        from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when it is needed
+
+        _tell(ErrorInfo("CW-INTERRUPTED", f"ended by {number.name}"), as_json=True)
+    return 128 + number
+
+
+def _tell_usage(error: click.ClickException, words: list[str]) -> int:
+    """A command line that cannot be understood; the parser stopped before it saw `--json`."""
+    from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when something went wrong
+
+    ours = words[: words.index("--")] if "--" in words else words
+    as_json = "--json" in ours
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "cellwall"
+    help_instead = isinstance(error, click.exceptions.NoArgsIsHelpError)
+    if help_instead and not as_json:
+        click.echo(error.format_message(), err=True)
+        return REFUSED
+    message = "a command is missing" if help_instead else error.format_message()
+    mend = f"See `{path} --help`."
+    return _tell(ErrorInfo("CW-USAGE", " ".join(message.split()), mend), as_json=as_json)
+
+
+def _as_info(error: Exception) -> ErrorInfo:
+    from cellwall.core.errors import CellwallError  # noqa: PLC0415  # only when something went wrong
+    from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # as above
+
+    return ErrorInfo.of(error) if isinstance(error, CellwallError) else _internal(error)
+
+
+def _internal(error: BaseException) -> ErrorInfo:
+    """A bug. The trace may hold paths, environment and secrets: only who asks for it sees it."""
+    from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when something went wrong
+
+    if os.environ.get("CELLWALL_DEBUG") == "1":
+        sys.excepthook(type(error), error, error.__traceback__)
+    return ErrorInfo(
+        "CW-INTERNAL", "internal error", "Set CELLWALL_DEBUG=1 to see the trace, and report it."
+    )
+
+
+def _unwritable() -> ErrorInfo:
+    from cellwall.interfaces.cli.telling import UNWRITABLE  # noqa: PLC0415  # as above
+
+    return UNWRITABLE
+
+
+def _tell(error: ErrorInfo, *, as_json: bool) -> int:
+    from cellwall.interfaces.cli.telling import tell_error  # noqa: PLC0415  # as above
+
+    tell_error(error, as_json=as_json)
+    return REFUSED
+
+
+def plug_closed_descriptors() -> None:
+    """Whoever starts us with 0, 1 or 2 closed must not have our files opened in their place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    # Python has no stream objects for what was closed; libraries expect them.
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        if getattr(sys, name) is None:
+            stream = os.fdopen(number, mode, encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)
+
+
+def _forget_output() -> None:
+    """What is still buffered has no reader; Python would complain about it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

@@ -1,0 +1,215 @@
+"""`cellwall mcp`: the server for agents, and the settings that make them start it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.cli.options import SandboxOptions, json_option, sandbox_options
+from cellwall.interfaces.cli.telling import print_json, print_text, say
+from cellwall.interfaces.cli.terminal import one_line
+
+if TYPE_CHECKING:
+    from cellwall.core.types import Action
+    from cellwall.runtime.wiring import House
+
+_CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode")
+_NOT_OURS = frozenset({"stdin", "as_json", "policy"})
+_POLICY = click.Option(
+    ["--policy"],
+    metavar="FILE",
+    type=click.Path(),
+    help="Judge what the agent asks for by these rules.  [default: yours and the project's; "
+    "without any, what stays inside the walls is allowed]",
+)
+
+
+def _server_params() -> list[click.Parameter]:
+    """Those of a run that make sense for a server; standard input and output are the protocol's."""
+
+    @click.command()
+    @sandbox_options
+    def shared(**_: Any) -> None:  # noqa: ANN401  # never called
+        """Holds the options."""
+
+    return [_POLICY, *(each for each in shared.params if each.name not in _NOT_OURS)]
+
+
+@click.group(
+    invoke_without_command=True,
+    params=_server_params(),
+    epilog="""\b
+Examples:
+  cellwall mcp
+  cellwall mcp --workspace .:rw --allow-domain docs.example.com
+  cellwall mcp install --client claude-code
+  cellwall mcp install --client cursor -- --workspace .:cow --timeout 120
+
+\b
+Exit codes:
+  0    the client went away
+  125  Cellwall refused or failed; the reason is on standard error
+  130, 143  ended by Ctrl-C or SIGTERM, with nothing left behind
+""",
+)
+@click.pass_context
+def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+    """Serve the Model Context Protocol on standard input and output.
+
+    An agent's client starts it and gets the tools run_code, run_command, read_file, write_file,
+    list_files, fetch_url, new_session and end_session. The agent's code sees what these options
+    give, and no argument of a tool gives more. What a rule asks about is put to you by the client;
+    where it cannot, that is denied.
+    """
+    if ctx.invoked_subcommand is not None:
+        return 0
+    options = SandboxOptions(**typed, stdin=False, as_json=False)
+    house = options.open_house()
+    try:
+        return _served(house, _pattern(options, house))
+    finally:
+        house.close()
+
+
+def _pattern(options: SandboxOptions, house: House) -> Action:
+    """What every call of the agent's may have at most."""
+    from dataclasses import replace  # noqa: PLC0415  # keeps --help quick
+
+    from cellwall.core.types import RunCommand  # noqa: PLC0415  # as above
+    from cellwall.interfaces.mcp.rules import offered  # noqa: PLC0415  # as above
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    given = options.action(house, RunCommand(("true",)))
+    return replace(
+        given,
+        principal=principal("mcp"),
+        audience="model",
+        policy=given.policy or offered(house, given, os.environ, os.getcwd()),
+    )
+
+
+def _served(house: House, pattern: Action) -> int:
+    import anyio  # noqa: PLC0415  # keeps --help quick
+
+    from cellwall.runtime.walls import check_walls  # noqa: PLC0415  # heavy
+
+    check_walls(house)  # now, and not at the agent's first call
+    house.warm_up()  # meanwhile the SDK is imported, which takes longer
+    from cellwall.interfaces.mcp.server import serve  # noqa: PLC0415  # heavy: see above
+
+    stopped = anyio.run(serve, house, pattern)
+    if stopped is None:
+        return 0
+    say(f"ended by {stopped.name}; nothing is left")
+    return 128 + stopped
+
+
+@mcp.command(
+    epilog="""\b
+Examples:
+  cellwall mcp install --client claude-code
+  cellwall mcp install --client claude-code --scope user
+  cellwall mcp install --client vscode -- --workspace .:cow
+  cellwall mcp install --client cursor --dry-run
+  cellwall mcp install --client cursor --remove
+""",
+)
+@click.option(
+    "--client", type=click.Choice(_CLIENTS), required=True, help="Whose configuration it is."
+)
+@click.option(
+    "--scope",
+    type=click.Choice(["project", "user"]),
+    help="For the project here, or for you wherever you work.  [default: project; claude-desktop "
+    "knows only user]",
+)
+@click.option("--path", metavar="FILE", type=click.Path(), help="This very file.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    default="cellwall",
+    help="What the client calls it.  [default: cellwall]",
+)
+@click.option("--remove", is_flag=True, help="Take it out again, and nothing else.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; print what the file would hold.")
+@json_option("Print one JSON object.")
+@click.argument("options", metavar="[-- OPTIONS OF cellwall mcp]", nargs=-1)
+def install(
+    client: str,
+    scope: str | None,
+    path: str | None,
+    name: str,
+    options: tuple[str, ...],
+    *,
+    remove: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Have an agent's client start Cellwall as one of its MCP servers.
+
+    All else in the file stays, comments too; what was there is kept beside it as
+    FILE.cellwall-backup. The client starts this very Python, shut off from what the environment
+    says to Python, with the home, state folder and configuration that are in force now. Install it
+    again when they move. A file that cannot be read, and one that is a link, is left alone.
+    """
+    from cellwall.interfaces.mcp import install as work  # noqa: PLC0415  # keeps --help quick
+
+    if scope and path:
+        raise BadInput("name a scope or a file, not both", code="CW-USAGE")
+    place = work.place_of(client, scope=scope, path=path, environ=os.environ, cwd=os.getcwd())
+    if remove:
+        if options:
+            raise BadInput("--remove takes no options for the server", code="CW-USAGE")
+        change = work.remove(place, name, is_dry=dry_run)
+    else:
+        entry = work.entry_of(_checked(options), environ=os.environ)
+        change = work.install(place, name, entry, is_dry=dry_run)
+    return _told(change, name, "taken out of" if remove else "in", is_dry=dry_run, as_json=as_json)
+
+
+def _checked(words: tuple[str, ...]) -> list[str]:
+    """The options, as the server would take them; files by their full names.
+
+    Now, and not when a client starts the server and shows nobody why it ended.
+    """
+    server = click.Command("mcp", params=mcp.params)
+    parsed = server.make_context("cellwall mcp", list(words))
+    given: list[str] = []
+    for each in mcp.params:
+        name = each.name or ""
+        if parsed.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = parsed.params[name]
+        for one in value if isinstance(value, tuple) else (value,):
+            given += [each.opts[0], _absolute(name, str(one))]
+    return given
+
+
+def _absolute(name: str, word: str) -> str:
+    """A client starts the server in whatever folder it likes."""
+    if name == "workspace":
+        from cellwall.interfaces.requests import parse_workspace  # noqa: PLC0415  # seldom
+
+        request = parse_workspace(word)
+        return f"{os.path.abspath(request.directory or '.')}:{request.mode.value}"
+    return os.path.abspath(word) if name in {"config", "policy"} else word
+
+
+def _told(change: Any, name: str, word: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
+    text = "" if change.text is None else change.text.decode("utf-8", "replace")
+    if as_json:
+        told = {"file": change.file, "name": name, "changed": change.is_changed}
+        more = {"text": text} if is_dry else {}
+        print_json({**told, "backup": change.backup, "dry_run": is_dry, **more})
+    elif is_dry:
+        print_text(text)
+    elif not change.is_changed:
+        print_text(f"Nothing to do: {one_line(change.file)} is as it should be.\n")
+    else:
+        kept = f" What was there is in {one_line(change.backup)}." if change.backup else ""
+        print_text(f"{one_line(name)} is {word} {one_line(change.file)}.{kept}\n")
+    return 0

@@ -1,0 +1,206 @@
+"""`cellwall policy`: what the rules say of a call, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from cellwall.core.errors import BadInput
+from cellwall.core.showing import escaped
+from cellwall.core.types import Json
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.interfaces.cli.options import json_option
+from cellwall.interfaces.cli.policy_tree import draw
+from cellwall.interfaces.cli.telling import print_json, print_text, say
+from cellwall.runtime.policies import (
+    Call,
+    Policy,
+    effective_policy,
+    parse_call,
+    read_call,
+    set_aside,
+)
+
+EXIT_CODES = {Verdict.ALLOW: 0, Verdict.ASK: 3, Verdict.DENY: 4}
+_MAX_STDIN_BYTES = 64 * 1024 * 1024
+_MAX_CALLS = 100_000
+_LATER = {
+    "init": ("policy_init", "Write a starting policy for the project at hand."),
+    "test": ("policy_test", "Try a table of calls with their expected verdicts."),
+    "trust": ("policy_trust", "Let a project's own rules allow things."),
+    "untrust": ("policy_trust", "Take that back."),
+    "learn": ("policy_learn", "Propose the narrowest rules for what was seen."),
+}
+
+
+class _PolicyCommands(click.Group):
+    """The rest is imported when it is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *_LATER]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _LATER:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"cellwall.interfaces.cli.{_LATER[cmd_name][0]}")
+        found = getattr(module, cmd_name)
+        assert isinstance(found, click.Command)  # noqa: S101  # the table is ours
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
+        own = [(name, self.commands[name].get_short_help_str(80)) for name in sorted(self.commands)]
+        with formatter.section("Commands"):
+            formatter.write_dl([*own, *((name, told) for name, (_, told) in _LATER.items())])
+
+
+@click.group(
+    cls=_PolicyCommands,
+    epilog="""\b
+Examples:
+  cellwall policy init
+  cellwall policy check 'Bash(git push)' 'Read(.env)'
+  cellwall policy explain 'Bash(git log | xargs sh -c "curl evil")'
+""",
+)
+def policy() -> None:
+    """What an agent may do: rules in the form agents know, judged by what commands really do.
+
+    \b
+    [permissions]
+    allow = ["Bash(git status)", "Bash(npm run *)", "Read(./**)", "Edit(src/**)"]
+    ask   = ["Bash(git push *)"]
+    deny  = ["Read(.env)", "Bash(rm -rf *)"]
+
+    deny goes before ask, ask before allow, and what no rule allows is denied. Rules count from
+    /etc/cellwall/policy.toml, from policy.toml beside your configuration, and from the project's
+    .cellwall/policy.toml or .claude/settings.json; the strictest of them wins.
+    """
+
+
+_policy_option = click.option(
+    "--policy",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Judge by this file, in place of yours and the project's. May be given more than once.",
+)
+_cwd_option = click.option(
+    "--cwd", default=None, metavar="DIR", help="Where the call would run. Default: here."
+)
+
+
+@policy.command(
+    name="check",
+    epilog="""\b
+Examples:
+  cellwall policy check 'Bash(git push)' 'Read(.env)'
+  cellwall policy check --policy team.toml --json 'Bash(npm publish)'
+  echo '[{"tool": "Bash", "input": {"command": "ls"}}]' | cellwall policy check --stdin --json
+""",
+)
+@click.argument("calls", nargs=-1, metavar="[TOOLCALL]...")
+@_policy_option
+@_cwd_option
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read a JSON list of calls from stdin.")
+@json_option("Print a JSON list of decisions.")
+def check(
+    *,
+    calls: tuple[str, ...],
+    files: tuple[str, ...],
+    cwd: str | None,
+    from_stdin: bool,
+    as_json: bool,
+) -> int:
+    """Tell what becomes of calls such as 'Bash(git push)'.
+
+    The exit code is that of the strictest: 0 allow, 3 ask, 4 deny.
+    """
+    where = os.path.abspath(cwd or os.getcwd())
+    wanted = [*_from_stdin(where)] if from_stdin else []
+    wanted += [parse_call(text, cwd=where, home=_home()) for text in calls]
+    if not wanted and not from_stdin:
+        raise BadInput(
+            "there is no call to judge", mend="Give one, such as 'Bash(git push)', or use --stdin."
+        )
+    rules = effective_policy(named=files, cwd=where, environ=os.environ)
+    _tell_untrusted(files, where)
+    decisions = [rules.check(call) for call in wanted]
+    if as_json:
+        print_json([told(each) for each in decisions])
+    else:
+        for decision in decisions:
+            print_text(_line(decision))
+    strictest = max((each.verdict for each in decisions), default=Verdict.ALLOW)
+    return EXIT_CODES[strictest]
+
+
+@policy.command(
+    name="explain",
+    epilog="""\b
+Examples:
+  cellwall policy explain 'Bash(git log | xargs -n1 sh -c "rm $0")'
+  cellwall policy explain --policy team.toml 'Read(.env)'
+""",
+)
+@click.argument("call", metavar="TOOLCALL")
+@_policy_option
+@_cwd_option
+@json_option("Print one decision as JSON.")
+def explain(*, call: str, files: tuple[str, ...], cwd: str | None, as_json: bool) -> int:
+    """Draw what a call is made of, with the verdict and the rule for each part."""
+    where = os.path.abspath(cwd or os.getcwd())
+    rules: Policy = effective_policy(named=files, cwd=where, environ=os.environ)
+    _tell_untrusted(files, where)
+    decision = rules.check(parse_call(call, cwd=where, home=_home()))
+    if as_json:
+        print_json(told(decision))
+    else:
+        print_text(draw(decision))
+    return EXIT_CODES[decision.verdict]
+
+
+def _tell_untrusted(files: Sequence[str], cwd: str) -> None:
+    """A person would else wonder why what the project allows is denied."""
+    for path in set_aside(named=files, cwd=cwd, environ=os.environ):
+        shown = os.path.relpath(path, cwd)
+        say(f"what {shown} allows does not count yet; see: cellwall policy trust")
+
+
+def told(decision: Decision) -> dict[str, Json]:
+    """A decision for programs, with one for each command in it."""
+    parts: Sequence[Decision] = decision.parts or (decision,)
+    commands: list[Json] = [{"command": each.subject, **each.to_json()} for each in parts]
+    return {**decision.to_json(), "commands": commands}
+
+
+def _line(decision: Decision) -> str:
+    rule = f" by {decision.rule} ({decision.source})" if decision.rule else ""
+    return f"{decision.verdict.word:5} {escaped(decision.subject)}\n      {decision.reason}{rule}\n"
+
+
+def _home() -> str:
+    return os.path.expanduser("~")
+
+
+def _from_stdin(cwd: str) -> list[Call]:
+    data = sys.stdin.buffer.read(_MAX_STDIN_BYTES + 1)
+    if len(data) > _MAX_STDIN_BYTES:
+        raise BadInput("there is too much on standard input", mend="Hand the calls in parts.")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadInput(
+            "standard input is not JSON",
+            mend='Write for example [{"tool": "Bash", "input": {"command": "ls"}}].',
+        ) from None
+    if not isinstance(found, list) or len(found) > _MAX_CALLS:
+        raise BadInput(
+            "standard input is not a list of calls",
+            mend='Write for example [{"tool": "Bash", "input": {"command": "ls"}}].',
+        )
+    return [read_call(each, cwd=cwd, home=_home()) for each in found]

@@ -1,0 +1,140 @@
+"""`cellwall code`: a piece of code in a new sandbox."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Any
+
+import click
+
+from cellwall.core.errors import BadInput
+from cellwall.core.languages import ALIASES, BY_EXTENSION, NAMES, canonical
+from cellwall.interfaces.cli.options import (
+    EXIT_CODES,
+    SandboxOptions,
+    read_bounded,
+    sandbox_options,
+)
+
+_DEFAULT_LANGUAGE = "python"
+_MOST_REMOTE_BYTES = 64 * 1024 * 1024
+
+
+@click.command(
+    epilog=f"""\b
+Examples:
+  cellwall code script.py
+  cellwall code -c 'print(6 * 7)'
+  cellwall code -l shell -c 'echo $HOME; ls /'
+  echo 'console.log(1)' | cellwall code -l javascript -
+  cellwall code --json -c '20 + 1' | jq .value
+
+{EXIT_CODES}""",
+)
+@click.option(
+    "-l",
+    "--language",
+    metavar="LANG",
+    help=f"One of {', '.join(NAMES)}.  [default: by the file's extension, else python]",
+    shell_complete=lambda _ctx, _param, begun: [n for n in sorted(ALIASES) if n.startswith(begun)],
+)
+@click.option("-c", "text", metavar="TEXT", help="The code itself.")
+@sandbox_options
+@click.argument("file", required=False, type=click.Path(), metavar="[FILE | -]")
+def code(language: str | None, text: str | None, file: str | None, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+    """Run code in a new sandbox: a FILE, the TEXT of -c, or standard input (-).
+
+    Standard output is exactly what the code prints. The value of Python's last expression is told
+    with --json alone.
+    """
+    options = SandboxOptions(**typed)
+    if (text is None) == (file is None):
+        raise BadInput(
+            "name one source of code" if file is None else "-c and a file were both given",
+            mend="Write a FILE, or -c TEXT, or - for standard input.",
+            code="CW-USAGE",
+        )
+    if file == "-" and options.stdin:
+        raise BadInput(
+            "standard input cannot be both the code and the program's input",
+            mend="Give the code as a file or with -c.",
+            code="CW-USAGE",
+        )
+    extension = os.path.splitext(file or "")[1].lower()
+    name = canonical(language or BY_EXTENSION.get(extension, _DEFAULT_LANGUAGE))
+    from cellwall.interfaces.cli.remotely import (  # noqa: PLC0415  # keeps --help quick
+        run_remotely,
+        supervisor_link,
+        want_supervisor,
+    )
+
+    link = supervisor_link()
+    if link is not None and file != "-":
+        source = _source(text, file, most_bytes=_MOST_REMOTE_BYTES)
+        ended = run_remotely(link, options, {"kind": "code", "language": name}, source)
+        if ended is not None:
+            return ended
+    from cellwall.core.types import RunCode  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
+
+    house = options.open_house()
+    source = _source(text, file, most_bytes=house.settings.sandbox.max_code_bytes)
+    action = options.action(house, RunCode(name, source))
+    ended = execute(house, action, as_json=options.as_json)
+    want_supervisor()
+    return ended
+
+
+def _source(text: str | None, file: str | None, *, most_bytes: int) -> bytes:
+    if text is not None:
+        return os.fsencode(text)
+    data = read_bounded(0, most_bytes) if file == "-" else _read(file or "", most_bytes)
+    if data is None:
+        raise BadInput(
+            f"the code is larger than the {most_bytes} bytes allowed",
+            mend="Put data into a file of the workspace, or raise sandbox.max_code_bytes.",
+            code="CW-CODE-TOO-LARGE",
+        )
+    return data
+
+
+def _read(file: str, most_bytes: int) -> bytes | None:
+    try:
+        # O_NONBLOCK: opening a FIFO would wait for a writer for ever.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(file, flags)
+    except (OSError, ValueError) as error:
+        raise _unreadable(file, error) from None
+    try:
+        info = os.fstat(descriptor)
+        if stat.S_ISDIR(info.st_mode):
+            raise _unreadable(file, IsADirectoryError(errno.EISDIR, ""))
+        if not stat.S_ISREG(info.st_mode):
+            raise _refused(file, "is not a regular file", "Use - to read from a pipe.")
+        return None if info.st_size > most_bytes else read_bounded(descriptor, most_bytes)
+    except OSError as error:
+        raise _unreadable(file, error) from None
+    finally:
+        os.close(descriptor)
+
+
+_PROBLEMS = {
+    errno.ENOENT: ("does not exist", "Check the name."),
+    errno.ENOTDIR: ("does not exist", "Check the name."),
+    errno.EISDIR: ("is a directory", "Name one file; give a directory with --workspace."),
+    errno.EACCES: ("may not be read", "Check its permissions."),
+    errno.ENAMETOOLONG: ("has too long a name", "Check the name; for code itself use -c."),
+    errno.ENXIO: ("is not a regular file", "Use - to read from a pipe."),
+    errno.ELOOP: ("is a loop of links", "Name the file itself."),
+}
+
+
+def _unreadable(file: str, error: OSError | ValueError) -> BadInput:
+    number = error.errno if isinstance(error, OSError) else None
+    return _refused(file, *_PROBLEMS.get(number or 0, ("cannot be read", "Check the name.")))
+
+
+def _refused(file: str, problem: str, mend: str) -> BadInput:
+    return BadInput(f"{file[:200]!r} {problem}", mend=mend, code="CW-CODE-FILE")

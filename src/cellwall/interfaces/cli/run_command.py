@@ -1,0 +1,68 @@
+"""`cellwall run`: a command in a new sandbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.cli.main import REFUSED
+from cellwall.interfaces.cli.options import EXIT_CODES, SandboxOptions, sandbox_options
+
+
+@click.command(
+    # What follows the command's name is the command's own, also without `--`.
+    context_settings={"allow_interspersed_args": False},
+    epilog=f"""\b
+Examples:
+  cellwall run -- ls -la
+  cellwall run --timeout 5 --memory 256m -- python3 -c 'print(1)'
+  cellwall run --workspace .:cow -- make test
+  echo data | cellwall run --stdin -- wc -c
+  cellwall run --json -- uname -a | jq .stdout
+
+{EXIT_CODES}""",
+)
+@sandbox_options
+@click.option(
+    "--cwd",
+    metavar="DIR",
+    default="/workspace",
+    help="Where inside it begins.  [default: /workspace]",
+)
+@click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+    """Run a command in a new sandbox.
+
+    It sees no network, none of your files and no variable of yours, unless an option gives it; its
+    output comes as it is written. No shell is involved: for pipes write -- sh -c 'a | b'.
+    """
+    options = SandboxOptions(**typed)
+    if not command and not options.as_json:
+        click.echo(ctx.get_help(), err=True)
+        return REFUSED
+    if not command:
+        raise BadInput("no command was given", mend="Write it after `--`.", code="CW-USAGE")
+    from cellwall.interfaces.cli.remotely import (  # noqa: PLC0415  # keeps --help quick
+        run_remotely,
+        supervisor_link,
+        want_supervisor,
+    )
+
+    link = supervisor_link()
+    if link is not None:
+        want: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": cwd}
+        want |= {"background": False, "terminal": None}
+        ended = run_remotely(link, options, want, b"")
+        if ended is not None:
+            return ended
+    from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
+
+    house = options.open_house()
+    action = options.action(house, RunCommand(command, cwd))
+    ended = execute(house, action, as_json=options.as_json)
+    want_supervisor()
+    return ended

@@ -1,0 +1,355 @@
+"""`cellwall skills`: what agents are taught, signed by a person and checked whenever it is used."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from cellwall.core.errors import BadInput, SkillRefused
+from cellwall.interfaces.cli.options import json_option, place_options
+from cellwall.interfaces.cli.skill_words import (
+    proposal_json,
+    proposal_line,
+    skill_json,
+    state_json,
+    state_line,
+    summary,
+)
+from cellwall.interfaces.cli.telling import print_json, print_text, say
+from cellwall.interfaces.cli.terminal import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from cellwall.core.types import Json, Principal
+    from cellwall.runtime.skills import Review, Skills
+
+Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
+
+_EXIT_CODES = """
+\b
+Exit codes:
+  0    done
+  125  refused or failed, and nothing was changed; the reason is on standard error
+"""
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  cellwall skills sign ./pdf-forms
+  cellwall skills add ./pdf-forms
+  cellwall run --skill pdf-forms -- cat /skills/pdf-forms/SKILL.md
+  cellwall skills list
+"""
+)
+def skills() -> None:
+    """Sign, check and approve skills: folders of instructions and programs for agents.
+
+    Only what a person has signed is shown to a sandbox, read-only, and every byte of it is checked
+    each time. What an agent proposes waits in quarantine until a person approves it.
+    """
+
+
+def _key_options(function: Decorated) -> Decorated:
+    function = click.option("--signer", metavar="NAME", help="Name to sign in; only with --key.")(
+        function
+    )
+    return click.option(
+        "--key",
+        metavar="FILE",
+        type=click.Path(),
+        help="Ed25519 key in PEM form.  [default: your own, made at first use]",
+    )(function)
+
+
+@skills.command(
+    epilog=f"""\b
+Examples:
+  cellwall skills sign ./pdf-forms
+  cellwall skills sign --name team-rules --key team.pem --signer team ./rules
+{_EXIT_CODES}"""
+)
+@click.argument("folder", metavar="DIR", type=click.Path())
+@click.option("--name", metavar="NAME", help="The skill's name.  [default: that of the folder]")
+@_key_options
+@place_options
+@json_option("Print one JSON object.")
+def sign(
+    folder: str,
+    name: str | None,
+    key: str | None,
+    signer: str | None,
+    profile: str | None,
+    config: str | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Sign all that lies in a folder, so that any later change of it is found.
+
+    Read it first: your signature says that agents may follow it. The signed list of files is
+    written into the folder as .cellwall-skill. Links, hard links and special files are refused.
+    """
+    from cellwall.runtime.skills import KeyChoice  # noqa: PLC0415  # heavy
+
+    done = _store(config, profile).sign(
+        folder, name=name, choice=KeyChoice(key, signer), principal=_me()
+    )
+    manifest = done.manifest
+    if as_json:
+        told: dict[str, Json] = {"name": manifest.name, "digest": manifest.digest}
+        print_json({**told, "files": len(manifest.files), "key": str(done.key)})
+    else:
+        print_text(
+            f"{manifest.name} signed: {len(manifest.files)} files, digest {manifest.digest}\n"
+            f"by {done.key}\n"
+        )
+    return 0
+
+
+@skills.command(
+    epilog="""\b
+Examples:
+  cellwall skills verify ./pdf-forms
+  cellwall skills verify ./pdf-forms --json | jq .reason
+
+\b
+Exit codes:
+  0    every byte is as a trusted key has signed it
+  1    it is not, and the first reason is told
+  125  it could not be looked at
+"""
+)
+@click.argument("folder", metavar="DIR", type=click.Path())
+@place_options
+@json_option("Print one JSON object.")
+def verify(folder: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+    """Check a folder against its signed manifest: no file changed, missing or added."""
+    try:
+        skill = _store(config, profile).verify(folder)
+    except SkillRefused as error:
+        if as_json:
+            print_json({"ok": False, "code": error.code, "reason": error.message})
+        else:
+            print_text(f"NOT OK: {one_line(error.message)} [{error.code}]\n")
+        return 1
+    if as_json:
+        print_json({"ok": True, **skill_json(skill)})
+    else:
+        print_text(f"ok: {summary(skill)}\n")
+    return 0
+
+
+@skills.command(
+    "list",
+    epilog="""\b
+Examples:
+  cellwall skills list
+  cellwall skills list --json | jq '.skills[] | select(.ok | not)'
+""",
+)
+@place_options
+@json_option("Print one JSON object.")
+def list_(profile: str | None, config: str | None, *, as_json: bool) -> int:
+    """List the approved skills, each checked now, and the proposals that wait."""
+    store = _store(config, profile)
+    found, waiting, key = store.approved(), store.proposals(), store.own_key()
+    if as_json:
+        told: list[Json] = [state_json(name, each) for name, each in found.items()]
+        proposals: list[Json] = [proposal_json(each) for each in waiting]
+        own = None if key is None else str(key)
+        print_json({"skills": told, "proposals": proposals, "key": own})
+        return 0
+    lines = [state_line(name, each) for name, each in found.items()]
+    lines += map(proposal_line, waiting)
+    lines.append("no skills" if not found and not waiting else "")
+    lines.append("" if key is None else f"your key: {key}")
+    print_text("".join(f"{one_line(line)}\n" for line in lines if line))
+    return 0
+
+
+@skills.command(
+    epilog=f"""\b
+Examples:
+  cellwall skills add ./pdf-forms
+{_EXIT_CODES}"""
+)
+@click.argument("folder", metavar="DIR", type=click.Path())
+@place_options
+@json_option("Print one JSON object.")
+def add(folder: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+    """Check a signed skill and copy it to the approved ones, which sandboxes can be given.
+
+    One of the same name is replaced in one step.
+    """
+    skill, replaced = _store(config, profile).add(folder, principal=_me())
+    if as_json:
+        print_json({**skill_json(skill), "replaced": replaced})
+    else:
+        print_text(f"{'replaced' if replaced else 'added'}: {summary(skill)}\n")
+    return 0
+
+
+@skills.command(
+    epilog=f"""\b
+Examples:
+  cellwall skills remove pdf-forms
+  cellwall skills remove prop_...
+{_EXIT_CODES}"""
+)
+@click.argument("name", metavar="NAME|ID")
+@place_options
+@json_option("Print one JSON object.")
+def remove(name: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+    """Remove an approved skill by its name, or a proposal by its id.
+
+    A live sandbox that holds the skill refuses to go on.
+    """
+    _store(config, profile).remove(name, principal=_me())
+    if as_json:
+        print_json({"removed": name})
+    else:
+        print_text(f"{one_line(name)} removed\n")
+    return 0
+
+
+@skills.command(
+    epilog=f"""\b
+Examples:
+  cellwall skills propose ./draft --name pdf-forms
+{_EXIT_CODES}"""
+)
+@click.argument("folder", metavar="DIR", type=click.Path())
+@click.option("--name", metavar="NAME", help="The skill's name.  [default: that of the folder]")
+@place_options
+@json_option("Print one JSON object.")
+def propose(
+    folder: str, name: str | None, profile: str | None, config: str | None, *, as_json: bool
+) -> int:
+    """Put a skill that an agent wrote into quarantine; no sandbox sees it there."""
+    made = _store(config, profile).propose_folder(folder, name=name, principal=_me())
+    if as_json:
+        print_json(proposal_json(made))
+    else:
+        print_text(f"{made.id}\n")
+        say(f"it waits for a person; see: cellwall skills review {made.id}")
+    return 0
+
+
+@skills.command(
+    epilog="""\b
+Examples:
+  cellwall skills review prop_... | less
+  cellwall skills review --stat prop_...
+
+\b
+Exit codes:
+  0    shown
+  125  there is no such proposal, or it cannot be read
+"""
+)
+@click.argument("proposal_id", metavar="ID")
+@click.option("--stat", is_flag=True, help="The list of files alone.")
+@place_options
+@json_option("Print one JSON object with the whole content.")
+def review(
+    proposal_id: str, profile: str | None, config: str | None, *, stat: bool, as_json: bool
+) -> int:
+    """Show all that a proposal holds, and what it would change.
+
+    Characters that cannot be seen are written out and counted: instructions hide in them.
+    """
+    from cellwall.interfaces.cli import skill_review  # noqa: PLC0415  # only here
+
+    found = _store(config, profile).review(proposal_id)
+    if as_json:
+        print_json(skill_review.as_json(found))
+        return 0
+    text = "" if stat else skill_review.text_of(found)
+    print_text(skill_review.summary_of(found) + text)
+    return 0
+
+
+@skills.command(
+    epilog="""\b
+Examples:
+  cellwall skills approve prop_...
+  cellwall skills approve --yes --digest 5f1c... prop_...
+
+\b
+Exit codes:
+  0    signed and approved
+  1    you said no
+  125  refused or failed; the proposal still waits
+"""
+)
+@click.argument("proposal_id", metavar="ID")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask; you have looked at it.")
+@click.option(
+    "--digest", metavar="SHA256", help="Only if this is still what it holds; see `skills review`."
+)
+@_key_options
+@place_options
+@json_option("Print one JSON object.")
+def approve(
+    proposal_id: str,
+    digest: str | None,
+    key: str | None,
+    signer: str | None,
+    profile: str | None,
+    config: str | None,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Sign a proposal with your key, and move it to the approved skills.
+
+    It asks on a terminal; where there is none it refuses without --yes.
+    """
+    from cellwall.runtime.skills import KeyChoice  # noqa: PLC0415  # heavy
+
+    store = _store(config, profile)
+    found = store.review(proposal_id)
+    if digest is not None and digest != found.draft.manifest.digest:
+        raise SkillRefused(
+            "the proposal does not hold what this digest stands for",
+            mend=f"Look at it again: cellwall skills review {proposal_id}",
+            code="CW-SKILL-CHANGED",
+        )
+    if not yes and not _is_wanted(found):
+        say("nothing was approved")
+        return 1
+    skill = store.approve(found, choice=KeyChoice(key, signer), principal=_me())
+    if as_json:
+        print_json(skill_json(skill))
+    else:
+        print_text(f"approved: {summary(skill)}\n")
+    return 0
+
+
+def _is_wanted(found: Review) -> bool:
+    from cellwall.interfaces.cli.skill_review import summary_of  # noqa: PLC0415  # only here
+
+    if not sys.stdin.isatty():
+        raise BadInput(
+            "a person has to confirm this, and there is no terminal to ask on",
+            mend="Look at the proposal, then use --yes, best with --digest.",
+            code="CW-SKILL-NOT-CONFIRMED",
+        )
+    click.echo(summary_of(found), err=True, nl=False)
+    return click.confirm("Have you read it, and may agents follow it?", err=True)
+
+
+def _store(config: str | None, profile: str | None) -> Skills:
+    from cellwall.runtime.skills import Skills  # noqa: PLC0415  # heavy
+
+    return Skills(config=config, profile=profile)
+
+
+def _me() -> Principal:
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    return principal("cli")

@@ -1,0 +1,166 @@
+"""`cellwall vault grant` and `revoke`: what a secret may be used for."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.cli.telling import print_json, print_text
+from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.vault_options import (
+    EXIT_CODES,
+    me,
+    open_vault,
+    secret_name,
+    vault_options,
+)
+from cellwall.interfaces.cli.vault_words import grant_line
+
+if TYPE_CHECKING:
+    from cellwall.core.network import Place
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@click.command(
+    epilog=f"""\b
+Examples:
+  cellwall vault grant GITHUB_TOKEN --host api.github.com
+  cellwall vault grant GITHUB_TOKEN --host api.github.com --method GET --path /repos --for 8h
+  cellwall vault grant MAPS_KEY --host maps.example.com --query key --tool code
+  cellwall vault grant REGISTRY --host pypi.example.com --basic password --tool run
+{EXIT_CODES}"""
+)
+@click.argument("words", metavar="NAME", nargs=-1)
+@click.option("--host", metavar="HOST", required=True, help="A name, or *.sub.example.com.")
+@click.option(
+    "--port", "ports", metavar="N", type=int, multiple=True, help="May be repeated.  [default: 443]"
+)
+@click.option(
+    "--method", "methods", metavar="M", multiple=True, help="May be repeated.  [default: any]"
+)
+@click.option("--path", metavar="PREFIX", default="/", help="Only below it.  [default: /]")
+@click.option("--header", metavar="NAME", help="Put it into this header.  [default: authorization]")
+@click.option("--query", metavar="FIELD", help="Or into this field of the query.")
+@click.option(
+    "--basic",
+    type=click.Choice(["username", "password"]),
+    help="Or into this part of basic authentication.",
+)
+@click.option(
+    "--tool",
+    "tools",
+    metavar="TOOL",
+    multiple=True,
+    help="Only for run, code or sandbox (a live one); may be repeated.  [default: any]",
+)
+@click.option("--session", metavar="ID", default="", help="Only for this sandbox.  [default: any]")
+@click.option(
+    "--for", "duration", metavar="TIME", help="Such as 30m, 8h or 7d.  [default: until revoked]"
+)
+@vault_options
+def grant(
+    words: tuple[str, ...],
+    host: str,
+    ports: tuple[int, ...],
+    methods: tuple[str, ...],
+    path: str,
+    header: str | None,
+    query: str | None,
+    basic: str | None,
+    tools: tuple[str, ...],
+    session: str,
+    duration: str | None,
+    passphrase_fd: int | None,
+    profile: str | None,
+    config: str | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Let a secret be put into requests to a host; to any other host its placeholder stays.
+
+    A secret has as many grants as it needs, and without one it is used for nothing.
+    """
+    from cellwall.core.network import Binding  # noqa: PLC0415  # heavy
+
+    place, field = _place(header, query, basic)
+    binding = Binding(
+        host=host,
+        ports=ports or (443,),
+        methods=tuple(method.upper() for method in methods),
+        path=path,
+        place=place,
+        name=field,
+    )
+    until_s = None if duration is None else time.time() + _seconds(duration)
+    name = secret_name(words)
+    made = open_vault(config, profile, passphrase_fd).grant(
+        name, binding, me(), tools=tools, session=session, until_s=until_s
+    )
+    if as_json:
+        print_json(made.to_json())
+    else:
+        print_text(f"{name}: {one_line(grant_line(made))}\n")
+    return 0
+
+
+@click.command(
+    epilog=f"""\b
+Examples:
+  cellwall vault revoke GITHUB_TOKEN gr_...
+  cellwall vault revoke GITHUB_TOKEN --all
+{EXIT_CODES}"""
+)
+@click.argument("name", metavar="NAME")
+@click.argument("grant_id", metavar="[GRANT]", required=False)
+@click.option("--all", "every", is_flag=True, help="All grants of the secret.")
+@vault_options
+def revoke(
+    name: str,
+    grant_id: str | None,
+    passphrase_fd: int | None,
+    profile: str | None,
+    config: str | None,
+    *,
+    every: bool,
+    as_json: bool,
+) -> int:
+    """Take a grant back. What uses the secret by it now is refused at once."""
+    if (grant_id is None) != every:
+        raise BadInput(
+            "either one grant or all of them", mend="Name its id, or say --all.", code="CW-USAGE"
+        )
+    count = open_vault(config, profile, passphrase_fd).revoke(name, grant_id, me())
+    if as_json:
+        print_json({"name": name, "revoked": count})
+    else:
+        print_text(f"{name}: {count} grants revoked\n")
+    return 0
+
+
+def _place(header: str | None, query: str | None, basic: str | None) -> tuple[Place, str]:
+    named: list[tuple[Place, str]] = []
+    if header is not None:
+        named.append(("header", header.lower()))
+    if query is not None:
+        named.append(("query", query))
+    if basic is not None:
+        named.append(("basic", basic))
+    if len(named) > 1:
+        raise BadInput(
+            "a grant has one place", mend="One of --header, --query, --basic.", code="CW-USAGE"
+        )
+    return named[0] if named else ("header", "authorization")
+
+
+def _seconds(text: str) -> int:
+    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
+    if found is None:
+        raise BadInput(
+            f"{text[:20]!r} is no time to last", mend="Such as 30m, 8h or 7d.", code="CW-USAGE"
+        )
+    return int(found[1]) * _SECONDS[found[2]]

@@ -1,0 +1,171 @@
+"""A settings file of another program that we put something into: read, kept beside it, replaced.
+
+The folder is opened first, then the file in it, never through a link: a repository can bring one
+that leads to any file of the user's. The file is replaced at once, if it is still the one read.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from cellwall.core.errors import CellwallError
+
+MOST_BYTES = 4 * 1024 * 1024
+_MOST_BACKUPS = 100
+_BACKUP = ".cellwall-backup"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of a settings file."""
+
+    file: str
+    is_changed: bool
+    backup: str | None = None
+    text: bytes | None = None
+    """What the file holds now, or would hold; None: there is no such file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was read."""
+
+    data: bytes
+    status: os.stat_result
+
+
+@dataclass(frozen=True, slots=True)
+class EditedFile:
+    """One such file. `code` and `mend` are what is told if it cannot be used."""
+
+    path: str
+    code: str
+    mend: str
+
+    @contextmanager
+    def opened(self, *, makes: bool) -> Iterator[Folder | None]:
+        """Its folder, which is made if it is missing and wanted; None: there is none."""
+        place = os.path.dirname(self.path)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            if makes:
+                with suppress(FileExistsError):
+                    os.mkdir(place, 0o777)
+            descriptor = os.open(place, flags)
+        except FileNotFoundError:
+            if makes:
+                raise self.refused("is in a folder that does not exist") from None
+            yield None
+            return
+        except OSError as error:
+            told = "is in a folder that is a link or cannot be opened"
+            raise self.refused(told, detail=str(error)) from None
+        try:
+            yield Folder(self, descriptor)
+        except OSError as error:
+            raise self.refused("could not be read or written", detail=str(error)) from error
+        finally:
+            os.close(descriptor)
+
+    def refused(self, problem: str, *, detail: str = "") -> CellwallError:
+        return CellwallError(
+            f"{self.path[-200:]!r} {problem}; nothing was changed",
+            mend=self.mend,
+            code=self.code,
+            detail=detail,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The open folder of such a file; all names are looked up in it."""
+
+    file: EditedFile
+    descriptor: int
+
+    def read(self, path: str | None = None) -> Found | None:
+        """The file, or another one beside it; None: there is no such file."""
+        name = os.path.basename(path or self.file.path)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            opened = os.open(name, flags, dir_fd=self.descriptor)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            # A repository can bring a link to any file of the user's: we would write to that one.
+            told = "is a link or cannot be opened"
+            raise self.file.refused(told, detail=str(error)) from None
+        with os.fdopen(opened, "rb") as stream:
+            status = os.fstat(opened)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+                raise self.file.refused("is no plain file of a reasonable size")
+            return Found(stream.read(MOST_BYTES), status)
+
+    def replace(self, data: bytes, found: Found | None, *, mode: int = 0o666) -> None:
+        """All of it or nothing, with the mode it had; `mode` for one that was not there."""
+        name = os.path.basename(self.file.path)
+        draft = f".{name}.{secrets.token_hex(8)}"
+        before = None if found is None else stat.S_IMODE(found.status.st_mode)
+        try:
+            write_new(draft, data, self.descriptor, mode=mode, last_mode=before)
+            self._check_same(found)
+            os.rename(draft, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(draft, dir_fd=self.descriptor)
+            raise
+        os.fsync(self.descriptor)
+
+    def remove(self, found: Found) -> None:
+        self._check_same(found)
+        os.unlink(os.path.basename(self.file.path), dir_fd=self.descriptor)
+
+    def remove_backup(self, path: str) -> None:
+        os.unlink(os.path.basename(path), dir_fd=self.descriptor)
+
+    def backups(self) -> list[str]:
+        """Those that are there, the newest first."""
+        there = set(os.listdir(self.descriptor))
+        found = [path for path in self._backup_paths() if os.path.basename(path) in there]
+        return found[::-1]
+
+    def keep(self, data: bytes) -> str:
+        """A copy of what was there; one that holds something else is never written over."""
+        for path in self._backup_paths():
+            kept = self.read(path)
+            if kept is None:
+                write_new(os.path.basename(path), data, self.descriptor, mode=0o600)
+                return path
+            if kept.data == data:
+                return path
+        raise self.file.refused(f"has {_MOST_BACKUPS} backups beside it; remove some")
+
+    def _backup_paths(self) -> Iterator[str]:
+        yield self.file.path + _BACKUP
+        for number in range(1, _MOST_BACKUPS):
+            yield f"{self.file.path}{_BACKUP}.{number}"
+
+    def _check_same(self, found: Found | None) -> None:
+        now = self.read()
+        if (now is None) != (found is None) or (now and found and now.data != found.data):
+            raise self.file.refused("was changed by somebody else at the same time")
+
+
+def write_new(
+    name: str, data: bytes, folder: int, *, mode: int, last_mode: int | None = None
+) -> None:
+    """A file that was not there. With `last_mode` it is nobody else's until it has that one:
+    what is in it may be the user's secrets, and others may look in the folder."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    first = mode if last_mode is None else 0o600
+    with os.fdopen(os.open(name, flags, first, dir_fd=folder), "wb") as file:
+        file.write(data)
+        file.flush()
+        if last_mode is not None:
+            os.fchmod(file.fileno(), last_mode)
+        os.fsync(file.fileno())

@@ -1,0 +1,40 @@
+"""What the program `cellwall` starts. A hook goes a short way: an agent waits for each answer.
+
+Nothing is imported here that takes time; the whole answer to a hook takes about as long as `click`
+needs to be imported.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_ABOUT_HOOKS = frozenset({"install", "uninstall", "status", "--help", "-h"})
+
+
+def main() -> int:
+    """The exit code of the whole program."""
+    words = sys.argv[1:]
+    if is_hook(words):
+        return _hook(words[1:])
+    from cellwall.interfaces.cli.main import main as cli  # noqa: PLC0415  # heavy
+
+    return cli(words)
+
+
+def _hook(words: list[str]) -> int:
+    try:
+        from cellwall.interfaces.hooks.quick import answer  # noqa: PLC0415  # only for hooks
+
+        return answer(words)
+    except BaseException:  # noqa: BLE001  # a broken installation must not let a tool through
+        print("cellwall: Cellwall cannot be started, so it is refused", file=sys.stderr)
+        return 2
+
+
+def is_hook(words: list[str]) -> bool:
+    """Whether an agent asks. A mistake in the rest is answered as agents understand it: blocked."""
+    return words[:1] == ["hook"] and not _ABOUT_HOOKS.intersection(words[1:2])
+
+
+if __name__ == "__main__":  # python -I -m cellwall.interfaces.entry
+    sys.exit(main())

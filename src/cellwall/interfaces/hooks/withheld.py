@@ -1,0 +1,176 @@
+"""What an agent's host gets in the place of a result that could not be looked at.
+
+The tool has run, so exit code 2 blocks nothing: the host would hand on the result as it is. Only an
+answer that replaces it keeps it away, and hosts drop a replacement that is not of the shape the
+tool's own results have. So each is made in that shape, with nothing of the result in it.
+
+Light: a hook that is about to be too late imports this, and nothing of ours beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+AFTER = "PostToolUse"
+NOTE = "[cellwall: withheld: it could not be looked at]"
+_MOST_BYTES = 8 * 1024 * 1024
+_LONGEST_REASON = 2000
+_DEEPEST = 6
+_MOST_KEYS = 40
+_LONGEST_NUMBER = 1 << 53
+_MOST_SIGNS = 200_000
+"""Brackets and strings that are passed over on the way to the name of the event."""
+# Of keys: those of the host's own tools look like this, and a sentence does not.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+# By these a host tells kinds of results apart; another word there and it would drop the whole.
+_KINDS = frozenset({"type", "mode", "status", "kind"})
+_KIND = re.compile(r"[a-z_]{1,24}")
+_LEFT_OUT = "persisted"
+"""A host that keeps a long output in a file shows that file in the place of the output."""
+
+_BLOCKS = [{"type": "text", "text": NOTE}]
+_SHELL = {"stdout": NOTE, "stderr": "", "interrupted": False, "isImage": False}
+_FILE = {"filePath": "", "content": NOTE, "numLines": 1, "startLine": 1, "totalLines": 1}
+_PAGE = {"bytes": 0, "code": 200, "codeText": "", "result": NOTE, "durationMs": 0, "url": ""}
+_FOUND = {"mode": "content", "numFiles": 0, "filenames": [], "content": NOTE, "numLines": 1}
+_NAMES = {"durationMs": 0, "numFiles": 1, "filenames": [NOTE], "truncated": False}
+_KNOWN: Mapping[str, Mapping[str, Any]] = {
+    "Bash": _SHELL,
+    "PowerShell": _SHELL,
+    "Read": {"type": "text", "file": _FILE},
+    "WebFetch": _PAGE,
+    "WebSearch": {"query": "", "results": [NOTE], "durationSeconds": 0},
+    "Grep": _FOUND,
+    "Glob": _NAMES,
+}
+
+_SPACE = re.compile(rb"[ \t\r\n]*")
+# Possessive: what has no end is given up at once, not tried again from each of its quotes.
+_STRING = re.compile(rb'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_SCALAR = re.compile(rb"[-+.0-9A-Za-z]+")
+_NEXT = re.compile(rb'["\[\]{}]')
+
+
+def answer(reason: str, *, tool: str = "", response: object = None) -> bytes:
+    """The line that takes the result away and says why."""
+    told = {
+        "decision": "block",
+        "reason": reason[:_LONGEST_REASON],
+        "hookSpecificOutput": {
+            "hookEventName": AFTER,
+            "updatedToolOutput": in_place_of(tool, response),
+        },
+    }
+    return json.dumps(told, allow_nan=False).encode("ascii") + b"\n"
+
+
+def answer_to(raw: bytes, reason: str) -> bytes | None:
+    """The same for a question as it came; None if it is not about a result."""
+    told = top_level(raw)
+    if told.get("hook_event_name") != AFTER:
+        return None
+    response: object = None
+    try:
+        if len(raw) <= _MOST_BYTES:
+            response = json.loads(raw)["tool_response"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass  # then it is told by the tool's name alone
+    return answer(reason, tool=told.get("tool_name", ""), response=response)
+
+
+def in_place_of(tool: str, response: object) -> Any:  # noqa: ANN401  # JSON, of no fixed shape
+    """Of the same shape, and without a word of it."""
+    if tool in _KNOWN:
+        return dict(_KNOWN[tool])
+    if tool.startswith("mcp__") and not isinstance(response, str):
+        return {"content": _BLOCKS} if isinstance(response, Mapping) else _BLOCKS
+    return _shape(response, "", 0)
+
+
+def _shape(value: object, name: str, depth: int) -> Any:  # noqa: ANN401  # as above
+    match value:
+        case int() | float():
+            return value if abs(value) < _LONGEST_NUMBER else 0
+        case str() if name in _KINDS and _KIND.fullmatch(value):
+            return value
+        case dict() if depth < _DEEPEST:
+            names = [key for key in value if isinstance(key, str) and _is_kept(key)]
+            return {key: _shape(value[key], key, depth + 1) for key in names[:_MOST_KEYS]}
+        case [{"type": _}, *_] if depth < _DEEPEST:
+            return _BLOCKS  # not the first one's shape: an image's bytes would be our words
+        case list() if depth < _DEEPEST:
+            return [_shape(each, name, depth + 1) for each in value[:1]]
+        case None if depth:
+            return None
+        case _:
+            return NOTE
+
+
+def _is_kept(key: str) -> bool:
+    return _NAME.fullmatch(key) is not None and not key.startswith(_LEFT_OUT)
+
+
+def top_level(raw: bytes) -> dict[str, str]:
+    """The event and the tool of a question, as far as it can be read from its beginning.
+
+    Only keys of the outermost object: an agent and what its tools bring back can write the same
+    words further inside, and must choose neither how a refusal is told nor what it is taken for.
+    """
+    found: dict[str, str] = {}
+    at = _after_space(raw, 0)
+    if raw[at : at + 1] != b"{":
+        return found
+    while len(found) < 2:
+        key = _STRING.match(raw, _after_space(raw, at + 1))
+        if key is None:
+            break
+        at = _after_space(raw, key.end())
+        if raw[at : at + 1] != b":":
+            break
+        at = _after_space(raw, at + 1)
+        value = _STRING.match(raw, at)
+        name = key[1].decode("ascii", "replace")
+        if name in {"hook_event_name", "tool_name"} and name not in found:
+            found[name] = _plain(value[1]) if value is not None else ""
+        end = value.end() if value is not None else _after_value(raw, at)
+        if end is None:
+            break
+        at = _after_space(raw, end)
+        if raw[at : at + 1] != b",":
+            break
+    return found
+
+
+def _plain(text: bytes) -> str:
+    return "" if b"\\" in text else text.decode("utf-8", "replace")
+
+
+def _after_space(raw: bytes, at: int) -> int:
+    found = _SPACE.match(raw, at)
+    return at if found is None else found.end()
+
+
+def _after_value(raw: bytes, at: int) -> int | None:
+    """Behind a value that is no string; None: it has no end, or none within reason."""
+    if raw[at : at + 1] not in {b"{", b"["}:
+        scalar = _SCALAR.match(raw, at)
+        return None if scalar is None else scalar.end()
+    depth = 0
+    for _ in range(_MOST_SIGNS):
+        sign = _NEXT.search(raw, at)
+        if sign is None:
+            return None
+        if sign[0] == b'"':
+            string = _STRING.match(raw, sign.start())
+            if string is None:
+                return None
+            at = string.end()
+            continue
+        depth += 1 if sign[0] in b"[{" else -1
+        at = sign.end()
+        if not depth:
+            return at
+    return None

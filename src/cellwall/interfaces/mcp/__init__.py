@@ -1,0 +1,1 @@
+"""Cellwall's tools for agents over the Model Context Protocol (INT-1)."""

@@ -1,0 +1,226 @@
+"""One call of a tool, from its arguments to its result, apart from the request that brought it.
+
+Under the protocol of 2026-07-28 a question to a person ends the request: the client gets the
+question as the answer, and comes again with what the person said. The action waits meanwhile, once
+judged and once recorded, under a name that only this client was told. Under the older ones the
+question is a request of ours. So the action runs in a task of its own, and the requests follow it.
+
+Somebody may answer elsewhere while the client still shows the question. What came of the action is
+kept under the same name for a while: lost, the agent would have it done a second time.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections import deque
+from collections.abc import Mapping
+from typing import Literal
+
+import anyio
+import anyio.abc
+from mcp_types import CallToolResult, ElicitRequestFormParams
+
+from cellwall.core.errors import Busy, CellwallError
+from cellwall.core.types import Principal
+from cellwall.interfaces.mcp.asking import Elicitation
+from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, told
+from cellwall.interfaces.mcp.sessions import Sandboxes
+from cellwall.interfaces.mcp.tools import Arguments, arguments_of, want_of
+
+MOST_CALLS = 32
+_MOST_KEPT = 16
+_KEPT_FOR_S = 900.0
+"""Results that nobody has come for."""
+_GONE = "no question is open under this name, or not any more; this answer allowed nothing"
+_SEE_FIRST = "It may have been answered elsewhere: see whether it has run before you call again."
+
+
+class Asked:
+    """A question that waits for the client's reply."""
+
+    def __init__(self, form: ElicitRequestFormParams) -> None:
+        self.form = form
+        self.is_open = True
+        """Until somebody has answered, here or elsewhere, or nobody in time."""
+        self._replied = anyio.Event()
+        self._reply: object = None
+
+    def reply(self, reply: object) -> None:
+        """The first counts."""
+        if not self._replied.is_set():
+            self._reply = reply
+            self._replied.set()
+
+    async def replied(self) -> object:
+        await self._replied.wait()
+        return self._reply
+
+
+class Call:
+    """A call under way: what it writes is counted, what it asks and its result are handed over."""
+
+    def __init__(self, tool: str, given: Mapping[str, object] | None) -> None:
+        self.tool = tool
+        self.given = dict(given or {})
+        self.scope = anyio.CancelScope()
+        self.written_bytes = 0
+        # Nobody may follow it for a while; its questions are few, and it has one result.
+        self._steps: deque[Asked | CallToolResult] = deque()
+        self._came = anyio.Event()
+        self._is_closed = False
+        self.open: Asked | None = None
+        """The question that the client was given to ask, and has not come back with."""
+        self.ended_s: float | None = None
+
+    def count(self, _name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+        self.written_bytes += len(chunk)
+
+    async def ask(self, form: ElicitRequestFormParams) -> object:
+        asked = Asked(form)
+        try:
+            self._put(asked)
+            return await asked.replied()
+        finally:
+            asked.is_open = False
+
+    def end(self, result: CallToolResult) -> None:
+        self.ended_s = anyio.current_time()
+        self._put(result)
+
+    async def step(self) -> Asked | CallToolResult:
+        """What comes next: a question that is still one, or the result."""
+        while True:
+            while self._steps:
+                step = self._steps.popleft()
+                if not isinstance(step, Asked) or step.is_open:
+                    return step
+            if self._is_closed:
+                raise anyio.EndOfStream
+            self._came = anyio.Event()
+            await self._came.wait()
+
+    def close(self) -> None:
+        """Nothing comes any more."""
+        self._is_closed = True
+        self._came.set()
+
+    def _put(self, step: Asked | CallToolResult) -> None:
+        self._steps.append(step)
+        self._came.set()
+
+
+class Calls:
+    """All calls of one client, in a number that is bounded."""
+
+    def __init__(self, sandboxes: Sandboxes, who: Principal, tasks: anyio.abc.TaskGroup) -> None:
+        self._sandboxes = sandboxes
+        self._who = who
+        self._tasks = tasks
+        self._under_way: set[Call] = set()
+        self._waiting: dict[str, Call] = {}
+
+    def begin(
+        self, tool: str, given: Mapping[str, object] | None, *, can_ask: bool, counts: bool
+    ) -> Call:
+        """Raises `Busy` if there are too many, `BadInput` for what cannot be understood."""
+        if len(self._under_way) >= MOST_CALLS:
+            raise Busy(
+                f"{MOST_CALLS} calls are under way already",
+                mend="Wait for some of them to end.",
+                code="CW-BUSY",
+            )
+        arguments = arguments_of(tool, given)
+        call = Call(tool, given)
+        self._under_way.add(call)
+        self._tasks.start_soon(self._run, call, arguments, can_ask, counts)
+        return call
+
+    async def _run(self, call: Call, arguments: Arguments, can_ask: bool, counts: bool) -> None:  # noqa: FBT001  # a task's
+        try:
+            with call.scope:
+                try:
+                    result = await self._done(call, arguments, can_ask=can_ask, counts=counts)
+                except CellwallError as error:
+                    result = refusal(error)
+                except Exception as error:  # noqa: BLE001  # ERR-1: no trace leaves, whatever it is
+                    result = internal(error)
+                call.end(result)
+        finally:
+            call.close()
+            self._under_way.discard(call)
+            self._forget()
+
+    async def _done(
+        self, call: Call, arguments: Arguments, *, can_ask: bool, counts: bool
+    ) -> CallToolResult:
+        want = want_of(call.tool, arguments)
+        if want is None:
+            return await self._about_sessions(call.tool, arguments)
+        needs_none = call.tool == "fetch_url"
+        sandbox = None if needs_none else await self._sandboxes.found(arguments.session)
+        outcome = await self._sandboxes.perform(
+            want,
+            sandbox=sandbox,
+            timeout_s=arguments.timeout_s,
+            sink=call.count if counts else None,
+            ask=Elicitation(self._who, call.ask if can_ask else None),
+        )
+        return result_of(outcome, session=None if sandbox is None else sandbox.id)
+
+    async def _about_sessions(self, tool: str, arguments: Arguments) -> CallToolResult:
+        if tool == "new_session":
+            made = await self._sandboxes.new()
+            return told(f"A fresh sandbox: {made.id}.", session=made.id)
+        if arguments.session is None and self._sandboxes.is_empty:
+            return told("There is no sandbox to end.", session=None)
+        ended = await self._sandboxes.found(arguments.session)
+        await self._sandboxes.end(ended)
+        return told(f"Ended: {ended.id}.", session=ended.id)
+
+    def park(self, call: Call, asked: Asked) -> str:
+        """The name under which the client finds the call again."""
+        call.open = asked
+        name = secrets.token_urlsafe(24)
+        self._waiting[name] = call
+        return name
+
+    def resumed(self, name: str | None, tool: str, given: Mapping[str, object] | None) -> Call:
+        """The call that waits under this name. Once: an answer counts for one question."""
+        self._forget()
+        call = self._waiting.get(name) if name is not None else None
+        if call is None or name is None:
+            raise _no_question(_GONE)
+        # What was shown to the person is what runs: with other arguments it is another call.
+        if call.tool == tool and call.given == dict(given or {}):
+            return self._waiting.pop(name)
+        if call.open is None or not call.open.is_open:
+            raise _no_question("this question was about another call, and was answered elsewhere")
+        del self._waiting[name]
+        call.scope.cancel()
+        told = "this question was about another call; nothing was allowed"
+        raise _no_question(told, mend="Call the tool again.")
+
+    def _forget(self) -> None:
+        """Those without a result, and of the others the oldest and those nobody came for."""
+        now = anyio.current_time()
+        kept = 0
+        for name, call in reversed(list(self._waiting.items())):
+            if call in self._under_way:
+                continue
+            kept += 1
+            is_old = call.ended_s is None or now - call.ended_s > _KEPT_FOR_S
+            if is_old or kept > _MOST_KEPT:
+                del self._waiting[name]
+
+
+def internal(error: Exception) -> CallToolResult:
+    """Whatever it is, no word of it leaves (ERR-1)."""
+    if os.environ.get("CELLWALL_DEBUG") == "1":
+        sys.excepthook(type(error), error, error.__traceback__)
+    return refusal(INTERNAL)
+
+
+def _no_question(message: str, *, mend: str = _SEE_FIRST) -> CellwallError:
+    return CellwallError(message, mend=mend, code="CW-NO-QUESTION")

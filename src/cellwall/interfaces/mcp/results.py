@@ -1,0 +1,209 @@
+"""What came of a call, as the agent's client gets it.
+
+All that came back from inside or outside goes through `Outcome.shown`: redacted, neutralised and
+marked as data. Only images are beside it, and numbers and words of our own: a sentence that names a
+file or an address is as much an attacker's as what is in them, so it is told in there as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
+
+from cellwall.core.errors import CellwallError
+from cellwall.core.limits import LimitName
+from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status
+from cellwall.core.showing import one_line
+from cellwall.core.types import Json
+
+Structured: TypeAlias = dict[str, Json]
+
+_MOST_IMAGES = 8
+_MOST_IMAGE_BYTES = 4 * 1024 * 1024
+_MOST_IMAGES_BYTES = 8 * 1024 * 1024
+_MOST_FINDINGS = 100
+_MOST_WORDS = 600
+_MOST_NAME = 80
+# The messages of these are written in this interface, and name nothing but the agent's own words.
+_OWN_MESSAGES = frozenset(
+    {
+        "CW-BAD-ARGUMENT", "CW-BUSY", "CW-INTERNAL", "CW-NO-QUESTION", "CW-NO-SESSION",
+        "CW-SANDBOX-ENDED", "CW-TOO-MANY-SESSIONS", "CW-UNKNOWN-LANGUAGE",
+    }
+)  # fmt: skip
+_PART = re.compile(r"[a-z_]{1,20}")
+"""What `Finding.where` is for the parts of a result; a field's name is somebody else's."""
+# What it claims to be is the code's word; clients hand the bytes to their own decoders.
+_IMAGES = {"png": (b"\x89PNG\r\n\x1a\n", "image/png"), "jpeg": (b"\xff\xd8\xff", "image/jpeg")}
+_MENDS = {
+    LimitName.WALL: "Do less at a time, or in pieces.",
+    LimitName.CPU: "Do less at a time, or in pieces.",
+    LimitName.MEMORY: "Work on less data at a time.",
+    LimitName.OUTPUT: "Print less, or write it to a file.",
+}
+
+INTERNAL = ErrorInfo("CW-INTERNAL", "internal error", "Try again; if it stays, report it.")
+
+
+def result_of(outcome: Outcome, *, session: str | None) -> CallToolResult:
+    """Of an action. A program that failed is a result; what was not run at all is an error."""
+    blocks: list[ContentBlock] = []
+    if outcome.shown:
+        blocks.append(TextContent(text=_sound(outcome.shown)))
+    images, left_out = _images(outcome.results)
+    notes = [*_notes(outcome), *([f"{left_out} images are left out."] if left_out else [])]
+    if notes or not blocks:
+        blocks.append(TextContent(text=_sound("\n".join(notes) or "Done.")))
+    return CallToolResult(
+        content=[*blocks, *images],
+        structured_content=_structured(outcome, session),
+        is_error=outcome.status in {Status.DENIED, Status.ERROR},
+    )
+
+
+def refusal(error: CellwallError | ErrorInfo, *, session: str | None = None) -> CallToolResult:
+    """Of a call that never became an action."""
+    told = error if isinstance(error, ErrorInfo) else ErrorInfo.of(error)
+    return CallToolResult(
+        content=[TextContent(text=_sound(_error_line(told)))],
+        structured_content=_plain(Status.ERROR, session, error=told),
+        is_error=True,
+    )
+
+
+def told(text: str, *, session: str | None) -> CallToolResult:
+    """Of what is about sessions themselves; words of ours."""
+    return CallToolResult(
+        content=[TextContent(text=text)],
+        structured_content=_plain(Status.OK, session, output=text),
+    )
+
+
+def _notes(outcome: Outcome) -> list[str]:
+    """In our own words, outside of the marks: what a client that shows only text would lack."""
+    notes = []
+    if outcome.error is not None:
+        notes.append(_error_line(outcome.error))
+    elif outcome.limit is not None:
+        mend = _MENDS.get(outcome.limit, "Use less of it.")
+        notes.append(f"Ended by the {outcome.limit.value} limit. {mend}")
+    elif outcome.status is Status.FAILED:
+        notes.append(f"Exit code {outcome.exit_code}.")
+    if outcome.truncated:
+        notes.append("The output was longer and is cut.")
+    if outcome.state == "lost":
+        notes.append("The variables of this sandbox are lost; its files are not.")
+    notes += [f"Note: {_kind_of(finding)}." for finding in outcome.findings[:_MOST_FINDINGS]]
+    return list(dict.fromkeys(notes))  # many of a kind say no more than one
+
+
+def _kind_of(finding: Finding) -> str:
+    told = _finding(finding)
+    rule = f", rule {told['rule']}" if "rule" in told else ""
+    where = f", in {told['where']}" if "where" in told else ""
+    return f"{told['category']}, {told['severity']}{rule}{where}"
+
+
+def _finding(finding: Finding) -> Structured:
+    """Without its message, which may name what code or a page has named."""
+    told: Structured = {
+        "category": one_line(finding.category, most=_MOST_NAME),
+        "severity": finding.severity,
+    }
+    if finding.rule:
+        told["rule"] = one_line(finding.rule, most=_MOST_NAME)
+    if _PART.fullmatch(finding.where):
+        told["where"] = finding.where
+    return told
+
+
+def _words(text: str) -> str:
+    """A sentence outside of the marks: one line, bounded, and nothing in it is unseen."""
+    return one_line(text, most=_MOST_WORDS)
+
+
+def _error_line(error: ErrorInfo) -> str:
+    told = _error(error)
+    return " ".join(filter(None, (told["message"], f"[{error.code}]", told["mend"])))
+
+
+def _error(error: ErrorInfo) -> dict[str, str]:
+    message = error.message if error.code in _OWN_MESSAGES else ""
+    return {"code": error.code, "message": _words(message), "mend": _words(error.mend)}
+
+
+def _structured(outcome: Outcome, session: str | None) -> Structured:
+    found = _plain(outcome.status, session, error=outcome.error, output=outcome.shown)
+    return {
+        **found,
+        "exit_code": outcome.exit_code,
+        "limit": outcome.limit.value if outcome.limit else None,
+        "truncated": outcome.truncated,
+        "findings": [_finding(each) for each in outcome.findings[:_MOST_FINDINGS]],
+        "decision": _decision(outcome),
+        "audit_id": outcome.audit_id,
+    }
+
+
+def _decision(outcome: Outcome) -> Structured:
+    """Not where the rule stands: that is a path of the host's (ERR-1)."""
+    decision = outcome.decision
+    return {
+        "verdict": decision.verdict.word,
+        "rule": _words(decision.rule),
+        "reason": _words(decision.reason),
+    }
+
+
+def _plain(
+    status: Status, session: str | None, *, error: ErrorInfo | None = None, output: str = ""
+) -> Structured:
+    return {
+        "status": status.value,
+        "exit_code": None,
+        "limit": None,
+        "truncated": False,
+        "output": _sound(output),
+        "findings": [],
+        "decision": None,
+        "error": _error(error) if error else None,
+        "audit_id": "",
+        "session": session,
+    }
+
+
+def _images(results: Sequence[Json]) -> tuple[list[ImageContent], int]:
+    """Those that are what they say, as far as there is room; and how many are left out."""
+    found: list[ImageContent] = []
+    room, left_out = _MOST_IMAGES_BYTES, 0
+    for each in results:
+        for form, (magic, mime) in _IMAGES.items():
+            text = each.get(form) if isinstance(each, Mapping) else None
+            if not isinstance(text, str):
+                continue
+            data = _decoded(text)
+            is_odd = data is None or not data.startswith(magic) or len(data) > _MOST_IMAGE_BYTES
+            if data is None or is_odd or len(data) > room or len(found) >= _MOST_IMAGES:
+                left_out += 1
+                continue
+            room -= len(data)
+            found.append(ImageContent(data=base64.b64encode(data).decode("ascii"), mime_type=mime))
+            break  # the other forms show the same
+    return found, left_out
+
+
+def _decoded(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _sound(text: str) -> str:
+    """Without lone surrogates, which no JSON text can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,165 @@
+"""The sandboxes of one client. Over standard input and output one process has one client, so what
+the protocol has no sessions for any more (2026-07-28) lives as long as the process.
+
+The first is made when it is needed; calls that name none go to the newest. An id is 130 random
+bits, and only this client's are looked up: whoever guesses one of another client finds nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import anyio
+import anyio.to_thread
+
+from cellwall.core.errors import BadInput, Busy
+from cellwall.core.outcomes import ErrorInfo, Outcome, Status
+from cellwall.core.ports import ApproverPort
+from cellwall.core.types import (
+    Action,
+    FetchUrl,
+    OutputSink,
+    RunCode,
+    RunCommand,
+    WorkspaceRequest,
+    new_id,
+)
+from cellwall.interfaces.mcp.tools import Want
+from cellwall.runtime.wiring import House
+
+MOST_SANDBOXES = 8
+_LEAST_S = 0.01
+_END_WITHIN_S = 30.0
+_ENDED = ErrorInfo(
+    "CW-SANDBOX-ENDED", "the sandbox was ended while this ran", "Start it again in another one."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A live one, and the calls that run in it."""
+
+    id: str
+    holding: AbstractContextManager[str]
+    calls: dict[anyio.CancelScope, anyio.Event] = field(default_factory=dict)
+    """What cancels each, and what tells that it has cleaned up."""
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Sandboxes:
+    """Makes them, finds them by id, and ends them all with their client."""
+
+    def __init__(self, house: House, pattern: Action) -> None:
+        self._house = house
+        self._pattern = replace(pattern, workspace=WorkspaceRequest())
+        """All that whoever started the server has given; each call is made from it."""
+        self._workspace = pattern.workspace
+        self._live: dict[str, Sandbox] = {}
+        self._making = anyio.Lock()
+        self._is_closed = False
+
+    async def found(self, name: str | None) -> Sandbox:
+        """The one of that id; without one the newest, which is made if there is none."""
+        if name is not None:
+            sandbox = self._live.get(name)
+            if sandbox is None:
+                raise BadInput(
+                    "no sandbox of yours has this id, or it has ended",
+                    mend="Use an id that new_session gave, or none.",
+                    code="CW-NO-SESSION",
+                )
+            return sandbox
+        async with self._making:  # two first calls at once share one
+            return next(reversed(self._live.values())) if self._live else await self._made()
+
+    async def new(self) -> Sandbox:
+        async with self._making:
+            return await self._made()
+
+    async def _made(self) -> Sandbox:
+        if len(self._live) >= MOST_SANDBOXES or self._is_closed:
+            raise Busy(
+                f"{MOST_SANDBOXES} sandboxes are open already",
+                mend="End one of them with end_session.",
+                code="CW-TOO-MANY-SESSIONS",
+            )
+        with anyio.CancelScope(shield=True):  # what was begun is known, so that it can be ended
+            holding = self._house.session(self._workspace, "mcp")
+            name = await anyio.to_thread.run_sync(holding.__enter__)
+            sandbox = self._live[name] = Sandbox(name, holding)
+        return sandbox
+
+    async def end(self, sandbox: Sandbox) -> None:
+        """Its calls first, so that none of them finds half of it."""
+        self._live.pop(sandbox.id, None)
+        if sandbox.ended.is_set():
+            return
+        sandbox.ended.set()
+        for scope in sandbox.calls:
+            scope.cancel()
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(_END_WITHIN_S):
+                for left in list(sandbox.calls.values()):
+                    await left.wait()
+            leave = partial(sandbox.holding.__exit__, None, None, None)
+            await anyio.to_thread.run_sync(leave)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._live
+
+    async def close(self) -> None:
+        """All of them; whoever comes later gets none."""
+        self._is_closed = True
+        async with self._making:
+            for sandbox in list(self._live.values()):
+                await self.end(sandbox)
+
+    async def perform(
+        self,
+        want: Want,
+        *,
+        sandbox: Sandbox | None,
+        timeout_s: float | None,
+        sink: OutputSink | None,
+        ask: ApproverPort,
+    ) -> Outcome:
+        """One action through the runtime's steps; the only way anything happens here."""
+        action = self._action(want, sandbox, timeout_s)
+        perform = partial(self._house.runtime.perform, action, sink=sink, ask=ask)
+        if sandbox is None:
+            return await perform()
+        with anyio.CancelScope() as scope:
+            left = sandbox.calls[scope] = anyio.Event()
+            try:
+                if not sandbox.ended.is_set():
+                    return await perform()
+            finally:
+                del sandbox.calls[scope]
+                left.set()
+        # Left early: the sandbox ended, not the caller.
+        return Outcome(status=Status.ERROR, action_id=action.id, error=_ENDED)
+
+    def _action(self, want: Want, sandbox: Sandbox | None, timeout_s: float | None) -> Action:
+        given = self._pattern
+        limits = given.limits
+        if timeout_s is not None:  # only ever less than was given (POL-11)
+            limits = replace(limits, wall_s=min(max(timeout_s, _LEAST_S), limits.wall_s))
+        runs = isinstance(want, RunCode | RunCommand)
+        domains = given.allow_domains
+        if isinstance(want, FetchUrl):
+            # Else the page's own host would be taken for allowed, which nobody has said.
+            domains = domains or self._house.runtime.domains
+        return replace(
+            given,
+            id=new_id("act"),
+            want=want,
+            session_id=None if sandbox is None else sandbox.id,
+            limits=limits,
+            allow_domains=domains if runs or isinstance(want, FetchUrl) else (),
+            secrets=given.secrets if runs else (),
+            skills=given.skills if runs else (),
+            env=given.env if runs else {},
+        )

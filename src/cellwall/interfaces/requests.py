@@ -1,0 +1,76 @@
+"""Words of users turned into plain values; shared by all interfaces, so they mean the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from cellwall.core.errors import BadInput
+from cellwall.core.limits import Limits, parse_size
+from cellwall.core.types import WorkspaceMode, WorkspaceRequest
+
+_GIVEN = frozenset(mode.value for mode in WorkspaceMode) - {WorkspaceMode.PRIVATE.value}
+
+
+def parse_workspace(text: str | None) -> WorkspaceRequest:
+    """`DIR`, `DIR:ro`, `DIR:rw` or `DIR:cow`; without a mode it is read-only."""
+    if text is None:
+        return WorkspaceRequest()
+    directory, colon, mode = text.rpartition(":")
+    if not colon or "/" in mode:
+        return WorkspaceRequest(WorkspaceMode.READ_ONLY, text)
+    if mode in _GIVEN:
+        return WorkspaceRequest(WorkspaceMode(mode), directory)
+    raise BadInput(
+        f"{mode[:20]!r} is not a way to give a workspace",
+        mend="Write DIR:ro, DIR:rw or DIR:cow.",
+        code="CW-BAD-WORKSPACE",
+    )
+
+
+def skill_names(names: Sequence[str]) -> tuple[str, ...]:
+    """A list of names; one name alone would be taken for a list of its letters."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise BadInput(
+            "skills are given as a list of names",
+            mend='Write skills=["name"].',
+            code="CW-SKILL-NAME",
+        )
+    return tuple(names)
+
+
+def listed_words(words: Sequence[str], what: str) -> tuple[str, ...]:
+    """A list of texts; one text alone would be taken for a list of its letters."""
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise BadInput(f"{what} is given as a list of texts", mend=f'Write {what}=["…"].')
+    return tuple(words)
+
+
+def named_policy(path: str | None) -> tuple[str, ...]:
+    """A policy file that a person names for an action."""
+    return () if path is None else (os.path.abspath(path),)
+
+
+def with_limits(
+    limits: Limits,
+    *,
+    timeout: float | None = None,
+    memory: str | int | None = None,
+    **others: float | None,
+) -> Limits:
+    """The profile's limits with a call's own on top. CPU time follows a longer wall time."""
+    changes: dict[str, float | int] = {
+        name: value for name, value in others.items() if value is not None
+    }
+    if timeout is not None:
+        changes["wall_s"] = float(timeout)
+        changes.setdefault("cpu_s", max(float(timeout), limits.cpu_s))
+    if memory is not None:
+        changes["memory_bytes"] = parse_size(memory, what="memory")
+    if not changes:
+        return limits
+    known = {spec.name for spec in fields(Limits)}
+    if not changes.keys() <= known:
+        raise BadInput(f"unknown limit: {', '.join(sorted(changes.keys() - known))}")
+    return replace(limits, **changes)  # type: ignore[arg-type]  # checked by Limits itself

@@ -1,0 +1,357 @@
+"""The async core of the SDK. Each call makes an `Action` and hands it to the runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
+from typing import Self, TypedDict, Unpack
+
+import anyio
+
+from cellwall.core.errors import BadInput
+from cellwall.core.languages import canonical
+from cellwall.core.outcomes import Outcome
+from cellwall.core.text import to_bytes
+from cellwall.core.types import (
+    Action,
+    OutputSink,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    SetDomains,
+    check_id,
+)
+from cellwall.interfaces.requests import (
+    listed_words,
+    named_policy,
+    parse_workspace,
+    skill_names,
+    with_limits,
+)
+from cellwall.interfaces.sdk.commands import AsyncCommands, argv_of
+from cellwall.interfaces.sdk.execution import Execution, TextSink, text_sink
+from cellwall.interfaces.sdk.files import AsyncFiles
+from cellwall.interfaces.sdk.hosting import Host, LocalHost, Want
+from cellwall.interfaces.sdk.skills import AsyncSkills
+from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
+from cellwall.runtime import wiring
+
+
+class SandboxSpec(TypedDict):
+    """What shapes a sandbox, wherever it is made."""
+
+    workspace: str | None
+    allow_domains: list[str]
+    secrets: list[str]
+    envs: dict[str, str]
+    timeout: float | None
+    memory: str | int | None
+    limits: dict[str, float]
+    template: str
+    skills: list[str]
+    policy: str | None
+
+
+class AsyncSandbox:
+    """A live sandbox: its files, variables and processes stay until it ends."""
+
+    def __init__(self, host: Host, *, language: str) -> None:
+        self._host = host
+        self._language = language
+        self.id = host.id
+        self.commands = AsyncCommands(self)
+        self.files = AsyncFiles(self)
+        self.skills = AsyncSkills(self)
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        profile: str | None = None,
+        workspace: str | None = None,
+        allow_domains: Sequence[str] = (),
+        secrets: Sequence[str] = (),
+        envs: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        memory: str | int | None = None,
+        language: str = "python",
+        template: str = "python",
+        skills: Sequence[str] = (),
+        policy: str | None = None,
+        config: str | None = None,
+        limits: Mapping[str, float] | None = None,
+        tools: Mapping[str, HostFunction] | None = None,
+        keep_alive: float | None = None,
+    ) -> _Creation:
+        """A sandbox to be awaited or entered: `async with AsyncSandbox.create() as sbx`.
+
+        With `keep_alive` it lives in the user's supervisor, not in this process: any process of
+        the user reaches it with `connect(id)`, until nobody has used it for so many seconds.
+        """
+        options: SandboxSpec = {
+            "workspace": workspace,
+            "allow_domains": list(listed_words(allow_domains, "allow_domains")),
+            "secrets": list(listed_words(secrets, "secrets")),
+            "envs": dict(envs or {}),
+            "timeout": timeout,
+            "memory": memory,
+            "limits": dict(limits or {}),
+            "template": template,
+            "skills": list(skill_names(skills)),
+            "policy": _absolute(policy),
+        }
+
+        async def make() -> AsyncSandbox:
+            spoken = canonical(language)
+            if keep_alive is not None:
+                if tools:
+                    raise BadInput(
+                        "tools of this process cannot be offered in the supervisor",
+                        mend="Create the sandbox without keep_alive.",
+                        code="CW-NO-REMOTE-TOOLS",
+                    )
+                from cellwall.interfaces.supervisor.remote import RemoteHost  # noqa: PLC0415  # seldom
+
+                places = {"profile": profile, "config": _absolute(config)}
+                options["workspace"] = _absolute(workspace)
+                host = await RemoteHost.create(
+                    keep_alive_s=keep_alive,
+                    options={**dict(options), **places, "language": spoken},
+                )
+                return cls(host, language=spoken)
+            house = await anyio.to_thread.run_sync(wiring.shared_house, config, profile)
+            broker = ToolBroker(tools) if tools else None
+            return await cls.create_in(house, language=spoken, tools=broker, **options)
+
+        return _Creation(make)
+
+    @classmethod
+    async def create_in(
+        cls,
+        house: wiring.House,
+        *,
+        workspace: str | None,
+        allow_domains: Sequence[str],
+        secrets: Sequence[str] = (),
+        envs: Mapping[str, str],
+        timeout: float | None,
+        memory: str | int | None,
+        limits: Mapping[str, float],
+        template: str,
+        skills: Sequence[str],
+        policy: str | None = None,
+        language: str,
+        tools: ToolBroker | None = None,
+    ) -> AsyncSandbox:
+        """A sandbox of this process, in a runtime that is already there."""
+        own = with_limits(house.limits, timeout=timeout, memory=memory, **limits)
+        stack = AsyncExitStack()
+        session_id = stack.enter_context(house.session(parse_workspace(workspace)))
+        host = LocalHost(
+            house,
+            limits=own,
+            envs=dict(envs),
+            allow_domains=tuple(allow_domains),
+            secrets=tuple(secrets),
+            stack=stack,
+            session_id=session_id,
+            tools=tools,
+            template=template,
+            skills=skill_names(skills),
+            policy=policy,
+        )
+        return cls(host, language=canonical(language))
+
+    @classmethod
+    def connect(cls, sandbox_id: str, *, language: str = "python") -> _Creation:
+        """A sandbox that was made with `keep_alive`, by this or another process of the user.
+
+        Leaving an `async with` block leaves it alive; `kill` ends it.
+        """
+
+        async def make() -> AsyncSandbox:
+            from cellwall.interfaces.supervisor.remote import RemoteHost  # noqa: PLC0415  # seldom
+
+            check_id(sandbox_id, what="sandbox id")
+            return cls(await RemoteHost.connect(sandbox_id), language=canonical(language))
+
+        return _Creation(make)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._host.leave()
+
+    async def run_code(
+        self,
+        code: str | bytes,
+        *,
+        language: str | None = None,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | str | None = None,
+        on_stdout: TextSink | None = None,
+        on_stderr: TextSink | None = None,
+    ) -> Execution:
+        """Run code in this sandbox's workspace and tell the value of its last expression."""
+        text = _bytes(code, what="the code")
+        return await self.perform(
+            RunCode(canonical(language or self._language), text),
+            timeout=timeout,
+            envs=envs,
+            stdin=stdin,
+            sink=text_sink(on_stdout, on_stderr),
+        )
+
+    async def allow_domains(self, domains: Sequence[str]) -> None:
+        """From its next connection on the sandbox may reach these, and nothing else."""
+        wanted = listed_words(domains, "domains")
+        (await self.perform_raw(SetDomains(wanted))).raise_for_status()
+
+    async def interrupt(self) -> bool:
+        """Interrupt the code that runs, as Ctrl-C would; False if none runs."""
+        return bool((await self.perform_raw(ProcessOperation("interrupt"))).payload)
+
+    async def kill(self) -> None:
+        """End the sandbox and what runs in it; its private workspace is removed.
+
+        Copy-on-write changes are kept.
+        """
+        await self._host.end()
+
+    async def perform(
+        self,
+        want: RunCommand | RunCode,
+        *,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | str | None = None,
+        sink: OutputSink | None = None,
+    ) -> Execution:
+        data = None if stdin is None else _bytes(stdin, what="standard input")
+        outcome = await self.perform_raw(
+            want, timeout=timeout, envs=envs or {}, stdin=data, sink=sink
+        )
+        return Execution.of(outcome)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """For what waits outside of an action: the block is left early when the sandbox ends."""
+        return self._host.waiting()
+
+    @property
+    def alive(self) -> bool:
+        return self._host.alive
+
+    async def perform_raw(
+        self,
+        want: Want,
+        *,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        sink: OutputSink | None = None,
+    ) -> Outcome:
+        """One action through the runtime's steps; the only way anything happens here."""
+        return await self._host.perform(
+            want, timeout=timeout, envs=envs or {}, stdin=stdin, sink=sink
+        )
+
+
+class _Creation:
+    """Lets `create` be awaited or entered, as people write both."""
+
+    def __init__(self, make: Callable[[], Awaitable[AsyncSandbox]]) -> None:
+        self._make = make
+        self._sandbox: AsyncSandbox | None = None
+
+    def __await__(self) -> Generator[object, None, AsyncSandbox]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> AsyncSandbox:
+        self._sandbox = await self._make()
+        return self._sandbox
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._sandbox is not None:
+            await self._sandbox.__aexit__()
+
+
+async def run_code(
+    code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
+) -> Execution:
+    """One shot: fresh isolation, nothing kept."""
+    text = _bytes(code, what="the code")
+    return await _one_shot(RunCode(canonical(language), text), **options)
+
+
+async def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
+    """One shot: a string is given to the shell, a list is started as it is; nothing is kept."""
+    return await _one_shot(RunCommand(argv_of(command)), **options)
+
+
+class OneShot(TypedDict, total=False):
+    """What a one-shot run can be given."""
+
+    profile: str | None
+    config: str | None
+    workspace: str | None
+    allow_domains: Sequence[str]
+    secrets: Sequence[str]
+    envs: Mapping[str, str] | None
+    timeout: float | None
+    memory: str | int | None
+    limits: Mapping[str, float] | None
+    stdin: bytes | str | None
+    on_stdout: TextSink | None
+    on_stderr: TextSink | None
+    tools: Mapping[str, HostFunction] | None
+    template: str
+    skills: Sequence[str]
+    policy: str
+
+
+async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
+    unknown = options.keys() - OneShot.__annotations__.keys()
+    if unknown:
+        # A limit that somebody believes to be set must not be dropped in silence.
+        raise BadInput(
+            f"unknown option: {', '.join(sorted(unknown))}"[:200],
+            mend=f"Use: {', '.join(OneShot.__annotations__)}.",
+            code="CW-UNKNOWN-OPTION",
+        )
+    house = wiring.shared_house(options.get("config"), options.get("profile"))
+    stdin = options.get("stdin")
+    offered = options.get("tools")
+    broker = ToolBroker(offered) if offered else None
+    action = Action(
+        principal=wiring.principal("sdk"),
+        want=want,
+        workspace=parse_workspace(options.get("workspace")),
+        limits=with_limits(
+            house.limits,
+            timeout=options.get("timeout"),
+            memory=options.get("memory"),
+            **(options.get("limits") or {}),
+        ),
+        env=dict(options.get("envs") or {}),
+        stdin=None if stdin is None else _bytes(stdin, what="standard input"),
+        allow_domains=listed_words(options.get("allow_domains", ()), "allow_domains"),
+        secrets=listed_words(options.get("secrets", ()), "secrets"),
+        tools=broker.names if broker is not None and isinstance(want, RunCode) else (),
+        template=options.get("template", "python"),
+        skills=skill_names(options.get("skills", ())),
+        policy=named_policy(options.get("policy")),
+    )
+    sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
+    return Execution.of(await house.runtime.perform(action, sink=sink, tools=broker))
+
+
+def _absolute(path: str | None) -> str | None:
+    """For a process with another working directory."""
+    return None if path is None else os.path.abspath(path)
+
+
+def _bytes(text: str | bytes, *, what: str) -> bytes:
+    return to_bytes(text, what=what) if isinstance(text, str) else bytes(text)

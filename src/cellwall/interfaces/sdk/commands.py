@@ -1,0 +1,323 @@
+"""Programs in a sandbox: waited for, or in its background. The async core and its blocking face."""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, overload
+
+from cellwall.core.errors import CellwallError
+from cellwall.core.outcomes import Outcome
+from cellwall.core.text import to_bytes
+from cellwall.core.types import ProcessInfo, ProcessOperation, RunCommand
+from cellwall.interfaces.sdk.execution import Execution, TextSink, text_sink
+from cellwall.interfaces.sdk.watch import Caller
+
+if TYPE_CHECKING:
+    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+
+_ROWS, _COLUMNS = 24, 80
+
+
+def argv_of(command: str | Sequence[str]) -> tuple[str, ...]:
+    """A string is given to the shell, a list is started as it is."""
+    return ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
+
+
+class AsyncCommands:
+    """Programs in a sandbox."""
+
+    def __init__(self, sandbox: AsyncSandbox) -> None:
+        self._sandbox = sandbox
+
+    @overload
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: Literal[False] = False,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+        stdin: bytes | str | None = None,
+        on_stdout: TextSink | None = None,
+        on_stderr: TextSink | None = None,
+    ) -> Execution: ...
+
+    @overload
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: Literal[True],
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+        stdin: bytes | str | None = None,
+    ) -> AsyncProcess: ...
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: bool = False,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+        stdin: bytes | str | None = None,
+        on_stdout: TextSink | None = None,
+        on_stderr: TextSink | None = None,
+    ) -> Execution | AsyncProcess:
+        """A string is given to the shell, a list is started as it is.
+
+        With `background` the answer is a process that goes on until it ends, is killed, or the
+        sandbox ends.
+        """
+        want = RunCommand(argv_of(command), cwd=cwd, background=background)
+        if background:
+            return await self._start(want, envs, stdin)
+        return await self._sandbox.perform(
+            want, timeout=timeout, envs=envs, stdin=stdin, sink=text_sink(on_stdout, on_stderr)
+        )
+
+    async def terminal(
+        self,
+        command: str | Sequence[str] = ("/bin/sh", "-i"),
+        *,
+        rows: int = _ROWS,
+        columns: int = _COLUMNS,
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+    ) -> AsyncProcess:
+        """A program in the background on a terminal of its own: shells, editors, debuggers."""
+        want = RunCommand(argv_of(command), cwd=cwd, background=True, terminal=(rows, columns))
+        return await self._start(want, {"TERM": "xterm-256color", **(envs or {})}, None)
+
+    async def _start(
+        self, want: RunCommand, envs: Mapping[str, str] | None, stdin: bytes | str | None
+    ) -> AsyncProcess:
+        data = None if stdin is None else _bytes(stdin)
+        outcome = await self._sandbox.perform_raw(want, envs=envs, stdin=data)
+        return AsyncProcess(self._sandbox, _info(outcome))
+
+    async def list(self) -> Sequence[ProcessInfo]:
+        """The programs in the background, also those that have ended."""
+        outcome = _checked(await self._sandbox.perform_raw(ProcessOperation("list")))
+        return tuple(outcome.payload)
+
+    async def connect(self, process: int) -> AsyncProcess:
+        """A program that was started before, by its id."""
+        for info in await self.list():
+            if info.id == process:
+                return AsyncProcess(self._sandbox, info)
+        raise CellwallError(
+            f"no process {process} was started here",
+            mend="`commands.list()` tells which there are.",
+            code="CW-NO-PROCESS",
+        )
+
+    async def kill(self, process: int) -> None:
+        """End a program of the background and everything it has started."""
+        want = ProcessOperation("signal", process, number=signals.SIGKILL)
+        _checked(await self._sandbox.perform_raw(want))
+
+
+class AsyncProcess:
+    """A program in the background of a sandbox."""
+
+    def __init__(self, sandbox: AsyncSandbox, info: ProcessInfo) -> None:
+        self._sandbox = sandbox
+        self.id = info.id
+        self.command = info.command
+
+    async def info(self) -> ProcessInfo:
+        for info in await self._sandbox.commands.list():
+            if info.id == self.id:
+                return info
+        raise CellwallError("the sandbox has forgotten this process", code="CW-NO-PROCESS")
+
+    async def wait(self, timeout: float | None = None) -> Execution:
+        """Until it ends or the time is over; the output that nobody has read yet comes along.
+
+        `exit_code` is None if it still runs.
+        """
+        want = ProcessOperation("wait", self.id)
+        return Execution.of(_checked(await self._sandbox.perform_raw(want, timeout=timeout)))
+
+    async def read(self) -> Execution:
+        """The output since it was last asked for, without waiting."""
+        want = ProcessOperation("read", self.id)
+        return Execution.of(_checked(await self._sandbox.perform_raw(want)))
+
+    async def send_stdin(self, data: str | bytes) -> None:
+        await self._do(ProcessOperation("write", self.id, _bytes(data)))
+
+    async def close_stdin(self) -> None:
+        await self._do(ProcessOperation("close_stdin", self.id))
+
+    async def send_signal(self, number: int) -> None:
+        await self._do(ProcessOperation("signal", self.id, number=number))
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Of its terminal."""
+        await self._do(ProcessOperation("resize", self.id, size=(rows, columns)))
+
+    async def kill(self) -> None:
+        """End it and everything it has started."""
+        await self.send_signal(signals.SIGKILL)
+
+    async def _do(self, want: ProcessOperation) -> None:
+        _checked(await self._sandbox.perform_raw(want))
+
+
+class Commands:
+    """Programs in a sandbox."""
+
+    def __init__(self, commands: AsyncCommands, call: Caller) -> None:
+        self._commands = commands
+        self._call = call
+
+    @overload
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: Literal[False] = False,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+        stdin: bytes | str | None = None,
+        on_stdout: TextSink | None = None,
+        on_stderr: TextSink | None = None,
+    ) -> Execution: ...
+
+    @overload
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: Literal[True],
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+        stdin: bytes | str | None = None,
+    ) -> Process: ...
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: bool = False,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+        stdin: bytes | str | None = None,
+        on_stdout: TextSink | None = None,
+        on_stderr: TextSink | None = None,
+    ) -> Execution | Process:
+        """A string is given to the shell, a list is started as it is.
+
+        With `background` the answer is a process that goes on until it ends, is killed, or the
+        sandbox ends.
+        """
+        if background:
+            started = self._call(
+                lambda: self._commands.run(
+                    command, background=True, envs=envs, cwd=cwd, stdin=stdin
+                )
+            )
+            return Process(started, self._call)
+        return self._call(
+            lambda: self._commands.run(
+                command,
+                timeout=timeout,
+                envs=envs,
+                cwd=cwd,
+                stdin=stdin,
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+            )
+        )
+
+    def terminal(
+        self,
+        command: str | Sequence[str] = ("/bin/sh", "-i"),
+        *,
+        rows: int = _ROWS,
+        columns: int = _COLUMNS,
+        envs: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+    ) -> Process:
+        """A program in the background on a terminal of its own: shells, editors, debuggers."""
+        started = self._call(
+            lambda: self._commands.terminal(command, rows=rows, columns=columns, envs=envs, cwd=cwd)
+        )
+        return Process(started, self._call)
+
+    def list(self) -> Sequence[ProcessInfo]:
+        """The programs in the background, also those that have ended."""
+        return self._call(self._commands.list)
+
+    def connect(self, process: int) -> Process:
+        """A program that was started before, by its id."""
+        return Process(self._call(lambda: self._commands.connect(process)), self._call)
+
+    def kill(self, process: int) -> None:
+        """End a program of the background and everything it has started."""
+        self._call(lambda: self._commands.kill(process))
+
+
+class Process:
+    """A program in the background of a sandbox."""
+
+    def __init__(self, process: AsyncProcess, call: Caller) -> None:
+        self._process = process
+        self._call = call
+        self.id = process.id
+        self.command = process.command
+
+    def info(self) -> ProcessInfo:
+        return self._call(self._process.info)
+
+    def wait(self, timeout: float | None = None) -> Execution:
+        """Until it ends or the time is over; the output that nobody has read yet comes along.
+
+        `exit_code` is None if it still runs.
+        """
+        return self._call(lambda: self._process.wait(timeout))
+
+    def read(self) -> Execution:
+        """The output since it was last asked for, without waiting."""
+        return self._call(self._process.read)
+
+    def send_stdin(self, data: str | bytes) -> None:
+        self._call(lambda: self._process.send_stdin(data))
+
+    def close_stdin(self) -> None:
+        self._call(self._process.close_stdin)
+
+    def send_signal(self, number: int) -> None:
+        self._call(lambda: self._process.send_signal(number))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Of its terminal."""
+        self._call(lambda: self._process.resize(rows, columns))
+
+    def kill(self) -> None:
+        """End it and everything it has started."""
+        self._call(self._process.kill)
+
+
+def _bytes(data: str | bytes) -> bytes:
+    return to_bytes(data, what="standard input") if isinstance(data, str) else bytes(data)
+
+
+def _checked(outcome: Outcome) -> Outcome:
+    if outcome.error is not None:
+        error = outcome.error
+        raise CellwallError(error.message, mend=error.mend, code=error.code)
+    return outcome
+
+
+def _info(outcome: Outcome) -> ProcessInfo:
+    info = _checked(outcome).payload
+    assert isinstance(info, ProcessInfo)  # noqa: S101  # the port's meaning of a background run
+    return info

@@ -1,0 +1,105 @@
+"""What code in a sandbox wrote becomes the proposal of a skill: async core and blocking face."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from cellwall.core.errors import CellwallError, SkillRefused
+from cellwall.core.limits import MIB
+from cellwall.interfaces.sdk.watch import Caller
+from cellwall.runtime import wiring
+from cellwall.runtime.skills import MOST_BYTES, MOST_FILES
+from cellwall.runtime.skills import Skills as Store
+
+if TYPE_CHECKING:
+    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+
+_HEADERS_BYTES = 4096  # of one file in an archive, its filling included
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A proposal that waits for a person: `cellwall skills review ID`."""
+
+    id: str
+    name: str
+
+
+class AsyncSkills:
+    """The way from a workspace to a skill; it leads to quarantine and no further."""
+
+    def __init__(self, sandbox: AsyncSandbox) -> None:
+        self._sandbox = sandbox
+
+    async def propose(self, path: str, *, name: str) -> Proposed:
+        """Put a directory of the workspace into quarantine, to be looked at by a person.
+
+        No sandbox sees it until a person has signed it with `cellwall skills approve`.
+        """
+        archive = _Bounded()
+        await self._sandbox.files.download(path, to=archive)
+        files, executables = _unpacked(archive.getvalue())
+        keep = partial(_keep, name, files, executables, source=f"sandbox {self._sandbox.id}")
+        return await anyio.to_thread.run_sync(keep)
+
+
+class Skills:
+    """The way from a workspace to a skill; it leads to quarantine and no further."""
+
+    def __init__(self, skills: AsyncSkills, call: Caller) -> None:
+        self._skills = skills
+        self._call = call
+
+    def propose(self, path: str, *, name: str) -> Proposed:
+        """Put a directory of the workspace into quarantine, to be looked at by a person.
+
+        No sandbox sees it until a person has signed it with `cellwall skills approve`.
+        """
+        return self._call(lambda: self._skills.propose(path, name=name))
+
+
+def _keep(
+    name: str, files: dict[str, bytes], executables: frozenset[str], *, source: str
+) -> Proposed:
+    made = Store().propose(
+        name, files, executables, source=source, principal=wiring.principal("sdk")
+    )
+    return Proposed(made.id, made.name)
+
+
+class _Bounded(io.BytesIO):
+    """An archive in memory, no larger than one of a skill can be."""
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]  # only bytes come
+        if self.tell() + len(data) > MOST_BYTES + _HEADERS_BYTES * MOST_FILES:
+            raise SkillRefused(
+                f"the skill is larger than {MOST_BYTES // MIB} MiB",
+                mend="Leave out what it does not need.",
+                code="CW-SKILL-TOO-LARGE",
+            )
+        return super().write(data)
+
+
+def _unpacked(archive: bytes) -> tuple[dict[str, bytes], frozenset[str]]:
+    """The files of an archive that our own side has packed; their names are the code's."""
+    files: dict[str, bytes] = {}
+    executables: set[str] = set()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            for member in tar:
+                content = tar.extractfile(member) if member.isreg() else None
+                if content is not None:
+                    files[member.name] = content.read()
+                    if member.mode & 0o100:
+                        executables.add(member.name)
+    except (tarfile.TarError, OSError) as error:
+        raise CellwallError(
+            "the files of the workspace could not be read", code="CW-SKILL-FILE", detail=str(error)
+        ) from error
+    return files, frozenset(executables)

@@ -1,0 +1,163 @@
+"""`cellwall.Vault`: the secrets of this user, for programs that keep them (SEC-1 to SEC-7).
+
+There is no `get`: a program that has a value gives it, and no program is given one (SEC-2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TypeAlias
+
+from cellwall.core.network import Binding, Place
+from cellwall.core.types import Principal
+from cellwall.runtime import wiring
+from cellwall.runtime.lending import lend_from
+from cellwall.runtime.vault import Grant, SecretInfo
+from cellwall.runtime.vault import Vault as Kept
+from cellwall.runtime.vault_keys import KeyChoice
+
+Asked: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
+
+
+class Vault:
+    """Open, in a `with`; locked at its end. Each change is on the record before it happens.
+
+    with cellwall.Vault.open(passphrase=ask_somebody) as vault:
+        vault.set("GITHUB_TOKEN", token)
+        vault.grant("GITHUB_TOKEN", host="api.github.com")
+        cellwall.run_command(command, allow_domains=["api.github.com"], secrets=["GITHUB_TOKEN"])
+
+    Sandboxes of this process use it for as long as it is open.
+    """
+
+    def __init__(self, kept: Kept, principal: Principal) -> None:
+        self._kept = kept
+        self._principal = principal
+
+    @classmethod
+    def open(
+        cls,
+        passphrase: Asked = None,
+        *,
+        create: bool = False,
+        key: str | None = None,
+        key_file: str | None = None,
+        key_command: Sequence[str] = (),
+        config: str | None = None,
+        profile: str | None = None,
+    ) -> Vault:
+        """Unlock the vault; with `create` make it if there is none.
+
+        `key`, `key_file` and `key_command` say what opens a new one; left out, as configured.
+        """
+        who = wiring.principal("sdk")
+        kept = Kept.configured(config=config, profile=profile, ask=_asking(passphrase))
+        choice = KeyChoice(source=key, file=key_file, command=tuple(key_command))
+        if create and not kept.exists:
+            kept.init(choice=choice, principal=who)
+        else:
+            kept.find_by(choice)
+            kept.unlock(who)
+        lend_from(kept, kept.home)
+        return cls(kept, who)
+
+    def __enter__(self) -> Vault:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.lock()
+
+    def __repr__(self) -> str:
+        return f"Vault({'unlocked' if self._kept.is_unlocked else 'locked'})"
+
+    @property
+    def generation(self) -> int:
+        """Counts every change of it."""
+        return self._kept.generation
+
+    def lock(self) -> None:
+        """Forget its keys."""
+        self._kept.lock()
+
+    def list(self) -> tuple[SecretInfo, ...]:
+        """Names, versions and grants; never a value."""
+        return self._kept.list(self._principal)
+
+    def set(self, name: str, value: str | bytes | bytearray) -> int:
+        """Store a value, new or in the place of another; returns its version."""
+        return self._kept.set(name, _bytes(value), self._principal)
+
+    def rotate(self, name: str, value: str | bytes | bytearray) -> int:
+        """A new value for a secret that is there; the old one stays known until the next."""
+        return self._kept.rotate(name, _bytes(value), self._principal)
+
+    def end_overlap(self, name: str) -> bool:
+        """Wipe the old value now; tells whether there was one."""
+        return self._kept.end_overlap(name, self._principal)
+
+    def remove(self, name: str) -> None:
+        """A secret with its values and grants."""
+        self._kept.remove(name, self._principal)
+
+    def grant(
+        self,
+        name: str,
+        *,
+        host: str,
+        ports: Sequence[int] = (443,),
+        methods: Sequence[str] = (),
+        path: str = "/",
+        place: Place = "header",
+        field: str = "authorization",
+        tools: Sequence[str] = (),
+        session: str = "",
+        until_s: float | None = None,
+    ) -> Grant:
+        """Let a secret be put into requests to a host, and nowhere else."""
+        binding = Binding(
+            host=host,
+            ports=tuple(ports),
+            methods=tuple(methods),
+            path=path,
+            place=place,
+            name=field,
+        )
+        return self._kept.grant(
+            name, binding, self._principal, tools=tools, session=session, until_s=until_s
+        )
+
+    def revoke(self, name: str, grant_id: str | None = None) -> int:
+        """One grant of a secret, or all; tells how many."""
+        return self._kept.revoke(name, grant_id, self._principal)
+
+    def rekey(
+        self,
+        passphrase: Asked = None,
+        *,
+        key: str | None = None,
+        key_file: str | None = None,
+        key_command: Sequence[str] = (),
+    ) -> None:
+        """Encrypt everything anew with a new key."""
+        choice = KeyChoice(source=key, file=key_file, command=tuple(key_command))
+        self._kept.rekey(choice=choice, principal=self._principal, ask=_asking(passphrase))
+
+
+def _asking(passphrase: Asked) -> Callable[[bool], bytearray] | None:
+    if passphrase is None:
+        return None
+
+    def ask(_: bool) -> bytearray:  # noqa: FBT001  # as the runtime calls it
+        return _bytes(passphrase() if callable(passphrase) else passphrase)
+
+    return ask
+
+
+def _bytes(value: str | bytes | bytearray) -> bytearray:
+    return bytearray(value.encode() if isinstance(value, str) else value)

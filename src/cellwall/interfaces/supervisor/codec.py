@@ -1,0 +1,221 @@
+"""Wants and outcomes as frames. What comes in is checked field by field; nothing is evaluated."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cellwall.core.errors import BadInput
+from cellwall.core.files import Transfer
+from cellwall.core.limits import LimitName
+from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status, Usage
+from cellwall.core.types import (
+    FileEntry,
+    FileOperation,
+    Json,
+    ProcessInfo,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    SetDomains,
+)
+from cellwall.core.verdict import Decision, Verdict
+
+Want = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
+_FILE_NAMES = frozenset(
+    ["read", "write", "list", "stat", "exists", "make_dir", "move", "remove", "upload", "download"]
+)
+_PROCESS_NAMES = frozenset(
+    ["list", "read", "wait", "write", "close_stdin", "resize", "signal", "interrupt"]
+)
+
+
+class Collected(io.BytesIO):
+    """Where a download goes on its way through the supervisor."""
+
+
+def encode_want(want: Want) -> tuple[dict[str, Json], bytes]:
+    """For the supervisor; what is large goes as raw bytes."""
+    match want:
+        case RunCommand(argv, cwd, background, terminal):
+            size = None if terminal is None else list(terminal)
+            message: dict[str, Json] = {
+                "kind": "command",
+                "argv": list(argv),
+                "cwd": cwd,
+                "background": background,
+                "terminal": size,
+            }
+            return message, b""
+        case RunCode(language, code):
+            return {"kind": "code", "language": language}, code
+        case SetDomains(domains):
+            return {"kind": "domains", "domains": list(domains)}, b""
+        case ProcessOperation(name, process, data, number, size):
+            told = {"kind": "process", "name": name, "process": process, "number": number}
+            return {**told, "size": list(size)}, data
+        case FileOperation() as file:
+            if file.name == "watch":
+                raise BadInput(
+                    "changes of a sandbox in the supervisor cannot be watched from here",
+                    mend="Watch from the process that made the sandbox, or list its files.",
+                    code="CW-NO-REMOTE-WATCH",
+                )
+            content = file.content
+            if file.source is not None:
+                content = b"".join(iter(lambda: file.source.read(1 << 20), b""))  # type: ignore[union-attr]  # not None, see above
+            told = {"kind": "file", "name": file.name, "path": file.path, "target": file.target}
+            return {**told, "recursive": file.recursive, "skip_links": file.skip_links}, content
+
+
+def decode_want(message: Mapping[str, Any], blob: bytes) -> Want:
+    """The supervisor's side; `BadInput` for whatever is not of the form above."""
+    match message:
+        case {
+            "kind": "command",
+            "argv": [*argv],
+            "cwd": str(cwd),
+            "background": bool(background),
+            "terminal": terminal,
+        } if all(isinstance(word, str) for word in argv):
+            size = None if terminal is None else _pair(terminal)
+            return RunCommand(tuple(argv), cwd, background, size)
+        case {"kind": "code", "language": str(language)}:
+            return RunCode(language, blob)
+        case {"kind": "domains", "domains": [*words]} if all(isinstance(w, str) for w in words):
+            return SetDomains(tuple(words))
+        case {
+            "kind": "process",
+            "name": str(name),
+            "process": int(process),
+            "number": int(number),
+            "size": size,
+        } if name in _PROCESS_NAMES:
+            return ProcessOperation(name, process, blob, number, _pair(size))  # type: ignore[arg-type]  # one of the names
+        case {
+            "kind": "file",
+            "name": str(name),
+            "path": str(path),
+            "target": str(target),
+            "recursive": bool(recursive),
+            "skip_links": bool(skip_links),
+        } if name in _FILE_NAMES:
+            return FileOperation(
+                name,  # type: ignore[arg-type]  # one of the names
+                path,
+                b"" if name == "upload" else blob,
+                target,
+                source=io.BytesIO(blob) if name == "upload" else None,
+                sink=Collected() if name == "download" else None,
+                recursive=recursive,
+                skip_links=skip_links,
+            )
+        case _:
+            raise BadInput("the supervisor was asked for something it does not know")
+
+
+def _pair(value: object) -> tuple[int, int]:
+    match value:
+        case [int(rows), int(columns)]:
+            return rows, columns
+        case _:
+            raise BadInput("the supervisor was asked for something it does not know")
+
+
+def encode_outcome(outcome: Outcome, want: Want | None = None) -> tuple[dict[str, Json], bytes]:
+    """`payload` and the streams go as raw bytes or as plain data with their kind."""
+    body: dict[str, Json] = {
+        **outcome.to_json(),
+        "action_id": outcome.action_id,
+        "code_error": outcome.code_error,
+        "workspace_id": outcome.workspace_id,
+        "sandbox_path": outcome.sandbox_path,
+        "state": outcome.state,
+        "shown": outcome.shown,
+        "stdout": len(outcome.stdout_bytes),
+        "stderr": len(outcome.stderr_bytes),
+    }
+    blob = outcome.stdout_bytes + outcome.stderr_bytes
+    payload = outcome.payload
+    if isinstance(want, FileOperation) and isinstance(want.sink, Collected):
+        body["downloaded"] = want.sink.tell()
+        blob += want.sink.getvalue()
+    match payload:
+        case bytes():
+            body["payload"] = {"of": "bytes"}
+            blob += payload
+        case FileEntry() | ProcessInfo() | Transfer():
+            body["payload"] = _told(payload)
+        case tuple():
+            body["payload"] = {"of": "tuple", "items": [_told(item) for item in payload]}
+        case _:
+            body["payload"] = {"of": "plain", "value": payload}
+    return body, blob
+
+
+def _told(item: FileEntry | ProcessInfo | Transfer) -> dict[str, Json]:
+    return {"of": type(item).__name__, **dataclasses.asdict(item)}
+
+
+_KINDS = {"FileEntry": FileEntry, "ProcessInfo": ProcessInfo, "Transfer": Transfer}
+
+
+def decode_outcome(body: Mapping[str, Any], blob: bytes, want: Want) -> Outcome:
+    """The client's side. The supervisor is our own process: a wrong form is a bug, and raises."""
+    out, err = blob[: body["stdout"]], blob[body["stdout"] : body["stdout"] + body["stderr"]]
+    rest = blob[body["stdout"] + body["stderr"] :]
+    if isinstance(want, FileOperation) and want.sink is not None and "downloaded" in body:
+        want.sink.write(rest[: body["downloaded"]])
+        rest = rest[body["downloaded"] :]
+    decision, error, usage = body["decision"], body["error"], body["usage"]
+    return Outcome(
+        status=Status(body["status"]),
+        action_id=body["action_id"],
+        decision=Decision(
+            Verdict[decision["verdict"].upper()],
+            decision["rule"],
+            decision["reason"],
+            decision["source"],
+        ),
+        exit_code=body["exit_code"],
+        stdout=out.decode("utf-8", "replace"),
+        stderr=err.decode("utf-8", "replace"),
+        stdout_bytes=out,
+        stderr_bytes=err,
+        truncated=body["truncated"],
+        limit=LimitName(body["limit"]) if body["limit"] else None,
+        value=body["value"],
+        text=body.get("text"),
+        results=tuple(body["results"]),
+        code_error=body["code_error"],
+        usage=Usage(usage["wall_s"], usage["cpu_s"], usage["memory_peak"], usage.get("io_bytes")),
+        findings=tuple(Finding.of(finding) for finding in body["findings"]),
+        error=ErrorInfo(**error) if error else None,
+        audit_id=body["audit_id"],
+        workspace_id=body["workspace_id"],
+        sandbox_path=body["sandbox_path"],
+        state=body["state"],
+        payload=_payload(body["payload"], rest),
+        shown=body["shown"],
+    )
+
+
+def _payload(told: Mapping[str, Any], rest: bytes) -> object:
+    match told:
+        case {"of": "bytes"}:
+            return rest
+        case {"of": "tuple", "items": items}:
+            return tuple(_item(item) for item in items)
+        case {"of": "plain", "value": value}:
+            return value
+        case _:
+            return _item(told)
+
+
+def _item(told: Mapping[str, Any]) -> object:
+    fields = {key: value for key, value in told.items() if key != "of"}
+    if isinstance(fields.get("command"), Sequence):
+        fields["command"] = tuple(fields["command"])
+    return _KINDS[told["of"]](**fields)

@@ -1,0 +1,85 @@
+"""`cellwall run` and `cellwall code`, carried out for a client that only typed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from cellwall.core.approvals import Answer, Question
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.outcomes import Outcome
+from cellwall.core.types import Action, OutputSink, RunCode, RunCommand, WorkspaceMode
+from cellwall.interfaces.cli.execute import exit_code, notes_of
+from cellwall.interfaces.cli.options import SandboxOptions
+from cellwall.interfaces.supervisor.codec import decode_want
+from cellwall.interfaces.supervisor.following import followed
+from cellwall.interfaces.supervisor.houses import Houses
+from cellwall.runtime.wiring import House
+
+if TYPE_CHECKING:
+    from cellwall.interfaces.supervisor.server import Conversation
+
+
+async def run_typed(
+    talk: Conversation, houses: Houses, message: Mapping[str, Any], blob: bytes
+) -> None:
+    """Options as they were typed, names made absolute; the words for a person go back ready."""
+    typed = message["options"]
+    lists = {name: tuple(typed[name]) for name in ("env", "allow_domain", "secret", "skill")}
+    options = SandboxOptions(**{**typed, **lists})
+    shaping = {str(name): str(value) for name, value in message["shaping"].items()}
+    stdin_bytes = message["stdin"]
+    stdin = None if stdin_bytes is None else blob[: int(stdin_bytes)]
+    want = decode_want(message["want"], blob[len(stdin or b"") :])
+    if not isinstance(want, RunCommand | RunCode):
+        raise BadInput("the supervisor was asked for something it does not know")
+    house = await anyio.to_thread.run_sync(houses.take, options.config, options.profile, shaping)
+    try:
+        action = options.action(house, want, stdin=stdin)
+        await _run(talk, house, action, as_json=options.as_json)
+    finally:
+        houses.give_back(house)
+
+
+class _Announcing:
+    """Tells the client which question waits; what it answers comes back through the queue."""
+
+    name = "terminal"
+
+    def __init__(self, talk: Conversation) -> None:
+        self._talk = talk
+
+    async def ask(self, question: Question) -> Answer:
+        await self._talk.send({"asking": question.id})
+        raise CellwallError("its answer comes through the queue", code="CW-ASKED-THERE")
+
+
+async def _run(talk: Conversation, house: House, action: Action, *, as_json: bool) -> None:
+    async def work(sink: OutputSink) -> Outcome:
+        return await house.runtime.perform(
+            action, sink=None if as_json else sink, ask=_Announcing(talk)
+        )
+
+    outcome = await followed(talk, work)
+    if outcome is None:
+        kept = None
+        if action.workspace.mode is WorkspaceMode.COPY_ON_WRITE:
+            kept = _kept(house, action)
+        await talk.send({"stopped": True, "workspace_id": kept})
+        return
+    await talk.send(
+        {
+            "exit": exit_code(outcome),
+            "outcome": outcome.to_json() if as_json else None,
+            "notes": [] if as_json else notes_of(action, outcome),
+        }
+    )
+
+
+def _kept(house: House, action: Action) -> str | None:
+    try:
+        return house.store.session(action.id).id
+    except CellwallError:  # ended before there was a workspace
+        return None

@@ -1,0 +1,156 @@
+"""What an agent asks for, in the words of its tools. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cellwall.core.errors import BadInput
+from cellwall.core.types import Json
+from cellwall.policy.tools import TOOL_NAME
+
+CALL_MOST_CHARACTERS = 8 << 20
+"""Of all texts in a call together: room for a large file that is written."""
+CALL_MOST_DEPTH = 32
+CALL_MOST_VALUES = 100_000
+
+_MEND = (
+    'Write for example Bash(git status), or {"tool": "Bash", "input": {"command": "git status"}}.'
+)
+
+_TEXT_KEYS = {
+    "Bash": "command",
+    "Read": "file_path",
+    "Write": "file_path",
+    "Edit": "file_path",
+    "MultiEdit": "file_path",
+    "NotebookEdit": "notebook_path",
+    "NotebookRead": "notebook_path",
+    "LS": "path",
+    "Grep": "path",
+    "Glob": "pattern",
+    "WebFetch": "url",
+    "WebSearch": "query",
+    "Code": "language",
+}
+"""Where the text in the parentheses belongs, for the tools whose calls people write by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call: `Bash` with `{"command": …}`, `Read` with `{"file_path": …}`, any other tool."""
+
+    tool: str
+    input: Mapping[str, Json] = field(default_factory=dict)
+    cwd: str = "/"
+    """What relative paths in it are relative to; absolute itself."""
+    home: str = "/"
+    """What `~` stands for."""
+
+
+def parse_call(text: str, *, cwd: str = "/", home: str = "/") -> ToolCall:
+    """A call as people write it: `Bash(git push)`, `mcp__server__tool({"key": 1})`."""
+    if len(text) > CALL_MOST_CHARACTERS:
+        raise _bad("the call is too long")
+    tool, opened, rest = text.partition("(")
+    if opened and not rest.endswith(")"):
+        raise _bad("the call does not end with a parenthesis")
+    content = rest[:-1]
+    if tool in _TEXT_KEYS:
+        if not opened:
+            raise _bad(f"the call of {tool} does not say what for")
+        return from_json({"tool": tool, "input": {_TEXT_KEYS[tool]: content}}, cwd=cwd, home=home)
+    given = _json_object(content) if content.strip() else {}
+    return from_json({"tool": tool, "input": given}, cwd=cwd, home=home)
+
+
+def from_json(found: object, *, cwd: str = "/", home: str = "/") -> ToolCall:
+    """A call as programs hand it on: `{"tool", "input"}` or `{"tool_name", "tool_input"}`.
+
+    Other keys say nothing to us: no key in a call can change how it is judged (POL-11).
+    """
+    if not isinstance(found, Mapping):
+        raise _bad("a call is not an object")
+    tool = _one_of(found, "tool", "tool_name")
+    given = _one_of(found, "input", "tool_input")
+    if not isinstance(tool, str) or TOOL_NAME.fullmatch(tool) is None:
+        raise _bad("a call does not name its tool")
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise _bad(f"the input of {tool[:40]} is not an object")
+    _refuse_wild(given)
+    key = _TEXT_KEYS.get(tool, "")
+    text = given.get(key, "")
+    if key and not isinstance(text, str):
+        raise _bad(f"{key} of {tool} is not a text")
+    if isinstance(text, str) and "\0" in text:
+        raise _bad(f"{key} of {tool} holds a NUL character")
+    return ToolCall(tool, given, cwd, home)
+
+
+def _bad(problem: str) -> BadInput:
+    return BadInput(problem, mend=_MEND, code="CW-BAD-CALL")
+
+
+def _one_of(found: Mapping[object, object], first: str, second: str) -> object:
+    """Two spellings of one thing: whoever writes both wants two readers to see different calls."""
+    if first in found and second in found:
+        raise _bad(f"a call has both {first} and {second}")
+    return found.get(first, found.get(second))
+
+
+def _json_object(text: str) -> Mapping[str, Json]:
+    try:
+        found = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        raise _bad("the input in the parentheses is not a JSON object") from None
+    if not isinstance(found, dict):
+        raise _bad("the input in the parentheses is not a JSON object")
+    return found
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _refuse_wild(value: object) -> None:
+    """Refuses what is too deep, too large or no JSON; a loop, since the depth ends any nest."""
+    characters = values = 0
+    waiting: list[tuple[object, int]] = [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        values += 1
+        if depth > CALL_MOST_DEPTH or values > CALL_MOST_VALUES:
+            raise _bad("the input of a call is nested too deep or has too many values")
+        match item:
+            case str():
+                characters += len(item)
+                _refuse_no_text(item)
+            case Mapping():
+                waiting += [(part, depth + 1) for pair in item.items() for part in pair]
+                if not all(isinstance(key, str) for key in item):
+                    raise _bad("a key in the input of a call is not a text")
+            case list() | tuple():
+                waiting += [(part, depth + 1) for part in item]
+            case float() if not math.isfinite(item):
+                raise _bad("a number in the input of a call is not finite")
+            case bool() | int() | float() | None:
+                pass
+            case _:
+                raise _bad("the input of a call holds what JSON has no word for")
+        if characters > CALL_MOST_CHARACTERS:
+            raise _bad("the input of a call is too long")
+
+
+def _refuse_no_text(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise _bad("the input of a call holds a lone surrogate, which is no text") from None

@@ -1,0 +1,90 @@
+"""The policy: an agent's wish in, a decision out (POL-1 to POL-7). No match is DENY.
+
+Defence in depth: it understands what is asked for, the kernel's walls hold what was not understood.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cellwall.core.errors import BadInput
+from cellwall.core.types import Json
+from cellwall.core.verdict import Decision
+from cellwall.policy.calls import ToolCall, from_json, parse_call
+from cellwall.policy.examples import check_examples
+from cellwall.policy.files import builtin_rules, load_policy_file
+from cellwall.policy.judge import Judgement
+from cellwall.policy.links import targets
+from cellwall.policy.rulebook import RuleBook, denied
+from cellwall.policy.rules import Layer, Rule
+from cellwall.policy.shell.words import literals
+from cellwall.policy.subjects import Targets, look
+
+
+class Policy:
+    """Rules of all layers, ready to judge. Immutable; may be shared between threads."""
+
+    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+        self._book = RuleBook((*builtin_rules(), *rules))
+
+    @classmethod
+    def load(cls, *paths: str | os.PathLike[str], layer: Layer = Layer.SESSION) -> Policy:
+        """From policy files, or an agent's own settings; every mistake in them is told together."""
+        home = os.path.expanduser("~")
+        files = [load_policy_file(os.fspath(path), layer, home=home) for path in paths]
+        return cls.of([rule for file in files for rule in file.rules])
+
+    @classmethod
+    def of(cls, rules: Sequence[Rule]) -> Policy:
+        """With the examples that the rules bring along checked (POL-6)."""
+        check_examples(rules)
+        return cls(rules)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """All of them, our own first."""
+        return self._book.rules
+
+    def check(
+        self,
+        call: str | ToolCall | Mapping[str, Json],
+        *,
+        cwd: str | None = None,
+        home: str | None = None,
+        links: Targets = targets,
+    ) -> Decision:
+        """Judge one call: `"Bash(git push)"`, or `{"tool": "Bash", "input": {"command": …}}`.
+
+        `links` tells where the symbolic links on the way to a file lead.
+        """
+        if not isinstance(call, ToolCall):
+            where = {
+                "cwd": os.getcwd() if cwd is None else cwd,
+                "home": os.path.expanduser("~") if home is None else home,
+            }
+            call = parse_call(call, **where) if isinstance(call, str) else from_json(call, **where)
+        if links is targets:  # a folder by the name of a link is judged as what it is
+            real = os.path.realpath(call.cwd)
+            call = call if real == call.cwd else replace(call, cwd=real)
+        try:
+            return self._check(call, links)
+        except BadInput as problem:
+            return denied(problem.message, call.tool, "bad-call")
+
+    def _check(self, call: ToolCall, links: Targets) -> Decision:
+        if call.tool == "Bash":
+            command = call.input.get("command")
+            if not isinstance(command, str):
+                raise BadInput("Bash was called without a command")
+            return Judgement(self._book, call.home, links).text(command, call.cwd)
+        subject = look(call, targets=links)
+        what = f"{call.tool}({', '.join(subject.paths[:1]) or subject.host or subject.language})"
+        return self._book.judge(subject, what)
+
+    def check_argv(
+        self, argv: Sequence[str], *, cwd: str, home: str, links: Targets = targets
+    ) -> Decision:
+        """Judge a program and its arguments that no shell will touch."""
+        return Judgement(self._book, home, links).words(literals(argv), cwd)

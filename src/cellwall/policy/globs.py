@@ -1,0 +1,243 @@
+"""Wildcards within one name of a path: what a name matches, and what two of them share. Pure.
+
+A pattern's own wildcards are those of gitignore. A word of the shell has wildcards too, which are
+read generously: a denial must hold for every name that the shell could make of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from cellwall.policy.errors import BadRule
+
+OVERLAP_MOST_STEPS = 1 << 16
+"""More than this is not counted out; the answer is then the strict one."""
+
+
+class Wild(Enum):
+    """What stands for unknown characters."""
+
+    ONE = "?"
+    MANY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class CharClass:
+    """`[a-z_]`, or all but those."""
+
+    ranges: tuple[tuple[str, str], ...]
+    is_negated: bool
+
+    def accepts(self, char: str) -> bool:
+        return any(low <= char <= high for low, high in self.ranges) != self.is_negated
+
+    @property
+    def regex(self) -> str:
+        inner = "".join(f"{re.escape(low)}-{re.escape(high)}" for low, high in self.ranges)
+        return f"[{'^' if self.is_negated else ''}{inner}]"
+
+
+Token = str | Wild | CharClass
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One name between two slashes. A token that is a text is one character."""
+
+    tokens: tuple[Token, ...]
+    literal: str | None
+    """The name itself where nothing in it is wild."""
+    _regex: re.Pattern[str] | None = field(default=None, repr=False, compare=False)
+
+    def accepts(self, name: str) -> bool:
+        if self._regex is not None:
+            return self._regex.fullmatch(name) is not None
+        return name == self.literal
+
+    @property
+    def is_hidden(self) -> bool:
+        """It begins with a dot that is written out."""
+        return self.tokens[:1] == (".",)
+
+    def overlaps(self, other: Name) -> bool:
+        """Some name fits both."""
+        if self.literal is not None and other.literal is not None:
+            return self.literal == other.literal
+        return tokens_overlap(self.tokens, other.tokens)
+
+
+def tokens_overlap(first: tuple[Token, ...], second: tuple[Token, ...]) -> bool:
+    """Whether one text fits both. Each pair of places is looked at once."""
+    for mine, its in zip(first[:1] + first[-1:], second[:1] + second[-1:], strict=False):
+        if not _share(mine, its):
+            return False
+    if len(first) * len(second) > OVERLAP_MOST_STEPS:
+        return True
+    width = len(second) + 1
+    row = [True] + [False] * len(second)
+    for at in range(len(first) + 1):
+        token = first[at] if at < len(first) else None
+        below = [False] * width
+        for place in range(width):
+            if not row[place]:
+                continue
+            other = second[place] if place < len(second) else None
+            if token is Wild.MANY:
+                below[place] = True
+            if other is Wild.MANY or (token is Wild.MANY and other is not None):
+                row[place + 1] = True
+            if other is Wild.MANY and token is not None:
+                below[place] = True
+            elif token is not None and other is not None and _share(token, other):
+                below[place + 1] = True
+        if at == len(first):
+            return row[-1]
+        row = below
+    return False
+
+
+def _share(one: Token, other: Token) -> bool:
+    match one, other:
+        case str(), str():
+            return one == other
+        case (CharClass(), str()):
+            return one.accepts(other)
+        case (str(), CharClass()):
+            return other.accepts(one)
+        case _:
+            return True  # two classes: told apart by nobody, so strictly
+
+
+def make_name(tokens: Sequence[Token]) -> Name:
+    """A name of these tokens, ready to be laid over another one."""
+    merged: list[Token] = []
+    for token in tokens:
+        if not (token is Wild.MANY and merged[-1:] == [Wild.MANY]):
+            merged.append(token)
+    is_literal = all(isinstance(token, str) for token in merged)
+    text = "".join(str(token) for token in merged) if is_literal else None
+    return Name(tuple(merged), text)
+
+
+def _regex(tokens: Sequence[Token]) -> str:
+    """Between two stars stand pieces of fixed length, so the first place of each is good enough.
+
+    The atomic group keeps that choice: without it a name of many letters against many stars takes
+    exponential time.
+    """
+    pieces = [""]
+    for token in tokens:
+        match token:
+            case Wild.MANY:
+                pieces.append("")
+            case Wild.ONE:
+                pieces[-1] += "."
+            case CharClass():
+                pieces[-1] += token.regex
+            case _:
+                pieces[-1] += re.escape(token)
+    if len(pieces) == 1:
+        return pieces[0]
+    middle = "".join(f"(?>.*?{piece})" for piece in pieces[1:-1])
+    return f"{pieces[0]}{middle}.*{pieces[-1]}"
+
+
+# A name as a rule writes it
+
+
+def parse_name(text: str) -> Name:
+    """A name with gitignore's wildcards; `\\` takes the meaning from what follows."""
+    tokens: list[Token] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        if char == "[":
+            found, at = _parse_class(text, at)
+            tokens.append(found)
+            continue
+        if char == "\\":
+            at += 1
+            if at == len(text):
+                raise BadRule(
+                    "a backslash stands before nothing",
+                    mend="Write \\\\ for a backslash; the names of folders are parted by / alone.",
+                    offset=at - 1,
+                )
+            tokens.append(text[at])
+        elif char in "{}":
+            raise BadRule(
+                f"{char} does not part alternatives in a path",
+                mend=f"Write one rule for each, or \\{char} for the character itself.",
+                offset=at,
+            )
+        else:
+            tokens.append({"*": Wild.MANY, "?": Wild.ONE}.get(char, char))
+        at += 1
+    name = make_name(tokens)
+    if name.literal is not None:
+        return name
+    return Name(name.tokens, None, re.compile(_regex(name.tokens), re.DOTALL))
+
+
+def _parse_class(text: str, start: int) -> tuple[CharClass, int]:
+    at = start + 1
+    is_negated = text[at : at + 1] in {"!", "^"}
+    at += is_negated
+    first = at
+    ranges: list[tuple[str, str]] = []
+    while at < len(text) and (text[at] != "]" or at == first):
+        if text.startswith("[:", at):
+            raise BadRule(
+                "named classes such as [:alpha:] are not known here",
+                mend="Write the range, for example [a-z].",
+                offset=at,
+            )
+        at += text[at] == "\\"
+        low = high = text[at : at + 1]
+        at += 1
+        if text[at : at + 1] == "-" and text[at + 1 : at + 2] not in {"", "]"}:
+            at += 1 + (text[at + 1] == "\\")
+            high = text[at : at + 1]
+            at += 1
+        if not low or not high or low > high:
+            raise BadRule(
+                "a range in [ ] runs backwards or is not finished",
+                mend="Write the lower end first, for example [a-z].",
+                offset=start,
+            )
+        ranges.append((low, high))
+    if at >= len(text):
+        raise BadRule(
+            "[ is not closed within one name of the path",
+            mend="Close it with ], or write \\[ for the character itself.",
+            offset=start,
+        )
+    return CharClass(tuple(ranges), is_negated), at + 1
+
+
+# A name as the shell writes it
+
+
+def literal_name(text: str) -> Name:
+    """This name and no other."""
+    return make_name(tuple(text))
+
+
+def shell_name(text: str) -> Name:
+    """Every name that the shell could make of this one.
+
+    Brackets count as any text: they match one character, or stay as they are where no file fits.
+    """
+    opened = text.find("[")
+    closed = text.rfind("]")
+    if 0 <= opened < closed:
+        head, tail = _plain_tokens(text[:opened]), _plain_tokens(text[closed + 1 :])
+        return make_name((*head, Wild.MANY, *tail))
+    return make_name(_plain_tokens(text))
+
+
+def _plain_tokens(text: str) -> tuple[Token, ...]:
+    return tuple({"*": Wild.MANY, "?": Wild.ONE}.get(char, char) for char in text)

@@ -1,0 +1,40 @@
+"""Words of a text that could help to name a file, for where a name itself is not known. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from cellwall.policy.shell.command import Command
+from cellwall.policy.shell.words import UNKNOWN, Word
+
+_LEAVING_OUT = frozenset(("-not", "!", "-v", "--exclude", "--exclude-dir", "--glob=!", "--ignore"))
+_PARTS = re.compile(r"[\s=:,;'\"()]+")
+_MAX_TOKENS = 2000
+
+
+def tokens_of(commands: Sequence[Command]) -> Iterator[Word]:
+    """Each as a word whose wildcards mean something; not those that say what to leave out."""
+    count = 0
+    for text in _texts(commands):
+        for token in _PARTS.split(text):
+            if token and UNKNOWN not in token:
+                count += 1
+                if count > _MAX_TOKENS:
+                    return
+                yield Word(token, has_glob=any(sign in token for sign in "*?["))
+
+
+def _texts(commands: Sequence[Command]) -> Iterator[str]:
+    for command in commands:
+        before = ["", ""]
+        for word in command.words[1:]:
+            if not _LEAVING_OUT & set(before):
+                yield word.text
+            before = [before[1], word.text]
+        for assignment in command.assignments:
+            yield assignment.value.text
+        for word in command.mentioned:
+            yield word.text
+        if command.stdin_text is not None:
+            yield command.stdin_text.text

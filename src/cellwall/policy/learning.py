@@ -1,0 +1,283 @@
+"""The narrowest rules for calls that were seen and that no rule allowed (POL-10). Pure but for the
+links on the way to a file.
+
+   (1) judge each call anew, and note every command, path and host that nothing but a missing rule
+       stood against
+   (2) one rule for exactly that; a call that anything else refused gets none, and is told
+   (3) many commands of one kind, or files of one folder, become one rule that says what else it
+       allows
+   (4) keep a rule only if it is read back as what it was made for
+
+The record is the word of whoever asked, perhaps an agent that was misled: no text of it is shown
+unescaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from cellwall.core.errors import BadInput
+from cellwall.core.showing import one_line
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.calls import ToolCall
+from cellwall.policy.errors import BadRule
+from cellwall.policy.judge import Judgement
+from cellwall.policy.lessons import Lesson, Proposed, Refused
+from cellwall.policy.parse import parse_rule
+from cellwall.policy.paths import normalise
+from cellwall.policy.patterns import CommandPattern
+from cellwall.policy.rulebook import RuleBook
+from cellwall.policy.rules import Layer, Rule, Source
+from cellwall.policy.shell.words import UNKNOWN, Word, shown
+from cellwall.policy.subjects import Subject, Targets, look, matches
+from cellwall.policy.widening import common_head, common_words, shared_folders
+
+_NO_RULE = "default"
+_SPECIAL_IN_COMMANDS = frozenset("\\'\"*()")
+_SPECIAL_IN_PATHS = frozenset("\\*?[]{}()")
+
+Words = tuple[Word, ...]
+
+
+def learn(
+    calls: Iterable[ToolCall], rules: Iterable[Rule], *, links: Targets, unread: Sequence[Refused]
+) -> Lesson:
+    """From calls, judged by these rules; `unread` are those that the record tells too little of."""
+    book = _Listening(rules)
+    refused = list(unread)
+    commands: dict[tuple[str, ...], Words] = {}
+    subjects: dict[tuple[str, tuple[str, ...], str], Subject] = {}
+    seen = allowed_now = 0
+    for call in calls:
+        seen += 1
+        book.commands, book.subjects = [], []
+        told = _told(call)
+        try:
+            decision = _judged(call, book, links)  # (1)
+        except BadInput as problem:
+            refused.append(Refused(told, problem.message))
+            continue
+        if decision.verdict is Verdict.ALLOW:
+            allowed_now += 1
+            continue
+        reason = _other_reason(decision) or book.unruled()
+        if reason:
+            refused.append(Refused(told, reason))
+            continue
+        commands |= {tuple(word.text for word in words): words for words in book.commands}
+        subjects |= {(each.tool, each.paths, each.host or each.cwd): each for each in book.subjects}
+    proposed = [*_for_commands(list(commands.values())), *_for_subjects(list(subjects.values()))]
+    once = {each.rule: each for each in proposed}
+    return Lesson(tuple(once.values()), tuple(dict.fromkeys(refused)), seen, allowed_now)
+
+
+class _Listening(RuleBook):
+    """Notes what it is asked about and has no rule for."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        super().__init__(rules)
+        self.commands: list[Words] = []
+        self.subjects: list[Subject] = []
+
+    def judge(self, subject: Subject, what: str) -> Decision:
+        decision = super().judge(subject, what)
+        if decision.rule == _NO_RULE:
+            self.subjects.append(subject)
+        return decision
+
+    def judge_command(
+        self,
+        words: Sequence[Word],
+        *,
+        plain: Sequence[Word] | None,
+        needs: frozenset[str],
+        home: str,
+        what: str,
+    ) -> Decision:
+        decision = super().judge_command(words, plain=plain, needs=needs, home=home, what=what)
+        if decision.rule == _NO_RULE and not needs:
+            self.commands.append(tuple(words))
+        return decision
+
+    def unruled(self) -> str:
+        """Why no rule means exactly what was noted; empty if one does for each."""
+        if not self.commands and not self.subjects:
+            return "there is nothing in it that a rule could speak of"
+        for words in self.commands:
+            if _exact_command(words) is None:
+                return f"no rule can mean exactly this: {one_line(shown(words))}"
+        for subject in self.subjects:
+            if _exact_subject(subject) is None:
+                return "no rule can mean exactly this path or tool; write one by hand"
+        return ""
+
+
+def _judged(call: ToolCall, book: _Listening, links: Targets) -> Decision:
+    if call.tool != "Bash":
+        return book.judge(look(call, targets=links), call.tool)
+    command = call.input.get("command")
+    if not isinstance(command, str):
+        raise BadInput("Bash was called without a command")
+    return Judgement(book, call.home, links).text(command, call.cwd)
+
+
+def _other_reason(decision: Decision) -> str:
+    """What stands against it besides a missing rule: a denial, a question, what is not understood.
+
+    No allow would change that, or it is not for a record to propose one.
+    """
+    for part in decision.parts or (decision,):
+        if part.verdict is not Verdict.ALLOW and part.rule != _NO_RULE:
+            return f"{part.reason} [{part.rule}, {part.source}]"
+    return ""
+
+
+def _told(call: ToolCall) -> str:
+    values = [str(value) for value in call.input.values() if isinstance(value, str | int)]
+    return one_line(f"{call.tool}({', '.join(values)})", most=100)
+
+
+# (2) Exact rules, each (4) read back
+
+
+def _ruled(text: str) -> Rule | None:
+    source = Source("learned")
+    try:
+        return parse_rule(text, verdict=Verdict.ALLOW, source=source, layer=Layer.SESSION)
+    except BadRule:
+        return None
+
+
+def _exact_command(words: Words) -> str | None:
+    if any(word.is_split or UNKNOWN in word.text for word in words):
+        return None
+    text = f"Bash({' '.join(_quoted(word.text) for word in words)})"
+    rule = _ruled(text)
+    if rule is None or rule.specifier is None:
+        return None
+    # With a home that no word has: a rule cannot spell a `~` that stands for itself.
+    pattern = CommandPattern.parse(rule.specifier, UNKNOWN)
+    is_same = pattern.tokens == tuple((word.text,) for word in words)
+    return text if is_same and not pattern.is_open else None
+
+
+def _quoted(word: str) -> str:
+    """A word as a rule spells it: wildcards, quotes and parentheses lose their meaning."""
+    spelled = "".join(f"\\{char}" if char in _SPECIAL_IN_COMMANDS else char for char in word)
+    return spelled.replace(" ", "' '") or "''"
+
+
+def _exact_subject(subject: Subject) -> str | None:
+    match subject.group:
+        case "read" | "write":
+            paths = {normalise(path) for path in subject.paths}
+            if len(paths) != 1 or _is_too_wide(path := paths.pop(), subject):
+                return None
+            text = _path_rule(subject, path, beneath="/**" if path == subject.cwd else "")
+        case "fetch":
+            text = f"{subject.tool}(domain:{subject.host})"
+        case "code":
+            text = f"{subject.tool}({subject.language})"
+        case _:
+            text = subject.tool
+    rule = _ruled(text)
+    return text if rule is not None and matches(rule, subject) else None
+
+
+def _path_rule(subject: Subject, path: str, *, beneath: str = "") -> str:
+    tool = "Read" if subject.group == "read" else "Edit"
+    inside = _inside(subject, path)
+    shape = f"/{path}" if inside is None else "/".join([".", *inside])
+    spelled = "".join(f"\\{char}" if char in _SPECIAL_IN_PATHS else char for char in shape)
+    return f"{tool}({spelled}{beneath})"
+
+
+def _inside(subject: Subject, path: str) -> tuple[str, ...] | None:
+    """The names from the working directory on; None if it lies elsewhere."""
+    names, start = _split(path), _split(subject.cwd)
+    return names[len(start) :] if names[: len(start)] == start else None
+
+
+def _split(path: str) -> tuple[str, ...]:
+    return tuple(name for name in path.split("/") if name)
+
+
+def _is_too_wide(path: str, subject: Subject) -> bool:
+    """A folder's rule is one for all beneath it: none for the home folder, or what lies above."""
+    names = _split(path)
+    above = [_split(subject.home), _split(subject.cwd)[:-1]]
+    return len(names) < 2 or any(names == folder[: len(names)] for folder in above)
+
+
+# (3) Wider ones
+
+
+def _for_commands(commands: Sequence[Words]) -> Iterator[Proposed]:
+    groups: dict[tuple[str, ...], list[Words]] = {}
+    for words in commands:
+        groups.setdefault(common_head(words), []).append(words)
+    wide = []
+    for head, members in groups.items():
+        texts = [tuple(word.text for word in words) for words in members]
+        begin = common_words(head, texts)
+        if not begin:
+            yield from (Proposed(rule) for words in members if (rule := _exact_command(words)))
+            continue
+        stands_for = tuple(one_line(shown(words), most=90) for words in members)
+        also = f"every other command that begins with `{' '.join(begin)}`"
+        wide.append(Proposed(f"Bash({' '.join(begin)} *)", stands_for, also))
+    yield from wide
+
+
+def _for_subjects(subjects: Sequence[Subject]) -> Iterator[Proposed]:
+    groups: dict[tuple[str, str, bool], dict[tuple[str, ...], Subject]] = {}
+    for each in subjects:
+        if each.group not in {"read", "write"}:
+            rule = _exact_subject(each)
+            if rule is not None:
+                yield Proposed(rule, also_allows=_also(each))
+            continue
+        path = normalise(each.paths[0])
+        is_inside = _inside(each, path) is not None
+        key = (each.group, each.cwd if is_inside else "", is_inside)
+        groups.setdefault(key, {})[_split(path)] = each
+    for members in groups.values():
+        yield from _for_paths(members)
+
+
+def _for_paths(members: dict[tuple[str, ...], Subject]) -> Iterator[Proposed]:
+    any_of = next(iter(members.values()))
+    cwd = _split(any_of.cwd)
+
+    def is_worth(folder: tuple[str, ...]) -> bool:
+        return folder != cwd and not _is_too_wide("/" + "/".join(folder), any_of)
+
+    left = dict(members)
+    wide = []
+    for folder, files in shared_folders(members, is_worth):
+        path = "/" + "/".join(folder)
+        rule = _path_rule(any_of, path, beneath="/**")
+        read_back = _ruled(rule)
+        if read_back is None or not all(matches(read_back, members[each]) for each in files):
+            continue
+        stands_for = tuple(one_line("/" + "/".join(each), most=90) for each in files)
+        also = f"every other file beneath {one_line(path)}"
+        wide.append(Proposed(rule, stands_for, also))
+        for each in files:
+            del left[each]
+    for subject in left.values():
+        exact = _exact_subject(subject)
+        if exact is not None:
+            is_search = subject.tool in {"Grep", "Glob", "LS"}
+            yield Proposed(exact, also_allows="all that lies beneath it" if is_search else "")
+    yield from wide
+
+
+def _also(subject: Subject) -> str:
+    match subject.group:
+        case "fetch":
+            return f"every page of {one_line(subject.host)}"
+        case "code":
+            return f"any code in {subject.language}"
+        case _:
+            return "every call of this tool, with any arguments"

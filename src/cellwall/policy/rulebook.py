@@ -1,0 +1,169 @@
+"""All rules of a policy, ready to be asked: what do they say of a path, a host, a command. Pure.
+
+How rules and layers come together stands in merge.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.merge import Layered, LayerRules, Matches, decided, judge, restrict
+from cellwall.policy.path_index import PathIndex
+from cellwall.policy.patterns import CommandPattern
+from cellwall.policy.rules import Rule
+from cellwall.policy.shell.opened import Access
+from cellwall.policy.shell.words import Word
+from cellwall.policy.subjects import Subject, matches
+from cellwall.policy.tools import group_of
+
+_MOST_PROGRAMS = 1024
+_MOST_KNOWN = 8192
+_TELLING_NOTHING = frozenset(("", ".", "..", "~", ".config", ".local", ".cache"))
+
+pattern_of = lru_cache(maxsize=8192)(CommandPattern.parse)
+
+
+class RuleBook:
+    """The rules of one policy, sorted for quick answers."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._layered = Layered.of(self.rules)
+        self._by_program: dict[str, tuple[LayerRules, ...]] = {}
+        self._judged: dict[Subject, Decision] = {}
+        self._known: dict[tuple[Subject, ...], Rule | None] = {}
+        self.bounds_writing = any(
+            group_of(rule.tool) == "write" and rule.verdict is Verdict.ALLOW for rule in self.rules
+        )
+        """Some rule says what may be written."""
+        self._secrets: dict[Access, frozenset[str]] = {
+            "read": _telling_names(self.rules, "read"),
+            "write": _telling_names(self.rules, "write"),
+        }
+        self._paths = {
+            (group, verdict): PathIndex.of(self.rules, group, verdict)
+            for group in ("read", "write")
+            for verdict in (Verdict.DENY, Verdict.ASK)
+        }
+
+    # --- what is not a command
+
+    def judge(self, subject: Subject, what: str) -> Decision:
+        """A call of a tool: no match is DENY."""
+        found = self._judged.get(subject)
+        if found is None:
+            if len(self._judged) >= _MOST_KNOWN:
+                self._judged.clear()
+            layers = self._layered.for_group(subject.group)
+            found = judge(layers, lambda rule: matches(rule, subject))
+            self._judged[subject] = found
+        return Decision(found.verdict, found.rule, found.reason, found.source, what)
+
+    def forbids(self, subjects: Sequence[Subject], what: str) -> Decision | None:
+        """Only what denies or asks: for what a command that is allowed touches."""
+        key = tuple(subjects)
+        if key not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = self._forbidding(subjects)
+        rule = self._known[key]
+        return None if rule is None else decided(rule, what)
+
+    def _forbidding(self, subjects: Sequence[Subject]) -> Rule | None:
+        for verdict in (Verdict.DENY, Verdict.ASK):
+            for rule in self._paths[subjects[0].group, verdict].about(subjects):
+                if any(matches(rule, each) for each in subjects):
+                    return rule
+        return None
+
+    def is_like_secret(self, token: Word, access: Access) -> bool:
+        """Whether it is a good part of a name that may not be touched so, wherever it lies."""
+        whole = token.text.lower()
+        text = whole.strip("^$.*\\/")
+        names = self._secrets[access]
+        if any(text in name and 2 * len(text) >= len(name) for name in names):
+            return True
+        # What `find -name` takes for a dot, a shell would not.
+        last = whole.rpartition("/")[2]
+        return token.has_glob and last != "*" and any(fnmatchcase(name, last) for name in names)
+
+    # --- commands
+
+    def judge_command(
+        self,
+        words: Sequence[Word],
+        *,
+        plain: Sequence[Word] | None,
+        needs: frozenset[str],
+        home: str,
+        what: str,
+    ) -> Decision:
+        """`needs`: what a rule must spell out to mean it. `plain`: the same without options that
+        come before the sub-command; a denial holds for either."""
+        return judge(self._about(words[0]), _hits(words, plain, needs, home), subject=what)
+
+    def forbids_command(
+        self, words: Sequence[Word], *, plain: Sequence[Word] | None, home: str, what: str
+    ) -> Decision | None:
+        """Only what denies or asks."""
+        hits = _hits(words, plain, frozenset(), home)
+        return restrict(self._about(words[0]), hits, subject=what)
+
+    def _about(self, program: Word) -> tuple[LayerRules, ...]:
+        """The layers with only the rules that could speak of this program."""
+        name = program.text.rpartition("/")[2]
+        found = self._by_program.get(name)
+        if found is None:
+            if len(self._by_program) >= _MOST_PROGRAMS:
+                self._by_program.clear()
+            layers = self._layered.for_group("bash")
+            found = self._by_program[name] = tuple(_only(each, name) for each in layers)
+        return found
+
+
+def _telling_names(rules: Iterable[Rule], access: Access) -> frozenset[str]:
+    """Names in paths that are denied in any folder, and hidden ones in those that are denied."""
+    found: set[str] = set()
+    for rule in rules:
+        if group_of(rule.tool) == access and rule.verdict is Verdict.DENY and rule.specifier:
+            is_floating = "/" not in rule.specifier or rule.specifier.startswith("**/")
+            for name in rule.specifier.lower().split("/"):
+                is_plain = name not in _TELLING_NOTHING and not set(name) & set("*?[\\")
+                if is_plain and (name.startswith(".") or (is_floating and access == "read")):
+                    found.add(name)
+    return frozenset(found)
+
+
+def _only(layer: LayerRules, name: str) -> LayerRules:
+    def about(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        return tuple(rule for rule in rules if pattern_of(rule.specifier).program in {None, name})
+
+    return LayerRules(
+        layer.layer,
+        about(layer.deny),
+        about(layer.ask),
+        about(layer.allow),
+        about(layer.answers),
+        layer.is_closed,
+    )
+
+
+def _hits(
+    words: Sequence[Word], plain: Sequence[Word] | None, needs: frozenset[str], home: str
+) -> Matches:
+    def hits(rule: Rule) -> bool:
+        pattern = pattern_of(rule.specifier, home)
+        if rule.verdict is not Verdict.ALLOW:
+            return pattern.forbids(words) or (plain is not None and pattern.forbids(plain))
+        is_meant = pattern.is_any or all(pattern.spells(option) for option in needs)
+        return is_meant and pattern.matches(words)
+
+    return hits
+
+
+def denied(why: str, what: str, rule: str = "not-understood") -> Decision:
+    """By us, whatever the rules say."""
+    return Decision(Verdict.DENY, rule, why, "built-in", what)

@@ -1,0 +1,57 @@
+"""What a rule is: one line that somebody wrote, with the place where it stands. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from cellwall.core.verdict import Verdict
+
+
+class Layer(IntEnum):
+    """Who wrote it. A later one can only tighten what the ones before it say (POL-7)."""
+
+    BUILT_IN = 0
+    ADMINISTRATOR = 1
+    USER = 2
+    PROJECT = 3
+    SESSION = 4
+
+    @property
+    def word(self) -> str:
+        return self.name.lower().replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a rule stands."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+    folder: str = ""
+    """What a path with one slash in front is relative to: the file's folder, or the project's."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`Tool` or `Tool(specifier)`, and what becomes of a call that it matches."""
+
+    verdict: Verdict
+    tool: str
+    specifier: str | None
+    source: Source
+    layer: Layer
+    reason: str = ""
+    match: tuple[str, ...] = ()
+    """Calls that it must match, as people write them; looked at when it is loaded (POL-6)."""
+    not_match: tuple[str, ...] = ()
+    answers: str = ""
+    """The rule that asks and that this one answers, once and for all; it allows nothing else."""
+
+    @property
+    def text(self) -> str:
+        return self.tool if self.specifier is None else f"{self.tool}({self.specifier})"

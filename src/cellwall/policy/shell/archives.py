@@ -1,0 +1,47 @@
+"""tar: whether the archive and the folder are read or written depends on its mode. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cellwall.policy.shell.arguments import scan
+from cellwall.policy.shell.catalog import Model
+from cellwall.policy.shell.interpret import Finds, note_options
+from cellwall.policy.shell.opened import Opened
+from cellwall.policy.shell.words import Word
+
+_MAKES = (
+    *("-c", "--create", "-r", "--append", "-u", "--update"),
+    *("-A", "--catenate", "--concatenate", "--delete"),
+)
+_TAKES = ("-x", "--extract", "--get")
+
+
+def open_tar(model: Model, words: Sequence[Word]) -> Opened:
+    """All that runs code is in the data; this is about the paths."""
+    finds = Finds()
+    found = scan(model, words[1:])
+    note_options(finds, model, found)
+    if any(given.option.effect.kind == "query" for given in found.given):
+        return finds.opened()
+    makes = found.has(*_MAKES)
+    if found.has("--force-local"):
+        remote = model.cases["archive"].cases[0][1].why
+        finds.dangers = [danger for danger in finds.dangers if danger.why != remote]
+    for archive in found.values("-f", "--file"):
+        finds.file("write" if makes else "read", archive, "the archive")
+    if makes:
+        # Each folder holds for the words behind it, and begins where the one before it led.
+        named = [each.text for each in found.values("-C", "--directory")]
+        folders = dict.fromkeys((*named, posixpath.join("", *named)) if named else ())
+        for word in found.operands:
+            finds.file("read", word, "it is put into the archive")
+            for place in folders:
+                path = replace(word, text=posixpath.join(place, word.text))
+                finds.file("read", path, "it is put into the archive")
+    if found.has(*_TAKES) and not found.has("-O", "--to-stdout"):
+        for folder in found.values("-C", "--directory") or (Word("."),):
+            finds.file("write", folder, "the archive is unpacked there")
+    return finds.opened()

@@ -1,0 +1,92 @@
+"""What the shell sets or evaluates by itself, without a program: assignments, sums and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cellwall.policy.shell.command import Command
+from cellwall.policy.shell.expand import GIVEN, Expander
+from cellwall.policy.shell.names import is_name, plain_text
+from cellwall.policy.shell.opened import Assignment
+from cellwall.policy.shell.parser import Node, NotUnderstood
+from cellwall.policy.shell.words import UNKNOWN, Word
+
+_MAX_VALUE = 4096
+_ARITHMETIC_TESTS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
+
+
+def assign(nodes: Sequence[Node], expander: Expander, *, is_lasting: bool) -> list[Assignment]:
+    """What gets which value; where it lasts, the expander knows it from here on."""
+    found: list[Assignment] = []
+    for node in nodes:
+        if "Index" in node:
+            expander.index(node["Index"])
+        for element in node.get("Array", {}).get("Elems", ()):
+            if "Index" in element:
+                expander.index(element["Index"])
+            if "Value" in element:
+                elements = expander.words(element["Value"])
+                found += [Assignment(node["Name"]["Value"], each) for each in elements]
+        value = expander.word(node["Value"]) if "Value" in node else Word("")
+        # `export X` gives no value: it has the one that it had.
+        is_whole = not (node.keys() & {"Array", "Index", "Append", "Naked"})
+        expander.is_made_up = expander.is_made_up or bool(node.get("Append"))
+        name = node["Name"]["Value"]
+        found.append(Assignment(name, value))
+        is_short = len(value.text) <= _MAX_VALUE and not value.has_glob and name not in GIVEN
+        if is_lasting and is_whole and is_short:
+            expander.set_once(name, value)
+    return found
+
+
+def declare(clause: Node, expander: Expander) -> Command:
+    """`declare`, `export` and their kin: words, and assignments among them."""
+    words = [Word(clause["Variant"]["Value"])]
+    assignments: list[Assignment] = []
+    arguments = clause.get("Args", ())
+    for node in arguments:
+        if "Name" not in node and "Value" in node:
+            words.extend(expander.words(node["Value"]))
+    # Other flags change the value: `-l` its letters, `-i` into a number.
+    is_plain = all(word.text in {"-x", "-r", "-g"} for word in words[1:])
+    for node in arguments:
+        if "Name" in node:
+            assignments.extend(assign([node], expander, is_lasting=is_plain))
+    for word in words[1:]:
+        if word.text.startswith(("-", "+", UNKNOWN)) and set(word.text) & set(f"nif{UNKNOWN}"):
+            raise NotUnderstood(f"{words[0].text} {word.text} makes a variable stand for more")
+    return Command(tuple(words), tuple(assignments))
+
+
+def evaluate(command: Node, expander: Expander) -> None:
+    """`((…))`, `let` and `[[ … ]]`."""
+    match command["Type"]:
+        case "ArithmCmd":
+            expander.arithmetic(command["X"])
+        case "LetClause":
+            for each in command["Exprs"]:
+                expander.arithmetic(each)
+        case "TestClause":
+            _test(command["X"], expander)
+        case other:
+            raise NotUnderstood(f"it holds {other}, which is not known here")
+
+
+def _test(node: Node, expander: Expander) -> None:
+    match node["Type"]:
+        case "BinaryTest" if node["Op"] in _ARITHMETIC_TESTS:
+            expander.arithmetic(node["X"])
+            expander.arithmetic(node["Y"])
+        case "BinaryTest":
+            _test(node["X"], expander)
+            _test(node["Y"], expander)
+        case "UnaryTest" if node["Op"] == "-v":
+            text = plain_text(node["X"])
+            if text is None or not is_name(text):
+                raise NotUnderstood("[[ -v ]] evaluates the index of what it asks for")
+        case "UnaryTest" | "ParenTest":
+            _test(node["X"], expander)
+        case "Word":
+            expander.word(node)
+        case other:
+            raise NotUnderstood(f"it holds {other}, which is not known here")

@@ -1,0 +1,104 @@
+"""git: its settings are commands as often as not, wherever they are given. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from cellwall.policy.shell.arguments import Scan, scan
+from cellwall.policy.shell.catalog import Effect, Model
+from cellwall.policy.shell.interpret import Finds, interpret
+from cellwall.policy.shell.opened import File, Opened
+from cellwall.policy.shell.words import UNKNOWN, Word
+
+_READS = {"--get", "--get-all", "--get-regexp", "--get-urlmatch", "--get-color", "-l", "--list"}
+_REMOVES = {"--unset", "--unset-all", "--remove-section"}
+_WILDCARDS = frozenset("*?[\\")
+_COMMANDS = {"list", "get", "set", "unset", "rename-section", "remove-section", "edit"}
+
+
+def open_git(model: Model, words: Sequence[Word]) -> Opened:
+    """As the data says; the paths from the folder of `-C` on, and a few operands by code."""
+    opened = interpret(model, words)
+    found = scan(model, words[1:])
+    if not found.operands:
+        return opened
+    finds = Finds(plain=opened.plain)
+    finds.merge(opened)
+    name, rest = found.operands[0].text, found.rest or ()
+    is_outside = any(word.text.startswith("--no-i") for word in rest)
+    if name == "config":
+        config = model.subs["config"]
+        _open_config(finds, model.cases["setting"], scan(config, rest))
+    elif name in ("add", "stage"):
+        _note_added(finds, scan(model.subs[name], rest).operands)
+    elif name == "diff" and is_outside:
+        diff = scan(model.subs["diff"], rest)
+        for word in diff.operands:
+            finds.file("read", word, "git compares it")
+    elif name == "grep" and is_outside:
+        finds.file("read", Word("."), "git searches it")
+    _move(finds, found.values("-C"))
+    return finds.opened(is_wrapper=opened.is_wrapper)
+
+
+def _note_added(finds: Finds, operands: Sequence[Word]) -> None:
+    """What is added can be shown later. git has wildcards of its own, quoted or not."""
+    for word in operands:
+        if word.text.startswith((":!", ":^")):
+            continue
+        if word.text.startswith(":"):
+            finds.danger(word.text if word.is_literal else "", "git alone knows which files it is")
+        else:
+            has_glob = word.has_glob or not _WILDCARDS.isdisjoint(word.text)
+            finds.file("read", replace(word, has_glob=has_glob), "git takes it up")
+
+
+def _move(finds: Finds, folders: Sequence[Word]) -> None:
+    """Each `-C` leads on from the one before; another repository has settings of its own, which
+    can run commands."""
+    if not folders:
+        return
+    folder = posixpath.join("", *(word.text for word in folders))
+    is_known = UNKNOWN not in folder and all(word.is_literal for word in folders)
+    inside = posixpath.normpath(folder) if folder else "."
+    if not is_known or inside.startswith(("/", "~")) or inside.split("/")[0] == "..":
+        option = "-C" if is_known else ""
+        finds.danger(option, "git works in a folder elsewhere, by the settings that it finds there")
+    finds.files = list(_moved(finds.files, folder))
+
+
+def _moved(files: Sequence[File], folder: str) -> Iterator[File]:
+    for file in files:
+        if file.path.text.startswith(("~", UNKNOWN)):
+            yield file
+        else:
+            path = replace(file.path, text=posixpath.join(folder, file.path.text))
+            yield replace(file, path=path)
+
+
+def _open_config(finds: Finds, setting: Effect, found: Scan) -> None:
+    if not found.has("--file") and found.is_unsure:
+        finds.danger("", "which setting of git is changed is not known")
+    strange = {word.text.partition("=")[0] for word in found.strange}
+    renames = [text for text in strange if text.startswith("--ren")]
+    operands = found.operands
+    # `git config NAME VALUE` is the old form, `git config set NAME VALUE` the new one.
+    command = operands[0].text if operands and operands[0].text in _COMMANDS else ""
+    if command:
+        operands = operands[1:]
+    if renames or command == "rename-section":
+        # A setting that means nothing where it stands becomes one that runs commands.
+        finds.danger(renames[0] if renames else command, "settings of git get other names")
+    elif strange & _READS or command in ("list", "get"):
+        finds.files = [replace(file, access="read") for file in finds.files]
+    elif strange & _REMOVES:
+        return
+    elif command == "edit":
+        finds.danger("edit", "git starts an editor")
+    elif len(operands) > 1 and not command.startswith(("unset", "re")):
+        name, value = operands[0], operands[1]
+        both = Word(f"{name.text}={value.text}", name.is_split or value.is_split)
+        option = name.text if UNKNOWN not in name.text else ""
+        finds.apply(setting, both, option)

@@ -1,0 +1,51 @@
+"""The shell's own words, as data (grammar.toml). Pure."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from cellwall.policy.shell.words import Word
+
+_SHAPING = ("--format", "--pretty", "-printf", "-fprintf", "--printf", "--replace", "--color=")
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """See the data."""
+
+    neutral: Mapping[str, str]
+    listers: frozenset[str]
+    filters: frozenset[str]
+    whole: Mapping[str, frozenset[str]]
+    """By whether they read or write."""
+    unpacking: frozenset[str]
+    refused: Mapping[str, str]
+    unread: frozenset[str]
+
+    def is_lister(self, words: Sequence[Word]) -> bool:
+        """What it prints are names that are there, or some of the lines that it was given."""
+        if any(word.text.startswith(_SHAPING) for word in words):
+            return False  # it prints what it is told to
+        first = " ".join(word.text for word in words[:1])
+        two = " ".join(word.text for word in words[:2])
+        return bool({first, two} & (self.listers | self.filters))
+
+
+@cache
+def grammar() -> Grammar:
+    """Read once."""
+    text = resources.files(__package__).joinpath("grammar.toml").read_text("utf-8")
+    data = tomllib.loads(text)
+    return Grammar(
+        data["neutral"],
+        frozenset(data["listers"]["names"]),
+        frozenset(data["filters"]["names"]),
+        {access: frozenset(data["whole"][access]) for access in ("read", "write")},
+        frozenset(data["whole"]["unpacking"]),
+        data["refused"],
+        frozenset(data["unread"]["names"]),
+    )

@@ -1,0 +1,37 @@
+"""Interpreters whose modules and scripts are programs of their own: `python -m pip`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from cellwall.policy.shell.arguments import scan
+from cellwall.policy.shell.catalog import Model, find_model
+from cellwall.policy.shell.interpret import Finds, interpret
+from cellwall.policy.shell.opened import Opened
+from cellwall.policy.shell.words import Word
+
+_RUNNERS = {"cProfile", "profile", "trace", "coverage", "memory_profiler", "viztracer", "scalene"}
+"""Modules that run another module, which they too take behind `-m`."""
+
+
+def open_python(model: Model, words: Sequence[Word]) -> Opened:
+    """A module or a script that has a model is opened like the program of that name."""
+    found = scan(model, words[1:])
+    finds = Finds()
+    finds.merge(interpret(model, words))
+    started = (*found.values("-m"), *(found.rest or ())) if found.has("-m") else found.operands
+    if not started or found.has("-c"):
+        return finds.opened()
+    if not started[0].is_literal:
+        finds.danger("", "which code python runs is not known")
+        return finds.opened()
+    name = started[0].text
+    inner = find_model(name) if found.has("-m") or name.endswith(".py") else None
+    if inner is not None and inner is not model:
+        finds.merge(interpret(inner, tuple(started)))
+    if name in _RUNNERS:
+        for option, module in pairwise(started):
+            if option.text in ("-m", "--module"):
+                finds.apply(model.cases["modules"], module, option.text)
+    return finds.opened()

@@ -1,0 +1,53 @@
+"""What a command's arguments make it run, read and write. Pure.
+
+The data stands in `commands/`; `HANDLERS` are the commands whose arguments are a language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from cellwall.policy.shell import archives, awk, find, git, interpreters, sed, shells, wrappers
+from cellwall.policy.shell.catalog import Model, find_model
+from cellwall.policy.shell.interpret import interpret
+from cellwall.policy.shell.opened import Opened
+from cellwall.policy.shell.words import Word
+
+Handler = Callable[[Model, Sequence[Word]], Opened]
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    "alias": shells.open_alias,
+    "awk": awk.open_awk,
+    "env": wrappers.open_env,
+    "export": shells.open_declare,
+    "fd": find.open_fd,
+    "find": find.open_find,
+    "getopts": shells.open_getopts,
+    "git": git.open_git,
+    "kill": shells.open_kill,
+    "let": shells.open_let,
+    "mapfile": shells.open_names,
+    "parallel": wrappers.open_parallel,
+    "printf": shells.open_printf,
+    "python": interpreters.open_python,
+    "read": shells.open_names,
+    "sed": sed.open_sed,
+    "sh": shells.open_sh,
+    "source": shells.open_source,
+    "tar": archives.open_tar,
+    "test": shells.open_test,
+    "trap": shells.open_trap,
+    "unset": shells.open_names,
+    "xargs": wrappers.open_xargs,
+}
+
+
+def open_command(words: Sequence[Word]) -> Opened:
+    """What is inside of a command. A program that has no model is opened to nothing."""
+    if not words or not words[0].is_literal:
+        return Opened()
+    model = find_model(words[0].text)
+    if model is None:
+        return Opened()
+    return HANDLERS.get(model.name, interpret)(model, tuple(words))

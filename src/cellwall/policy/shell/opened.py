@@ -1,0 +1,84 @@
+"""What is inside of one command, once its arguments are understood. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cellwall.policy.shell.words import Word
+
+Access = Literal["read", "write"]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Text that a shell will run: `sh -c TEXT`, `git -c alias.x='!TEXT'`, `watch TEXT`."""
+
+    text: Word
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Another command that this one starts: `env CMD…`, `find -exec CMD…`, `xargs CMD…`."""
+
+    words: tuple[Word, ...]
+    why: str
+    is_open_ended: bool = False
+    """It gets further arguments that nobody knows yet (`xargs`, `find -exec … +`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Code of another language: `python -c TEXT`, an awk program that starts commands."""
+
+    language: str
+    text: Word | None
+    """None: it comes from somewhere that is not known, such as a pipe."""
+    option: str
+    """What in the command brings it (`-c`); a rule that spells it out means it."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A path that is read or written."""
+
+    access: Access
+    path: Word
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Danger:
+    """An argument that lets the command do what its name does not say."""
+
+    option: str
+    """As `Code.option`; empty: no rule can mean it."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A variable that the command's environment, or the shell, gets."""
+
+    name: str
+    value: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """All of it. A command that nobody has a model for is opened to nothing."""
+
+    scripts: tuple[Script, ...] = ()
+    inner: tuple[Inner, ...] = ()
+    codes: tuple[Code, ...] = ()
+    files: tuple[File, ...] = ()
+    dangers: tuple[Danger, ...] = ()
+    assignments: tuple[Assignment, ...] = ()
+    plain: tuple[Word, ...] | None = None
+    """The command without its global options (`git -C x push` -> `git push`), for denials."""
+    is_wrapper: bool = False
+    """It does nothing of its own but start `inner`; then a rule for those is enough."""
+    reads_stdin_as: str | None = None
+    """The language of what it would run from standard input (`bash`, `python` without a file)."""

@@ -1,0 +1,296 @@
+"""Reads a shell text: every command in it, wherever it stands, with what it gets and touches.
+
+All branches are taken: what could run is read. What cannot be read is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from cellwall.policy.shell.command import Command, Stdin
+from cellwall.policy.shell.directories import Directories
+from cellwall.policy.shell.evaluated import assign, declare, evaluate
+from cellwall.policy.shell.expand import Expander
+from cellwall.policy.shell.functions import Functions
+from cellwall.policy.shell.names import Names, names_of
+from cellwall.policy.shell.numeric import JOB
+from cellwall.policy.shell.opened import Assignment, File
+from cellwall.policy.shell.parser import Node, NotUnderstood, parse
+from cellwall.policy.shell.redirections import read_redirections
+from cellwall.policy.shell.words import UNKNOWN, Word
+
+MAX_COMMANDS = 1000
+MAX_WORDS = 4000
+_MAX_DEPTH = 40
+_MAX_ITEMS = 16
+_MAX_ROUNDS = 500
+_BODIES = frozenset(("Block", "Subshell", "IfClause", "WhileClause", "ForClause", "CaseClause"))
+_is_plain_option = re.compile(r"[-+][eux]{0,3}o?|pipefail|errexit|nounset|xtrace").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """What holds at one place of the text."""
+
+    place: tuple[str, ...] = ()
+    stdin: Stdin = "given"
+    stdin_text: Word | None = None
+    is_feeding: bool = False
+
+
+def read_shell(text: str, *, directories: Sequence[str], home: str) -> tuple[Command, ...]:
+    """All commands in a text; raises `NotUnderstood`."""
+    return _read(text, tuple(directories), home)
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str, directories: tuple[str, ...], home: str) -> tuple[Command, ...]:
+    tree = parse(text)
+    try:
+        return _Reader(text.encode(), names_of(tree), Directories(directories, home)).read(tree)
+    except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
+        raise NotUnderstood("its parser speaks in another way than expected") from None
+
+
+@dataclass(slots=True)
+class _Reader:
+    text: bytes
+    names: Names
+    directories: Directories
+    here: _Here = _Here()
+    commands: list[Command] = field(default_factory=list)
+    depth: int = 0
+    count: int = 0
+    rounds: int = 0
+    branches: int = 0
+    functions: Functions = field(init=False)
+    expander: Expander = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.functions = Functions(self.names.functions)
+        self.expander = Expander(self.names, self.directories, self._substituted)
+
+    def read(self, tree: Node) -> tuple[Command, ...]:
+        self._statements(tree.get("Stmts", ()))
+        self.functions.check_recursion()
+        is_made_up = self.expander.is_made_up
+        commands = [replace(each, is_made_up=is_made_up) for each in self.commands]
+        if self.names.functions or self.names.is_open:
+            # What is called later runs wherever the text has come to by then.
+            places = self.directories.everywhere
+            commands = [replace(each, directories=places) for each in commands]
+        return tuple(commands)
+
+    # --- places
+
+    @contextmanager
+    def _in(
+        self,
+        label: str = "",
+        stdin: Stdin | None = None,
+        text: Word | None = None,
+        *,
+        is_feeding: bool = False,
+    ) -> Iterator[None]:
+        """Inside of something; where its input comes from, if it has one of its own."""
+        before, values, self.depth = self.here, self.expander.values, self.depth + 1
+        if self.depth > _MAX_DEPTH:
+            raise NotUnderstood("it is nested too deeply")
+        place = (*before.place, label) if label else before.place
+        source = (before.stdin, before.stdin_text) if stdin is None else (stdin, text)
+        self.here = _Here(place, *source, is_feeding=is_feeding or before.is_feeding)
+        try:
+            yield
+        finally:
+            self.here, self.depth = before, self.depth - 1
+            if label:  # what is set where it may not run is not known behind it
+                self.expander.values = values
+
+    def _substituted(self, statements: Sequence[Node], label: str) -> None:
+        with self.directories.of_a_subshell(), self._in(label, "given", is_feeding=True):
+            self._statements(statements)
+
+    # --- statements
+
+    def _statements(self, statements: Sequence[Node]) -> None:
+        for each in statements:
+            self._statement(each)
+
+    def _statement(self, statement: Node) -> None:
+        opened = read_redirections(statement.get("Redirs", ()), self.expander, self.text)
+        command = statement.get("Cmd")
+        is_aside = statement.get("Background", False)
+        with self._in("&" if is_aside else "", opened.stdin, opened.text):
+            if command is None or command["Type"] == "CallExpr":
+                self._call(command or {}, opened.files)
+            else:
+                if opened.files:
+                    self._add(Command((), files=opened.files))
+                self._compound(command)
+        if is_aside:
+            self.expander.values = {**self.expander.values, "!": JOB}
+
+    def _compound(self, command: Node) -> None:
+        match command["Type"]:
+            case "BinaryCmd":
+                self._binary(command)
+            case "Block":
+                self._statements(command.get("Stmts", ()))
+            case "Subshell":
+                with self.directories.of_a_subshell(), self._in("( )"):
+                    self._statements(command.get("Stmts", ()))
+            case "IfClause":
+                self._if(command)
+            case "WhileClause":
+                self._statements(command["Cond"])
+                with self._in("while"):
+                    self._statements(command["Do"])
+            case "ForClause":
+                self._for(command)
+            case "CaseClause":
+                self._case(command)
+            case "FuncDecl":
+                self._function(command)
+            case "TimeClause":
+                self._statements([command["Stmt"]] if "Stmt" in command else [])
+            case "CoprocClause":  # the parser takes some programs for the name of the coprocess
+                raise NotUnderstood("a coprocess is not understood well enough to be judged")
+            case "DeclClause":
+                self._add(declare(command, self.expander))
+            case _:
+                evaluate(command, self.expander)
+
+    def _binary(self, command: Node, *, is_inner: bool = False) -> None:
+        operator, values = command["Op"], self.expander.values
+        if operator in {"|", "|&"}:
+            with self.directories.of_a_subshell():
+                with self._in("|", is_feeding=True):
+                    self._statement(command["X"])
+                with self._in("|", "pipe"):
+                    self._statement(command["Y"])
+            return
+        first = command["X"].get("Cmd", {})
+        if operator == "&&" and first.get("Op") == "&&" and "Redirs" not in command["X"]:
+            self._binary(first, is_inner=True)  # what it has set is set for what follows
+        else:
+            self._statement(command["X"])
+            values = self.expander.values
+        self.branches += 1
+        self._statement(command["Y"])
+        self.branches -= 1
+        if not is_inner:
+            self.expander.values = values
+
+    def _if(self, clause: Node) -> None:
+        self._statements(clause.get("Cond", ()))
+        with self._in("if"):
+            self._statements(clause.get("Then", ()))
+        if "Else" in clause:
+            values = self.expander.values
+            self._if(clause["Else"])
+            self.expander.values = values  # what `elif` has set may not have been set
+
+    def _case(self, clause: Node) -> None:
+        self.expander.word(clause["Word"])
+        for item in clause.get("Items", ()):
+            with self._in("case"):
+                for pattern in item["Patterns"]:
+                    self.expander.word(pattern)
+                self._statements(item.get("Stmts", ()))
+
+    def _function(self, command: Node) -> None:
+        name = command["Name"]["Value"]
+        if command["Body"].get("Cmd", {}).get("Type") not in _BODIES:
+            # For bash the function ends before the pipe; the parser takes all for its body.
+            raise NotUnderstood("where the body of a function ends can be read in two ways")
+        # Its input is whatever it is called with.
+        with self.functions.body_of(name), self._in(f"{name}()", "pipe"):
+            self._statement(command["Body"])
+        if not self.here.place and not self.branches:  # else it may be defined, or not
+            self.functions.defined.add(name)
+
+    def _for(self, clause: Node) -> None:
+        loop, body = clause["Loop"], clause["Do"]
+        if "Name" not in loop:
+            for part in ("Init", "Cond", "Post"):
+                self.expander.arithmetic(loop.get(part))
+            items: list[Word] = []
+        else:
+            items = [word for node in loop.get("Items", ()) for word in self.expander.words(node)]
+        name = loop.get("Name", {}).get("Value", "")
+        is_known = bool(items) and len(items) <= _MAX_ITEMS and self.names.is_single(name)
+        is_known = is_known and not any(item.is_split for item in items)
+        if "Name" in loop:
+            given = tuple(Assignment(name, item) for item in items[:_MAX_ITEMS])
+            self._add(Command((), given or (Assignment(name, Word(UNKNOWN)),)))
+        for item in items if is_known else (None,):
+            self.rounds += 1
+            if self.rounds > _MAX_ROUNDS:
+                raise NotUnderstood("its loops stand in each other too often")
+            with self._in("for"), self._value(name, item):
+                self._statements(body)
+
+    @contextmanager
+    def _value(self, name: str, word: Word | None) -> Iterator[None]:
+        before = self.expander.values
+        if word is not None:
+            self.expander.values = {**before, name: word}
+        try:
+            yield
+        finally:
+            self.expander.values = before
+
+    # --- commands
+
+    def _add(self, command: Command) -> None:
+        if len(self.commands) >= MAX_COMMANDS:
+            raise NotUnderstood(f"it holds more than {MAX_COMMANDS} commands")
+        self.count += len(command.words) + len(command.files) + len(command.assignments)
+        if self.count > MAX_WORDS:
+            raise NotUnderstood(f"it holds more than {MAX_WORDS} words")
+        here = self.here
+        assigned, self.expander.assigned = self.expander.assigned, []
+        mentioned, self.expander.mentioned = self.expander.mentioned, []
+        self.commands.append(
+            replace(
+                command,
+                assignments=(*command.assignments, *assigned),
+                mentioned=tuple(mentioned),
+                place=here.place,
+                directories=self.directories.use(),
+                stdin=here.stdin,
+                stdin_text=here.stdin_text,
+                is_feeding=here.is_feeding,
+            )
+        )
+
+    def _call(self, call: Node, files: tuple[File, ...]) -> None:
+        nodes = call.get("Args", ())
+        words = tuple(word for node in nodes for word in self.expander.words(node))
+        if nodes and not words:
+            raise NotUnderstood("its program is an empty list of words")
+        assignments = assign(call.get("Assigns", ()), self.expander, is_lasting=not words)
+        name = words[0].text if words and words[0].is_literal else ""
+        self.functions.call(name)
+        is_function = name in self.functions.defined and not self.names.is_open
+        self._add(Command(words, tuple(assignments), files, is_function=is_function))
+        self._steered(words)
+
+    def _steered(self, words: Sequence[Word]) -> None:
+        """Builtins that change how the rest is read."""
+        while words and words[0].text in {"command", "builtin"}:
+            words = words[1:]
+        name = words[0].text if words else ""
+        if name in {"cd", "pushd", "popd"}:
+            self.directories.change(words)
+        elif name in {"eval", "source", "."} and any("cd" in word.text for word in words):
+            for token in re.split(r"[\s;&|'\"]+", " ".join(word.text for word in words)):
+                self.directories.change((Word("cd"), Word(token or UNKNOWN)))
+        elif name == "set" and not all(_is_plain_option(word.text) for word in words[1:]):
+            raise NotUnderstood("set gives arguments, or options that change how text is read")
+        elif name == "unset" and any("f" in word.text for word in words[1:2]):
+            self.functions.defined.clear()

@@ -1,0 +1,205 @@
+"""A call that is not shell text, understood once; then compared with each rule. Pure.
+
+The disk is reached only through the function that says where links lead, which the caller gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cellwall.core.errors import BadInput
+from cellwall.core.languages import canonical
+from cellwall.core.verdict import Verdict
+from cellwall.policy.calls import ToolCall
+from cellwall.policy.domains import HostPattern, host_of
+from cellwall.policy.paths import path_pattern, readings
+from cellwall.policy.rules import Rule
+from cellwall.policy.shell.words import UNKNOWN
+from cellwall.policy.tools import Group, covers, group_of
+
+PATH_MOST_CHARACTERS = 4096
+"""The kernel's own limit; no file can be opened by a longer one."""
+
+Targets = Callable[[str], Iterable[str]]
+
+_PATH_KEYS = ("file_path", "notebook_path", "path")
+_SEARCHES = frozenset({"Grep", "Glob", "LS"})
+_WILD = re.compile(r"[*?\[{]")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_ALTERNATIVES_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a call touches."""
+
+    tool: str
+    group: Group
+    cwd: str
+    home: str
+    paths: tuple[str, ...] = ()
+    """Every path it names, and where their links lead: an allow needs all, a denial any."""
+    doubtful: tuple[str, ...] = ()
+    """Paths it names only to a tool that does not expand `~`; looked at by denials."""
+    globs: tuple[str, ...] = ()
+    """What it picks files by; looked at by denials."""
+    host: str = ""
+    language: str = ""
+    is_whole: bool = False
+    """It takes folders with all that is in them, as `rm -r` does; looked at by denials."""
+
+
+def only_itself(path: str) -> Iterable[str]:
+    """No links are followed."""
+    return (path,)
+
+
+def look(call: ToolCall, *, targets: Targets = only_itself) -> Subject:
+    """Raises `BadInput` where what rules speak of is missing or odd; such a call is denied."""
+    group = group_of(call.tool)
+    paths: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+    globs: tuple[str, ...] = ()
+    host = language = ""
+    match group:
+        case "read" | "write":
+            named = _named_paths(call)
+            globs = _globs(call)
+            paths, doubtful = _spellings(named, call, targets)
+        case "fetch":
+            host = host_of(_text(call, "url"))
+        case "code":
+            language = canonical(_text(call, "language"))
+        case _:
+            pass
+    is_whole = call.tool == "Grep" and not globs  # it prints lines of all that lies there
+    return Subject(
+        call.tool, group, call.cwd, call.home, paths, doubtful, globs, host, language, is_whole
+    )
+
+
+def matches(rule: Rule, subject: Subject) -> bool:
+    """Whether a rule speaks of it. Not for `Bash`, whose text is understood elsewhere."""
+    if not covers(rule.tool, subject.tool, rule.verdict):
+        return False
+    if rule.specifier is None:
+        return True
+    match subject.group:
+        case "read" | "write":
+            return matches_paths(rule, subject)
+        case "fetch":
+            return _host_pattern(rule.specifier).matches(subject.host)
+        case "code":
+            return rule.specifier == subject.language
+        case _:
+            # A specifier that we cannot read might mean this call: it allows nothing.
+            return rule.verdict is not Verdict.ALLOW
+
+
+def matches_paths(rule: Rule, subject: Subject) -> bool:
+    """The path part of a `Read` or `Write` rule; also for what a command reads or writes."""
+    if rule.specifier is None:
+        return True
+    is_denial = rule.verdict is Verdict.DENY
+    pattern = path_pattern(rule.specifier, rule.source.folder, subject.home, is_denial)
+    if rule.verdict is Verdict.ALLOW:
+        fits = (pattern.matches(path, subject.cwd) for path in subject.paths)
+        return bool(subject.paths) and all(fits)
+    named = (*subject.paths, *subject.doubtful)
+    if any(pattern.matches(path, subject.cwd) for path in named):
+        return True
+    if subject.is_whole and any(pattern.lies_in(path, subject.cwd) for path in named):
+        return True
+    return any(pattern.could_match(glob, subject.cwd, wary=False) for glob in subject.globs)
+
+
+_host_pattern = lru_cache(maxsize=1024)(HostPattern.parse)
+
+
+def _text(call: ToolCall, key: str) -> str:
+    found = call.input.get(key)
+    if not isinstance(found, str) or not found:
+        raise BadInput(
+            f"{call.tool} was called without {key}",
+            mend=f"Give {key} as a text.",
+            code="CW-BAD-CALL",
+        )
+    return found
+
+
+def _named_paths(call: ToolCall) -> list[str]:
+    """All keys that hold a path count, whichever of them the tool will use."""
+    named = [_text(call, key) for key in _PATH_KEYS if call.input.get(key) is not None]
+    if call.tool == "Glob":
+        return [_glob_folder(_text(call, "pattern"), named[0] if named else call.cwd), *named]
+    if not named and call.tool in _SEARCHES:
+        return [call.cwd]
+    return named or [_text(call, _PATH_KEYS[0])]
+
+
+def _glob_folder(pattern: str, base: str) -> str:
+    """Where a search by name begins. It tells names alone, so what is beneath is not asked for."""
+    wild = _WILD.search(pattern)
+    if wild is not None and ".." in pattern[wild.start() :]:
+        raise BadInput(
+            "the search climbs out of its folder behind a wildcard",
+            mend="Write a pattern without `..`.",
+            code="CW-BAD-CALL",
+        )
+    if wild is not None:
+        head, slash, _ = pattern[: wild.start()].rpartition("/")
+        pattern = head + slash
+    return pattern if pattern.startswith(("/", "~")) else f"{base}/{pattern}"
+
+
+def _globs(call: ToolCall) -> tuple[str, ...]:
+    """The files that `Grep` prints lines of, where its call picks them by name."""
+    picked = call.input.get("glob")
+    if call.tool != "Grep" or picked is None:
+        return ()
+    if not isinstance(picked, str):
+        return (UNKNOWN,)
+    base = call.input.get("path") or call.cwd
+    globs = []
+    for each in picked.split():
+        if each.startswith("!"):
+            continue
+        globs += [f"{base}/**/{one}" for one in _alternatives(each)]
+    return tuple(globs)
+
+
+def _alternatives(glob: str) -> list[str]:
+    """`*.{ts,js}` is `*.ts` and `*.js`; braces that are too many are not known."""
+    found = [glob]
+    while len(found) <= _ALTERNATIVES_MOST:
+        braced = [(each, _BRACES.search(each)) for each in found]
+        if not any(match for _, match in braced):
+            return found
+        found = [
+            each[: match.start()] + part + each[match.end() :] if match else each
+            for each, match in braced
+            for part in (match[1].split(",") if match else [""])
+        ]
+    return [UNKNOWN]
+
+
+def _spellings(
+    named: Iterable[str], call: ToolCall, targets: Targets
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    paths: dict[str, None] = {}
+    doubtful: dict[str, None] = {}
+    for path in named:
+        if len(path) > PATH_MOST_CHARACTERS or "\0" in path:
+            raise BadInput(
+                "a path is too long, or holds a NUL character",
+                mend="Give a path that can be opened.",
+                code="CW-BAD-CALL",
+            )
+        likely, *others = readings(path, cwd=call.cwd, home=call.home)
+        paths |= dict.fromkeys([likely, *targets(likely)])
+        for other in others:
+            doubtful |= dict.fromkeys([other, *targets(other)])
+    return tuple(paths), tuple(doubtful)

@@ -1,0 +1,262 @@
+"""The files that commands touch: by redirections, by their arguments, by names in code."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.hints import tokens_of
+from cellwall.policy.paths import normalise
+from cellwall.policy.rulebook import RuleBook, denied
+from cellwall.policy.shell.command import Command
+from cellwall.policy.shell.grammar import grammar
+from cellwall.policy.shell.opened import Access, Code, File, Opened
+from cellwall.policy.shell.redirections import is_descriptor
+from cellwall.policy.shell.words import UNKNOWN, Word, shown
+from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
+
+_ACCESSES: tuple[Access, ...] = ("read", "write")
+_MOST_WILDCARDS = 64
+_MOST_FOLDERS = 128
+_WILD = frozenset("*?[")
+_INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
+_STEERING = {".claude": "settings.json", ".cellwall": "policy.toml", ".vscode": "tasks.json"}
+"""Folders that programs look for by name, and what in them rules over the agent."""
+_SEARCHING = frozenset(("rg", "ag", "ack"))
+_SEARCHING_WITH = frozenset(("-r", "-R", "--recursive", "--dereference-recursive"))
+_SOME_NAME = "\ufffd"
+_find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
+_NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
+
+
+@dataclass(slots=True)
+class Files:
+    """Of one text."""
+
+    book: RuleBook
+    cwd: str
+    """Where the text begins: what relative rules are relative to, wherever it moves."""
+    home: str
+    targets: Targets
+    commands: list[Command] = field(default_factory=list)
+    is_trusting: bool = True
+    """Names that commands print were found by them, not made up."""
+    has_hints: dict[Access, bool] = field(default_factory=dict)
+    """Whether a word of the text could name a file that may not be read, or written."""
+    wildcards: int = 0
+
+    def look_around(self, commands: Sequence[Command]) -> None:
+        """What names could come from: all commands of the text, and of the scripts in it."""
+        feeding = [each.words for each in commands if each.is_feeding and each.words]
+        is_found = all(grammar().is_lister(words) for words in feeding)
+        is_made_up = any(each.is_made_up or _reads_text(each) for each in commands)
+        self.is_trusting = self.is_trusting and is_found and not is_made_up
+        self.commands.extend(commands)
+        self.has_hints.clear()
+
+    def redirected(self, file: File, command: Command) -> Iterator[Decision]:
+        """A redirection is reading or writing like any other: no match is DENY."""
+        what = f"{file.why} {shown([file.path])}"
+        if UNKNOWN in file.path.text and file.access == "write":
+            yield denied("which file it writes is known only when it runs", what)
+            return
+        if _is_unknown(file.path):
+            yield from self._unknown(file, what)
+            return
+        subjects = self._subjects(file, command)
+        found = self.book.forbids(subjects, what)
+        if found is None and UNKNOWN in file.path.text:
+            found = denied("which file it reads is known only when it runs", what)
+        decisions = [found] if found else [self.book.judge(each, what) for each in subjects]
+        yield max(decisions, key=lambda each: each.verdict)
+
+    def named(
+        self, command: Command, opened: Opened, what: str, *, is_free: bool
+    ) -> Iterator[Decision]:
+        """What the arguments name. A command that is allowed may read what is not forbidden. It may
+        write what rules for writing allow; without such rules, below the working directory and in
+        /tmp, unless it is allowed to do anything (`is_free`)."""
+        for file in _all_files(command, opened):
+            if file.path.text in _NOWHERE or is_descriptor(file.path.text):
+                continue
+            if _is_unknown(file.path):
+                yield from self._unknown(file, what)
+                continue
+            if len(file.path.text) > PATH_MOST_CHARACTERS:
+                continue  # the kernel opens none that is longer
+            if file.path.text.count("/") > _MOST_FOLDERS:
+                yield denied("a path goes through more folders than can be judged in time", what)
+                return
+            self.wildcards += file.path.has_glob
+            if self.wildcards > _MOST_WILDCARDS:
+                yield denied("it names more files by wildcards than can be judged in time", what)
+                return
+            subjects = self._guessed(file, command)
+            found = self.book.forbids(subjects, what)
+            if found is None and _is_code_of_a_device(file, subjects):
+                found = denied("the code that it runs comes from somewhere that is not known", what)
+            if found is None and file.access == "write":
+                found = self._unwritable(
+                    subjects, f"{what} writes {shown([file.path])}", is_free=is_free
+                )
+            if found is not None:
+                yield found
+
+    def _guessed(self, file: File, command: Command) -> list[Subject]:
+        """What is unknown in a path is taken for some name, for nothing, and for the home folder;
+        the rest of it tells enough."""
+        text = file.path.text
+        if UNKNOWN not in text and not any(UNKNOWN in each for each in command.directories):
+            return self._subjects(file, command)
+        texts = {text.replace(UNKNOWN, _SOME_NAME), text.replace(UNKNOWN, "")}
+        if text.startswith(UNKNOWN):
+            texts.add(self.home + text[1:].replace(UNKNOWN, ""))
+        places = tuple(each.replace(UNKNOWN, _SOME_NAME) for each in command.directories)
+        there = replace(command, directories=places)
+        paths = [Word(each, has_glob=file.path.has_glob) for each in sorted(texts) if each]
+        folder, slash, last = text.rpartition("/")
+        if UNKNOWN in last and last.strip(UNKNOWN):  # a part of the name itself is known
+            wild = folder.replace(UNKNOWN, _SOME_NAME) + slash + last.replace(UNKNOWN, "*")
+            paths.append(Word(wild, has_glob=True))
+        elif UNKNOWN in last and _WILD & set(folder):
+            paths.append(Word(f"{folder}/*", has_glob=True))
+        return [
+            subject for path in paths for subject in self._subjects(replace(file, path=path), there)
+        ]
+
+    def _unwritable(
+        self, subjects: Sequence[Subject], what: str, *, is_free: bool
+    ) -> Decision | None:
+        if self.book.bounds_writing:
+            judged = [self.book.judge(each, what) for each in subjects]
+            worst = max(judged, key=lambda each: each.verdict)
+            return None if worst.verdict is Verdict.ALLOW else worst
+        near = (f"{self.cwd.rstrip('/')}/", "/tmp/")
+        paths = [path for each in subjects for path in each.paths]
+        is_near = all(f"{path}/".startswith(near) for path in paths)
+        if is_free or (is_near and all(each.paths for each in subjects)):
+            return None
+        return denied("no rule says that it may write outside of the working directory", what)
+
+    def named_in(self, code: Code) -> Iterator[tuple[str, str]]:
+        """Files that code names, by its texts: what may not be read cannot be read by it either."""
+        for text in _texts_in(code.text.text) if code.text is not None else ():
+            subjects = [self._subject(access, Word(text), self.cwd) for access in _ACCESSES]
+            if any(self.book.forbids([each], "") for each in subjects):
+                yield "", f"{code.why}, and names {text[:60]!r}, which rules forbid"
+
+    def _unknown(self, file: File, what: str) -> Iterator[Decision]:
+        """A name that was found, or a variable of the person's own, is taken as it is."""
+        if file.access not in self.has_hints:
+            self.has_hints[file.access] = self._has_hints(file.access)
+        is_near = file.path.text in {UNKNOWN, f"./{UNKNOWN}", f"./{UNKNOWN}{UNKNOWN}"}
+        is_far = file.access == "write" and not is_near
+        if is_far or not self.is_trusting or self.has_hints[file.access]:
+            why = f"which file it {file.access}s could be made up while it runs"
+            yield denied(why, what)
+
+    def _has_hints(self, access: Access) -> bool:
+        """Whether a word of the text could name a file that may not be touched so."""
+        tokens = list(tokens_of(self.commands))
+        if sum(token.has_glob for token in tokens) > _MOST_WILDCARDS:
+            return True
+        return any(
+            self.book.is_like_secret(token, access)
+            or self.book.forbids([self._subject(access, token, "/")], "") is not None
+            for token in tokens
+        )
+
+    def _subjects(self, file: File, command: Command) -> list[Subject]:
+        name = command.words[0].text.rpartition("/")[2] if command.words else ""
+        is_unpacked = file.access == "write" and file.path.text not in {"", "."}
+        is_whole = name in grammar().whole[file.access] or (
+            name in grammar().unpacking and is_unpacked
+        )
+        return [
+            self._subject(file.access, file.path, each, is_whole=is_whole)
+            for each in command.directories
+        ]
+
+    def _subject(
+        self, access: Access, word: Word, directory: str, *, is_whole: bool = False
+    ) -> Subject:
+        tool, text = "Read" if access == "read" else "Write", word.text
+        path = text if text.startswith(("/", UNKNOWN)) else f"{directory}/{text}"
+        if UNKNOWN in path or word.has_glob:
+            paths = () if UNKNOWN in path else _samples(path)
+            return Subject(
+                tool, access, self.cwd, self.home, paths, globs=(path,), is_whole=is_whole
+            )
+        found = dict.fromkeys([normalise(path), *self.targets(path)])
+        return Subject(tool, access, self.cwd, self.home, tuple(found), is_whole=is_whole)
+
+
+def _all_files(command: Command, opened: Opened) -> Iterator[File]:
+    """What the models tell, and what follows from it."""
+    files = tuple(opened.files or _guessed_files(command, opened))
+    yield from files
+    for file in files:  # a folder that is put there, or taken away, is one with all that is in it
+        inside = _STEERING.get(posixpath.basename(file.path.text.rstrip("/")))
+        if file.access == "write" and inside is not None:
+            yield File("write", Word(f"{file.path.text}/{inside}"), file.why)
+    name = command.words[0].text.rpartition("/")[2]
+    sources = [each.path for each in opened.files if each.access == "read"]
+    if name in _INTO_FOLDERS:
+        # A target that is a folder gets each source under its own name.
+        for target in [each.path for each in opened.files if each.access == "write"]:
+            for source in sources:
+                last = posixpath.basename(source.text.rstrip("/"))
+                if last and target.text != source.text:
+                    path = Word(posixpath.join(target.text, last), has_glob=source.has_glob)
+                    yield File("write", path, "it is put there")
+                    if last in _STEERING:
+                        steering = Word(f"{path.text}/{_STEERING[last]}")
+                        yield File("write", steering, "it is put there")
+    flags = {flag for word in command.words for flag in _flags_of(word.text)}
+    is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
+    if is_search and not sources:
+        yield File("read", Word("."), "it searches the folder at hand")
+
+
+def _flags_of(text: str) -> tuple[str, ...]:
+    is_cluster = text.startswith("-") and not text.startswith("--")
+    return tuple(f"-{letter}" for letter in text[1:]) if is_cluster else (text,)
+
+
+def _reads_text(command: Command) -> bool:
+    """`read x <<< …`: a name that the text brings along."""
+    name = command.words[0].text if command.words else ""
+    return name in {"read", "mapfile", "readarray"} and command.stdin_text is not None
+
+
+def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:
+    paths = [path for each in subjects for path in each.paths]
+    return file.why.endswith("is run") and any(p.startswith(("/dev/", "/proc/")) for p in paths)
+
+
+def _is_unknown(path: Word) -> bool:
+    """Nothing in it tells what it is."""
+    return UNKNOWN in path.text and not path.text.replace(UNKNOWN, "").strip("./")
+
+
+def _samples(path: str) -> tuple[str, ...]:
+    """Names that a word with wildcards could become: an allow must hold for each."""
+    return tuple(normalise(path.replace("*", each)) for each in ("*", "x", "a-rather-long-name.x"))
+
+
+def _texts_in(code: str) -> set[str]:
+    found = {text for texts in _find_texts(code) for text in texts if text}
+    return {text for text in found if UNKNOWN not in text}
+
+
+def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
+    """Of a program that nobody has a model for: each word could be a file that it reads."""
+    if opened != Opened() or command.words[0].text in grammar().unread:
+        return
+    for word in command.words[1:]:
+        for text in (word.text, word.text.rpartition("=")[2], word.text.lstrip("@")):
+            if text and UNKNOWN not in text and not text.startswith("-"):
+                yield File("read", Word(text, has_glob=word.has_glob), "an argument")

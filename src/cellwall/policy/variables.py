@@ -1,0 +1,69 @@
+"""Variables that change what a command is, as data (variables.toml). Pure."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cache, lru_cache
+from importlib import resources
+
+from cellwall.policy.shell.opened import Assignment
+from cellwall.policy.shell.words import UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    names: re.Pattern[str]
+    reason: str
+    is_harmless: bool
+    is_relative: bool
+    """Values that are plain paths inside of the workspace are harmless."""
+    values: frozenset[str]
+    """Values that are harmless."""
+    pattern: re.Pattern[str] | None
+
+    def accepts(self, value: str) -> bool:
+        if self.is_harmless or value in self.values:
+            return True
+        if self.is_relative and UNKNOWN not in value:
+            return all(_is_inside(each) for each in value.split(":"))
+        return self.pattern is not None and self.pattern.fullmatch(value) is not None
+
+
+def trouble(assignment: Assignment) -> str | None:
+    """Why a variable may not be set to this; None if it may."""
+    entry = _entry(assignment.name)
+    if entry is None or entry.accepts(assignment.value.text):
+        return None
+    return f"{assignment.name} may not be set: {entry.reason}"
+
+
+@lru_cache(maxsize=512)
+def _entry(name: str) -> _Entry | None:
+    """The first that speaks of it."""
+    return next((entry for entry in _entries() if entry.names.fullmatch(name)), None)
+
+
+@cache
+def _entries() -> Sequence[_Entry]:
+    text = resources.files(__package__).joinpath("variables.toml").read_text("utf-8")
+    return [
+        _Entry(
+            re.compile("|".join(translate(name) for name in each["names"])),
+            each["reason"],
+            each.get("harmless", False),
+            each.get("relative", False),
+            frozenset(each.get("values", ())),
+            re.compile(each["pattern"]) if "pattern" in each else None,
+        )
+        for each in tomllib.loads(text)["variable"]
+    ]
+
+
+def _is_inside(path: str) -> bool:
+    plain = posixpath.normpath(path)
+    return not (posixpath.isabs(plain) or plain == ".." or plain.startswith("../") or path == "~")

@@ -1,0 +1,68 @@
+"""Answers questions of other processes of the same user, as far as one's role goes (POL-8)."""
+
+from __future__ import annotations
+
+import os
+
+from cellwall.config.load import load_settings
+from cellwall.core.approvals import Answer, AnswerKind, Question
+from cellwall.core.errors import BadInput, Denied
+from cellwall.core.roles import Permission
+from cellwall.core.types import Principal
+from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.home import state_home
+from cellwall.runtime.permissions import roles_of
+
+__all__ = ["Answer", "AnswerKind", "Answering", "Question"]
+
+
+class Answering:
+    """The questions of one state folder, for one person."""
+
+    def __init__(
+        self, who: Principal, *, config: str | None = None, profile: str | None = None
+    ) -> None:
+        self._who = who
+        self._settings = load_settings(file=config, profile=profile, environ=os.environ)
+        self._roles = roles_of(self._settings)
+        self._queue = ApprovalQueue(state_home(os.environ))
+
+    def waiting(self) -> list[Question]:
+        return self._queue.listed()
+
+    def read(self, question_id: str) -> Question:
+        return self._queue.read(question_id)
+
+    def answer(
+        self, question: Question, kind: AnswerKind, *, rule: str = "", via: str = "queue"
+    ) -> Answer:
+        """Refused here with a clear word, and by who asks again if this process should lie."""
+        if "queue" not in self._settings.approvals.channels:
+            raise Denied(
+                "the configuration takes no answers from other processes",
+                mend='Add "queue" to approvals.channels.',
+            )
+        if kind is not AnswerKind.DENY:
+            self._roles.require(self._who, Permission.APPROVALS_ANSWER)
+        if kind is AnswerKind.RULE:
+            self._roles.require(self._who, Permission.POLICY_WRITE)
+        answer = Answer(kind=kind, by=self._who, via=via, rule=rule)
+        self._queue.answer(question, answer)
+        return answer
+
+
+def chosen_rule(question: Question, text: str) -> str:
+    """A rule that the question proposes, by its number or its text."""
+    rules = [proposal.rule for proposal in question.proposals]
+    if text in rules:
+        return text
+    if text.isascii() and text.isdigit() and 0 < int(text[:4]) <= len(rules):
+        return rules[int(text[:4]) - 1]
+    # Only what was shown with what it would also allow; other rules are written in the policy.
+    raise BadInput(
+        "this rule was not proposed" if rules else "no rule is proposed for this",
+        mend="Name one by its number: 1" + (f" to {len(rules)}." if len(rules) > 1 else ".")
+        if rules
+        else "Allow it once, or write a rule into the policy file by hand.",
+        code="CW-APPROVAL-NOT-OFFERED",
+    )

@@ -1,0 +1,168 @@
+"""Questions that wait for an answer, in a folder where other processes of the same user find them.
+
+    ask_...            a question; whoever asks holds a lock on it, and dies with it
+    ask_....answer     its answer; it can be made once, so of two answers the first one stands
+
+Who asks makes the answer itself when it stops waiting. So a late answer finds the place taken and
+is told so, and what somebody was told was accepted is what counts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import anyio
+
+from cellwall.core.approvals import Answer, Question
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.runtime.approval_files import (
+    ANSWER,
+    READ,
+    already,
+    check_question_id,
+    claim,
+    exists,
+    gone,
+    is_held,
+    is_question,
+    late,
+    lay_down,
+    open_question,
+    read_answer,
+    read_question,
+    unusable,
+)
+
+MOST_WAITING = 1000
+_LOOK_EVERY_S = 0.05
+_KEEP_ANSWERS_S = 3600.0
+_DRAFT_AGE_S = 60.0
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ApprovalQueue:
+    """The folder `approvals` of a state folder."""
+
+    def __init__(self, home: str) -> None:
+        self._path = os.path.join(home, "approvals")
+
+    @contextmanager
+    def waiting(self, question: Question) -> Iterator[Waiting]:
+        """Lay a question down for as long as the block lasts."""
+        with self._opened(make=True) as folder:
+            self._sweep(folder)
+            if sum(is_question(name) for name in os.listdir(folder)) >= MOST_WAITING:
+                raise CellwallError("too many questions wait already", code="CW-APPROVALS-FULL")
+            held = lay_down(folder, question)
+            made_by = os.getpid()
+            try:
+                yield Waiting(folder, question)
+            finally:
+                if os.getpid() == made_by:  # a forked child that ends leaves its parent's alone
+                    with suppress(OSError):
+                        os.unlink(question.id, dir_fd=folder)
+                os.close(held)
+
+    def listed(self) -> list[Question]:
+        """All that wait, the oldest first; what is none of ours, or nobody's any more, is not."""
+        found = []
+        with self._opened(make=True) as folder:
+            self._sweep(folder)
+            for name in os.listdir(folder):
+                if is_question(name) and not exists(name + ANSWER, folder):
+                    with suppress(CellwallError, OSError):
+                        found.append(read_question(name, folder))
+        now = time.time()
+        waiting = [question for question in found if now <= question.deadline_s]
+        return sorted(waiting, key=lambda question: question.asked_s)
+
+    def read(self, question_id: str) -> Question:
+        """One of them; `BadInput` if it does not wait."""
+        check_question_id(question_id)
+        with self._opened(make=False) as folder:
+            self._sweep(folder)
+            return open_question(question_id, folder)
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        """Answer it, once; `BadInput` if somebody was quicker, or nobody waits any more."""
+        if not question.takes(answer.kind, answer.rule):
+            raise BadInput(
+                f"this question does not offer {answer.kind.value!r}",
+                mend=f"See `cellwall approvals show {question.id}` for what it offers.",
+                code="CW-APPROVAL-NOT-OFFERED",
+            )
+        with self._opened(make=False) as folder:
+            current = open_question(question.id, folder)
+            if current.shown != question.shown:
+                raise gone(question.id)
+            if time.time() > current.deadline_s:
+                raise late(question.id)
+            if not claim(folder, current, answer):
+                taken = read_answer(folder, current)
+                raise late(question.id) if taken.via == "nobody" else already(taken)
+
+    def _sweep(self, folder: int) -> None:
+        """Remove what the dead left."""
+        for name in os.listdir(folder):
+            with suppress(OSError):
+                _sweep_one(name, folder)
+
+    @contextmanager
+    def _opened(self, *, make: bool) -> Iterator[int]:
+        try:
+            if make:
+                os.makedirs(self._path, mode=0o700, exist_ok=True)
+            folder = os.open(self._path, _FOLDER)
+        except FileNotFoundError:
+            raise gone("") from None
+        except OSError as error:
+            raise unusable(str(error)) from error
+        try:
+            status = os.fstat(folder)
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise unusable("open to other users")
+            yield folder
+        finally:
+            os.close(folder)
+
+
+class Waiting:
+    """A question that lies there."""
+
+    def __init__(self, folder: int, question: Question) -> None:
+        self._folder = folder
+        self._question = question
+
+    async def answered(self) -> Answer:
+        """The answer of another process, once there is one."""
+        while not exists(self._question.id + ANSWER, self._folder):  # noqa: ASYNC110  # a file
+            await anyio.sleep(_LOOK_EVERY_S)
+        return read_answer(self._folder, self._question)
+
+    def settle(self, answer: Answer) -> Answer:
+        """No more answers are taken; one that came before this one is what counts."""
+        if claim(self._folder, self._question, answer):
+            return answer
+        return read_answer(self._folder, self._question)
+
+
+def _sweep_one(name: str, folder: int) -> None:
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    age_s = time.time() - status.st_mtime
+    if name.startswith("."):
+        is_dead = age_s > _DRAFT_AGE_S
+    elif name.endswith(ANSWER):
+        # It keeps the place taken while somebody may still be about to answer.
+        is_dead = age_s > _KEEP_ANSWERS_S and not exists(name.removesuffix(ANSWER), folder)
+    elif is_question(name) and stat.S_ISREG(status.st_mode):
+        file = os.open(name, READ, dir_fd=folder)
+        is_dead = not is_held(file)
+        os.close(file)
+    else:
+        is_dead = False
+    if is_dead:
+        os.unlink(name, dir_fd=folder)

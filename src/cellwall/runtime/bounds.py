@@ -1,0 +1,181 @@
+"""Step 1: nothing unbounded or malformed goes further. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cellwall.core.errors import BadInput
+from cellwall.core.limits import Limits
+from cellwall.core.skills import Skill
+from cellwall.core.text import to_bytes
+from cellwall.core.types import (
+    Action,
+    CallTool,
+    FetchUrl,
+    FileOperation,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    SetDomains,
+    ToolResult,
+    UseTool,
+    check_id,
+)
+from cellwall.runtime.outward import check_domain
+from cellwall.runtime.toolbounds import check_tool
+from cellwall.skills.manifest import check_name
+
+_LONGEST_PATH = 4095
+_MOST_ARGUMENTS = 4000
+_MOST_ARGUMENT_BYTES = 128 * 1024 - 1  # the kernel's MAX_ARG_STRLEN
+_MOST_ARGUMENTS_BYTES = 1024 * 1024
+_MOST_VARIABLES = 512
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_MOST_DOMAINS = 10_000
+_MOST_SECRETS = 64
+_LONGEST_URL = 8192
+_MOST_SKILLS = 32
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How large an action may be."""
+
+    max_code_bytes: int
+    max_stdin_bytes: int
+
+    def check(self, action: Action) -> None:
+        """Raise `BadInput` for the first thing out of bounds."""
+        check_id(action.id, what="action id")
+        if action.session_id is not None:
+            check_id(action.session_id, what="session id")
+        self._check_want(action)
+        if action.stdin is not None and len(action.stdin) > self.max_stdin_bytes:
+            raise BadInput(
+                f"standard input is larger than the {self.max_stdin_bytes} bytes allowed",
+                mend="Give the data as a file of the workspace.",
+                code="CW-STDIN-TOO-LARGE",
+            )
+        _check_env(action)
+        _check_ways_out(action)
+        _check_skills(action.skills)
+        to_bytes(action.workspace.directory or "", what="the workspace's name")
+
+    def _check_want(self, action: Action) -> None:
+        match action.want:
+            case RunCommand(argv) as command:
+                _check_words(argv)
+                _check_place(command)
+            case RunCode(code=code):
+                if len(code) > self.max_code_bytes:
+                    raise BadInput(
+                        f"the code has {len(code)} bytes; {self.max_code_bytes} are allowed",
+                        mend="Put data into a file of the workspace, or raise "
+                        "sandbox.max_code_bytes.",
+                        code="CW-CODE-TOO-LARGE",
+                    )
+                if b"\0" in code:
+                    raise BadInput(
+                        "the code holds a NUL byte, so it is not program text",
+                        mend="Check that the file is source code.",
+                        code="CW-NUL-BYTE",
+                    )
+            case ProcessOperation(data=data):
+                if len(data) > self.max_stdin_bytes:
+                    raise BadInput("that is too much input at once", code="CW-STDIN-TOO-LARGE")
+            case CallTool():
+                pass  # came in a frame, whose size is bounded
+            case UseTool() | ToolResult() as told:
+                check_tool(told)
+            case FetchUrl(url):
+                if len(url) > _LONGEST_URL:
+                    raise BadInput("the address is too long", mend="Shorten it.", code="CW-BAD-URL")
+            case SetDomains() | FileOperation():
+                # Domains stand in the action as well; paths are bounded where they are resolved,
+                # sizes by the workspace's limits.
+                pass
+
+
+def _check_place(command: RunCommand) -> None:
+    place = to_bytes(command.cwd, what="the working directory")
+    if not place.startswith(b"/") or len(place) > _LONGEST_PATH or b"\0" in place:
+        raise BadInput(
+            "the working directory must be a path inside, such as /workspace",
+            code="CW-BAD-DIRECTORY",
+        )
+    if command.terminal is not None and not all(0 < side < 10_000 for side in command.terminal):
+        raise BadInput("a terminal has from 1 to 9,999 rows and columns", code="CW-BAD-TERMINAL")
+
+
+def _check_words(argv: tuple[str, ...]) -> None:
+    if not argv or not argv[0]:
+        raise BadInput(
+            "no command was given", mend="Write it after `--`, for example: cellwall run -- ls -la"
+        )
+    sizes = [len(to_bytes(word, what="an argument")) for word in argv]
+    too_long = max(sizes) > _MOST_ARGUMENT_BYTES or sum(sizes) > _MOST_ARGUMENTS_BYTES
+    if len(argv) > _MOST_ARGUMENTS or too_long:
+        raise BadInput(
+            "the command line is too long",
+            mend="Give long data through a file or standard input.",
+            code="CW-ARGUMENTS-TOO-LONG",
+        )
+    if any("\0" in word for word in argv):
+        raise BadInput("an argument holds a NUL byte", mend="Remove it.", code="CW-NUL-BYTE")
+
+
+def check_room(skills: Sequence[Skill], limits: Limits) -> None:
+    """Skills lie in the run's memory; a cell that they fill would end before it begins."""
+    needed = sum(skill.size_bytes + _PAGE_BYTES * len(skill.files) for skill in skills)
+    if needed > limits.memory_bytes // 2:
+        raise BadInput(
+            "the skills need more than half of the run's memory",
+            mend="Raise the memory limit, or name only those that it needs.",
+            code="CW-SKILL-TOO-LARGE",
+        )
+
+
+def _check_skills(names: tuple[str, ...]) -> None:
+    if len(names) > _MOST_SKILLS:
+        raise BadInput(f"more than {_MOST_SKILLS} skills", code="CW-SKILL-TOO-MANY")
+    for name in names:
+        check_name(name)
+
+
+def _check_env(action: Action) -> None:
+    variables = [*action.env.items(), *action.brief.items()]
+    if len(variables) > _MOST_VARIABLES:
+        raise BadInput(f"more than {_MOST_VARIABLES} variables", code="CW-BAD-ENV")
+    for name, value in variables:
+        if _NAME.fullmatch(name) is None:
+            raise BadInput(
+                f"{name[:60]!r} is not a variable's name",
+                mend="Use letters, digits and underscores.",
+                code="CW-BAD-ENV",
+            )
+        size = len(to_bytes(value, what=f"the value of {name}"))
+        if "\0" in value or size > _MOST_ARGUMENT_BYTES:
+            raise BadInput(
+                f"the value of {name} holds a NUL byte or is too long",
+                mend="Give long or binary data through a file.",
+                code="CW-BAD-ENV",
+            )
+
+
+def _check_ways_out(action: Action) -> None:
+    if len(action.allow_domains) > _MOST_DOMAINS:
+        raise BadInput(f"more than {_MOST_DOMAINS} allowed domains", code="CW-BAD-DOMAIN")
+    for text in action.allow_domains:
+        check_domain(text)
+    if len(action.secrets) > _MOST_SECRETS:
+        raise BadInput(f"more than {_MOST_SECRETS} secrets", code="CW-VAULT-NAME")
+    for name in action.secrets:
+        if _NAME.fullmatch(name) is None:
+            raise BadInput(
+                f"{name[:60]!r} is not the name of a secret",
+                mend="`cellwall vault list` tells which there are.",
+                code="CW-VAULT-NAME",
+            )

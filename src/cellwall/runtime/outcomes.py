@@ -1,0 +1,255 @@
+"""What becomes of an action, in words: for the caller and for the record. Pure."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cellwall.core.errors import SandboxFailed
+from cellwall.core.files import Transfer
+from cellwall.core.limits import LimitName
+from cellwall.core.network import Page
+from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
+from cellwall.core.skills import Skill
+from cellwall.core.types import (
+    Action,
+    CallTool,
+    FetchUrl,
+    FileOperation,
+    Json,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    ToolResult,
+    UseTool,
+)
+from cellwall.core.verdict import Decision, Verdict
+
+_EXIT_WALL = 124
+_EXIT_KILLED = 137
+
+
+def ended(
+    action: Action,
+    status: Status,
+    decision: Decision,
+    findings: Sequence[Finding],
+    audit_id: str,
+    error: ErrorInfo,
+) -> Outcome:
+    """Of an action that was refused, or failed before it had a result."""
+    return Outcome(
+        status=status,
+        action_id=action.id,
+        decision=decision,
+        findings=tuple(findings),
+        audit_id=audit_id,
+        error=error,
+    )
+
+
+def allowed(
+    action: Action, decision: Decision, findings: Sequence[Finding], audit_id: str
+) -> Outcome:
+    """Of what somebody else carries out: that it may be."""
+    return Outcome(
+        status=Status.OK,
+        action_id=action.id,
+        decision=decision,
+        findings=tuple(findings),
+        audit_id=audit_id,
+    )
+
+
+def outcome_of(
+    action: Action,
+    decision: Decision,
+    audit_id: str,
+    result: RunResult,
+    workspace_id: str | None,
+) -> Outcome:
+    """Of an action that ran."""
+    if result.limit is not None:
+        status = Status.LIMIT
+    else:
+        # What goes on, or was only asked about, has no exit code and has not failed.
+        status = Status.OK if not result.exit_code else Status.FAILED
+    return Outcome(
+        status=status,
+        action_id=action.id,
+        decision=decision,
+        exit_code=_exit_code(result),
+        stdout=result.stdout.decode("utf-8", "replace"),
+        stderr=result.stderr.decode("utf-8", "replace"),
+        stdout_bytes=result.stdout,
+        stderr_bytes=result.stderr,
+        truncated=result.truncated,
+        limit=result.limit,
+        value=result.value,
+        text=result.text,
+        results=result.results,
+        code_error=result.code_error,
+        usage=result.usage,
+        findings=result.findings,
+        audit_id=audit_id,
+        workspace_id=workspace_id,
+        sandbox_path=result.path,
+        state=result.state,
+        payload=result.payload,
+        shown=result.shown,
+    )
+
+
+def _exit_code(result: RunResult) -> int | None:
+    """The program's own; a run that a limit ended never looks like a success."""
+    if result.limit is LimitName.WALL:
+        return _EXIT_WALL
+    if result.limit is LimitName.MEMORY:
+        return _EXIT_KILLED
+    if result.limit is not None and not result.exit_code:
+        return _EXIT_KILLED
+    return result.exit_code
+
+
+def decided(decision: Decision) -> dict[str, Json]:
+    """A decision, with the rule it came from."""
+    return {**decision.to_json(), "source": decision.source}
+
+
+def unasked(decision: Decision) -> Decision:
+    """A question that nobody can be asked is a no."""
+    reason = f"nobody can be asked here: {decision.reason}"
+    return replace(decision, verdict=Verdict.DENY, reason=reason)
+
+
+def denial(action: Action, decision: Decision) -> dict[str, Json]:
+    """What was refused, and why."""
+    match action.want:
+        case UseTool() as want:
+            asked = _tool_use(want)
+        case RunCommand(argv):
+            asked = {"command": list(argv)}
+        case CallTool(name):
+            asked = {"tool": name}
+        case FetchUrl(url):
+            asked = {"url": url}
+        case _:
+            asked = {}
+    return {**decided(decision), **asked}
+
+
+def received(want: ToolResult, result: RunResult) -> dict[str, Json]:
+    """What an agent's tool brought back: its size and digest, never the text itself."""
+    text = json.dumps(want.response, default=str).encode("ascii")
+    return {
+        "status": "ok",
+        "tool": want.tool,
+        "agent_session": want.agent_session,
+        "call": want.call,
+        "response_sha256": hashlib.sha256(text).hexdigest(),
+        "response_bytes": len(text),
+        "cleaned": result.value != want.response,
+        "findings": [dict(finding.to_json()) for finding in result.findings],
+    }
+
+
+def _tool_use(want: UseTool) -> dict[str, Json]:
+    # One text, escaped: no key of the agent's can be read as a key of ours.
+    text = json.dumps(dict(want.input), default=str)
+    return {
+        "tool": want.tool,
+        "arguments_sha256": hashlib.sha256(text.encode("ascii")).hexdigest(),
+        "arguments": text,
+        "cwd": want.cwd,
+        "agent_session": want.agent_session,
+        "call": want.call,
+    }
+
+
+def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
+    """What is going to be done. Names of variables, never their values; code by digest."""
+    # What is asked for comes first and with a digest: where the record must be cut, a flood of
+    # other names does not push it out.
+    body: dict[str, Json] = {}
+    match action.want:
+        case RunCommand(argv) as command:
+            words = "\0".join(argv).encode("utf-8", "surrogateescape")
+            body |= {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
+            body |= {"cwd": command.cwd, "background": command.background}
+        case CallTool() as call:
+            arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
+            body |= {"tool": call.name, "arguments": arguments, "parent": call.parent}
+        case FetchUrl() as fetch:
+            body |= {"url": fetch.url, "form": fetch.form}
+        case UseTool() as use:
+            body |= _tool_use(use)
+        case ProcessOperation() as operation:
+            body |= {"process": operation.name, "id": operation.process}
+            body |= {"signal": operation.number, "data_bytes": len(operation.data)}
+        case RunCode(language, code):
+            body |= {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
+            body["code"] = code.decode("utf-8", "replace")
+        case FileOperation() as operation:
+            body |= {"file": operation.name, "path": operation.path, "target": operation.target}
+            # How long a stream is can be told only when it has ended: it is in the outcome.
+            body["content_bytes"] = None if operation.source is not None else len(operation.content)
+    workspace = action.workspace
+    return {
+        "decision": decided(decision),
+        **body,
+        **({"allow_domains": list(action.allow_domains)} if action.allow_domains else {}),
+        **({"secrets": list(action.secrets)} if action.secrets else {}),
+        **({"skills": {skill.name: skill.digest for skill in skills}} if skills else {}),
+        "workspace": {"mode": workspace.mode.value, "directory": workspace.directory},
+        "stdin_bytes": None if action.stdin is None else len(action.stdin),
+        "env_names": sorted({*action.env, *action.brief}),
+    }
+
+
+def summary(outcome: Outcome) -> dict[str, Json]:
+    """What came of it: numbers and digests, never the output itself."""
+    payload = outcome.payload
+    transfer = payload.to_json() if isinstance(payload, Transfer) else None
+    page: dict[str, Json] = {}
+    if isinstance(payload, Page):
+        page = {"url": payload.url, "status": payload.status}
+    return {
+        "status": outcome.status.value,
+        "exit_code": outcome.exit_code,
+        "limit": outcome.limit.value if outcome.limit else None,
+        "usage": outcome.usage.to_json(),
+        "stdout_sha256": hashlib.sha256(outcome.stdout_bytes).hexdigest(),
+        "stderr_sha256": hashlib.sha256(outcome.stderr_bytes).hexdigest(),
+        "stdout_bytes": len(outcome.stdout_bytes),
+        "stderr_bytes": len(outcome.stderr_bytes),
+        "findings": [dict(finding.to_json()) for finding in outcome.findings],
+        "workspace_id": outcome.workspace_id,
+        "sandbox_path": outcome.sandbox_path,
+        **({"transfer": transfer} if transfer else {}),
+        **({"page": page} if page else {}),
+    }
+
+
+def denied(decision: Decision, *, by_role: bool) -> ErrorInfo:
+    """What whoever asked is told, and the mend."""
+    if by_role:
+        mend = "Whoever owns this machine gives roles in [roles] of the configuration."
+        return ErrorInfo("CW-ROLE", decision.reason, mend)
+    if decision.rule == "guard":
+        mend = "Change the code, or what [guard] `denied_code` names."
+        return ErrorInfo("CW-DENIED", decision.reason, mend)
+    return ErrorInfo("CW-DENIED", decision.reason, "Change the policy to allow it.")
+
+
+def host_failure(error: OSError) -> SandboxFailed:
+    """A full disk, no descriptor left: the host's, not a bug of ours."""
+    return SandboxFailed(
+        f"the host refused an operation: {os.strerror(error.errno or errno.EIO)}",
+        mend="Check its disk space, memory and descriptor limits, then try again.",
+        code="CW-HOST",
+        detail=str(error),
+    )

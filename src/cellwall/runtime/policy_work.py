@@ -1,0 +1,181 @@
+"""What people do with policies besides judging by them: begin one, test one, learn one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+from cellwall.core.errors import BadInput, ConfigError
+from cellwall.core.events import EventKind
+from cellwall.core.verdict import Decision
+from cellwall.policy.calls import ToolCall, from_json
+from cellwall.policy.learning import learn as learn_from
+from cellwall.policy.lessons import Lesson, Proposed, Refused, to_toml
+from cellwall.policy.links import targets
+from cellwall.policy.tables import Case, read_table
+from cellwall.runtime import reading
+from cellwall.runtime.policies import effective_policy
+
+__all__ = ["Lesson", "Proposed", "Refused", "Tried", "learn", "test", "to_toml"]
+
+_MOST_TABLE_BYTES = 4 << 20
+_MOST_RECORDS = 200_000
+_MOST_CALLS = 2_000
+_INSIDE = "/workspace"
+_PLAIN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+# Tests
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One call of a table, and what became of it."""
+
+    case: Case
+    decision: Decision
+
+    @property
+    def is_right(self) -> bool:
+        return self.decision.verdict is self.case.verdict
+
+
+def test(path: str, *, policies: Sequence[str], environ: Mapping[str, str]) -> list[Tried]:
+    """Judge the calls of a table, by these policy files, else by those that it names, else by those
+    that count where it says."""
+    here, home = os.getcwd(), os.path.expanduser("~")
+    whole = os.path.abspath(path)
+    text = _read_table(path)
+    table = read_table(text, file=path, folder=os.path.dirname(whole), cwd=here, home=home)
+    named = [os.path.abspath(each) for each in policies] or table.policies
+    policy = effective_policy(named=named, cwd=table.cwd, environ=environ)
+    return [Tried(case, policy.check(case.call)) for case in table.cases]
+
+
+def read_plain(path: str, *, most_bytes: int) -> bytes:
+    """A plain file; raises `OSError`, also for what is none. One byte more than allowed tells."""
+    opened = os.open(path, _PLAIN_FILE)
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise OSError("not a plain file")
+        with os.fdopen(opened, "rb", closefd=False) as file:
+            return file.read(most_bytes + 1)
+    finally:
+        os.close(opened)
+
+
+def _read_table(path: str) -> str:
+    try:
+        raw = read_plain(path, most_bytes=_MOST_TABLE_BYTES)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the table {os.path.basename(path)!r} cannot be read",
+            mend="Name a TOML file with calls and their verdicts; see --help.",
+            code="CW-POLICY-TABLE",
+            detail=str(error),
+        ) from None
+    if len(raw) > _MOST_TABLE_BYTES:
+        raise ConfigError("the table is too large", mend="Split it.", code="CW-POLICY-TABLE")
+    try:
+        return raw.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError:
+        raise ConfigError(
+            "the table is not UTF-8 text", mend="Save it as UTF-8.", code="CW-POLICY-TABLE"
+        ) from None
+
+
+# Learning
+
+
+def learn(
+    *,
+    session: str | None,
+    since: datetime | None,
+    policies: Sequence[str],
+    environ: Mapping[str, str],
+) -> Lesson:
+    """The narrowest rules for what the record holds and the rules that count here do not allow.
+
+    `session` is a sandbox's id, or the agent's own name for its session.
+    """
+    calls: dict[str, ToolCall] = {}
+    unread: list[Refused] = []
+    for record in islice(_records(session, since), _MOST_RECORDS):
+        body = record["body"]
+        try:
+            call = _call_of(body)
+        except BadInput as problem:
+            unread.append(Refused(str(body.get("tool", "a command"))[:80], problem.message))
+            continue
+        if call is not None:
+            calls.setdefault(_key(call), call)
+        if len(calls) > _MOST_CALLS:
+            raise BadInput(
+                f"the record holds more than {_MOST_CALLS} different calls",
+                mend="Choose fewer of them with --since or --session.",
+                code="CW-TOO-MUCH",
+            )
+    policy = effective_policy(named=policies, cwd=os.getcwd(), environ=environ)
+    return learn_from(calls.values(), policy.rules, links=targets, unread=unread)
+
+
+def _records(session: str | None, since: datetime | None) -> Iterator[dict[str, Any]]:
+    """Denials, and what went on only because nobody stopped it, the oldest first."""
+    is_sandbox = session is not None and session.startswith("sbx_")
+    query = reading.Query(session_id=session if is_sandbox else None, since=since)
+    for found in reading.everything(query):
+        record = found.record
+        body = record["body"]
+        if session is not None and not is_sandbox and body.get("agent_session") != session:
+            continue
+        if record["kind"] == EventKind.DENIAL.value:
+            yield record
+        elif record["kind"] == EventKind.INTENT.value:
+            decision = body.get("decision")
+            is_open = isinstance(decision, dict) and (
+                decision.get("rule") == "observe" or decision.get("verdict") != "allow"
+            )
+            if is_open:
+                yield record
+
+
+def _call_of(body: Mapping[str, Any]) -> ToolCall | None:
+    """The call that a record is about; None if it is about none. Raises for half of one."""
+    home, cwd = os.path.expanduser("~"), body.get("cwd")
+    where = cwd if isinstance(cwd, str) and os.path.isabs(cwd) else "/"
+    if "command" in body:
+        words = body["command"]
+        if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
+            raise BadInput("the record holds only a part of it")
+        if _digest("\0".join(words)) != body.get("command_sha256"):
+            raise BadInput("the record holds only a part of it")
+        return ToolCall("Bash", {"command": shlex.join(words)}, where, _INSIDE)
+    tool, arguments = body.get("tool"), body.get("arguments")
+    if not isinstance(tool, str) or not isinstance(arguments, str):
+        return None
+    # What was cut, or had a secret taken out, is not what was asked for.
+    if "arguments_sha256" in body and _digest(arguments) != body["arguments_sha256"]:
+        raise BadInput("the record holds only a part of it, or a secret was taken out")
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        raise BadInput("the record holds only a part of it") from None
+    if isinstance(found, list):  # a function of the host's: those in order, those by name
+        found = found[-1] if found else {}
+    return from_json({"tool": tool, "input": found}, cwd=where, home=home)
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _key(call: ToolCall) -> str:
+    return json.dumps([call.tool, dict(call.input), call.cwd], default=str, sort_keys=True)

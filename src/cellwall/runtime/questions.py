@@ -1,0 +1,271 @@
+"""From an action that the policy asks about to the question a person reads (POL-8). Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from cellwall.core.approvals import ID_PREFIX, Proposal, Question
+from cellwall.core.errors import Denied
+from cellwall.core.showing import block, is_shown_whole, one_line, warnings
+from cellwall.core.types import (
+    Action,
+    CallTool,
+    FetchUrl,
+    FileOperation,
+    Principal,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    SetDomains,
+    ToolResult,
+    UseTool,
+    WorkspaceMode,
+    new_id,
+)
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.proposals import asking_parts, propose
+
+_MOST_TEXT = 16_384
+_MOST_PARTS = 32
+_MOST_PART_ROWS = 12
+_MOST_ROWS, _MOST_CHARACTERS = 120, 8000
+"""Of what is asked for; more than a person would read."""
+_VALUE_CHARACTERS = (4000, 1000, 300, 100)
+"""To which the texts in a tool's input are cut, until all of its keys can be shown."""
+_READING = frozenset({"read", "list", "stat", "exists", "download", "watch"})
+# By full name: `./sh` is not a shell but whatever lies in the workspace under that name.
+_SHELLS = frozenset({"sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash"})
+# Where an agent's own tools keep what a person has to see first.
+_SUBJECT_KEYS = ("command", "file_path", "notebook_path", "path", "url", "query", "pattern")
+
+
+def question_of(action: Action, decision: Decision, *, timeout_s: float) -> Question:
+    """The question, with the clock started."""
+    tool, text = asked_for(action)
+    return make_question(
+        principal=action.principal,
+        tool=tool,
+        text=text,
+        decision=decision,
+        timeout_s=timeout_s,
+        details=circumstances(action),
+        action_id=action.id,
+        session_id=session_of(action),
+        call_sha256=call_sha256(action),
+    )
+
+
+def showing_question(action: Action, reason: str, *, timeout_s: float) -> Question:
+    """Whether a model may see what came of an action. It holds for this one result: an answer that
+    was given for a session allows the call, and says nothing of what it brings back."""
+    _, text = asked_for(action)
+    return make_question(
+        principal=action.principal,
+        tool="Show",
+        text=text,
+        decision=Decision(Verdict.ASK, "guard", reason, "built-in"),
+        timeout_s=timeout_s,
+        details=("It has run. The question is whether the model sees what it brought back.",),
+        action_id=action.id,
+        may_be_a_rule=False,
+    )
+
+
+def make_question(
+    *,
+    principal: Principal,
+    tool: str,
+    text: str,
+    decision: Decision,
+    timeout_s: float,
+    details: Sequence[str] = (),
+    action_id: str = "",
+    session_id: str = "",
+    call_sha256: str = "",
+    may_be_a_rule: bool = True,
+) -> Question:
+    """A question about any call, whoever judged it."""
+    now = time.time()
+    parts = tuple(part.subject for part in asking_parts(decision) if part.subject)
+    asked = tuple(part for part in dict.fromkeys(parts) if part != text)
+    if len(asked) > _MOST_PARTS:
+        raise _too_much(f"{len(asked)} parts of it would have to be judged")
+    proposals = propose(tool, text, decision) if may_be_a_rule else ()
+    question = Question(
+        id=new_id(ID_PREFIX),
+        action_id=action_id,
+        session_id=session_id,
+        principal=principal,
+        tool=tool,
+        text=_bounded(text),
+        details=tuple(details),
+        reason=decision.reason,
+        rule=decision.rule,
+        parts=tuple(_bounded(part) for part in asked),
+        proposals=proposals,
+        call_sha256=call_sha256,
+        shown="",
+        asked_s=now,
+        deadline_s=now + timeout_s,
+    )
+    return replace(question, shown=_shown(question, text, source=decision.source))
+
+
+def session_of(action: Action) -> str:
+    """The session that an answer can hold for: ours, or the one of the agent's host."""
+    if isinstance(action.want, UseTool):
+        return action.want.agent_session
+    return action.session_id or ""
+
+
+def asked_for(action: Action) -> tuple[str, str]:
+    """The tool, and what is asked of it, in the words of rules."""
+    match action.want:
+        case RunCommand(argv):
+            is_script = len(argv) == 3 and argv[0] in _SHELLS and argv[1] == "-c"
+            return "Bash", argv[2] if is_script else shlex.join(argv)
+        case RunCode(language, code):
+            return "Code", f"# {language}\n" + code.decode("utf-8", "backslashreplace")
+        case FileOperation() as file:
+            tool = "Read" if file.name in _READING else "Write"
+            moved = f" -> {file.target}" if file.target else ""
+            return tool, f"{file.name} {file.path}{moved}"
+        case ProcessOperation() as process:
+            return "Process", f"{process.name} of process {process.process}, {process.number}"
+        case CallTool() as call:
+            return call.name, _input({"args": list(call.args), "kwargs": dict(call.kwargs)})
+        case FetchUrl() | SetDomains() as way_out:
+            reached = (way_out.url,) if isinstance(way_out, FetchUrl) else way_out.domains
+            return "WebFetch", ", ".join(reached)
+        case UseTool() | ToolResult() as told:
+            return told.tool, _subject(told) if isinstance(told, UseTool) else "its result"
+        case _ as unknown:
+            assert_never(unknown)
+
+
+def _subject(use: UseTool) -> str:
+    """The one thing that the tool is about, where it says nothing else; else all of it."""
+    named = [key for key in _SUBJECT_KEYS if isinstance(use.input.get(key), str)]
+    harmless = {"description", "timeout", "run_in_background"}
+    if len(named) == 1 and use.input.keys() <= {named[0], *harmless}:
+        return str(use.input[named[0]])
+    return _input(dict(use.input))
+
+
+def _input(value: object) -> str:
+    """A tool's input with every key of it: between two long texts one more could hide."""
+    for most in (None, *_VALUE_CHARACTERS):
+        shorter = value if most is None else _cut(value, most)
+        text = json.dumps(shorter, ensure_ascii=False, indent=1, default=str)
+        if is_shown_whole(text, most_rows=_MOST_ROWS, most_characters=_MOST_CHARACTERS):
+            return text
+    raise _too_much("its input has more keys and values than can be shown")
+
+
+def _cut(value: object, most: int) -> object:
+    """The same with the middle of every long text left out, and told."""
+    match value:
+        case str() if len(value) > most:
+            head, tail = value[: most // 2], value[-most // 2 :]
+            digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+            left_out = len(value) - len(head) - len(tail)
+            return f"{head}[{left_out} characters left out, SHA-256 of all {digest}]{tail}"
+        case Mapping():
+            return {key: _cut(each, most) for key, each in value.items()}
+        case list() | tuple():
+            return [_cut(each, most) for each in value]
+        case _:
+            return value
+
+
+def _too_much(problem: str) -> Denied:
+    """Nobody can allow what they have not seen."""
+    return Denied(
+        f"a person would have to be asked, and {problem}",
+        mend="Do it in smaller steps.",
+        code="CW-ASK-TOO-MUCH",
+    )
+
+
+def circumstances(action: Action) -> tuple[str, ...]:
+    """What changes the meaning of a call without standing in it. Names of variables, no values."""
+    found: list[str] = []
+    want, workspace = action.want, action.workspace
+    if isinstance(want, RunCommand | UseTool):
+        found.append(f"in {want.cwd}")
+    if workspace.mode is not WorkspaceMode.PRIVATE:
+        found.append(f"with {workspace.directory} ({workspace.mode.value})")
+    if names := sorted({*action.env, *action.brief}):
+        found.append(f"with the variables {', '.join(names)}")
+    if action.stdin is not None:
+        found.append(f"with {len(action.stdin)} bytes of standard input")
+    for told, words in (
+        ("may reach", action.allow_domains),
+        ("has requests made with the secrets", action.secrets),
+        ("may call", action.tools),
+        ("sees the skills", action.skills),
+    ):
+        if words:
+            found.append(f"{told} {', '.join(words)}")
+    if isinstance(want, FileOperation) and want.content:
+        found.append(
+            f"{len(want.content)} bytes, SHA-256 {hashlib.sha256(want.content).hexdigest()}"
+        )
+    return tuple(found)
+
+
+def call_sha256(action: Action) -> str:
+    """Of all that makes this call what it is; the next one with the same digest is the same call.
+
+    Empty for what is a stream: nobody has seen it, so nobody can know that it is the same.
+    """
+    want = action.want
+    if isinstance(want, FileOperation) and (want.source is not None or want.sink is not None):
+        return ""
+    if isinstance(want, CallTool):
+        want = replace(want, parent="")
+    elif isinstance(want, UseTool):
+        want = replace(want, call="")
+    same = repr(replace(action, want=want, id=""))
+    return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= _MOST_TEXT:
+        return text
+    half = _MOST_TEXT // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
+
+
+def _shown(question: Question, text: str, *, source: str) -> str:
+    """All that a person sees. Words of ours stand at the left edge, those of others behind bars."""
+    who = f"{one_line(question.principal.name)} (through {one_line(question.principal.interface)})"
+    lines = [f"{who} wants to use {one_line(question.tool)}:\n"]
+    lines.append(block(text, most_rows=_MOST_ROWS, most_characters=_MOST_CHARACTERS))
+    minded = warnings(text, most_characters=_MOST_CHARACTERS)
+    lines += [f"Mind: {warning}.\n" for warning in minded]
+    if question.details:
+        lines += ["Circumstances:\n", *(block(each) for each in question.details)]
+    if question.parts:
+        lines.append("The policy asks about:\n")
+        lines += [block(part, most_rows=_MOST_PART_ROWS) for part in question.parts]
+    lines += ["Because:\n", block(question.reason or "no reason is given", most_rows=6)]
+    if question.rule:
+        where = f" ({source})" if source else ""
+        lines += ["By the rule:\n", block(f"{question.rule}{where}", most_rows=4)]
+    lines += _shown_rules(question.proposals)
+    return "".join(lines)
+
+
+def _shown_rules(proposals: Sequence[Proposal]) -> list[str]:
+    lines: list[str] = []
+    for number, proposal in enumerate(proposals, start=1):
+        lines.append(f"Rule {number} that could be written:\n")
+        lines += [block(proposal.rule), "It would also allow:\n", block(proposal.also_allows)]
+    return lines

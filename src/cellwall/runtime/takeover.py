@@ -1,0 +1,163 @@
+"""What a copy-on-write run changed, shown and taken over (FS-2).
+
+Taking over is an action of its own, with the host's files as its effect:
+  (1) find the workspace; only copy-on-write has changes that wait;
+  (2) hold it, so that neither a live run nor another takeover works on it at once;
+  (3) write the intent; a failed write refuses (AUD-1);
+  (4) take over, file by file, what nothing speaks against;
+  (5) write the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from cellwall.core.errors import AuditFailed, SandboxFailed, WorkspaceError
+from cellwall.core.events import Event, EventKind
+from cellwall.core.roles import Permission
+from cellwall.core.types import Json, Principal, WorkspaceMode
+from cellwall.runtime.permissions import require
+from cellwall.runtime.wiring import House
+from cellwall.sandbox import apply, changes, diff
+from cellwall.sandbox.apply import ApplyReport
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.changes import Change
+from cellwall.sandbox.workspace_store import Session
+
+__all__ = [
+    "ApplyReport",
+    "Change",
+    "describe_changes",
+    "foresee",
+    "take_over",
+    "target_directory",
+    "unified_diff",
+]
+
+_MOST_NAMED = 1000  # paths in the record of one takeover; their number is told in any case
+
+
+def target_directory(house: House, workspace_id: str) -> str:
+    """The host's directory that the changes belong to."""
+    return _copy_on_write(house, workspace_id).request.directory or ""
+
+
+def describe_changes(house: House, workspace_id: str) -> tuple[Change, ...]:
+    """Every path that the run added, changed or removed."""
+    session = _copy_on_write(house, workspace_id)
+    with _layers(house, session) as (lower, upper):
+        return changes.changes(lower, upper, max_entries=house.settings.workspace.max_walk_entries)
+
+
+def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
+    """The changes as `git diff` writes them, cut at `max_bytes`."""
+    session = _copy_on_write(house, workspace_id)
+    with _layers(house, session) as (lower, upper):
+        return diff.unified_diff(lower, upper, max_bytes=max_bytes)
+
+
+def foresee(house: House, workspace_id: str, *, force: bool) -> ApplyReport:
+    """What `take_over` would do now; nothing is written."""
+    session = _copy_on_write(house, workspace_id)
+    with _layers(house, session) as (lower, upper):
+        return _apply(house, session, lower, upper, force=force, dry_run=True)
+
+
+def take_over(house: House, workspace_id: str, *, force: bool, principal: Principal) -> ApplyReport:
+    """Write the changes to the host's directory. What is refused is told, the rest goes on."""
+    require(house.settings, principal, Permission.FILES_WRITE)
+    # (1) Find.
+    session = _copy_on_write(house, workspace_id)
+
+    def write(body: dict[str, Json]) -> None:
+        who = principal.name, principal.interface
+        house.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
+
+    with ExitStack() as stack:
+        lower, upper = stack.enter_context(_layers(house, session))
+        # (2) Hold.
+        stack.enter_context(_held(house, session))
+        # (3) The intent.
+        write({"step": "intent", "directory": session.request.directory, "force": force})
+        # (4) The effect.
+        try:
+            report = _apply(house, session, lower, upper, force=force, dry_run=False)
+        except BaseException:
+            with suppress(AuditFailed):  # a second failure must not hide the first
+                write({"step": "outcome", "status": "interrupted"})
+            raise
+        # (5) The outcome.
+        try:
+            write(_summary(report))
+        except AuditFailed as error:
+            raise AuditFailed(
+                f"{len(report.applied)} changes were taken over, but not recorded: {error.message}",
+                mend=error.mend,
+                code=error.code,
+                detail=error.detail,
+            ) from error
+    return report
+
+
+def _apply(
+    house: House, session: Session, lower: Beneath, upper: Beneath, *, force: bool, dry_run: bool
+) -> ApplyReport:
+    return apply.apply(
+        lower,
+        upper,
+        house.protection,
+        started_ns=session.made_ns,
+        blocked_extensions=house.settings.workspace.blocked_extensions,
+        force=force,
+        dry_run=dry_run,
+        max_entries=house.settings.workspace.max_walk_entries,
+    )
+
+
+def _copy_on_write(house: House, workspace_id: str) -> Session:
+    session = house.store.session(workspace_id)
+    if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
+        raise WorkspaceError(
+            f"{workspace_id} is not a copy-on-write workspace, so no changes wait in it",
+            mend="Give the directory as DIR:cow to look at changes before they are taken over.",
+            code="CW-WORKSPACE-NOT-COW",
+        )
+    return session
+
+
+@contextmanager
+def _layers(house: House, session: Session) -> Iterator[tuple[Beneath, Beneath]]:
+    descriptor, _ = house.store.open_directory(session)
+    with Beneath(descriptor) as lower, Beneath.open(session.upper_path) as upper:
+        yield lower, upper
+
+
+@contextmanager
+def _held(house: House, session: Session) -> Iterator[None]:
+    """The ledger has one entry for each live run or session, and makes none twice."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(house.ledger.open(session.id))
+        except SandboxFailed as error:
+            if not isinstance(error.__cause__, FileExistsError):
+                raise
+            raise WorkspaceError(
+                f"{session.id} is still in use",
+                mend="Wait until its run or session has ended, then try again.",
+                code="CW-WORKSPACE-BUSY",
+            ) from None
+        yield
+
+
+def _summary(report: ApplyReport) -> dict[str, Json]:
+    applied = [f"{change.kind} {change.path}" for change in report.applied[:_MOST_NAMED]]
+    refused = [f"{path}: {reason}" for path, reason in report.refused[:_MOST_NAMED]]
+    return {
+        "step": "outcome",
+        "status": "ok" if not report.refused else "partly",
+        "applied_count": len(report.applied),
+        "refused_count": len(report.refused),
+        "applied": applied,
+        "refused": refused,
+    }

@@ -1,0 +1,11 @@
+"""Whether a run would have its walls on this host, for whoever promises one."""
+
+from __future__ import annotations
+
+from cellwall.runtime.wiring import House
+from cellwall.sandbox.native.layers import HostLayers, walls_for
+
+
+def check_walls(house: House) -> None:
+    """Raise `LayerMissing`, with a mend, if a run under this configuration would be refused."""
+    walls_for(house.native, HostLayers.detect(), uid_offset=0, open_files=house.limits.open_files)

@@ -1,0 +1,299 @@
+"""The composition root: configuration in, a `Runtime` out. The only place that names all parts."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cellwall.audit.log import AuditLog
+from cellwall.config.load import candidates, load_settings
+from cellwall.config.models import Settings
+from cellwall.core.errors import ConfigError
+from cellwall.core.events import Event, EventKind
+from cellwall.core.home import SHAPING
+from cellwall.core.limits import Limits
+from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
+from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.approvals import Broker
+from cellwall.runtime.bounds import Bounds
+from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
+from cellwall.runtime.home import no_state, state_home
+from cellwall.runtime.judging import RuledPolicy
+from cellwall.runtime.lending import Lending
+from cellwall.runtime.outward import Outward, domains_of
+from cellwall.runtime.permissions import roles_of
+from cellwall.runtime.pipeline import Runtime
+from cellwall.runtime.policy_places import user_policy
+from cellwall.runtime.record import note_configuration, open_record
+from cellwall.runtime.redacting import Redactor
+from cellwall.sandbox import environments, protected
+from cellwall.sandbox.given import identity_of, open_given
+from cellwall.sandbox.governor import Governor
+from cellwall.sandbox.leases import WorkspaceSettings
+from cellwall.sandbox.native.layers import HostLayers, NativeSettings, Path
+from cellwall.sandbox.native.native import NativeSandbox
+from cellwall.sandbox.native.pool import Pool
+from cellwall.sandbox.native.specs import PYTHON, SHELL
+from cellwall.sandbox.protected import Protection
+from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.workspace import Workspaces
+from cellwall.sandbox.workspace_store import WorkspaceStore
+from cellwall.skills.store import SkillStore
+
+if TYPE_CHECKING:
+    from cellwall.runtime.vault import Vault
+    from cellwall.runtime.vault_keys import AskPassphrase
+
+_PROMISED_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """A runtime with what interfaces need beside it."""
+
+    runtime: Runtime
+    settings: Settings
+    limits: Limits
+    """The profile's limits, for calls that set none of their own."""
+    store: WorkspaceStore
+    ledger: RunLedger
+    audit: AuditLog
+    protection: Protection
+    governor: Governor
+    pool: Pool
+    native: NativeSettings
+    egress: Outward
+    lending: Lending
+
+    def warm_up(self) -> None:
+        """For a process that will serve many runs: start the templates now, in the background."""
+        if self.native.path != "cold":
+            self.pool.warm_up(PYTHON, SHELL)
+
+    def close(self) -> None:
+        """End its templates, and with them every cell that is left."""
+        self.pool.close()
+        self.egress.close()
+        self.lending.close()
+        self.governor.close()
+        self.ledger.close()
+        self.audit.close()
+
+    @contextmanager
+    def session(self, request: WorkspaceRequest, interface: str = "sdk") -> Iterator[str]:
+        """A workspace that lives as long as somebody holds it; swept if the holder is killed."""
+        who = principal(interface)
+        session_id, made_by = new_id("sbx"), os.getpid()
+        identity: tuple[int, int] | None = None
+        with self.ledger.open(session_id):
+            if request.directory is not None:
+                # Refused now, with a clear word, rather than at the first command.
+                descriptor, place = open_given(request.directory, state_home=self.store.home)
+                identity = identity_of(descriptor)
+                os.close(descriptor)
+                request = WorkspaceRequest(request.mode, place)
+            begun: dict[str, Json] = {"status": "begun", "mode": request.mode.value}
+            self._record_session(who, session_id, begun)
+            session = self.store.make(session_id, request, identity=identity)
+            try:
+                yield session_id
+            finally:
+                if os.getpid() == made_by:  # a forked child that ends leaves its parent's alone
+                    self._end_session(who, session_id)
+                    self.store.retire(session)
+
+    def _end_session(self, who: Principal, session_id: str) -> None:
+        self.runtime.approvals.forget(session_id)
+        self.runtime.sandbox.end_session(session_id)
+        self.runtime.egress.end_session(session_id)
+        self.runtime.vault.end_session(session_id)
+        self.runtime.guard.end_session(session_id)
+        findings = self.runtime.workspaces.end_session(session_id)
+        # What was found at a session's end belongs to no action any more.
+        told = [dict(finding.to_json()) for finding in findings]
+        self._record_session(who, session_id, {"status": "ended", "findings": told})
+
+    def _record_session(self, who: Principal, session_id: str, body: dict[str, Json]) -> None:
+        event = Event(EventKind.SESSION, "", who.name, who.interface, body, session_id)
+        self.audit.write(event)
+
+
+def shared_house(config: str | None = None, profile: str | None = None) -> House:
+    """One house for all sandboxes of a process that are configured alike."""
+    key = (config, profile, *(os.environ.get(name) for name in SHAPING))
+    house = _SHARED.get(key)
+    if house is None:
+        made = open_house(config=config, profile=profile)
+        house = _SHARED.setdefault(key, made)  # no lock: a fork could find it held for ever
+        if house is not made:
+            made.close()
+    return house
+
+
+def close_shared(home: str) -> None:
+    """Let go of those with this state folder; what still lives in their sandboxes ends."""
+    for key, house in list(_SHARED.items()):
+        if house.store.home == os.path.realpath(home):
+            del _SHARED[key]
+            house.close()
+
+
+_SHARED: dict[tuple[str | None, ...], House] = {}
+
+
+def settings_files(config: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The files whose change would make another runtime."""
+    return candidates(config, environ)
+
+
+@functools.cache
+def principal(interface: str) -> Principal:
+    """The user who started this process; the kernel's word, not the environment's."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = f"uid:{os.getuid()}"
+    return Principal(name, interface)
+
+
+def open_house(
+    *,
+    config: str | None = None,
+    profile: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    ask_passphrase: AskPassphrase | None = None,
+) -> House:
+    """Read the configuration, look at the host, tidy up after the dead, put the parts together.
+
+    `ask_passphrase`: how the interface asks a person for the vault's, where one can be asked.
+    """
+    environ = os.environ if environ is None else environ
+    settings = load_settings(file=config, profile=profile, environ=environ)
+    home = state_home(environ)
+    try:
+        store = WorkspaceStore(home)
+        ledger = RunLedger(os.path.join(home, "runs"))
+        dead = ledger.sweep()
+        store.placeholders.sweep()
+        store.sweep(dead=dead, keep_days=settings.workspace.keep_changes_days)
+    except OSError as error:
+        raise no_state(error) from error
+    protection = protected.effective(
+        settings.workspace.extra_protected_names,
+        dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
+    )
+    audit = open_record(home, settings)
+    note_configuration(home, settings, audit, principal("cellwall"))
+    native, layers = _native_settings(settings, environ, home), HostLayers.detect()
+    pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
+    governor = _governor(settings, home)
+    roles = roles_of(settings)
+    lending = Lending(functools.partial(_open_vault, home, settings, ask_passphrase, audit), home)
+    audit.redact_with(Redactor(lending))
+    egress = Outward(settings, audit, lending)
+    runtime = Runtime(
+        roles=roles,
+        approvals=Broker(
+            audit=audit,
+            roles=roles,
+            timeout_s=settings.approvals.timeout_s,
+            channels=settings.approvals.channels,
+            queue=ApprovalQueue(home),
+            policy_path=user_policy(environ),
+        ),
+        bounds=Bounds(
+            max_code_bytes=settings.sandbox.max_code_bytes,
+            max_stdin_bytes=settings.sandbox.max_stdin_bytes,
+        ),
+        policy=RuledPolicy(
+            settings.policy.files, settings.policy.dangerously_observe, dict(environ)
+        ),
+        guard=LazyGuard(functools.partial(guard_of, settings, environ, known_values(lending))),
+        audit=audit,
+        governor=governor,
+        sandbox=NativeSandbox(native, layers, ledger, pool),
+        workspaces=Workspaces(store, _workspace_settings(settings, protection)),
+        skills=SkillStore(home, settings.skills.trusted_keys),
+        vault=lending,
+        egress=egress,
+        domains=domains_of(settings),
+    )
+    return House(
+        runtime,
+        settings,
+        native.usual_limits,
+        store,
+        ledger,
+        audit,
+        protection,
+        governor,
+        pool,
+        native,
+        egress,
+        lending,
+    )
+
+
+def _open_vault(home: str, settings: Settings, ask: AskPassphrase | None, audit: AuditLog) -> Vault:
+    from cellwall.runtime.vault import Vault  # noqa: PLC0415  # most runs need none
+
+    return Vault(home, settings, ask=ask, audit=audit)
+
+
+def _governor(settings: Settings, home: str) -> Governor:
+    governor = settings.governor
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Governor(
+        os.path.join(home, "governor"),
+        max_concurrent=governor.max_concurrent,
+        max_promised_memory_bytes=governor.max_promised_memory_bytes
+        or int(total * _PROMISED_SHARE),
+        queue_timeout_s=governor.queue_timeout_s,
+        min_available_memory_bytes=governor.min_available_memory_bytes,
+        max_memory_pressure_percent=governor.max_memory_pressure_percent,
+    )
+
+
+def _path(environ: Mapping[str, str]) -> Path:
+    """`CELLWALL_PATH`, for tests and measurements: both paths have the same walls."""
+    match environ.get("CELLWALL_PATH", "auto"):
+        case "warm":
+            return "warm"
+        case "cold":
+            return "cold"
+        case "auto" | "":
+            return "auto"
+        case other:
+            raise ConfigError(
+                f"CELLWALL_PATH={other!r:.40} is not known", mend="Use auto, warm or cold."
+            )
+
+
+def _native_settings(settings: Settings, environ: Mapping[str, str], home: str) -> NativeSettings:
+    sandbox = settings.sandbox
+    return NativeSettings(
+        usual_limits=settings.limits.to_limits(),
+        path=_path(environ),
+        environment_of=functools.partial(environments.environment_of, home),
+        uid_base=sandbox.uid_base,
+        tmp_bytes=sandbox.tmp_bytes,
+        shm_bytes=sandbox.shm_bytes,
+        max_result_bytes=sandbox.max_result_bytes,
+        extra_read_only_paths=sandbox.extra_read_only_paths,
+        dangerously_without_cgroup=sandbox.dangerously_without_cgroup,
+        dangerously_without_landlock=sandbox.dangerously_without_landlock,
+    )
+
+
+def _workspace_settings(settings: Settings, protection: Protection) -> WorkspaceSettings:
+    workspace = settings.workspace
+    return WorkspaceSettings(
+        blocked_extensions=workspace.blocked_extensions,
+        max_walk_entries=workspace.max_walk_entries,
+        protection=protection,
+    )

@@ -1,0 +1,304 @@
+"""The host check: every layer, what was found, why it matters, and what mends it (ISO-12).
+
+`gather` looks, `judge` decides; `judge` is pure, so that hosts we do not have can be tested. What
+the single checks say is explanation: the trial runs, through the same path as every other run,
+are the proof.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from cellwall.core.errors import CellwallError
+from cellwall.core.types import Json
+from cellwall.sandbox import languages
+from cellwall.sandbox.native.keeper import cell_program
+from cellwall.sandbox.native.layers import HostLayers
+from cellwall.sandbox.native.programs import version_of
+from cellwall.sandbox.native.seccomp_rules import AUDIT_ARCH
+
+OLDEST_KERNEL = (5, 13)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    status: Literal["ok", "missing", "weak", "info"]
+    found: str
+    why: str
+    mend: str = ""
+    required: bool = True
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "name": self.name,
+            "status": self.status,
+            "found": self.found,
+            "why": self.why,
+            "mend": self.mend,
+            "required": self.required,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All checks; the host is usable when no required one is missing."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def usable(self) -> bool:
+        return not any(check.required and check.status == "missing" for check in self.checks)
+
+    def to_json(self) -> dict[str, Json]:
+        return {"usable": self.usable, "checks": [check.to_json() for check in self.checks]}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A real run; `problem` is empty when it worked."""
+
+    name: str
+    why: str
+    problem: str = ""
+    mend: str = ""
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What `judge` needs to know; tests write it by hand."""
+
+    kernel: str
+    machine: str
+    euid: int
+    layers: HostLayers
+    bubblewrap_version: str
+    cell: bool
+    max_user_namespaces: int | None
+    userns_clone: int | None
+    apparmor_restricts_userns: bool
+    seccomp_actions: str
+    languages: dict[str, bool]
+    pressure_known: bool
+    weakened: tuple[str, ...]
+    trials: tuple[Trial, ...] = ()
+
+
+def gather(*, weakened: tuple[str, ...]) -> Facts:
+    """Look at this host; no trial yet."""
+    layers = HostLayers.detect()
+    try:
+        cell_program()
+        cell = True
+    except CellwallError:
+        cell = False
+    return Facts(
+        kernel=platform.release(),
+        machine=platform.machine(),
+        euid=os.geteuid(),
+        layers=layers,
+        bubblewrap_version=version_of(layers.bubblewrap) if layers.bubblewrap else "",
+        cell=cell,
+        max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
+        userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
+        apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+        == 1,
+        seccomp_actions=_text("/proc/sys/kernel/seccomp/actions_avail"),
+        languages=languages.available(),
+        pressure_known=os.path.exists("/proc/pressure/memory"),
+        weakened=weakened,
+    )
+
+
+def judge(facts: Facts) -> Report:
+    """Say of each layer whether it stands."""
+    checks = [
+        _kernel(facts),
+        _machine(facts),
+        _bubblewrap(facts),
+        _cell(facts),
+        _user_namespaces(facts),
+        _seccomp(facts),
+        _landlock(facts),
+        _cgroup(facts),
+        _identity(facts),
+        _memory_pressure(facts),
+        *_languages(facts),
+        *(_weakened(name) for name in facts.weakened),
+        *(_trial(trial) for trial in facts.trials),
+    ]
+    return Report(tuple(checks))
+
+
+def _kernel(facts: Facts) -> Check:
+    found = re.match(r"(\d+)\.(\d+)", facts.kernel)
+    new_enough = found is not None and (int(found[1]), int(found[2])) >= OLDEST_KERNEL
+    return Check(
+        "kernel",
+        "ok" if new_enough else "missing",
+        f"Linux {facts.kernel}",
+        "namespaces, Landlock and the mount calls by descriptor need a recent kernel",
+        "" if new_enough else "Use Linux 5.13 or newer.",
+    )
+
+
+def _machine(facts: Facts) -> Check:
+    known = facts.machine in AUDIT_ARCH
+    return Check(
+        "architecture",
+        "ok" if known else "missing",
+        facts.machine,
+        "the system-call filter is written for x86_64 and aarch64",
+        "" if known else "Use an x86_64 or aarch64 machine with a 64-bit system.",
+    )
+
+
+def _bubblewrap(facts: Facts) -> Check:
+    path = facts.layers.bubblewrap
+    return Check(
+        "bubblewrap",
+        "ok" if path else "missing",
+        facts.bubblewrap_version if path else "not found",
+        "the outer wall: namespaces and a minimal read-only root",
+        "" if path else "apt-get install bubblewrap  (or your distribution's package)",
+    )
+
+
+def _cell(facts: Facts) -> Check:
+    return Check(
+        "cellwall-cell",
+        "ok" if facts.cell else "missing",
+        "built" if facts.cell else "not built",
+        "the inner walls, limits and clean-up are done by this program",
+        "" if facts.cell else "Install Cellwall again: pip install --force-reinstall .",
+    )
+
+
+def _user_namespaces(facts: Facts) -> Check:
+    why = "code runs as an unprivileged uid that owns nothing outside"
+    if facts.max_user_namespaces == 0:
+        mend = "sysctl -w user.max_user_namespaces=15000"
+        return Check("user namespaces", "missing", "user.max_user_namespaces is 0", why, mend)
+    if facts.userns_clone == 0:
+        mend = "sysctl -w kernel.unprivileged_userns_clone=1"
+        return Check("user namespaces", "missing", "switched off for users", why, mend)
+    if facts.apparmor_restricts_userns:
+        mend = (
+            "Give bubblewrap a profile: write `abi <abi/4.0>, include <tunables/global> "
+            "profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }` to "
+            "/etc/apparmor.d/bwrap and run `apparmor_parser -r /etc/apparmor.d/bwrap`."
+        )
+        found = "AppArmor restricts them; the trial run below tells whether bubblewrap is exempt"
+        return Check("user namespaces", "weak", found, why, mend, required=False)
+    return Check("user namespaces", "ok", "allowed", why)
+
+
+def _seccomp(facts: Facts) -> Check:
+    missing = [
+        name
+        for name in ("errno", "kill_process", "user_notif")
+        if name not in facts.seccomp_actions.split()
+    ]
+    return Check(
+        "seccomp",
+        "missing" if missing else "ok",
+        f"no {', '.join(missing)}" if missing else "filters with all needed actions",
+        "system calls that lead out (mounts, namespaces, tracing, keyrings, bpf) are refused",
+        "Use a kernel with CONFIG_SECCOMP_FILTER." if missing else "",
+    )
+
+
+def _landlock(facts: Facts) -> Check:
+    abi = facts.layers.landlock_abi
+    return Check(
+        "Landlock",
+        "ok" if abi else "missing",
+        f"ABI {abi}" if abi else "not available",
+        "writing stays confined even if a mount is undone; signals and abstract sockets from ABI 6",
+        "" if abi else "Boot with `landlock` in the lsm= list (Linux 5.13 or newer).",
+        required="sandbox.dangerously_without_landlock" not in facts.weakened,
+    )
+
+
+def _cgroup(facts: Facts) -> Check:
+    choice = facts.layers.cgroup
+    found = {
+        "v2-root": "cgroup v2, a group of our own",
+        "v1-root": f"cgroup v1: {', '.join(sorted(choice.bases))}",
+        "systemd-user": "cgroup v2, a scope from the user's systemd",
+        "none": choice.reason,
+    }[choice.way]
+    return Check(
+        "cgroup",
+        "missing" if choice.way == "none" else "ok",
+        found,
+        "memory, processes and processor time of a whole run are bounded, and its end is complete",
+        choice.mend,
+        required="sandbox.dangerously_without_cgroup" not in facts.weakened,
+    )
+
+
+def _identity(facts: Facts) -> Check:
+    found = "root; code runs as an unprivileged uid" if facts.euid == 0 else f"uid {facts.euid}"
+    return Check("started as", "info", found, "code never runs as root", required=False)
+
+
+def _memory_pressure(facts: Facts) -> Check:
+    found = "PSI" if facts.pressure_known else "MemAvailable only"
+    why = "new runs wait while the host is short of memory"
+    return Check("memory pressure", "info", found, why, required=False)
+
+
+def _languages(facts: Facts) -> list[Check]:
+    mends = {
+        "javascript": "apt-get install nodejs, or pip install cellwall[deno]",
+        "typescript": "pip install cellwall[deno], or node 23.6 or newer",
+    }
+    return [
+        Check(
+            f"language {name}",
+            "ok" if there else "missing",
+            "found" if there else "no interpreter",
+            "`cellwall code` needs its interpreter",
+            "" if there else mends.get(name, f"Install {name}."),
+            required=False,
+        )
+        for name, there in facts.languages.items()
+    ]
+
+
+def _weakened(name: str) -> Check:
+    return Check(
+        name, "weak", "switched on", "a wall or a limit was given up", "Remove it.", required=False
+    )
+
+
+def _trial(trial: Trial) -> Check:
+    return Check(
+        trial.name,
+        "missing" if trial.problem else "ok",
+        trial.problem or "worked",
+        trial.why,
+        trial.mend,
+        required=trial.required,
+    )
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(4096)
+    except OSError:
+        return ""
+
+
+def _number(path: str) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None

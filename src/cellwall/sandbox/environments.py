@@ -1,0 +1,297 @@
+"""Environments of templates: directories of packages, built once, shown read-only inside (LANG-2).
+
+$CELLWALL_HOME/templates/NAME/DIGEST/site-packages    the packages
+$CELLWALL_HOME/templates/NAME/DIGEST/built.json       what they are; written last
+$CELLWALL_HOME/templates/NAME/.unfinished-…           a build or a removal under way, or its remains
+$CELLWALL_HOME/templates/NAME.lock                    held by whoever builds or removes
+
+DIGEST stands for the requirements, the Python and the machine: another one is another environment.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import resources
+
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.sandbox import languages, wheels
+from cellwall.sandbox.descriptors import held, remove_tree
+from cellwall.sandbox.native.programs import version_of
+
+TEMPLATES = {"python-data": "Python with numpy, pandas and matplotlib"}
+"""The templates that have an environment, and what they are."""
+
+# For these the requirements hold hashes of wheels; others are told so before anything is loaded.
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+MACHINES = ("x86_64", "aarch64")
+
+_NEEDED_BYTES = 600_000_000  # wheels, packages and bytecode together, with some room
+_MOST_ENTRIES = 10_000_000
+_UNFINISHED = ".unfinished-"
+_SITE = "site-packages"
+_NOTE = "built.json"
+_MOST_NOTE_BYTES = 1024 * 1024
+_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One environment on disk."""
+
+    name: str
+    path: str
+    python: str
+    size_bytes: int
+    packages: tuple[tuple[str, str], ...]
+    is_new: bool = False
+    """Whether this very call built it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python that runs inside, as the host can start it."""
+
+    path: str
+    version: str
+
+
+def environment_of(home: str, name: str) -> str | None:
+    """The directory of packages of a template, if it is built for this Python and machine."""
+    path = os.path.join(_place(home, name), _SITE)
+    return path if os.path.isdir(path) else None
+
+
+def find(home: str, name: str) -> Environment | None:
+    """The same with what is known about it."""
+    place = _place(home, name)
+    try:
+        with open(os.path.join(place, _NOTE), "rb") as file:
+            note = json.loads(file.read(_MOST_NOTE_BYTES))
+        packages = tuple((str(package), str(version)) for package, version in note["packages"])
+        site = os.path.join(place, _SITE)
+        return Environment(name, site, str(note["python"]), int(note["size_bytes"]), packages)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CellwallError(
+            f"the environment {name} is damaged",
+            mend=f"Run `cellwall template remove {name}`, then build it again.",
+            code="CW-TEMPLATE-DAMAGED",
+            detail=str(error),
+        ) from error
+
+
+def build(
+    home: str,
+    name: str,
+    *,
+    on_progress: Callable[[str], None],
+    environ: Mapping[str, str] | None = None,
+) -> Environment:
+    """Build the environment of a template unless it is there.
+
+    (1) Only one builds or removes at a time; the others wait.
+    (2) What an interrupted build or removal left is removed.
+    (3) The packages are unpacked into a directory whose name nobody takes for an environment.
+    (4) The bytecode is written, and what code inside has no use for or must not see is dropped.
+    (5) When all of it is on the disk, it gets its name, in one step.
+    """
+    check_name(name)
+    python = interpreter()
+    _check_wheels(python.version)
+    with _state_errors(), _locked(home, name, on_progress) as (folder, lock):  # (1)
+        there = find(home, name)
+        if there is not None:
+            return there
+        _sweep(folder)  # (2)
+        if (free := os.fstatvfs(folder)).f_bavail * free.f_frsize < _NEEDED_BYTES:
+            raise wheels.no_space()
+        unfinished = _UNFINISHED + secrets.token_hex(8)
+        os.mkdir(unfinished, 0o700, dir_fd=folder)
+        try:
+            staging = os.path.join(_folder(home, name), unfinished)
+            site = os.path.join(staging, _SITE)
+            temporary = os.path.join(staging, "tmp")
+            pins = os.path.join(staging, "requirements.txt")
+            os.mkdir(temporary, 0o700)
+            with open(pins, "xb") as file:
+                file.write(requirements(name))
+            wheels.install(  # (3)
+                pins,
+                site,
+                python=python.path,
+                temporary=temporary,
+                environ=os.environ if environ is None else environ,
+                on_progress=on_progress,
+                held_fds=(lock,),
+            )
+            on_progress("compiling")
+            with held(os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as top:
+                remove_tree(top, "tmp")
+                _drop_programs(top)  # (4)
+            wheels.precompile(site, python=python.path)
+            _write_note(staging, python, size_bytes=_open_to_readers(site), name=name)
+            os.sync()  # (5)
+            os.rename(unfinished, digest(name, python), src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                remove_tree(folder, unfinished, max_entries=_MOST_ENTRIES)
+            raise
+        built = find(home, name)
+        assert built is not None  # noqa: S101  # it was just made, and the lock is ours
+        return Environment(
+            name, built.path, built.python, built.size_bytes, built.packages, is_new=True
+        )
+
+
+def count(home: str, name: str) -> int:
+    """How many environments a template has, for whichever Python and packages."""
+    try:
+        return sum(not each.startswith(_UNFINISHED) for each in os.listdir(_folder(home, name)))
+    except FileNotFoundError:
+        return 0
+
+
+def remove(home: str, name: str, *, on_progress: Callable[[str], None]) -> int:
+    """Remove every environment of a template, those of earlier versions too; returns how many."""
+    check_name(name)
+    with _state_errors(), _locked(home, name, on_progress) as (folder, _):
+        found = [each for each in os.listdir(folder) if not each.startswith(_UNFINISHED)]
+        for each in found:
+            # First it stops being one: half an environment must never be taken for a whole one.
+            os.rename(each, _UNFINISHED + each, src_dir_fd=folder, dst_dir_fd=folder)
+        _sweep(folder)
+    return len(found)
+
+
+def check_name(name: str) -> str:
+    """The name of a template, or what to say about another one; names become paths."""
+    if name not in TEMPLATES:
+        raise BadInput(
+            f"there is no template {name[:40]!r}",
+            mend=f"There are: {', '.join(TEMPLATES)}.",
+            code="CW-NO-TEMPLATE",
+        )
+    return name
+
+
+@functools.cache
+def interpreter() -> Interpreter:
+    """The Python that runs inside; most tell their version by their name, at no cost."""
+    path = languages.python_inside()
+    if path.startswith("/opt/python/"):  # where the cell shows the Python that Cellwall runs on
+        path = os.path.join(os.path.realpath(sys.base_prefix), "bin", os.path.basename(path))
+    named = re.search(r"/python(3\.\d+)$", os.path.realpath(path))
+    told = named or re.match(r"Python (3\.\d+)", version_of(path))
+    return Interpreter(path, told[1] if told else "unknown")
+
+
+@functools.cache
+def requirements(name: str) -> bytes:
+    """The pinned packages with their hashes, as pip reads them."""
+    folder = resources.files("cellwall.sandbox").joinpath("templates")
+    return folder.joinpath(f"{check_name(name)}.txt").read_bytes()
+
+
+def digest(name: str, python: Interpreter) -> str:
+    """The name of the directory that belongs to these packages for this Python."""
+    parts = (requirements(name), python.version.encode(), platform.machine().encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+def _folder(home: str, name: str) -> str:
+    return os.path.join(home, "templates", check_name(name))
+
+
+def _place(home: str, name: str) -> str:
+    return os.path.join(_folder(home, name), digest(name, interpreter()))
+
+
+def _check_wheels(version: str) -> None:
+    machine = platform.machine()
+    if version not in PYTHONS or machine not in MACHINES:
+        raise CellwallError(
+            f"there are no packages for Python {version} on {machine}",
+            mend=f"Install one of Python {', '.join(PYTHONS)} as /usr/bin/python3, on "
+            f"{' or '.join(MACHINES)}.",
+            code="CW-TEMPLATE-NO-WHEELS",
+        )
+
+
+@contextmanager
+def _locked(home: str, name: str, on_progress: Callable[[str], None]) -> Iterator[tuple[int, int]]:
+    """The template's folder and the lock that is held on it, as descriptors."""
+    path = _folder(home, name)
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with held(os.open(f"{path}.lock", flags, 0o600)) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_progress("waiting for another build or removal to end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        with held(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
+            yield folder, lock
+
+
+def _sweep(folder: int) -> None:
+    for each in os.listdir(folder):
+        if each.startswith(_UNFINISHED):
+            remove_tree(folder, each, max_entries=_MOST_ENTRIES)
+
+
+def _drop_programs(staging: int) -> None:
+    """Scripts name the host's Python in their first line; manual pages nobody reads inside."""
+    with held(os.open(_SITE, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staging)) as site:
+        for each in ("bin", "share"):
+            with suppress(FileNotFoundError):
+                remove_tree(site, each)
+
+
+def _open_to_readers(site: str) -> int:
+    """Let every user inside read it, whatever our umask was; returns the size in bytes."""
+    size = 0
+    for folder, _, files in os.walk(site):
+        os.chmod(folder, 0o755)  # noqa: S103  # read-only inside, below a 0700 directory here
+        for each in files:
+            path = os.path.join(folder, each)
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode):
+                os.chmod(path, 0o644)
+                size += status.st_size
+    return size
+
+
+def _write_note(staging: str, python: Interpreter, *, size_bytes: int, name: str) -> None:
+    pins = _PINNED.findall(requirements(name).decode())
+    note = {"python": python.version, "size_bytes": size_bytes, "packages": pins}
+    with open(os.path.join(staging, _NOTE), "x", encoding="utf-8") as file:
+        json.dump(note, file)
+
+
+@contextmanager
+def _state_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise wheels.no_space() from error
+        raise CellwallError(
+            "the environment's folder cannot be written",
+            mend="Check the permissions of the Cellwall state folder.",
+            code="CW-STATE",
+            detail=str(error),
+        ) from error

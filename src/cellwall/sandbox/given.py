@@ -1,0 +1,143 @@
+"""Opens a directory that a user gives as a workspace, and refuses those nobody should give."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.text import to_bytes
+
+# Giving one of these gives the machine, a whole person, or what Cellwall itself relies on.
+_NEVER = frozenset(
+    {
+        "/",
+        "/bin",
+        "/boot",
+        "/dev",
+        "/etc",
+        "/home",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/media",
+        "/mnt",
+        "/opt",
+        "/proc",
+        "/root",
+        "/run",
+        "/sbin",
+        "/srv",
+        "/sys",
+        "/tmp",
+        "/usr",
+        "/usr/local",
+        "/var",
+        "/var/lib",
+        "/var/log",
+        "/var/tmp",
+        "/var/run",
+    }
+)
+_NEVER_BELOW = ("/proc", "/sys", "/dev", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib", "/run")
+
+
+# The inside of one of these is protected by its name, which is lost when it becomes the root.
+_NEVER_WITHIN = frozenset({".git", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker"})
+
+
+def open_given(directory: str, *, state_home: str) -> tuple[int, str]:
+    """An O_PATH descriptor of the directory and the place it really has.
+
+    The checks look at the descriptor's own place, not at the name that was typed: the name may be
+    swapped between check and use, the descriptor cannot.
+    """
+    if not to_bytes(directory, what="the workspace's name") or "\0" in directory:
+        raise _refuse("no directory was named", "Write --workspace DIR[:ro|rw|cow].")
+    try:
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(directory.rstrip("/") or "/", flags)
+    except OSError as error:
+        raise _refuse(*_why(directory, error)) from error
+    try:
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+        _check_place(directory, place, state_home)
+        # O_PATH opens what may not be read; the run would fail later with a worse word.
+        os.close(
+            os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        )
+    except PermissionError as error:
+        os.close(descriptor)
+        raise _refuse(
+            f"the workspace {directory[:200]!r} cannot be read", "Check its permissions."
+        ) from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, place
+
+
+def identity_of(descriptor: int) -> tuple[int, int]:
+    """Device and inode: what a directory is, whatever it is called."""
+    info = os.fstat(descriptor)
+    return info.st_dev, info.st_ino
+
+
+def own_places(place: str) -> tuple[str, ...]:
+    """Where Cellwall itself is installed below `place`: code that may write there takes it over."""
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    found = set()
+    for own in (package, os.path.realpath(sys.prefix)):
+        prefix = place.rstrip("/") + "/"
+        if own.startswith(prefix):
+            found.add(own.removeprefix(prefix))
+    return tuple(sorted(found))
+
+
+def _check_place(directory: str, place: str, state_home: str) -> None:
+    home = os.path.realpath(os.path.expanduser("~"))
+    state = os.path.realpath(state_home)
+    if (
+        place in _NEVER
+        or place == home
+        or any(place == top or place.startswith(top + "/") for top in _NEVER_BELOW)
+        or os.path.dirname(place) == "/home"
+        or not _NEVER_WITHIN.isdisjoint(place.split("/"))
+    ):
+        raise _refuse(
+            f"{directory[:200]!r} is no workspace: it would give away the system or a whole home",
+            "Give the one project directory that the code needs.",
+        )
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    if place == package or place.startswith(package + "/"):
+        raise _refuse(
+            f"{directory[:200]!r} is a part of Cellwall itself", "Give another directory."
+        )
+    for inner, outer in ((state, place), (place, state)):
+        if inner == outer or inner.startswith(outer.rstrip("/") + "/"):
+            raise _refuse(
+                f"{directory[:200]!r} overlaps Cellwall's own state",
+                "Give another directory, or set CELLWALL_HOME elsewhere.",
+            )
+
+
+def _why(directory: str, error: OSError) -> tuple[str, str]:
+    shown = repr(directory[:200])
+    match error.errno:
+        case errno.ENOENT:
+            return f"the workspace {shown} does not exist", "Create it first, or check the name."
+        case errno.ENOTDIR | errno.ELOOP:
+            if os.path.islink(directory.rstrip("/")):
+                return f"the workspace {shown} is a symlink", "Give the directory it points to."
+            return f"the workspace {shown} is not a directory", "Give a directory."
+        case errno.EACCES:
+            return f"the workspace {shown} cannot be opened", "Check its permissions."
+        case errno.ENAMETOOLONG:
+            return "the workspace's name is too long", "Give a shorter path."
+        case _:
+            return f"the workspace {shown} cannot be opened", "Check that it is a directory."
+
+
+def _refuse(message: str, mend: str) -> WorkspaceError:
+    return WorkspaceError(message, mend=mend, code="CW-WORKSPACE-REFUSED")

@@ -1,0 +1,310 @@
+"""Bounds how many sandboxes run at once and how much memory is promised to them (LIM-4).
+
+All processes of one user share the bound by files in one directory. A sandbox's place is a file
+`slot-NNNN` that its holder keeps locked; the file's content is the memory promised to it. The
+kernel drops the lock when the holder dies, so a crash leaks no place. Places are given and counted
+under `governor.lock`, which is held for microseconds and never while waiting.
+
+`flock` belongs to the open file description: tasks and threads of one process exclude each other
+like processes do. A holder that forks without exec shares its places with the child; whoever dies
+last frees them. Nothing here does that, and exec closes the descriptors.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import re
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+import anyio
+
+from cellwall.core.errors import BadInput, Busy, ConfigError, SandboxFailed
+from cellwall.core.ports import Slot
+
+_LOCK_NAME = "governor.lock"
+_SLOT_NAME = re.compile(r"slot-(\d{4})", re.ASCII)
+_SLOT_CONTENT = re.compile(rb"\d{20}\n")  # fixed width: one write replaces the whole content
+_MOST_CONCURRENT = 10_000  # what four digits can name
+_LONGEST_QUEUE_S = 86_400
+_FIRST_PAUSE_S = 0.001
+_LONGEST_PAUSE_S = 0.050
+
+_SOME_AVG10 = re.compile(rb"^some avg10=(\d{1,3}\.\d{1,4}) ", re.MULTILINE)
+_MEM_AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,15}) kB$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """What the kernel says of the host's memory; None where it does not say."""
+
+    pressure_file: str = "/proc/pressure/memory"
+    meminfo_file: str = "/proc/meminfo"
+
+    def pressure_percent(self) -> float | None:
+        """Share of the last ten seconds in which some task waited for memory."""
+        found = _SOME_AVG10.search(_read_start(self.pressure_file))
+        return float(found[1]) if found else None
+
+    def available_bytes(self) -> int | None:
+        """Memory that can be had without swapping."""
+        found = _MEM_AVAILABLE.search(_read_start(self.meminfo_file))
+        return int(found[1]) * 1024 if found else None
+
+
+def _read_start(path: str) -> bytes:
+    """The first bytes of a file of /proc; empty if unreadable (PSI exists but fails if off)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+_THIS_HOST = HostMemory()
+
+
+class _Shortage(Enum):
+    """What was short when the time to wait was over: code, message, mend."""
+
+    PLACES = (
+        "CW-BUSY",
+        "no place was free for one more sandbox within the time allowed to wait",
+        "Wait for a run to end, or raise the number of concurrent sandboxes.",
+    )
+    MEMORY = (
+        "CW-BUSY",
+        "the memory that may be promised to sandboxes is taken by those that run",
+        "Wait for a run to end, ask for less memory, or raise the total that may be promised.",
+    )
+    TURN = (
+        "CW-BUSY",
+        "other processes kept the governor occupied for the time allowed to wait",
+        "Try again; if it stays so, look for a stopped Cellwall process.",
+    )
+    PRESSURE = (
+        "CW-MEMORY-PRESSURE",
+        "the host is short of memory",
+        "Try again when other programs use less memory.",
+    )
+
+    def error(self) -> Busy:
+        code, message, mend = self.value
+        return Busy(message, mend=mend, code=code)
+
+
+class Governor:
+    """Gives out the places for sandboxes; keeps `GovernorPort`."""
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        max_concurrent: int,
+        max_promised_memory_bytes: int,
+        queue_timeout_s: float,
+        min_available_memory_bytes: int,
+        max_memory_pressure_percent: float,
+        host: HostMemory = _THIS_HOST,
+    ) -> None:
+        if not 1 <= max_concurrent <= _MOST_CONCURRENT:
+            raise ConfigError(f"the number of concurrent sandboxes is from 1 to {_MOST_CONCURRENT}")
+        if max_promised_memory_bytes < 1:
+            raise ConfigError("the memory that may be promised must be at least one byte")
+        if not 0 <= queue_timeout_s <= _LONGEST_QUEUE_S:
+            raise ConfigError(f"the time to wait for a place is from 0 to {_LONGEST_QUEUE_S} s")
+        self._max_concurrent = max_concurrent
+        self._max_promised_memory_bytes = max_promised_memory_bytes
+        self._queue_timeout_s = queue_timeout_s
+        self._min_available_memory_bytes = min_available_memory_bytes
+        self._max_memory_pressure_percent = max_memory_pressure_percent
+        self._host = host
+        self._directory = _open_directory(directory)
+
+    def close(self) -> None:
+        """Let go of the directory; leases that are still held stay valid."""
+        directory, self._directory = self._directory, -1
+        if directory >= 0:
+            os.close(directory)
+
+    @asynccontextmanager
+    async def lease(self, *, memory_bytes: int) -> AsyncIterator[Slot]:
+        """Hold one place and a promise of memory; waits its time for both, then raises `Busy`."""
+        if memory_bytes < 1:
+            raise BadInput("a sandbox needs a promise of at least one byte of memory")
+        if memory_bytes > self._max_promised_memory_bytes:
+            # Waiting could never help, so this is not `Busy`.
+            raise BadInput(
+                f"{memory_bytes} bytes of memory are more than all sandboxes together may have",
+                mend=f"Ask for at most {self._max_promised_memory_bytes} bytes.",
+                code="CW-TOO-LARGE",
+            )
+        number, descriptor = await self._wait_for_slot(memory_bytes)
+        try:
+            yield Slot(number, memory_bytes)
+        finally:
+            _unlock_and_close(descriptor)
+
+    async def _wait_for_slot(self, memory_bytes: int) -> tuple[int, int]:
+        deadline_s = anyio.current_time() + self._queue_timeout_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            taken = self._try_take(memory_bytes)
+            if isinstance(taken, tuple):
+                return taken
+            left_s = deadline_s - anyio.current_time()
+            if left_s <= 0:
+                raise taken.error()
+            # Jitter keeps waiting processes from meeting at the lock again and again.
+            jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
+            await anyio.sleep(min(left_s, pause_s * jitter))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _try_take(self, memory_bytes: int) -> tuple[int, int] | _Shortage:
+        """A slot's number and locked descriptor, or what is short now. Never blocks."""
+        if self._is_under_pressure():
+            return _Shortage.PRESSURE
+        try:
+            # A fresh description each time, or threads of this process would share the lock.
+            lock = self._open(_LOCK_NAME)
+            try:
+                if not _try_lock(lock):
+                    return _Shortage.TURN
+                return self._take(memory_bytes)
+            finally:
+                _unlock_and_close(lock)
+        except OSError as error:
+            raise _broken(error) from None
+
+    def _is_under_pressure(self) -> bool:
+        pressure_percent = self._host.pressure_percent()
+        available_bytes = self._host.available_bytes()
+        if pressure_percent is None and available_bytes is None:
+            raise SandboxFailed(
+                "the state of the host's memory cannot be read, so nothing more is started",
+                mend="Mount /proc so that /proc/meminfo or /proc/pressure/memory can be read.",
+                code="CW-MEMORY-UNKNOWN",
+            )
+        if pressure_percent is not None and pressure_percent > self._max_memory_pressure_percent:
+            return True
+        # The wanted memory is not taken off: a limit is what a run may reach at worst, few do,
+        # and the sum of the limits has its own bound.
+        return available_bytes is not None and available_bytes < self._min_available_memory_bytes
+
+    def _take(self, memory_bytes: int) -> tuple[int, int] | _Shortage:
+        """The lowest free slot if place and memory suffice. Only under `governor.lock`."""
+        free: dict[int, int] = {}
+        try:
+            held: set[int] = set()
+            promised_bytes = 0
+            # All files, not just the first `max_concurrent`: another process may have been
+            # configured for more, and what it holds counts.
+            for name in os.listdir(self._directory):
+                if (match := _SLOT_NAME.fullmatch(name)) is None:
+                    continue
+                number, descriptor = int(match[1]), self._open(name)
+                if _try_lock(descriptor):
+                    free[number] = descriptor
+                else:
+                    held.add(number)
+                    promised_bytes += self._promised_bytes(descriptor)
+            if len(held) >= self._max_concurrent:
+                return _Shortage.PLACES
+            if promised_bytes + memory_bytes > self._max_promised_memory_bytes:
+                return _Shortage.MEMORY
+            lowest = next(number for number in range(len(held) + 1) if number not in held)
+            if lowest not in free:
+                free[lowest] = self._open(f"slot-{lowest:04}")
+                if not _try_lock(free[lowest]):
+                    raise BlockingIOError(errno.EBUSY, "a slot was locked out of turn")
+            os.pwrite(free[lowest], b"%020d\n" % memory_bytes, 0)
+            os.ftruncate(free[lowest], 21)
+            # Free files are removed so that a past burst does not make every later scan long.
+            # Safe: slot files are opened only under `governor.lock`, so nobody waits for them.
+            for number in free.keys() - {lowest}:
+                os.unlink(f"slot-{number:04}", dir_fd=self._directory)
+            return lowest, free.pop(lowest)
+        finally:
+            for descriptor in free.values():
+                _unlock_and_close(descriptor)
+
+    def _promised_bytes(self, descriptor: int) -> int:
+        """What a held slot was promised; closes the descriptor.
+
+        Unreadable content counts as everything there is: counting too little would promise memory
+        that the host does not have, counting too much only waits until the holder is gone.
+        """
+        try:
+            content = os.pread(descriptor, 64, 0)
+        finally:
+            os.close(descriptor)
+        if _SLOT_CONTENT.fullmatch(content) is None:
+            return self._max_promised_memory_bytes
+        return int(content)
+
+    def _open(self, name: str) -> int:
+        # No symlink, device, pipe or second hard link: writing the promise into a planted file
+        # would damage what it points to.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=self._directory)
+        status = os.fstat(descriptor)
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_nlink != 1
+        ):
+            os.close(descriptor)
+            raise PermissionError(errno.EPERM, "not a plain file of our own")
+        return descriptor
+
+
+def _open_directory(directory: str) -> int:
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(directory, flags)
+    except OSError as error:
+        raise _broken(error) from None
+    status = os.fstat(descriptor)
+    # Who can read a file can lock it: another user could hold every place for ever.
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        os.close(descriptor)
+        raise _broken(PermissionError(errno.EPERM, "open to other users"))
+    return descriptor
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unlock_and_close(descriptor: int) -> None:
+    """Unlock first: a child between fork and exec has a copy that would keep the lock alive."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _broken(error: OSError) -> SandboxFailed:
+    return SandboxFailed(
+        "the files that count running sandboxes cannot be used, so nothing was started",
+        mend="Check that the state folder is yours, mode 0700 and not full; with no sandbox "
+        "running, its governor folder can be removed.",
+        code="CW-GOVERNOR-FAILED",
+        detail=errno.errorcode.get(error.errno or 0, "unknown"),
+    )

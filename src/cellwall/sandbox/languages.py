@@ -1,0 +1,156 @@
+"""Which program runs which language, and how the code is handed to it (LANG-1)."""
+
+from __future__ import annotations
+
+import functools
+import os
+import py_compile
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib import resources
+
+from cellwall.core.errors import BadInput
+from cellwall.core.languages import canonical
+from cellwall.core.types import RunCode
+from cellwall.sandbox.native.programs import version_of
+
+DENO_INSIDE = "/opt/deno/deno"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A language made concrete: what to start, where its code lies, what else it must see."""
+
+    argv: tuple[str, ...]
+    code_path: str
+    is_interpreter: bool = False
+    """The code goes over the channel, and the value of its last expression comes back."""
+    extra_bind: tuple[str, str] | None = None
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def program_for(want: RunCode) -> Program:
+    """The program that runs this code on this host, or the reason why there is none."""
+    match canonical(want.language):
+        case "python":
+            return Program(interpreter(), "", is_interpreter=True)
+        case "shell":
+            shell = _inside("bash") or _inside("sh")
+            if shell is not None:
+                return Program((shell, "/code/main.sh"), "/code/main.sh")
+        case "javascript":
+            node = _inside("node") or _inside("nodejs")
+            if node is not None:
+                return Program((node, "/code/main.js"), "/code/main.js")
+            if (deno := _deno_program("/code/main.js")) is not None:
+                return deno
+        case "typescript":
+            if (deno := _deno_program("/code/main.ts")) is not None:
+                return deno
+            node = _inside("node") or _inside("nodejs")
+            if node is not None and _strips_types(node):
+                return Program((node, "--no-warnings", "/code/main.ts"), "/code/main.ts")
+    raise BadInput(
+        f"no interpreter for {want.language!r:.40} on this host",
+        mend="Install it, for example `apt-get install nodejs` for JavaScript, or "
+        "`pip install cellwall[deno]` for JavaScript and TypeScript.",
+        code="CW-LANGUAGE-MISSING",
+    )
+
+
+def deno_bind() -> tuple[str, str] | None:
+    """Deno is seldom in /usr: where it lies outside, and where it is shown."""
+    deno = _deno()
+    return None if deno is None else (deno, DENO_INSIDE)
+
+
+def _deno_program(code_path: str) -> Program | None:
+    bind = deno_bind()
+    if bind is None:
+        return None
+    # Deno's own permissions are not our wall; the kernel's are, so it may do all.
+    words = (DENO_INSIDE, "run", "--quiet", "--no-prompt", "-A", code_path)
+    return Program(words, code_path, extra_bind=bind, env=(("DENO_DIR", "/tmp/.deno"),))
+
+
+@functools.cache
+def _strips_types(node: str) -> bool:
+    """Node runs TypeScript by itself from 23.6 on, and 22.18 of the long-term line."""
+    found = re.match(r"v(\d+)\.(\d+)", version_of(node))
+    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    return version >= (23, 6) or (22, 18) <= version < (23, 0)
+
+
+def interpreter() -> tuple[str, ...]:
+    """How a Python is started that takes code over the channel."""
+    return (python_inside(), "-I", "-c", _RUN_RUNNER)
+
+
+def available() -> dict[str, bool]:
+    """Which languages run here, for the host check."""
+    return {
+        "python": True,
+        "shell": (_inside("bash") or _inside("sh")) is not None,
+        "javascript": (_inside("node") or _inside("nodejs") or _deno()) is not None,
+        "typescript": _deno() is not None or _strips_types(_inside("node") or "node"),
+    }
+
+
+def python_inside() -> str:
+    """The system's Python where there is one, else the one Cellwall runs on, shown at /opt."""
+    found = _inside("python3")
+    if found is not None:
+        return found
+    return f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _inside(name: str) -> str | None:
+    return shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
+
+
+def _deno() -> str | None:
+    beside_python = os.path.join(os.path.dirname(sys.executable), "deno")
+    found = beside_python if os.access(beside_python, os.X_OK) else shutil.which("deno")
+    return os.path.realpath(found) if found else None
+
+
+# Found as modules, so that an interpreter like ours need not compile them at each start.
+_RUN_RUNNER = (
+    'import sys; sys.path.append("/.cellwall"); import _cellwall_runner; sys.path.pop(); '
+    "_cellwall_runner.main()"
+)
+
+
+@functools.cache
+def inside_files() -> dict[str, bytes]:
+    """What of ours a Python interpreter finds inside: path -> content."""
+    return {
+        path: content for name in ("runner", "show") for path, content in module_files(name).items()
+    }
+
+
+def module_files(name: str) -> dict[str, bytes]:
+    """One module of ours and its compiled form, which another version of Python ignores."""
+    with (
+        resources.as_file(resources.files("cellwall.sandbox.inside") / f"{name}.py") as source,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        compiled = os.path.join(folder, "compiled")
+        # The name in tracebacks: by it the runner's frames are told from the code's own.
+        py_compile.compile(
+            str(source),
+            cfile=compiled,
+            dfile="<cellwall>",
+            doraise=True,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+        with open(compiled, "rb") as file:
+            return {
+                f"/.cellwall/_cellwall_{name}.py": source.read_bytes(),
+                f"/.cellwall/__pycache__/_cellwall_{name}.{sys.implementation.cache_tag}.pyc": (
+                    file.read()
+                ),
+            }

@@ -1,0 +1,157 @@
+"""A workspace while one action uses it, and what is checked when it is done with (FS-3, FS-4)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.limits import Limits
+from cellwall.core.outcomes import Finding
+from cellwall.core.types import Action, WorkspaceMount
+from cellwall.sandbox import border, protected
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.descriptors import unlock_root
+from cellwall.sandbox.protected import Protection
+from cellwall.sandbox.workspace_store import COARSE_CLOCK
+
+_RESERVED = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceSettings:
+    """The part of the configuration that workspaces need."""
+
+    blocked_extensions: tuple[str, ...]
+    max_walk_entries: int
+    protection: Protection
+    max_file_read_bytes: int = 64 * 1024 * 1024
+
+
+class Lease:
+    """A workspace while one action uses it."""
+
+    def __init__(
+        self,
+        mount: WorkspaceMount,
+        *,
+        workspace_id: str | None = None,
+        beneath: Beneath | None = None,
+        settings: WorkspaceSettings | None = None,
+    ) -> None:
+        self.mount = mount
+        self.id = workspace_id
+        self.beneath = beneath
+        self._settings = settings
+        self._before_bytes = self._before_files = 0
+        self._own_id: str | None = None
+
+    @property
+    def bounded_by_kernel(self) -> bool:
+        """A workspace in memory is; a read-only one cannot grow."""
+        return self.beneath is None
+
+    def has_room(self, limits: Limits) -> bool:
+        if self.beneath is None or self._settings is None:
+            return True
+        most = self._settings.max_walk_entries
+        try:
+            used, count = self.beneath.usage(max_entries=most)
+        except WorkspaceError as error:
+            # More names, or deeper ones, than we are willing to count. But a process without a
+            # descriptor left cannot look, and says nothing about the files: it looks again soon.
+            cause = error.__cause__
+            return isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
+        new_bytes, new_files = used - self._before_bytes, count - self._before_files
+        return new_bytes <= limits.disk_bytes and new_files <= limits.file_count
+
+    def reserve(self) -> None:
+        """Before a run: hold what settling will need."""
+
+    async def settle(self) -> Sequence[Finding]:
+        return self.settle_now()
+
+    def settle_now(self) -> Sequence[Finding]:
+        """The same, for whoever has no event loop. May block."""
+        return ()
+
+
+class LayeredLease(Lease):
+    """A copy-on-write workspace; its id is worth telling only if something was changed."""
+
+    def settle_now(self) -> Sequence[Finding]:
+        if self.beneath is not None:
+            self._own_id = self._own_id or self.id
+            unlock_root(self.beneath.fd)
+            has_changes = bool(self.beneath.list(".", max_entries=1_000_000))
+            self.id = self._own_id if has_changes else None
+        return ()
+
+
+class WrittenLease(Lease):
+    """A workspace in which code writes straight to the host's disk: a border is checked after."""
+
+    def __init__(
+        self,
+        mount: WorkspaceMount,
+        *,
+        workspace_id: str | None,
+        beneath: Beneath,
+        settings: WorkspaceSettings,
+        protection: Protection,
+        action: Action,
+        quarantine_dir: str,
+    ) -> None:
+        super().__init__(mount, workspace_id=workspace_id, beneath=beneath, settings=settings)
+        self._border_settings = settings
+        self._protection = protection
+        self._action = action
+        self._quarantine_dir = quarantine_dir
+        self._lock = threading.Lock()
+        self._reserved: list[int] = []
+        self._started_ns = time.clock_gettime_ns(COARSE_CLOCK)
+        most = settings.max_walk_entries
+        self._before = protected.scan(beneath, protection, max_entries=most)
+        self._before_bytes, self._before_files = beneath.usage(max_entries=most)
+
+    def reserve(self) -> None:
+        # Other runs of this process may use up all descriptors; what was planted here would then
+        # stay, and be taken for the user's own by the next run (FS-4).
+        assert self.beneath is not None  # noqa: S101  # by construction
+        with self._lock:
+            while len(self._reserved) < _RESERVED:
+                self._reserved.append(os.dup(self.beneath.fd))
+
+    async def settle(self) -> Sequence[Finding]:
+        return await anyio.to_thread.run_sync(self.settle_now)
+
+    def settle_now(self) -> Sequence[Finding]:
+        with self._lock:  # a session's is shared by all that runs in it
+            return self._settle()
+
+    def _settle(self) -> Sequence[Finding]:
+        assert self.beneath is not None  # noqa: S101  # by construction
+        while self._reserved:
+            os.close(self._reserved.pop())
+        unlock_root(self.beneath.fd)
+        limits, settings = self._action.limits, self._border_settings
+        return border.settle(
+            self.beneath,
+            protection=self._protection,
+            before=self._before,
+            started_ns=self._started_ns,
+            rules=border.BorderRules(
+                max_file_bytes=limits.file_size_bytes,
+                max_total_bytes=self._before_bytes + limits.disk_bytes,
+                max_files=self._before_files + limits.file_count,
+                blocked_extensions=settings.blocked_extensions,
+            ),
+            quarantine_dir=self._quarantine_dir,
+            max_entries=settings.max_walk_entries,
+        )

@@ -1,0 +1,163 @@
+"""How a live cell comes to be: forked from a template, or cold with an outer wall of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from cellwall.core.network import CellNetwork
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, WorkspaceMount, new_id
+from cellwall.sandbox import languages
+from cellwall.sandbox.native import cellplan, jobs, newgroups
+from cellwall.sandbox.native.channels import Line
+from cellwall.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
+from cellwall.sandbox.native.live import Body
+from cellwall.sandbox.native.pool import Pool
+from cellwall.sandbox.native.specs import python_spec
+from cellwall.sandbox.native.standing import Shape, Standing
+from cellwall.sandbox.native.template import Recipe, Template
+from cellwall.sandbox.native.uids import UidLease
+from cellwall.sandbox.native.warmcell import ForkedCell
+from cellwall.sandbox.native.wayout import WayOut
+from cellwall.sandbox.runs import RunLedger
+
+
+class Bodies:
+    """Makes them. May be called by several threads; each call blocks until its cell stands."""
+
+    def __init__(
+        self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
+    ) -> None:
+        self._settings, self._layers, self._ledger, self._pool = settings, layers, ledger, pool
+
+    def open(
+        self,
+        action: Action,
+        mount: WorkspaceMount,
+        skills: Sequence[Skill],
+        network: CellNetwork | None,
+    ) -> Body:
+        """The cell of a session's first action, or of the first after its cell has ended."""
+        template = self._template(action, mount)
+        way_out = None if network is None else WayOut(network)
+        try:
+            if template is None:
+                return self._open_cold(action, mount, skills, way_out)
+            return self._open_warm(template, action, mount, skills, way_out)
+        finally:
+            if way_out is not None:
+                way_out.close()
+
+    def _template(self, action: Action, mount: WorkspaceMount) -> Template | None:
+        spec = python_spec(action.template, self._settings.environment_of)
+        if self._settings.path == "cold":
+            return None
+        if mount.dir_fd is not None and os.geteuid() != 0:
+            return None  # an ordinary user cannot hand a mount into another namespace
+        return self._pool.template(spec, wait=self._settings.path == "warm")
+
+    def _open_warm(
+        self,
+        template: Template,
+        action: Action,
+        mount: WorkspaceMount,
+        skills: Sequence[Skill],
+        way_out: WayOut | None,
+    ) -> Body:
+        with ExitStack() as stack:
+            self._pool.hold(template)
+            stack.callback(self._pool.release, template)
+            cell = ForkedCell(
+                template,
+                Recipe(action.limits, is_once=False),
+                Line(),
+                mount=mount,
+                skills=skills,
+                way_out=way_out,
+                io_device=_device(mount),
+            )
+            stack.callback(lambda: self._pool.housekeeper.remove(cell.close()))
+            if way_out is not None:
+                way_out.hand_over()
+            cell.wait_until_ready()
+            kept = stack.pop_all()
+        return Body(
+            path="warm",
+            line=cell.line,
+            group=cell.group,
+            owner=template.uid,
+            interpreter=(),
+            limits=action.limits,
+            failure=cell.failure,
+            close=kept.close,
+            skills=digests(skills),
+        )
+
+    def _open_cold(
+        self,
+        action: Action,
+        mount: WorkspaceMount,
+        skills: Sequence[Skill],
+        way_out: WayOut | None,
+    ) -> Body:
+        """The same, with an outer wall of its own."""
+        with ExitStack() as stack:
+            uid = UidLease(f"{self._ledger.directory}.uids")
+            stack.callback(uid.close)
+            walls = walls_for(
+                self._settings,
+                self._layers,
+                uid_offset=uid.number,
+                open_files=action.limits.open_files,
+            )
+            cgroup = self._layers.cgroup if walls.cgroup else None
+            shape = Shape(self._ledger, walls.outer, cgroup, wants_stdin=False)
+            standing = Standing(shape, new_id("cell"))
+            stack.callback(standing.close)
+            standing.join_scope()
+            if standing.group is not None:
+                standing.group.limit(action.limits, io_device=_device(mount))
+            with ExitStack() as brief:
+                spec = python_spec(action.template, self._settings.environment_of)
+                tools = tools_for(brief, self._settings, walls.outer.root, None, spec)
+                standing.raise_wall(mount, tools, way_out)
+            home = "/workspace" if mount.home else "/tmp"
+            files = jobs.base_files(home=home) | languages.inside_files()
+            job = cellplan.Job(
+                (),
+                {},
+                action.limits,
+                mount,
+                {},
+                files,
+                is_once=False,
+                skills=skills,
+                opening=way_out.opening(standing.way_out_number) if way_out else None,
+            )
+            standing.go(cellplan.init_plan(walls, job))
+            if way_out is not None:
+                way_out.hand_over()
+            standing.wait_until_ready()
+            kept = stack.pop_all()
+        return Body(
+            path="cold",
+            line=standing.ends.status,
+            group=standing.group,
+            owner=walls.outer.drop_to,
+            interpreter=languages.interpreter(),
+            limits=action.limits,
+            failure=standing.failure,
+            close=kept.close,
+            skills=digests(skills),
+        )
+
+
+def digests(skills: Sequence[Skill]) -> tuple[str, ...]:
+    """Of the skills that a cell holds."""
+    return tuple(skill.digest for skill in skills)
+
+
+def _device(mount: WorkspaceMount) -> str | None:
+    return None if mount.dir_fd is None else newgroups.block_device(os.fstat(mount.dir_fd).st_dev)

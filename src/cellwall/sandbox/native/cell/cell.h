@@ -1,0 +1,136 @@
+/* cellwall-cell: the one small native program of Cellwall. It has three lives:
+ *
+ *   keep    outside the walls: joins the cgroup, drops root, starts bubblewrap, outlives it,
+ *           and removes every trace of the run even when the supervisor was killed (ISO-8).
+ *   init    inside the walls as PID 1: adds what bubblewrap lacks (sized mounts, protected
+ *           names, rlimits, Landlock, seccomp), starts programs, reaps, reports.
+ *   zygote  inside a template's walls: forks cells, each with namespaces and an init of its own.
+ *           Built as a shared library too, so that a waiting interpreter can be the zygote.
+ *
+ * It decides nothing: it carries out a plan that the supervisor wrote (plan.py), step by step,
+ * and the first step that fails ends everything. It reads no byte that the sandboxed code wrote.
+ */
+#ifndef CELLWALL_CELL_H
+#define CELLWALL_CELL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* A plan is a sequence of NUL-terminated words; each step is a verb and its fixed arguments. */
+struct plan {
+  const char *at;
+  const char *end;
+};
+
+struct plan plan_read(int fd);
+const char *plan_word(struct plan *plan); /* NULL at the end */
+const char *plan_need(struct plan *plan); /* dies at the end */
+uint64_t plan_number(struct plan *plan);
+const char *plan_bytes(struct plan *plan, size_t length);
+
+/* Where `die` reports to; set once by each life. Never a descriptor the program inside has. */
+extern int report_fd;
+extern const char *failure_word;
+void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void report_to(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
+_Noreturn void die(const char *step);
+
+int keep(int line_fd);
+int init(int plan_fd, int status_fd);
+int cellwall_zygote(int control_fd);
+
+/* build.c: the walls of a cell, and what is to be started in it. */
+#define MOST_WORDS 4096
+#define MOST_WATCHED 8
+#define MOST_GIVEN 8
+struct program {
+  char *environment[MOST_WORDS], *arguments[MOST_WORDS];
+  int environment_count, argument_count;
+  const char *directory;
+  int given[MOST_GIVEN]; /* by number inside; -1: none */
+  int wants_terminal;
+  unsigned short rows, columns;
+};
+struct cell {
+  const char *watched[MOST_WATCHED];  /* file systems of the cell's own: full is a limit */
+  const char *searched[MOST_WATCHED]; /* directories in which a file too large may lie */
+  int watched_count, searched_count;
+  uint64_t most_file_bytes, most_open_files;
+  int listener;
+  int is_zygote; /* a template: forks cells, runs nothing itself */
+  int is_once;   /* ends with its only task */
+  int forks_interpreter; /* a warm interpreter is to be forked at once */
+  struct program program;
+};
+void build_cell(struct plan plan, struct cell *cell);
+void read_program(struct plan plan, struct program *program);
+
+/* spawn.c */
+pid_t spawn(struct program *program, int *error_fd, int *terminal);
+void clear_program(struct program *program);
+void into_session(struct program *program);
+
+/* run_cell returns only in a forked interpreter, whose channel is then descriptor 3. */
+void run_cell(struct cell *cell, int status_fd);
+int move_down(int fd, int lowest);
+/* Descriptors by number, all below the smallest open-files limit (32): the filter reports the use of
+ * higher ones to init itself, which must not be waiting for its own answer. 0 to 3 are the program's. */
+#define LAST_GIVEN_FD 3
+#define FIRST_OWN_FD 4
+#define FIRST_PARKED_FD 8
+#define FIRST_SENT_FD 64 /* in the keeper and in a fresh cell: what was sent along with a plan */
+
+/* stock.c: in the keeper of a template. */
+void stock_begin(struct plan plan, const int *sent);
+int stock_fd(void);
+int stock_pause_ms(void);
+int stock_serve(void);
+void stock_tidy(void);
+void empty_group(const char *group);
+
+/* packets.c */
+#define MOST_SENT 32
+ssize_t receive(int socket_fd, char *text, size_t room, int *sent, int *sent_count);
+void send_one(int socket_fd, const char *text, int fd);
+
+/* namespaces.c: of a cell that a zygote forked. */
+void map_ids(uint64_t uid, uint64_t gid);
+void join_group(int fd);
+void own_namespaces(void);
+void mount_proc(void);
+void put_share(const char *path, const char *value);
+
+/* network.c */
+void own_prefix(const char *address, const char *mask);
+void hand_out(int line_fd, const char *name, int kind, const char *address, uint64_t port);
+
+/* mounts.c: all by descriptor, so that no name is resolved twice (FS-1). */
+void make_file(const char *path, uint64_t mode, const char *content, size_t length);
+void take(const char *from, const char *to, const char *kind);
+void leave(const char *path);
+void seal(const char *path);
+void mount_tmpfs(const char *path, const char *options);
+void mount_devpts(const char *path);
+void mount_overlay(const char *base, const char *target);
+void expect_same(const char *path, uint64_t device, uint64_t inode);
+void cover(int root_fd, const char *path, const char *treatment, int must_exist);
+int copy_tree(int dir_fd, int userns_fd, int read_only);
+void attach_tree(int tree, const char *target);
+void show_file(const char *from, const char *to);
+int clone_mount(const char *path);
+
+/* walls.c */
+void set_rlimit(uint64_t resource, uint64_t value);
+void drop_capabilities(void);
+void landlock_begin(uint64_t handled_fs, uint64_t scoped);
+void landlock_allow(const char *path, uint64_t access);
+void landlock_enforce(void);
+int seccomp_enforce(const char *filter, size_t length, int want_listener);
+
+/* watch.c */
+int is_full(const char *path);
+int has_too_many_open(int listener, uint64_t most);
+int has_file_of(const char *path, uint64_t size);
+
+#endif

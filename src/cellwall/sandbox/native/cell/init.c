@@ -1,0 +1,389 @@
+/* Inside the walls, PID 1 of the cell.
+ *
+ * It builds the walls, starts what it is told to start, waits for ends, limits and words of the
+ * supervisor, and at the end kills and reaps every process before it reports. Only init holds the
+ * status socket, so the code cannot forge its own end. As PID 1 it takes no signal from inside, and
+ * not being dumpable it can be neither traced nor read.
+ *
+ * Words in:  go | rest T | run T | fork T | signal T N | end T | stop        (T: a task's number)
+ * Words out: ready | fail …; of a task, on its own line if it has one: started T PID |
+ *            noexec T ERRNO | terminal | exit T … | rest LIMIT
+ */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WATCH_EVERY_MS 20
+#define MOST_TASKS 512
+#define MOST_WORD_BYTES 256
+#define NO_LIMIT "-"
+
+static struct task {
+  unsigned long tag;
+  pid_t pid;
+  int line;     /* where its words go: a socket of its own, or the status socket */
+  int error_fd; /* until it has become its program: tells why it could not */
+} tasks[MOST_TASKS];
+static int task_count;
+
+static struct task *task_of(unsigned long tag) {
+  for (int i = 0; i < task_count; i++)
+    if (tasks[i].tag == tag) return &tasks[i];
+  return NULL;
+}
+
+static void add_task(unsigned long tag, pid_t pid, int line, int error_fd) {
+  tasks[task_count++] = (struct task){tag, pid, line, error_fd};
+}
+
+static const char *limit_of_mounts(const struct cell *cell) {
+  for (int i = 0; i < cell->watched_count; i++)
+    if (is_full(cell->watched[i])) return "disk";
+  return NULL;
+}
+
+static const char *limit_after_end(const struct cell *cell, int status) {
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ) return "file_size";
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) return "cpu";
+  const char *limit = limit_of_mounts(cell);
+  if (limit != NULL) return limit;
+  /* What lies in memory is quickly searched; on disk only after a failure. */
+  for (int i = 0; i < cell->watched_count; i++)
+    if (has_file_of(cell->watched[i], cell->most_file_bytes + 1)) return "file_size";
+  for (int i = 0; status != 0 && i < cell->searched_count; i++)
+    if (has_file_of(cell->searched[i], cell->most_file_bytes + 1)) return "file_size";
+  return NULL;
+}
+
+static void tell_end(int line, unsigned long tag, int status, const char *limit,
+                     const struct rusage *used) {
+  report_to(line, "exit %lu %s %d %s %lld %ld", tag, WIFEXITED(status) ? "code" : "signal",
+         WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), limit ? limit : NO_LIMIT,
+         (long long)(used->ru_utime.tv_sec + used->ru_stime.tv_sec) * 1000000 +
+             used->ru_utime.tv_usec + used->ru_stime.tv_usec,
+         used->ru_maxrss);
+}
+
+/* The cell's end: the kernel delivers the signal to every process of the namespace but us. */
+static _Noreturn void end_cell(struct cell *cell, unsigned long tag, int status, int ended,
+                               const char *limit) {
+  kill(-1, SIGKILL);
+  int each;
+  pid_t pid, main_pid = task_of(tag) ? task_of(tag)->pid : -1;
+  while ((pid = waitpid(-1, &each, 0)) > 0 || (pid < 0 && errno == EINTR))
+    if (pid == main_pid && !ended) status = each;
+  if (limit == NULL) limit = limit_after_end(cell, status);
+  struct rusage used;
+  getrusage(RUSAGE_CHILDREN, &used);
+  tell_end(report_fd, tag, status, limit, &used);
+  _exit(0);
+}
+
+static void hear_start(struct cell *cell, struct task *task);
+
+/* Reaps whoever ended; the end of a once-cell's only task is the cell's end. */
+static void reap(struct cell *cell, const char *limit) {
+  int status;
+  pid_t pid;
+  struct rusage used;
+  while ((pid = wait4(-1, &status, WNOHANG, &used)) > 0) {
+    for (int i = 0; i < task_count; i++) {
+      if (tasks[i].pid != pid) continue;
+      if (tasks[i].error_fd >= 0) {
+        hear_start(cell, &tasks[i]);
+        if (i >= task_count || tasks[i].pid != pid) break; /* it never became its program */
+      }
+      struct task task = tasks[i];
+      if (cell->is_once && task.tag == 0) end_cell(cell, task.tag, status, 1, limit);
+      tasks[i] = tasks[--task_count];
+      tell_end(task.line, task.tag, status, limit ? limit : limit_after_end(cell, status), &used);
+      if (task.line != report_fd) close(task.line);
+      break;
+    }
+  }
+}
+
+/* Parent and session of a process, from its stat line; the name in it may hold anything. */
+static int read_stat(const char *name, long *parent, long *session) {
+  char path[64], text[512];
+  snprintf(path, sizeof path, "/proc/%.20s/stat", name);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (got <= 0) return -1;
+  text[got] = '\0';
+  const char *rest = strrchr(text, ')');
+  char state;
+  long group;
+  if (rest == NULL || sscanf(rest + 1, " %c %ld %ld %ld", &state, parent, &group, session) != 4)
+    return -1;
+  return state == 'Z' ? -1 : 0;
+}
+
+#define MOST_KILLED 4096
+/* Everything that belongs to a task: its session, and whatever was started from it. What left both
+ * behind (setsid and a dead parent) stays in the cell and ends with it. */
+static void kill_task(pid_t leader) {
+  static pid_t killed[MOST_KILLED];
+  int count = 0, found = 1;
+  killed[count++] = leader;
+  kill(leader, SIGSTOP); /* it must not start more while we look */
+  for (int round = 0; found && round < 64; round++) {
+    found = 0;
+    DIR *table = opendir("/proc");
+    if (table == NULL) break;
+    struct dirent *entry;
+    while ((entry = readdir(table)) != NULL && count < MOST_KILLED) {
+      long parent, session, pid = strtol(entry->d_name, NULL, 10);
+      if (pid <= 1 || read_stat(entry->d_name, &parent, &session) != 0) continue;
+      int known = 0, related = session == leader;
+      for (int i = 0; i < count; i++) {
+        known |= killed[i] == pid;
+        related |= killed[i] == parent;
+      }
+      if (known || !related) continue;
+      kill((pid_t)pid, SIGSTOP);
+      killed[count++] = (pid_t)pid;
+      found = 1;
+    }
+    closedir(table);
+  }
+  for (int i = 0; i < count; i++) kill(killed[i], SIGKILL);
+}
+
+/* A line of its own for every task, so that whoever waits for one hears of no other. */
+static int line_of(const int *sent, int sent_count, int at) {
+  return sent_count > at ? move_down(sent[at], FIRST_PARKED_FD) : report_fd;
+}
+
+static void leave_line(int line, unsigned long tag, int error) {
+  report_to(line, "noexec %lu %d", tag, error);
+  if (line != report_fd) close(line);
+}
+
+static void give(struct program *program, const int *sent, int sent_count, int first) {
+  clear_program(program);
+  for (int i = first; i < sent_count; i++) {
+    if (i - first <= LAST_GIVEN_FD)
+      program->given[i - first] = move_down(sent[i], FIRST_PARKED_FD);
+    else
+      close(sent[i]);
+  }
+}
+
+/* Sent along: its line, then what it is given. Returns 1 in the forked interpreter. */
+static int fork_task(struct cell *cell, unsigned long tag, const int *sent, int sent_count) {
+  struct program *program = &cell->program;
+  int line = line_of(sent, sent_count, 0);
+  give(program, sent, sent_count, 1);
+  program->directory = "/workspace";
+  pid_t child = fork();
+  if (child == 0) {
+    into_session(program);
+    return 1;
+  }
+  int error = errno;
+  for (int i = 0; i < MOST_GIVEN; i++)
+    if (program->given[i] >= 0) close(program->given[i]);
+  if (child < 0) {
+    leave_line(line, tag, error);
+    return 0;
+  }
+  add_task(tag, child, line, -1);
+  report_to(line, "started %lu %d", tag, child);
+  return 0;
+}
+
+/* Sent along: the plan, its line, then what it is given. */
+static void start_task(struct cell *cell, unsigned long tag, const int *sent, int sent_count) {
+  struct program *program = &cell->program;
+  int error_fd, terminal, line = line_of(sent, cell->is_once ? 0 : sent_count, 1);
+  give(program, sent, sent_count, cell->is_once ? 1 : 2);
+  struct plan plan = plan_read(sent[0]);
+  close(sent[0]);
+  read_program(plan, program);
+  pid_t child = spawn(program, &error_fd, &terminal);
+  int error = errno;
+  munmap((void *)(uintptr_t)plan.at, (size_t)(plan.end - plan.at));
+  if (terminal >= 0) {
+    send_one(line, "terminal", terminal);
+    close(terminal);
+  }
+  if (child < 0)
+    leave_line(line, tag, error);
+  else
+    add_task(tag, child, line, error_fd);
+}
+
+/* It has become its program, or says why it could not. */
+static void hear_start(struct cell *cell, struct task *task) {
+  int error = 0;
+  ssize_t got = read(task->error_fd, &error, sizeof error);
+  close(task->error_fd);
+  task->error_fd = -1;
+  if (got != sizeof error) {
+    report_to(task->line, "started %lu %d", task->tag, task->pid);
+    return;
+  }
+  if (cell->is_once && task->tag == 0) {
+    report("noexec 0 %d", error);
+    _exit(125);
+  }
+  leave_line(task->line, task->tag, error);
+  *task = tasks[--task_count];
+}
+
+/* One word of the supervisor's. Returns 1 in a forked interpreter. */
+static int obey(struct cell *cell, int *is_watching) {
+  char text[MOST_WORD_BYTES], verb[16] = "";
+  int sent[MOST_SENT], sent_count = 0, number = 0;
+  unsigned long tag = 0;
+  if (receive(report_fd, text, sizeof text, sent, &sent_count) == 0)
+    end_cell(cell, 0, 0, 0, NULL); /* the supervisor is gone or wants the end */
+  sscanf(text, "%15s %lu %d", verb, &tag, &number);
+  const struct task *task = task_of(tag);
+  /* Descriptors above the limit would be reported to ourselves. */
+  int has_room = 2 * task_count + FIRST_PARKED_FD + MOST_GIVEN + 6 < (int)cell->most_open_files &&
+                 task_count < MOST_TASKS && task == NULL;
+  if (has_room && strcmp(verb, "fork") == 0) return fork_task(cell, tag, sent, sent_count);
+  if (has_room && strcmp(verb, "run") == 0 && sent_count > 0) {
+    start_task(cell, tag, sent, sent_count);
+    return 0;
+  }
+  /* A task that could not be taken on hears so by the end of its line. */
+  for (int i = 0; i < sent_count; i++) close(sent[i]);
+  if (strcmp(verb, "go") == 0) {
+    *is_watching = 1;
+  } else if (strcmp(verb, "rest") == 0) {
+    const char *limit = limit_of_mounts(cell);
+    *is_watching = 0;
+    report_to(task ? task->line : report_fd, "rest %s", limit ? limit : NO_LIMIT);
+  } else if (strcmp(verb, "signal") == 0 && task != NULL) {
+    kill(-task->pid, number);
+  } else if (strcmp(verb, "end") == 0 && task != NULL) {
+    kill_task(task->pid);
+  } else if (strcmp(verb, "stop") == 0) {
+    kill(-1, SIGKILL);
+  }
+  return 0;
+}
+
+static void start_first(struct cell *cell) {
+  int error_fd, terminal;
+  pid_t program = spawn(&cell->program, &error_fd, &terminal);
+  if (program < 0) {
+    report("noexec 0 %d", errno);
+    _exit(125);
+  }
+  add_task(0, program, report_fd, error_fd);
+}
+
+/* Touches the pages that the end will touch, while nobody waits for it yet. */
+static void rehearse(const struct cell *cell) {
+  struct rusage used;
+  limit_after_end(cell, 0);
+  getrusage(RUSAGE_CHILDREN, &used);
+}
+
+void run_cell(struct cell *cell, int status_fd) {
+  sigset_t child_ended;
+  sigemptyset(&child_ended);
+  sigaddset(&child_ended, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &child_ended, NULL);
+  int signals = signalfd(-1, &child_ended, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals < 0) die("init-signalfd");
+  int is_watching = 0;
+  task_count = 0;
+  if (cell->forks_interpreter) {
+    cell->program.directory = "/workspace";
+    pid_t child = fork();
+    if (child < 0) die("init-fork");
+    if (child == 0) {
+      into_session(&cell->program);
+      return;
+    }
+    for (int i = 0; i < MOST_GIVEN; i++)
+      if (cell->program.given[i] >= 0) close(cell->program.given[i]);
+    add_task(0, child, report_fd, -1);
+    rehearse(cell);
+    report("ready");
+  } else if (cell->program.argument_count > 0) {
+    start_first(cell);
+    is_watching = 1;
+  } else {
+    rehearse(cell);
+    report("ready");
+  }
+  for (int fd = 0; fd < 3; fd++) close(fd);
+
+  static struct pollfd waits[3 + MOST_TASKS];
+  waits[0] = (struct pollfd){signals, POLLIN, 0};
+  waits[1] = (struct pollfd){status_fd, POLLIN, 0};
+  waits[2] = (struct pollfd){cell->listener, POLLIN, 0};
+  for (;;) {
+    for (int i = 0; i < task_count; i++)
+      waits[3 + i] = (struct pollfd){tasks[i].error_fd, POLLIN, 0};
+    /* An idle cell sleeps: hundreds of them must not cost a core. */
+    int is_timed = is_watching && cell->watched_count > 0;
+    int ready = poll(waits, 3 + (nfds_t)task_count, is_timed ? WATCH_EVERY_MS : -1);
+    if (ready < 0 && errno != EINTR) die("init-poll");
+    for (int i = task_count - 1; i >= 0; i--)
+      if (tasks[i].error_fd >= 0 && waits[3 + i].revents) hear_start(cell, &tasks[i]);
+    if (waits[1].revents && obey(cell, &is_watching)) return;
+    const char *limit = NULL;
+    if (waits[2].revents & POLLIN && has_too_many_open(cell->listener, cell->most_open_files))
+      limit = "open_files";
+    struct signalfd_siginfo ignored;
+    while (read(signals, &ignored, sizeof ignored) > 0) continue;
+    reap(cell, NULL);
+    if (limit == NULL && is_watching) limit = limit_of_mounts(cell);
+    if (limit == NULL) continue;
+    if (cell->is_once) end_cell(cell, 0, 0, 0, limit);
+    kill(-1, SIGKILL);
+    while (task_count > 0) {
+      struct pollfd one = {signals, POLLIN, 0};
+      poll(&one, 1, WATCH_EVERY_MS);
+      while (read(signals, &ignored, sizeof ignored) > 0) continue;
+      reap(cell, limit);
+    }
+    is_watching = 0; /* the mount stays full; the next "go" looks again */
+  }
+}
+
+int init(int plan_fd, int status_fd) {
+  report_fd = status_fd;
+  /* Before anything else: from here on nothing inside can read or trace this process. */
+  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) die("init-dumpable");
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) die("init-no-new-privs");
+  report_fd = status_fd = move_down(status_fd, FIRST_OWN_FD);
+  fcntl(plan_fd, F_SETFD, FD_CLOEXEC);
+  umask(022);
+  /* What our starter ignored (a shell's background job: SIGINT) would be ignored inside as well. */
+  for (int number = 1; number < 32; number++) signal(number, SIG_DFL);
+  /* The supervisor writes limits and plan while bubblewrap works; nothing is done before its word. */
+  char word[8];
+  if (recv(status_fd, word, sizeof word, 0) <= 0) _exit(0);
+  static struct cell cell;
+  build_cell(plan_read(plan_fd), &cell);
+  close(plan_fd);
+  if (cell.is_zygote) return cellwall_zygote(status_fd);
+  run_cell(&cell, status_fd);
+  return 0;
+}

@@ -1,0 +1,16 @@
+/* The choice between the lives of the program. */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int main(int argc, char **argv) {
+  if (argc == 3 && strcmp(argv[1], "keep") == 0) return keep(atoi(argv[2]));
+  if (argc == 4 && strcmp(argv[1], "init") == 0) return init(atoi(argv[2]), atoi(argv[3]));
+  static const char usage[] =
+      "cellwall-cell is started by Cellwall; it has no use of its own. Try: cellwall --help\n";
+  (void)!write(STDERR_FILENO, usage, sizeof usage - 1);
+  return 125;
+}

@@ -1,0 +1,114 @@
+/* Inside a template's walls: one cell for each request of the supervisor's.
+ *
+ * A request carries descriptors: the cell's plan, its init's status socket, then what the plan uses
+ * under the numbers from FIRST_SENT_FD on. The child is born in fresh user, mount, PID, network, IPC
+ * and UTS namespaces and becomes the cell's init; we let go of everything and wait for the next.
+ */
+#define _GNU_SOURCE
+#include "cell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define NAMESPACES \
+  (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
+
+/* The child: returns only in an interpreter that was forked in the finished cell. */
+static void live(int control_fd, const int *sent, int count) {
+  report_fd = sent[1];
+  for (int i = 2; i < count; i++) {
+    if (sent[i] >= FIRST_SENT_FD || dup3(sent[i], FIRST_SENT_FD + i - 2, O_CLOEXEC) < 0)
+      die("zygote-sent");
+    close(sent[i]);
+  }
+  close(control_fd);
+  /* As PID 1 we take no signal for which there is no handler, and the interpreter has some. */
+  for (int number = 1; number < 32; number++) signal(number, SIG_DFL);
+  int status_fd = report_fd = move_down(sent[1], FIRST_OWN_FD);
+  static struct cell cell;
+  struct plan plan = plan_read(sent[0]);
+  close(sent[0]);
+  build_cell(plan, &cell);
+  run_cell(&cell, status_fd);
+}
+
+#define LEAST_SETTLED_BYTES (64u * 1024u)
+
+/* Puts the interpreter's memory into a file of its own and maps it back, private, at the same place.
+ * The kernel then copies no page tables at a fork and has few to tear down at an end: cells fault in
+ * what they touch, and most touch little. Content and addresses stay as they are; between a region's
+ * copy and its mapping nothing but the two system calls happens. */
+static void settle_memory(void) {
+  static char maps[256 * 1024];
+  int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  size_t length = 0;
+  ssize_t got;
+  while (length < sizeof maps - 1 && (got = read(fd, maps + length, sizeof maps - 1 - length)) > 0)
+    length += (size_t)got;
+  close(fd);
+  maps[length] = '\0';
+  int file = (int)syscall(SYS_memfd_create, "cellwall-zygote", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) return;
+  off_t offset = 0;
+  for (char *rest = NULL, *line = strtok_r(maps, "\n", &rest); line != NULL;
+       line = strtok_r(NULL, "\n", &rest)) {
+    unsigned long start, end, inode;
+    char access[5] = "", name[32] = "";
+    if (sscanf(line, "%lx-%lx %4s %*s %*s %lu %31s", &start, &end, access, &inode, name) < 4) continue;
+    int is_heap = strcmp(name, "[heap]") == 0;
+    if (strcmp(access, "rw-p") != 0 || inode != 0 || (name[0] != '\0' && !is_heap)) continue;
+    size_t size = end - start;
+    if (size < LEAST_SETTLED_BYTES || ftruncate(file, offset + (off_t)size) != 0) continue;
+    /* Our own list must not be under our feet. */
+    if ((unsigned long)maps < end && (unsigned long)maps + sizeof maps > start) continue;
+    const char *from = (const char *)start;
+    size_t done = 0;
+    while (done < size) {
+      long put = syscall(SYS_pwrite64, file, from + done, size - done, offset + (off_t)done);
+      if (put <= 0) break;
+      done += (size_t)put;
+    }
+    if (done < size) continue;
+    syscall(SYS_mmap, start, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, offset);
+    offset += (off_t)size;
+  }
+  fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  close(file);
+}
+
+__attribute__((visibility("default"))) int cellwall_zygote(int control_fd) {
+  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return -1;
+  /* Cells that ended are nobody's business here: their init has told the supervisor. */
+  signal(SIGCHLD, SIG_IGN);
+  report_fd = control_fd;
+  settle_memory();
+  report("zygote");
+  for (;;) {
+    char text[64];
+    int sent[MOST_SENT], count;
+    if (receive(control_fd, text, sizeof text, sent, &count) == 0) _exit(0);
+    if (count >= 2) {
+      pid_t child = (pid_t)syscall(SYS_clone, NAMESPACES | SIGCHLD, 0, 0, 0, 0);
+      if (child == 0) {
+        live(control_fd, sent, count);
+        return 0;
+      }
+      if (child < 0) {
+        report_fd = sent[1];
+        report("fail zygote-clone %d", errno);
+        report_fd = control_fd;
+      }
+    }
+    for (int i = 0; i < count; i++) close(sent[i]);
+  }
+}

@@ -1,0 +1,175 @@
+"""Control groups, v1 and v2, behind one interface (LIM-3).
+
+Three ways to a group, tried in this order, decided by `choose` from plain facts:
+  1. cgroup v2 with the controllers we need, as root: a group of our own below the mount;
+  2. cgroup v1, as root: one group in each hierarchy, below the one we are in, so that limits put
+     on Cellwall itself hold for what it runs;
+  3. an ordinary user on a systemd host with v2: a delegated scope from the user's own systemd.
+None of them: the run is refused with the reason and the mend (ISO-4).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+NEEDED = frozenset({"memory", "pids", "cpu"})
+_USEFUL_V1 = ("memory", "pids", "cpu", "cpuacct", "blkio")
+USEFUL_V2 = ("memory", "pids", "cpu", "io")
+
+Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mounted hierarchy, from /proc/self/mountinfo."""
+
+    version: Literal[1, 2]
+    point: str
+    root: str
+    controllers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What `choose` needs to know about a host; tests write it by hand."""
+
+    mounts: tuple[Mount, ...]
+    membership: Mapping[str, str]
+    """controller -> our path in its hierarchy; "" is v2's."""
+    unified_controllers: frozenset[str]
+    euid: int
+    user_systemd: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The way to a group, and where groups are made; or the reason there is none."""
+
+    way: Way
+    bases: Mapping[str, str]
+    """controller -> directory in which our groups are made."""
+    reason: str = ""
+    mend: str = ""
+
+
+def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
+    """The cgroup mounts in the text of /proc/self/mountinfo."""
+    found = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, rest = before.split(" "), after.split(" ")
+        if len(fields) < 6 or len(rest) < 3 or rest[0] not in ("cgroup", "cgroup2"):
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
+        if rest[0] == "cgroup2":
+            found.append(Mount(2, point, fields[3], frozenset()))
+        else:
+            names = frozenset(rest[2].split(",")) & set(_USEFUL_V1)
+            found.append(Mount(1, point, fields[3], names))
+    return tuple(found)
+
+
+def parse_membership(text: str) -> dict[str, str]:
+    """/proc/self/cgroup as controller -> path; the unified hierarchy has the name ""."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        for name in controllers.split(","):
+            paths[name] = path
+    return paths
+
+
+def directory_of(mount: Mount, path: str) -> str:
+    """Our place as a directory: the mount may itself begin deeper (a container's view)."""
+    top = mount.root.rstrip("/")
+    # Not below what is mounted (another cgroup namespace's view): the mount is all we can reach.
+    relative = path.removeprefix(top) if f"{path}/".startswith(f"{top}/") else ""
+    return mount.point + relative.rstrip("/")
+
+
+def choose(facts: Facts) -> Choice:
+    """Decide. Pure, so that every kind of host can be tested on one."""
+    unified = next((mount for mount in facts.mounts if mount.version == 2), None)
+    if facts.euid == 0:
+        if unified is not None and facts.unified_controllers >= NEEDED:
+            names = [name for name in USEFUL_V2 if name in facts.unified_controllers]
+            return Choice("v2-root", dict.fromkeys(names, unified.point))
+        v1 = {
+            name: directory_of(mount, facts.membership.get(name, "/"))
+            for mount in facts.mounts
+            if mount.version == 1
+            for name in mount.controllers
+        }
+        if v1.keys() >= NEEDED:
+            return Choice("v1-root", v1)
+        lacking = ", ".join(sorted(NEEDED - v1.keys() - facts.unified_controllers))
+        return Choice(
+            "none",
+            {},
+            f"the host has no cgroup controller for: {lacking}",
+            "Mount cgroup v2 with the memory, pids and cpu controllers "
+            "(in a container: start it with a private, writable cgroup namespace).",
+        )
+    if unified is not None and facts.user_systemd:
+        lacking = ", ".join(sorted(NEEDED - facts.unified_controllers))
+        if not lacking:
+            return Choice("systemd-user", {})
+        return Choice(
+            "none",
+            {},
+            f"cgroup v2 has no controller here for: {lacking}; an ordinary user gets none from v1",
+            "Boot with systemd.unified_cgroup_hierarchy=1, or run as root; "
+            "or accept rlimits alone with sandbox.dangerously_without_cgroup = true.",
+        )
+    return Choice(
+        "none",
+        {},
+        "an ordinary user gets a cgroup only from the user's own systemd, and none is running here",
+        "Log in with a systemd session (`loginctl enable-linger $USER` keeps one), or run as root; "
+        "or accept rlimits alone with sandbox.dangerously_without_cgroup = true.",
+    )
+
+
+def gather() -> Facts:
+    """Look at this host."""
+    mounts = parse_mounts(read_text("/proc/self/mountinfo"))
+    unified = next((mount for mount in mounts if mount.version == 2), None)
+    controllers = read_text(f"{unified.point}/cgroup.controllers") if unified else ""
+    return Facts(
+        mounts=mounts,
+        membership=parse_membership(read_text("/proc/self/cgroup")),
+        unified_controllers=frozenset(controllers.split()),
+        euid=os.geteuid(),
+        user_systemd=os.path.exists(f"{runtime_directory()}/systemd/private"),
+    )
+
+
+def runtime_directory() -> str:
+    """Where the user's systemd listens; cron and sudo start us without the variable."""
+    return os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
+
+
+def scope_environment() -> dict[str, str]:
+    """With which systemd-run finds the user's manager. Nothing else of our environment goes along,
+    and the keeper gives bubblewrap an empty one (ISO-3)."""
+    bus = os.environ.get("DBUS_SESSION_BUS_ADDRESS")
+    environment = {"XDG_RUNTIME_DIR": runtime_directory()}
+    return environment | ({"DBUS_SESSION_BUS_ADDRESS": bus} if bus else {})
+
+
+def read_text(path: str) -> str:
+    """A small file of the kernel's; one that is not there is empty."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, 65_536).decode("ascii", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

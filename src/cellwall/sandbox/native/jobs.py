@@ -1,0 +1,114 @@
+"""What an action means inside a cell: which program, its environment, its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from cellwall.core.errors import BadInput
+from cellwall.core.ports import WorkspaceLease
+from cellwall.core.types import Action, Json, RunCode, RunCommand
+from cellwall.sandbox import languages
+from cellwall.sandbox.native import groups, newgroups, rootfs
+from cellwall.sandbox.native.channels import CHANNEL_FD_INSIDE
+from cellwall.sandbox.native.specs import PACKAGES_INSIDE, PYTHON
+
+
+def program_of(action: Action) -> tuple[languages.Program, bytes]:
+    """What to start, and the code it gets."""
+    match action.want:
+        case RunCommand(background=True):
+            raise BadInput(
+                "only a live sandbox has a background",
+                mend="Use Sandbox.create() and its commands.run(…, background=True).",
+                code="CW-NO-BACKGROUND",
+            )
+        case RunCommand(argv):
+            return languages.Program(argv, ""), b""
+        case RunCode() as want:
+            return languages.program_for(want), want.code
+        case _:
+            raise BadInput("only commands and code run in a sandbox")
+
+
+def directory_of(action: Action) -> str:
+    """Where it starts."""
+    return action.want.cwd if isinstance(action.want, RunCommand) else "/workspace"
+
+
+def environment(
+    action: Action, program: languages.Program | None, *, home: str
+) -> Mapping[str, str]:
+    """From nothing (ISO-3): what programs cannot do without, then what the caller named."""
+    return {
+        "PATH": rootfs.SEARCH_PATH,
+        "HOME": home,
+        "USER": "sandbox",
+        "LOGNAME": "sandbox",
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp",
+        "SHELL": "/bin/sh",
+        "CELLWALL": "1",
+        # Hooks copied from a template would be refused where .git/hooks is protected (FS-4).
+        "GIT_TEMPLATE_DIR": "/.cellwall/empty",
+        **dict(program.env if program is not None else ()),
+        **action.env,
+        **action.brief,
+    }
+
+
+def base_files(*, home: str) -> dict[str, bytes]:
+    """What every root has, cold or a template's."""
+    return {
+        "/etc/passwd": rootfs.PASSWD.format(home=home).encode(),
+        "/etc/group": rootfs.GROUP.encode(),
+        "/etc/hosts": rootfs.HOSTS.encode(),
+        "/etc/nsswitch.conf": rootfs.NSSWITCH.encode(),
+        "/.cellwall/nothing": b"",
+    }
+
+
+def files(program: languages.Program, code: bytes, *, home: str) -> dict[str, bytes]:
+    """A cold cell's files."""
+    files = base_files(home=home)
+    if program.code_path:
+        files[program.code_path] = code
+    return files | languages.inside_files() if program.is_interpreter else files
+
+
+def request(
+    program: languages.Program, code: bytes, action: Action, env: Mapping[str, str] | None = None
+) -> tuple[dict[str, Json], bytes] | None:
+    """What a one-shot interpreter is told; without `env` it has been started with its own."""
+    if not program.is_interpreter:
+        return None
+    told: dict[str, Json] = {
+        "code": 1,
+        "once": True,
+        "env": env or {},
+        "stdin": None,
+        "tools": list(action.tools),
+        "paths": package_paths(action) if env is None else [],  # else the template has them
+    }
+    return told, code
+
+
+def package_paths(action: Action) -> list[str]:
+    """Where a cold interpreter finds the packages of its template."""
+    return [] if action.template == PYTHON.name else [PACKAGES_INSIDE]
+
+
+def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int, int]:
+    """A program that tells no value has no use for a descriptor that nobody else gives it."""
+    return {
+        inside: number
+        for inside, number in numbers.items()
+        if inside != CHANNEL_FD_INSIDE or program.is_interpreter
+    }
+
+
+def limit_group(group: groups.Group, action: Action, workspace: WorkspaceLease) -> None:
+    """A one-shot cell's limits, before anything runs in it."""
+    directory = workspace.mount.dir_fd
+    device = None if directory is None else newgroups.block_device(os.fstat(directory).st_dev)
+    group.limit(action.limits, io_device=device)

@@ -1,0 +1,86 @@
+"""The native sandbox: warm where it can be, cold where it must be, the same walls in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cellwall.core.languages import canonical
+from cellwall.core.network import CellNetwork
+from cellwall.core.outcomes import RunResult
+from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, OutputSink, RunCode
+from cellwall.sandbox.native.cold import ColdPath
+from cellwall.sandbox.native.layers import HostLayers, NativeSettings
+from cellwall.sandbox.native.pool import Pool
+from cellwall.sandbox.native.sessions import Sessions
+from cellwall.sandbox.native.warm import WarmPath
+from cellwall.sandbox.runs import RunLedger
+
+
+class NativeSandbox:
+    """The port's implementation; `run` may be called by many tasks at once."""
+
+    def __init__(
+        self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
+    ) -> None:
+        self._settings = settings
+        self._cold = ColdPath(settings, layers, ledger)
+        self._pool = pool
+        self._warm = WarmPath(settings, pool)
+        self._sessions = Sessions(settings, layers, ledger, pool)
+
+    async def run(
+        self,
+        action: Action,
+        *,
+        slot: Slot,
+        workspace: WorkspaceLease,
+        sink: OutputSink | None,
+        tools: ToolCaller | None = None,
+        skills: Sequence[Skill] = (),
+        network: CellNetwork | None = None,
+    ) -> RunResult:
+        if action.session_id is not None and _lives_on(action):
+            return await self._sessions.run(
+                action,
+                workspace=workspace,
+                sink=sink,
+                tools=tools,
+                skills=skills,
+                network=network,
+            )
+        if self._settings.path != "cold":
+            result = await self._warm.run(
+                action,
+                workspace=workspace,
+                sink=sink,
+                tools=tools,
+                skills=skills,
+                network=network,
+            )
+            if result is not None:
+                return result
+        return await self._cold.run(
+            action,
+            slot=slot,
+            workspace=workspace,
+            sink=sink,
+            tools=tools,
+            skills=skills,
+            network=network,
+        )
+
+    async def steer(self, action: Action) -> RunResult:
+        return await self._sessions.steer(action)
+
+    def end_session(self, session_id: str) -> None:
+        self._sessions.end(session_id)
+
+    def tidy_up(self) -> None:
+        self._pool.tidy_up()
+
+
+def _lives_on(action: Action) -> bool:
+    """Code in a language without a live interpreter has a cell of its own, on the same files."""
+    return not isinstance(action.want, RunCode) or canonical(action.want.language) == "python"

@@ -1,0 +1,107 @@
+"""Runs programs of the host: for their versions, and to build an environment. Never for a run."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+_ANSWER_WITHIN_S = 5.0
+_MOST_LINE_BYTES = 8192
+_CHUNK_BYTES = 65_536
+
+
+def version_of(path: str) -> str:
+    """The first line of `PROGRAM --version`, or why there is none."""
+    try:
+        done = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_WITHIN_S,
+            check=False,
+            env={},
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"does not start ({type(error).__name__})"
+    return done.stdout.decode("utf-8", "replace").partition("\n")[0].strip()[:100]
+
+
+def stream_lines(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    on_line: Callable[[str], None],
+    within_s: float,
+    held_fds: Sequence[int] = (),
+) -> int:
+    """Run a program to its end and hand over each line it prints, on either stream.
+
+    The exit code is returned; TimeoutError if it takes longer than `within_s`, OSError if it does
+    not start. Whatever ends this call ends the program and its children, too. `held_fds` stay open
+    in the program: a lock among them lasts until the program is gone, even if we are killed.
+    """
+    process = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(env),
+        cwd="/",
+        pass_fds=tuple(held_fds),
+        start_new_session=True,  # a group of its own, to be ended as a whole
+    )
+    assert process.stdout is not None  # noqa: S101  # asked for above
+    try:
+        _read_lines(process.stdout.fileno(), on_line, ends_at=time.monotonic() + within_s)
+        return process.wait(timeout=_ANSWER_WITHIN_S)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError from error
+    finally:
+        with suppress(ProcessLookupError):
+            # Before the wait: until it is reaped the number cannot belong to anybody else.
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def _read_lines(descriptor: int, on_line: Callable[[str], None], *, ends_at: float) -> None:
+    waiting = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(0.0, ends_at - time.monotonic())):
+                raise TimeoutError
+            part = os.read(descriptor, _CHUNK_BYTES)
+            *lines, waiting = (waiting + part).split(b"\n")
+            if not part or len(waiting) > _MOST_LINE_BYTES:
+                lines, waiting = [*lines, waiting], b""
+            for line in lines:
+                text = line[:_MOST_LINE_BYTES].decode("utf-8", "replace").rstrip()
+                if text:
+                    on_line(text)
+            if not part:
+                return
+
+
+def start_detached(words: Sequence[str], *, env: Mapping[str, str], cwd: str) -> int:
+    """A process that outlives us: no terminal, no descriptor and no variable of ours."""
+    process = subprocess.Popen(
+        list(words),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=dict(env),
+        cwd=cwd,
+        start_new_session=True,
+        close_fds=True,
+    )
+    # It outlives most who start it; for one that lives longer somebody must take its end in.
+    threading.Thread(target=process.wait, name="cellwall-detached", daemon=True).start()
+    return process.pid

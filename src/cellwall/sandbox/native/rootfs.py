@@ -1,0 +1,115 @@
+"""What of the host's file system a cell sees: the least with which ordinary programs work (ISO-2).
+
+`survey` looks at the host once; everything else is pure.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+
+from cellwall.core.network import NETWORK_INSIDE
+
+# Taken out of the host's /etc, read-only, where they exist. Nothing of /root, /home, /run, /var,
+# /srv, /opt, /boot or /sys is shown at all.
+_ETC = (
+    ("alternatives", "Debian's choice of awk, editor, java: links that /usr/bin points to"),
+    ("fonts", "font configuration, for plots"),
+    ("ld.so.cache", "where shared libraries are"),
+    ("services", "names of ports, getservbyname"),
+    ("ssl/certs", "certificate authorities; never ssl/private"),
+    ("ssl/openssl.cnf", "OpenSSL refuses to start without it on some hosts"),
+)
+_ETC_PREFIXES = ("java-", "openjdk")  # a JVM keeps its defaults there
+
+_USR_ALIASES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+# /usr holds programs, but these parts of it are the host's own affairs.
+HIDDEN_BELOW_USR = ("/usr/local/etc",)
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+# Parts of a fresh /proc that tell about or change the host. Hidden even where the kernel would
+# refuse, because as root it does not (core_pattern was writable in two published sandboxes).
+PROC_HIDDEN = (
+    "acpi",  # hardware control
+    "asound",
+    "bus",  # raw PCI and input devices
+    "cmdline",  # boot parameters, sometimes with secrets
+    "fs",  # state of the host's file systems
+    "interrupts",  # keystroke timing
+    "irq",  # interrupt routing
+    "kallsyms",  # addresses for kernel exploits
+    "kcore",  # the kernel's memory
+    "key-users",
+    "keys",  # keyrings are not namespaced
+    "kmsg",  # the kernel's log
+    "latency_stats",
+    "modules",
+    "sched_debug",  # every process of the host
+    "scsi",
+    "sysrq-trigger",  # reboots the host
+    "timer_list",  # addresses and processes of the host
+)
+PROC_READ_ONLY = ("sys",)
+
+PASSWD = "root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:1000:1000::{home}:/bin/sh\n"  # noqa: S105  # a file's text
+GROUP = "root:x:0:\nsandbox:x:1000:\n"
+HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
+NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nnetworks: files\nservices: files\n"
+
+UID_INSIDE = 1000
+GID_INSIDE = 1000
+HOSTNAME = "cellwall"
+SEARCH_PATH = "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+# Leads nowhere in a cell without a way out: libraries then ask 127.0.0.1, where nobody is.
+NETWORK_LINKS = ((f"{NETWORK_INSIDE}/resolv.conf", "/etc/resolv.conf"),)
+
+DEVICE_LINKS = (
+    ("/proc/self/fd", "/dev/fd"),
+    ("/proc/self/fd/0", "/dev/stdin"),
+    ("/proc/self/fd/1", "/dev/stdout"),
+    ("/proc/self/fd/2", "/dev/stderr"),
+    ("pts/ptmx", "/dev/ptmx"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoot:
+    """The host as a cell may see it."""
+
+    binds: tuple[str, ...]
+    """Directories shown whole at their own place, read-only."""
+    links: tuple[tuple[str, str], ...]
+    """(target, name): merged /usr, the time zone."""
+    etc: tuple[str, ...]
+    """Names below /etc that are taken over."""
+    foreign_python: str | None
+    """Python's prefix when it is not below /usr; shown at /opt/python."""
+
+
+@functools.cache
+def survey() -> HostRoot:
+    """Look at the host. Cached: a host does not change its /usr while a process lives."""
+    binds = ["/usr"]
+    links = []
+    for name in _USR_ALIASES:
+        path = f"/{name}"
+        if os.path.islink(path):
+            links.append((os.readlink(path), path))
+        elif os.path.isdir(path):
+            binds.append(path)
+    zone = os.path.realpath("/etc/localtime")
+    if zone.startswith("/usr/share/zoneinfo/"):
+        links.append((zone, "/etc/localtime"))
+    etc = [name for name, _reason in _ETC if os.path.exists(f"/etc/{name}")]
+    etc += [name for name in sorted(os.listdir("/etc")) if name.startswith(_ETC_PREFIXES)]
+    system_python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
+    prefix = os.path.realpath(sys.base_prefix)
+    foreign = None if system_python or prefix == "/usr" else prefix
+    return HostRoot(tuple(binds), tuple(links), tuple(etc), foreign)

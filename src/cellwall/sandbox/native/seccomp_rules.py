@@ -1,0 +1,214 @@
+"""The seccomp rules of `seccomp.toml`, read and found sound; what is doubtful is refused."""
+
+from __future__ import annotations
+
+import errno
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from cellwall.core.errors import SandboxFailed
+
+# linux/audit.h
+AUDIT_ARCH: Final[Mapping[str, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+ALL_BITS: Final = 0xFFFFFFFF
+_ERRNOS: Final = ("EPERM", "EACCES", "ENOSYS", "EAFNOSUPPORT")
+_OFFSET_ARGS: Final = 16  # in struct seccomp_data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One comparison of 32 bits of one argument; see the head of `seccomp.toml`."""
+
+    arg: int
+    word: Literal["low", "high"]
+    mask: int
+    values: tuple[int, ...]
+    negated: bool
+
+    @property
+    def offset(self) -> int:
+        return _OFFSET_ARGS + 8 * self.arg + (4 if self.word == "high" else 0)
+
+
+Row = tuple[Condition, ...]
+Arguments = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Calls that all get one answer: `allow` (errno 0 means it passes) or `deny`."""
+
+    names: tuple[str, ...]
+    errno: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditional:
+    """A call that passes if every condition of any one row holds, else gets `errno`; 0 pretends."""
+
+    name: str
+    rows: tuple[Row, ...]
+    errno: int
+    reason: str
+    passes: tuple[Arguments, ...]
+    fails: tuple[Arguments, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescriptorCheck:
+    """Which arguments of these calls are descriptors, and when they count."""
+
+    names: tuple[str, ...]
+    args: tuple[int, ...]
+    when: Row
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The data files, read and found sound."""
+
+    numbers: Mapping[str, Mapping[str, int]]
+    allow: tuple[Group, ...]
+    deny: tuple[Group, ...]
+    conditional: tuple[Conditional, ...]
+    descriptors: tuple[DescriptorCheck, ...]
+    zygote: tuple[Group, ...] = ()
+
+
+@cache
+def load_rules() -> Rules:
+    """The rules that ship with Cellwall."""
+    here = Path(__file__)
+    try:
+        document = tomllib.loads(here.with_name("seccomp.toml").read_text("utf-8"))
+        numbers = tomllib.loads(here.with_name("syscall_numbers.toml").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise broken("it cannot be read", detail=str(error)) from error
+    return parse_rules(document, numbers)
+
+
+def parse_rules(document: Mapping[str, Any], numbers: Mapping[str, Mapping[str, int]]) -> Rules:
+    """Check and shape the two documents; whatever is wrong or doubtful raises `SandboxFailed`."""
+    try:
+        rules = Rules(
+            numbers={arch: dict(numbers[arch]) for arch in AUDIT_ARCH},
+            allow=tuple(_group(entry, answered=False) for entry in document["allow"]),
+            deny=tuple(_group(entry, answered=True) for entry in document["deny"]),
+            conditional=(
+                *(_conditional(entry, pretended=False) for entry in document["allow_if"]),
+                *(_conditional(entry, pretended=True) for entry in document["pretend"]),
+            ),
+            descriptors=tuple(_descriptor_check(entry) for entry in document["descriptor"]),
+            zygote=tuple(_group(entry, answered=False) for entry in document["zygote"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise broken("an entry lacks a key or has a wrong one", detail=repr(error)) from error
+    if set(document) != {"allow", "allow_if", "pretend", "deny", "descriptor", "zygote"}:
+        raise broken("it has an unknown section")
+    _require_sound_names(rules)
+    return rules
+
+
+def broken(what: str, *, detail: str = "") -> SandboxFailed:
+    """The data files are not what they should be."""
+    return SandboxFailed(
+        f"The seccomp rules are broken: {what}.",
+        code="CW-SECCOMP-RULES",
+        mend="Install Cellwall again; its data files were changed.",
+        detail=detail,
+    )
+
+
+def _require_sound_names(rules: Rules) -> None:
+    known = {name for table in rules.numbers.values() for name in table}
+    decided = [name for group in (*rules.allow, *rules.deny) for name in group.names]
+    decided += [entry.name for entry in rules.conditional]
+    checked = [name for check in rules.descriptors for name in check.names]
+    building = [name for group in rules.zygote for name in group.names]
+    if unknown := sorted({*decided, *checked, *building} - known):
+        raise broken(f"no architecture knows {', '.join(unknown)}")
+    for names in (decided, checked, building):
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+            # Two answers to one call: whichever came last would win without a word.
+            raise broken(f"named twice: {', '.join(twice)}")
+    denied = {name for group in rules.deny for name in group.names}
+    if useless := sorted(set(checked) - (set(decided) - denied)):
+        raise broken(f"a descriptor of a call that never passes: {', '.join(useless)}")
+
+
+def _shape(entry: Mapping[str, Any], required: set[str], optional: frozenset[str]) -> None:
+    if not required <= set(entry) <= required | optional:
+        raise ValueError(f"keys {sorted(entry)}, expected {sorted(required)}")
+
+
+def _reason(entry: Mapping[str, Any]) -> str:
+    # A privilege nobody can justify is one nobody can review.
+    if not isinstance(entry["reason"], str) or not entry["reason"].strip():
+        raise ValueError("empty reason")
+    return entry["reason"]
+
+
+def _names(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    if not entry["names"]:
+        raise ValueError("no names")
+    return tuple(entry["names"])
+
+
+def _errno(entry: Mapping[str, Any]) -> int:
+    if entry["errno"] not in _ERRNOS:
+        raise ValueError(f"errno {entry['errno']!r}")
+    return int(getattr(errno, entry["errno"]))
+
+
+def _group(entry: Mapping[str, Any], *, answered: bool) -> Group:
+    _shape(entry, {"names", "reason"} | ({"errno"} if answered else set()), frozenset())
+    return Group(names=_names(entry), errno=_errno(entry) if answered else 0, reason=_reason(entry))
+
+
+def _conditional(entry: Mapping[str, Any], *, pretended: bool) -> Conditional:
+    keys = {"name", "any", "passes", "fails", "reason"}
+    _shape(entry, keys if pretended else keys | {"errno"}, frozenset())
+    # An empty row always holds and an empty example list tests nothing.
+    if not entry["any"] or not all(entry["any"]) or not entry["passes"] or not entry["fails"]:
+        raise ValueError(f"{entry['name']}: empty rows or examples")
+    return Conditional(
+        name=entry["name"],
+        rows=tuple(tuple(_condition(condition) for condition in row) for row in entry["any"]),
+        errno=0 if pretended else _errno(entry),
+        reason=_reason(entry),
+        passes=tuple(tuple(arguments) for arguments in entry["passes"]),
+        fails=tuple(tuple(arguments) for arguments in entry["fails"]),
+    )
+
+
+def _descriptor_check(entry: Mapping[str, Any]) -> DescriptorCheck:
+    _shape(entry, {"names", "args", "reason"}, frozenset({"when"}))
+    if not entry["args"] or not all(arg in range(6) for arg in entry["args"]):
+        raise ValueError(f"args {entry['args']!r}")
+    return DescriptorCheck(
+        names=_names(entry),
+        args=tuple(entry["args"]),
+        when=tuple(_condition(condition) for condition in entry.get("when", ())),
+        reason=_reason(entry),
+    )
+
+
+def _condition(entry: Mapping[str, Any]) -> Condition:
+    negated = "not_in" in entry
+    key = "not_in" if negated else "in"
+    _shape(entry, {"arg", key}, frozenset({"mask", "word"}))
+    word, mask, values = entry.get("word", "low"), entry.get("mask", ALL_BITS), tuple(entry[key])
+    if entry["arg"] not in range(6) or word not in ("low", "high") or not values:
+        raise ValueError(f"condition {entry!r}")
+    # A value outside the mask can never be met: the condition would be always or never true.
+    if not 0 < mask <= ALL_BITS or any(value < 0 or value & ~mask for value in values):
+        raise ValueError(f"condition {entry!r}")
+    return Condition(arg=entry["arg"], word=word, mask=mask, values=values, negated=negated)

@@ -1,0 +1,59 @@
+"""Which templates there are, and what each is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cellwall.core.errors import BadInput
+
+PACKAGES_INSIDE = "/opt/packages"
+
+# What most code imports, and is slow to import. Cells share its pages, but each of them is work at
+# a cell's birth and end as well: this list costs nothing that can be measured, three times as much
+# costs 0.4 ms a run.
+_STANDARD = """
+    collections contextlib copy dataclasses datetime enum functools itertools json math operator
+    random re string time typing
+"""
+_DATA = "numpy numpy.random pandas matplotlib matplotlib.pyplot matplotlib.backends.backend_agg"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a template is made of."""
+
+    name: str
+    is_interpreter: bool
+    """A Python that waits, from which interpreters are forked; else cells start empty."""
+    preload: tuple[str, ...] = ()
+    site_packages: str | None = None
+    """A directory of the host's with packages of its own, shown read-only."""
+
+
+SHELL = Spec("shell", is_interpreter=False)  # node, where it is in /usr, and deno run in it, too
+PYTHON = Spec("python", is_interpreter=True, preload=tuple(_STANDARD.split()))
+
+EnvironmentOf = Callable[[str], str | None]
+"""The packages that were built for a template, by its name."""
+
+
+def python_spec(name: str, environment_of: EnvironmentOf) -> Spec:
+    """The Python template of this name, or why there is none."""
+    if name == PYTHON.name:
+        return PYTHON
+    if name != "python-data":
+        raise BadInput(
+            f"there is no template {name!r:.60}",
+            mend="`cellwall template list` tells which there are.",
+            code="CW-NO-TEMPLATE",
+        )
+    found = environment_of(name)
+    if found is None:
+        raise BadInput(
+            f"the template {name} was not built yet",
+            mend=f"Build it once: cellwall template build {name}",
+            code="CW-TEMPLATE-NOT-BUILT",
+        )
+    preload = (*PYTHON.preload, *_DATA.split())
+    return Spec(name, is_interpreter=True, preload=preload, site_packages=found)

@@ -1,0 +1,80 @@
+"""What the file API says when it refuses: the user's own path, a code and a mend (ERR-1)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cellwall.core.errors import WorkspaceError
+
+_REFUSALS = {
+    errno.EXDEV: ("CW-PATH-OUTSIDE", "leads out of the workspace"),
+    errno.ELOOP: ("CW-PATH-OUTSIDE", "goes through a link that is not followed"),
+    errno.EINVAL: ("CW-PATH-INVALID", "does not end in a name that can be used here"),
+    errno.ENAMETOOLONG: ("CW-PATH-INVALID", "is too long"),
+    errno.ENOENT: ("CW-NOT-FOUND", "does not exist"),
+    errno.ENOTDIR: ("CW-NOT-A-DIRECTORY", "is no directory, or goes through something that is not"),
+    errno.EISDIR: ("CW-NOT-A-FILE", "is a directory"),
+    errno.EEXIST: ("CW-ALREADY-EXISTS", "exists already"),
+    errno.ENOTEMPTY: ("CW-NOT-EMPTY", "is a directory that is not empty"),
+    errno.ENOSPC: ("CW-DISK-FULL", "does not fit: the disk is full"),
+    errno.EDQUOT: ("CW-DISK-FULL", "does not fit: the quota is used up"),
+    errno.EFBIG: ("CW-FILE-TOO-LARGE", "is larger than a file may be here"),
+    errno.EROFS: ("CW-READ-ONLY", "lies on a read-only file system"),
+    errno.EACCES: ("CW-NO-PERMISSION", "may not be accessed by this user"),
+    errno.EPERM: ("CW-NO-PERMISSION", "may not be accessed by this user"),
+    errno.EBUSY: ("CW-IN-USE", "is in use"),
+    errno.EAGAIN: ("CW-IN-USE", "is being moved all the time"),
+}
+
+
+_MENDS = {
+    "CW-PATH-OUTSIDE": "Use a path inside the workspace, without links that lead out.",
+    "CW-PATH-INVALID": "Use a path relative to the workspace, such as src/main.py.",
+    "CW-NOT-A-FILE": "Name a regular file.",
+    "CW-NOT-A-DIRECTORY": "Name a directory, or move away what is there.",
+    "CW-PATH-PROTECTED": "Leave it out; what is protected is in the configuration.",
+    "CW-NOT-EMPTY": "Remove it recursively.",
+    "CW-DISK-FULL": "Remove files, or raise the disk limit.",
+    "CW-FILE-TOO-LARGE": "Use a smaller file, or raise the file size limit.",
+    "CW-EXTENSION-BLOCKED": "Use another name, or change the blocked extensions.",
+    "CW-WORKSPACE-FULL": "Remove files, or raise the limit.",
+    "CW-ARCHIVE-INVALID": "Send a tar archive, plain or gzip, as `tar -c` or `tar -cz` writes it.",
+    "CW-ARCHIVE-TRUNCATED": "Send the whole archive, with the end that `tar` writes.",
+    "CW-ARCHIVE-LINK": "Pack what links point to instead: `tar --dereference --hard-dereference`.",
+    "CW-ARCHIVE-SPECIAL": "Pack regular files and directories only.",
+    "CW-ARCHIVE-SPARSE": "Pack the file without `--sparse`.",
+    "CW-ARCHIVE-CONFLICT": "Pack every name once, as a file or as a directory.",
+    "CW-ARCHIVE-TOO-LARGE": "Use a smaller tree, or raise the limit.",
+    "CW-LINK-IN-TREE": "Remove it, name a smaller directory, or leave such names out: skip_links.",
+    "CW-WATCH-LIMIT": "Close other watches, or raise fs.inotify.max_user_instances.",
+    "CW-WATCH-TOO-LARGE": "Watch a smaller directory, or only its own names: recursive=False.",
+    "CW-WORKSPACE-TOO-LARGE": "Name a smaller directory, or raise the file count limit.",
+}
+
+
+def refused(path: str, code: str, why: str, *, detail: str = "") -> WorkspaceError:
+    """The error that names the path as the user typed it and nothing else of the host (ERR-1)."""
+    shown = repr(path if len(path) <= 200 else path[:200] + "…")
+    return WorkspaceError(f"{shown} {why}", mend=_MENDS.get(code, ""), code=code, detail=detail)
+
+
+def refused_archive(code: str, why: str) -> WorkspaceError:
+    """The error for an archive as a whole, of which no single name is to blame."""
+    return WorkspaceError(f"the archive {why}", mend=_MENDS.get(code, ""), code=code)
+
+
+def refusal(path: str, error: OSError) -> WorkspaceError:
+    """What an operating system's error on `path` means to a user."""
+    code, why = _REFUSALS.get(error.errno or 0, ("CW-WORKSPACE", "cannot be used"))
+    return refused(path, code, why, detail=errno.errorcode.get(error.errno or 0, ""))
+
+
+@contextmanager
+def telling(path: str) -> Iterator[None]:
+    """An operating system's error in the block is told as ours, about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(path, error) from error

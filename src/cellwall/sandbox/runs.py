@@ -1,0 +1,149 @@
+"""The ledger of live runs: enough, on disk, to clean up after a supervisor that was killed (ISO-8).
+
+The keeper cleans up by itself in almost every case. What it cannot outlive (its own death, a power
+cut) is swept at the next start: an entry whose lock nobody holds belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from cellwall.core.errors import BadInput, SandboxFailed
+from cellwall.core.types import check_id
+
+_MOST_ENTRY_BYTES = 1024 * 1024
+_SWEEP_TRIES = 200
+
+
+class Entry:
+    """One live run; its lock lasts exactly as long as the process that made it."""
+
+    def __init__(self, run_id: str, descriptor: int) -> None:
+        self.id = run_id
+        self._descriptor = descriptor
+        self._notes: dict[str, list[str]] = {}
+
+    def note_groups(self, paths: Iterable[str]) -> None:
+        self._note("groups", paths)
+
+    def _note(self, kind: str, paths: Iterable[str]) -> None:
+        self._notes[kind] = list(paths)
+        text = json.dumps(self._notes).encode()
+        try:
+            os.pwrite(self._descriptor, text, 0)
+            os.ftruncate(self._descriptor, len(text))
+        except OSError as error:
+            raise _unwritable(error) from error
+
+
+def _unwritable(error: OSError) -> SandboxFailed:
+    return SandboxFailed(
+        "the ledger of runs cannot be written",
+        mend="Check space and permissions of the Cellwall state folder.",
+        code="CW-STATE",
+        detail=str(error),
+    )
+
+
+class RunLedger:
+    """A directory with one file for each live run."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._guard = os.open(f"{directory}.lock", flags, 0o600)  # beside it: in it are only runs
+
+    def close(self) -> None:
+        """No more runs; those that are open stay so until they end."""
+        guard, self._guard = self._guard, -1
+        if guard >= 0:
+            os.close(guard)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Between an entry's making and its lock it would look like a dead one's."""
+        fcntl.flock(self._guard, fcntl.LOCK_EX)  # held for a few system calls only
+        try:
+            yield
+        finally:
+            fcntl.flock(self._guard, fcntl.LOCK_UN)
+
+    @contextmanager
+    def open(self, run_id: str) -> Iterator[Entry]:
+        path = os.path.join(self.directory, check_id(run_id))
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            with self._guarded():
+                descriptor = os.open(path, flags, 0o600)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise _unwritable(error) from error
+        made_by = os.getpid()
+        try:
+            yield Entry(run_id, descriptor)
+        finally:
+            if os.getpid() == made_by:  # a forked child only lets go of its copy
+                with suppress(OSError):
+                    os.unlink(path)
+            os.close(descriptor)
+
+    def sweep(self) -> tuple[str, ...]:
+        """Remove what dead supervisors left; returns the ids of their runs and sessions."""
+        swept = []
+        for name in os.listdir(self.directory):
+            with suppress(OSError, BadInput), self._guarded():
+                self._sweep_one(os.path.join(self.directory, check_id(name)))
+                swept.append(name)
+        return tuple(swept)
+
+    def _sweep_one(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            # Held by a live supervisor: BlockingIOError, an OSError, leaves it alone.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                notes = json.loads(os.pread(descriptor, _MOST_ENTRY_BYTES, 0) or b"{}")
+            except ValueError:
+                notes = {}  # cut short by the crash: the note was not made, so nothing was
+            groups = notes.get("groups") if isinstance(notes, dict) else None
+            for group in groups if isinstance(groups, list) else ():
+                _remove_nested(str(group))
+            os.unlink(path)
+        finally:
+            os.close(descriptor)
+
+
+def _remove_nested(path: str) -> None:
+    """A template's group holds those of its cells."""
+    with suppress(OSError):
+        for entry in os.scandir(path):
+            if entry.is_dir(follow_symlinks=False):
+                _remove_group(entry.path)
+    _remove_group(path)
+
+
+def _remove_group(path: str) -> None:
+    """Kill what is left in a dead run's cgroup and remove it; the names are our own, from 0600."""
+    for _ in range(_SWEEP_TRIES):
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return
+        except OSError:
+            with open(f"{path}/cgroup.procs", encoding="ascii") as file:
+                pids = [int(line) for line in file]
+            for pid in pids:
+                # 0 stands for a process outside our PID namespace, and for "my group" to kill().
+                with suppress(ProcessLookupError):
+                    if pid > 1:
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        else:
+            return

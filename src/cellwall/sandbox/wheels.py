@@ -1,0 +1,232 @@
+"""Installs pinned wheels into a directory, for the Python that runs inside (LANG-2).
+
+Nothing of a package is executed here: only wheels are taken, each one must have a hash that we
+ship, and installing a wheel is unpacking it. So it does not matter which index or mirror the
+user's own pip settings name; a false one can refuse, but not deceive.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from glob import glob
+
+from cellwall.core.errors import CellwallError
+from cellwall.sandbox.native.programs import stream_lines
+
+_INSTALL_WITHIN_S = 1800.0
+_COMPILE_WITHIN_S = 600.0
+_ANSWER_WITHIN_S = 30.0
+_LINES_KEPT = 200
+_MOST_DETAIL = 2000
+
+# Runs pip out of its wheel, which is how `ensurepip` does it.
+_FROM_WHEEL = (
+    "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+)
+
+# Of our environment, what finds and reaches the user's index or mirror. Not the rest of it: it may
+# hold secrets, and options of pip that would change what is installed and where.
+_PASSED_ON = frozenset(
+    (
+        *("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_DIRS", "XDG_CONFIG_HOME"),
+        *("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"),
+        *("https_proxy", "http_proxy", "all_proxy", "no_proxy"),
+        *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+        *("PIP_CACHE_DIR", "PIP_CERT", "PIP_CLIENT_CERT", "PIP_CONFIG_FILE", "PIP_PROXY"),
+        *("PIP_DEFAULT_TIMEOUT", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_INDEX_URL"),
+        *("PIP_NO_INDEX", "PIP_TRUSTED_HOST"),
+        *("UV_CACHE_DIR", "UV_CONFIG_FILE", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL"),
+        *("UV_FIND_LINKS", "UV_INDEX", "UV_INDEX_URL", "UV_NATIVE_TLS", "UV_NO_INDEX"),
+    )
+)
+
+
+def install(
+    requirements: str,
+    target: str,
+    *,
+    python: str,
+    temporary: str,
+    environ: Mapping[str, str],
+    on_progress: Callable[[str], None],
+    held_fds: Sequence[int] = (),
+) -> None:
+    """Unpack every wheel that the file names into `target`."""
+    env = {name: value for name, value in environ.items() if name in _PASSED_ON}
+    # A full /tmp must not fail a build that has room; an interrupted one leaves nothing in it.
+    env |= {"TMPDIR": temporary, "LC_ALL": "C.UTF-8", "PATH": os.defpath}
+    env |= {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONDONTWRITEBYTECODE": "1"}
+    installer = _installer(python, env)
+    words = [*installer, "--only-binary", ":all:", "--require-hashes", "--no-deps"]
+    words += ["--target", target, "-r", requirements]
+    said: deque[str] = deque(maxlen=_LINES_KEPT)
+
+    def hear(line: str) -> None:
+        said.append(line)
+        told = progress_of(line)
+        if told:
+            on_progress(told)
+
+    try:
+        code = stream_lines(
+            words, env=env, on_line=hear, within_s=_INSTALL_WITHIN_S, held_fds=held_fds
+        )
+    except TimeoutError:
+        raise failure_of([*said, "timed out"]) from None
+    if code != 0:
+        raise failure_of(list(said))
+
+
+def precompile(target: str, *, python: str) -> None:
+    """Write bytecode: inside the directory is read-only, and every run would compile it anew.
+
+    compileall parses and does not execute. The paths in the bytecode are cut to those below
+    `target`, so that it tells code nothing about the host. What does not compile stays source.
+    """
+    words = [python, "-I", "-W", "ignore", "-m", "compileall", "-qq", "-j", "0"]
+    words += ["-x", "/tests/", "-s", target, target]
+    try:
+        env = {"LC_ALL": "C.UTF-8"}
+        stream_lines(words, env=env, on_line=_ignore, within_s=_COMPILE_WITHIN_S)
+    except TimeoutError:
+        return  # slower imports, nothing worse
+
+
+def _installer(python: str, env: Mapping[str, str]) -> list[str]:
+    """The first installer that answers, with the words that make it install."""
+    for program, words in _installers(python):
+        found = [*program, *words]
+        # Not `--version`: a pip that is too old to know these options answers to that as well.
+        asked = [*found, "--help"]
+        try:
+            code = stream_lines(asked, env=env, on_line=_ignore, within_s=_ANSWER_WITHIN_S)
+        except (OSError, TimeoutError):
+            continue
+        if code == 0:
+            return found
+    raise CellwallError(
+        "there is no pip for the Python that runs inside, and no uv",
+        mend="Install one, for example with `apt-get install python3-pip`.",
+        code="CW-TEMPLATE-NO-PIP",
+    )
+
+
+def _ignore(_: str) -> None:
+    return
+
+
+_PIP_WORDS = (
+    *("install", "--no-compile", "--no-input", "--progress-bar", "off", "--retries", "2"),
+    *("--disable-pip-version-check", "--no-warn-script-location"),
+)
+_UV_WORDS = ("pip", "install", "--no-progress", "--link-mode", "copy", "--python")
+
+
+def _installers(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+    """Every way to install that may be there, the best first.
+
+    The first three run pip by the interpreter that is used inside, which alone knows for certain
+    which wheels fit it (version, ABI, libc); `--platform` would be our guess. Its own pip is often
+    missing (Debian packs it apart), so next comes the wheel of pip that venv or ensurepip bring,
+    then the pip beside Cellwall (`--python` hands itself over to the other interpreter), then uv,
+    which asks the interpreter as well.
+    """
+    yield [python, "-I", "-m", "pip"], _PIP_WORDS
+    for wheel in _pip_wheels(python):
+        yield [python, "-I", "-c", _FROM_WHEEL, wheel], _PIP_WORDS
+    yield [sys.executable, "-I", "-m", "pip", "--python", python], _PIP_WORDS
+    uv = shutil.which("uv")
+    if uv is not None:
+        yield [uv], (*_UV_WORDS, python)
+
+
+def _pip_wheels(python: str) -> list[str]:
+    found = importlib.util.find_spec("ensurepip")
+    places = (found.submodule_search_locations or ()) if found else ()
+    folders = [os.path.join(place, "_bundled") for place in places]
+    if python.startswith("/usr/bin/"):
+        # Debian's, which fits Debian's Python; an old pip fails with an interpreter that is newer.
+        folders.insert(0, "/usr/share/python-wheels")
+    return [path for folder in folders for path in sorted(glob(f"{folder}/pip-*.whl"))]
+
+
+_WHEEL = re.compile(
+    r"(?:Downloading|Using cached|Processing) (?:\S*/)?(?P<name>[^\s/-]+)-(?P<version>[^\s/-]+)-"
+    r"[^\s/]*\.whl(?: \((?P<size>[^()]{1,20})\))?"
+)
+_UV_WHEEL = re.compile(r"Downloading (?P<name>[A-Za-z0-9_-]+) \((?P<size>[^()]{1,20})\)")
+
+
+def progress_of(line: str) -> str:
+    """A line of pip or uv in words for a person, or nothing."""
+    words = line.strip()
+    found = _WHEEL.fullmatch(words) or _UV_WHEEL.fullmatch(words)
+    if found is not None:
+        parts = found.groupdict()
+        size = f" ({parts['size']})" if parts["size"] else ""
+        return " ".join(filter(None, (parts["name"], parts.get("version")))) + size
+    return "unpacking" if words.startswith(("Installing collected", "Prepared ")) else ""
+
+
+_NO_SPACE = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+
+# What installers say, in the order in which it counts: pip ends with "No matching distribution"
+# when it could not reach the index, too. (signs, code, message, mend)
+_FAILURES = (
+    (
+        ("DO NOT MATCH THE HASHES", "Hash mismatch", "hash mismatch"),
+        "CW-TEMPLATE-HASH",
+        "a package is not the one that was pinned, so nothing was installed",
+        "Try again; if it stays, the index or a proxy changes packages: find out which.",
+    ),
+    (
+        _NO_SPACE,
+        "CW-TEMPLATE-NO-SPACE",
+        "there is not enough space for the environment",
+        "Free about 600 MB where the Cellwall state folder is, or set CELLWALL_HOME elsewhere.",
+    ),
+    (
+        (
+            *("Retrying (", "connection broken", "Connection", "timed out", "Name or service"),
+            *("name resolution", "Failed to fetch", "dns error", "SSLError", "ProxyError"),
+            *("HTTP error", "error sending request", "Could not connect", "certificate"),
+        ),
+        "CW-TEMPLATE-NETWORK",
+        "the package index cannot be reached",
+        "Check the network; name a mirror with PIP_INDEX_URL, a proxy with HTTPS_PROXY.",
+    ),
+    (
+        ("No matching distribution", "not find a version", "no wheels", "No solution found"),
+        "CW-TEMPLATE-NO-WHEELS",
+        "the package index has no wheels of the pinned versions for this Python",
+        "Use a glibc system with Python 3.11 to 3.14, or an index that has these versions.",
+    ),
+)
+
+
+def failure_of(lines: Sequence[str]) -> CellwallError:
+    """Why an installer failed, from what it said."""
+    text = "\n".join(lines)
+    detail = text[-_MOST_DETAIL:]
+    for signs, code, message, mend in _FAILURES:
+        if any(sign in text for sign in signs):
+            return CellwallError(message, mend=mend, code=code, detail=detail)
+    return CellwallError(
+        "the packages could not be installed",
+        mend="The last words of the installer are in the record: see `cellwall audit tail --json`.",
+        code="CW-TEMPLATE-FAILED",
+        detail=detail,
+    )
+
+
+def no_space() -> CellwallError:
+    """The same words for a disk that is full before or after the installer runs."""
+    return failure_of([_NO_SPACE[0]])

@@ -1,0 +1,343 @@
+"""Workspaces: the files a run works on, made ready before it and settled after it (FS-1..4).
+
+Every directory is opened once; what was judged is what is mounted, by descriptor. A given one:
+  (1) open it without following a link at its end; refuse silly roots by the real place it has;
+  (2) share-lock it; (3) put placeholders where protected names could be planted;
+  (4) find the protected names and list what must be covered.
+After the run: (5) settle; (6) take the placeholders away again if nobody else works there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+
+import anyio
+
+from cellwall.core.errors import BadInput, WorkspaceError
+from cellwall.core.files import Transfer
+from cellwall.core.outcomes import Finding
+from cellwall.core.types import (
+    Action,
+    Cover,
+    FileOperation,
+    WorkspaceMode,
+    WorkspaceMount,
+    WorkspaceRequest,
+)
+from cellwall.sandbox import placeholders, protected
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.given import identity_of, open_given, own_places
+from cellwall.sandbox.leases import LayeredLease, Lease, WorkspaceSettings, WrittenLease
+from cellwall.sandbox.protected import Protection, Treatment
+from cellwall.sandbox.workspace_store import Session, WorkspaceStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A workspace made ready: for one run, or for as long as a session lives."""
+
+    mount: WorkspaceMount
+    session: Session | None
+    written: Beneath | None = None
+    """Where what code writes ends up; None where it cannot write."""
+    given: Beneath | None = None
+    """The user's own directory, if it is one."""
+    placeholders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A session's, as long as it lives."""
+
+    opened: _Opened
+    lease: Lease
+    stack: ExitStack
+
+
+class Workspaces:
+    """The port's implementation."""
+
+    def __init__(self, store: WorkspaceStore, settings: WorkspaceSettings) -> None:
+        self._held: dict[str, _Held] = {}
+        self._lock = threading.Lock()
+        self._store = store
+        self._settings = settings
+        self._protection = settings.protection
+
+    @asynccontextmanager
+    async def lease(self, action: Action) -> AsyncIterator[Lease]:
+        if action.session_id is not None:
+            lease = await anyio.to_thread.run_sync(self._of_session, action)
+            lease.reserve()
+            yield lease
+        elif self._fits_memory(action):
+            # Quick, bounded by the kernel, and gone with the cell.
+            yield Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
+        else:
+            with ExitStack() as stack:
+                lease = await anyio.to_thread.run_sync(self._of_one_run, action, stack)
+                lease.reserve()
+                yield lease
+
+    @staticmethod
+    def _fits_memory(action: Action) -> bool:
+        limits = action.limits
+        private = action.workspace.mode is WorkspaceMode.PRIVATE
+        return private and limits.disk_bytes <= limits.memory_bytes
+
+    def _of_one_run(self, action: Action, stack: ExitStack) -> Lease:
+        opened = self._open(action.workspace, None, action.id, stack)
+        return self._lease_of(opened, action)
+
+    def _of_session(self, action: Action) -> Lease:
+        """A session's workspace stays mounted in its live cell: it is opened once, and held."""
+        assert action.session_id is not None  # noqa: S101  # by the caller
+        with self._lock:
+            held = self._held.get(action.session_id)
+            if held is None:
+                session = self._store.session(action.session_id)
+                with ExitStack() as stack:
+                    opened = self._open(session.request, session, session.id, stack)
+                    # One for the whole session: what its processes do between two calls is theirs.
+                    lease = self._lease_of(opened, action)
+                    held = self._held[session.id] = _Held(opened, lease, stack.pop_all())
+            else:
+                self._refuse_uncovered(held.opened)
+        return held.lease
+
+    def _refuse_uncovered(self, opened: _Opened) -> None:
+        """A protected name that somebody put there since cannot be covered in a live cell."""
+        if opened.given is None:
+            return
+        most = self._settings.max_walk_entries
+        found = protected.scan(opened.given, self._protection, max_entries=most)
+        covers = covers_for(found, opened.mount.mode, held=opened.placeholders)
+        new = {path for kind, path in covers if kind != "pin"}
+        new -= {path for _kind, path in opened.mount.covers}
+        if new:
+            raise WorkspaceError(
+                f"{min(new)[:200]} has a protected name and appeared after the sandbox was made",
+                mend="Create a new sandbox, in which it is covered, or remove it.",
+                code="CW-WORKSPACE-UNCOVERED",
+            )
+
+    def end_session(self, session_id: str) -> Sequence[Finding]:
+        """Look a last time and let go; its cell must have ended."""
+        with self._lock:
+            held = self._held.pop(session_id, None)
+        if held is None:
+            return ()
+        with held.stack:
+            if held.opened.given is None:
+                return ()  # nothing of the user's is there, and all of it goes now
+            try:
+                return held.lease.settle_now()
+            except WorkspaceError as error:
+                return (Finding("workspace", "high", f"not checked: {error.message}"),)
+
+    def _open(
+        self,
+        request: WorkspaceRequest,
+        session: Session | None,
+        own_id: str,
+        stack: ExitStack,
+    ) -> _Opened:
+        if request.mode is not WorkspaceMode.PRIVATE:
+            return self._open_given(request, session, own_id, stack)
+        if session is None:
+            # More disk than memory was asked for: a folder of its own, removed at the end.
+            session = self._store.make(own_id, request)
+            stack.callback(self._store.retire, session)
+        path = session.files_path
+        beneath = stack.enter_context(Beneath.open(path))
+        mount = WorkspaceMount(mode=WorkspaceMode.PRIVATE, dir_fd=beneath.fd, path=path)
+        return _Opened(mount, session, written=beneath)
+
+    def _open_given(
+        self,
+        request: WorkspaceRequest,
+        session: Session | None,
+        own_id: str,
+        stack: ExitStack,
+    ) -> _Opened:
+        # (1) Open and judge.
+        if session is None:
+            descriptor, path = open_given(request.directory or "", state_home=self._store.home)
+        else:
+            descriptor, path = self._store.open_directory(session)
+        beneath = stack.enter_context(Beneath(descriptor))
+        # (2) Lock.
+        lock = stack.enter_context(placeholders.shared_lock(beneath.fd))
+        most = self._settings.max_walk_entries
+        held: tuple[str, ...] = ()
+        if request.mode is WorkspaceMode.READ_WRITE:
+            # (3) Placeholders; (6) is promised first, so that a failure here leaves none behind.
+            stack.callback(self._store.placeholders.remove, beneath, lock)
+            held = self._store.placeholders.put(beneath, self._protection.placeholders())
+            held += own_places(path)
+        # (4) What is protected, placeholders included.
+        found = protected.scan(beneath, self._protection, max_entries=most)
+        covers = covers_for(found, request.mode, held=held)
+        if session is None and request.mode is not WorkspaceMode.READ_ONLY:
+            own = WorkspaceRequest(request.mode, path)
+            session = self._store.make(own_id, own, identity=identity_of(beneath.fd))
+            stack.callback(self._store.retire, session)
+        mount = WorkspaceMount(
+            mode=request.mode, dir_fd=beneath.fd, path=path, covers=covers, home=False
+        )
+        if request.mode is WorkspaceMode.READ_ONLY:
+            return _Opened(mount, session, given=beneath)
+        if request.mode is WorkspaceMode.READ_WRITE:
+            return _Opened(mount, session, written=beneath, given=beneath, placeholders=held)
+        assert session is not None  # noqa: S101  # made above
+        layers = stack.enter_context(Beneath.open(session.layers_path))
+        upper = stack.enter_context(Beneath.open(session.upper_path))
+        mount = replace(mount, layers_fd=layers.fd, layers_path=session.layers_path)
+        return _Opened(mount, session, written=upper, given=beneath)
+
+    def _lease_of(self, opened: _Opened, action: Action) -> Lease:
+        """One action's view of an open workspace."""
+        mount, session = opened.mount, opened.session
+        if opened.written is None or session is None:
+            return Lease(mount, workspace_id=session.id if session else None)
+        if mount.mode is WorkspaceMode.COPY_ON_WRITE:
+            return LayeredLease(
+                mount, workspace_id=session.id, beneath=opened.written, settings=self._settings
+            )
+        # Of a private folder nothing is the user's to protect.
+        is_given = mount.mode is WorkspaceMode.READ_WRITE
+        return WrittenLease(
+            mount,
+            workspace_id=session.id,
+            beneath=opened.written,
+            settings=self._settings,
+            protection=self._protection if is_given else Protection(()),
+            action=action,
+            quarantine_dir=session.quarantine_path,
+        )
+
+    def operate(self, action: Action) -> object:
+        """One call of the file API (FS-7), on descriptors beneath the workspace only."""
+        want = action.want
+        if not isinstance(want, FileOperation) or action.session_id is None:
+            raise BadInput("file operations need a session's workspace")
+        session = self._store.session(action.session_id)
+        with ExitStack() as stack:
+            beneath = stack.enter_context(self._beneath_of(session))
+            if session.request.mode is WorkspaceMode.READ_ONLY and want.name in _WRITING:
+                raise WorkspaceError(
+                    "the workspace is read-only",
+                    mend="Create the sandbox with the directory as :rw or :cow.",
+                    code="CW-WORKSPACE-READ-ONLY",
+                )
+            if want.name == "watch":
+                from cellwall.sandbox.watching import Watcher  # noqa: PLC0415  # as below
+
+                watcher = Watcher(beneath, want.path, recursive=want.recursive)
+                stack.pop_all()  # the descriptor is the watcher's for as long as it lives
+                return watcher
+            return self._perform(beneath, want, action)
+
+    def _beneath_of(self, session: Session) -> Beneath:
+        match session.request.mode:
+            case WorkspaceMode.PRIVATE:
+                return Beneath.open(session.files_path)
+            case WorkspaceMode.COPY_ON_WRITE:
+                raise WorkspaceError(
+                    "the file API does not see through copy-on-write layers",
+                    mend="Use commands in the sandbox, or `cellwall diff` for what changed.",
+                    code="CW-WORKSPACE-COW",
+                )
+            case _:
+                descriptor, _path = self._store.open_directory(session)
+                return Beneath(descriptor, judge=self._protection.judge)
+
+    def _perform(self, beneath: Beneath, want: FileOperation, action: Action) -> object:
+        limits, blocked = action.limits, self._settings.blocked_extensions
+        result: object = None
+        match want.name:
+            case "read":
+                result = beneath.read(want.path, max_bytes=self._settings.max_file_read_bytes)
+            case "write":
+                beneath.write(
+                    want.path,
+                    want.content,
+                    max_file_bytes=limits.file_size_bytes,
+                    max_total_bytes=limits.disk_bytes,
+                    max_files=limits.file_count,
+                    blocked_extensions=blocked,
+                )
+            case "list":
+                result = beneath.list(want.path)
+            case "stat":
+                result = beneath.stat(want.path)
+            case "exists":
+                result = beneath.exists(want.path)
+            case "make_dir":
+                beneath.make_dir(want.path, max_files=limits.file_count)
+            case "move":
+                beneath.move(want.path, want.target, blocked_extensions=blocked)
+            case "remove":
+                beneath.remove(want.path, recursive=True)
+            case "upload" | "download":
+                result = self._transfer(beneath, want, action)
+        return result
+
+    def _transfer(self, beneath: Beneath, want: FileOperation, action: Action) -> Transfer:
+        # Not needed by most programs, and slow to load.
+        from cellwall.sandbox.pack import pack  # noqa: PLC0415
+        from cellwall.sandbox.unpack import Room, unpack  # noqa: PLC0415
+
+        limits = action.limits
+        room = Room(
+            max_file_bytes=limits.file_size_bytes,
+            max_total_bytes=limits.disk_bytes,
+            max_files=limits.file_count,
+            blocked_extensions=self._settings.blocked_extensions,
+        )
+        if want.name == "upload" and want.source is not None:
+            return unpack(beneath, want.path, want.source, room=room)
+        if want.name == "download" and want.sink is not None:
+            return pack(beneath, want.path, want.sink, room=room, skip_links=want.skip_links)
+        raise BadInput("an upload needs a source, a download somewhere to go")
+
+
+_WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
+
+
+def covers_for(
+    found: Sequence[protected.Found], mode: WorkspaceMode, *, held: Sequence[str] = ()
+) -> tuple[Cover, ...]:
+    """What init must mount over, in order; `held` are the placeholders that stand there.
+
+    Hiding matters in every mode. Read-only matters where writes reach the host at once; there the
+    directories above a protected name are pinned, or code would rename one away and make the name
+    anew, or carry a hidden name past another run that is just starting.
+    """
+    wanted: dict[str, Cover] = {path: ("ro", path) for path in held}
+    for item in found:
+        if item.treatment is Treatment.HIDE:
+            wanted[item.path] = ("hide", item.path)
+        elif mode is WorkspaceMode.READ_WRITE:
+            if item.is_symlink:
+                raise WorkspaceError(
+                    f"{item.path[:200]} is a symlink with a protected name, which cannot be kept "
+                    "from being replaced",
+                    mend="Make it a real file or directory, or give the workspace as :cow or :ro.",
+                    code="CW-WORKSPACE-SYMLINK",
+                )
+            wanted.setdefault(item.path, ("ro", item.path))
+    if mode is not WorkspaceMode.READ_WRITE:
+        return tuple(wanted[path] for path in sorted(wanted))
+    covers: dict[str, Cover] = {}
+    for path, cover in wanted.items():
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            way = "/".join(parts[:depth])
+            covers.setdefault(way, ("pin", way))
+        covers[path] = cover
+    # From the top down: a mount put over a directory would hide those already made below it.
+    return tuple(covers[path] for path in sorted(covers))

@@ -1,0 +1,232 @@
+"""The vault's door: shut, or open with its keys in memory; and the one way to change the vault.
+
+Safe for threads and processes: each change happens under a lock, on what is on the disk then.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from cellwall.core.errors import VaultError
+from cellwall.core.types import new_id
+from cellwall.secrets import failures, store
+from cellwall.secrets.folder import STORE, Folder, identity_at, looked_at, opened
+from cellwall.secrets.format import Content, Opening, Secret, Slot
+from cellwall.secrets.keys import Keys
+from cellwall.secrets.known import KnownDigests
+from cellwall.secrets.memory import KeyPage
+from cellwall.secrets.sealing import MAC_BYTES, derive_into
+from cellwall.secrets.settings import VaultSettings
+from cellwall.secrets.store import Opened
+from cellwall.secrets.values import resealed
+
+_USUAL_KEY_FILE = "vault-key"
+
+
+class Door:
+    """Of the vault in one folder."""
+
+    def __init__(self, directory: str, settings: VaultSettings) -> None:
+        self._directory = os.path.abspath(directory)
+        self._store_path = os.path.join(self._directory, STORE)
+        usual = os.path.join(os.path.dirname(self._directory), _USUAL_KEY_FILE)
+        self.keys = Keys(settings, usual)
+        self.mutex = threading.RLock()
+        self._page: KeyPage | None = None
+        self._opened: Opened | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Also where it cannot be looked at, or was lost: only what was never there is not."""
+        try:
+            os.stat(self._store_path, follow_symlinks=False)
+        except FileNotFoundError:
+            return self._is_lost()
+        except OSError:
+            return True
+        return True
+
+    def _is_lost(self) -> bool:
+        """Whether a note is left of a vault that is gone; one of generation 0 is of an `init` that
+        was killed."""
+        try:
+            with looked_at(self._directory) as folder:
+                seen = store.read_note(folder)
+        except VaultError as error:
+            return error.code != failures.missing().code
+        return seen is not None and seen.generation > 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._page is not None and self._page.is_live
+
+    @property
+    def was_opened(self) -> bool:
+        """Also where the keys are of no use any more."""
+        return self._opened is not None
+
+    @property
+    def page(self) -> KeyPage:
+        """Its keys; `VaultError` while it is shut."""
+        if self._page is None or not self._page.is_live:
+            raise failures.locked()
+        return self._page
+
+    def slot(self) -> Slot:
+        """What opens it; can be asked while it is shut."""
+        return self._read().frame.opening.slot
+
+    def current(self) -> Opened:
+        """As it is on the disk now: others may have rotated, revoked or removed."""
+        with self.mutex:
+            found = self._held()
+            if identity_at(self._store_path) == found.identity:
+                return found
+            return self._reloaded(self._read())
+
+    def init(self, passphrase: bytearray | None) -> None:
+        """A new, empty vault behind an open door."""
+        with self.mutex, opened(self._directory, alone=True, make=True) as folder:
+            if self.exists:
+                raise failures.exists()
+            page, vault, known = _new_page(), new_id("vlt"), KnownDigests()
+            page.make("digest")
+            slot = self.keys.new_slot(vault, passphrase, page)
+            content = Content(
+                secrets={},
+                keys=store.seal_kept(page, vault),
+                known=store.seal_known(page, vault, known),
+            )
+            store.note_new(folder, vault, 0, bytes(MAC_BYTES), page)
+            saved = store.save(folder, Opening(vault, 1, slot), content, known, page)
+            self._adopt(saved, page)
+
+    def open(self, passphrase: bytearray | None, *, restored: bool) -> None:
+        """Check every byte, and hold the keys in memory."""
+        # Without the lock: whoever types a passphrase or waits for a KMS keeps nobody out.
+        snapshot, page = self._read(), KeyPage()
+        try:
+            found = store.open_vault(snapshot, self.keys, passphrase, page, restored=restored)
+        except BaseException:
+            page.wipe()
+            raise
+        if restored:
+            reached = max(found.opening.generation, store.noted_generation(snapshot, page))
+            found = replace(found, opening=replace(found.opening, generation=reached))
+        with self.mutex:
+            self._adopt(found, page)
+            if not restored:
+                self._finish()
+
+    def shut(self) -> None:
+        """Forget the keys."""
+        with self.mutex:
+            if self._page is not None:
+                self._page.wipe()
+            self._page = self._opened = None
+
+    def rekey(self, keys: Keys, passphrase: bytearray | None) -> None:
+        """A new vault key behind a new key. All of it is one new file, so whoever is killed leaves
+        the old vault or the new one; a key that we keep is there before the vault needs it, and is
+        forgotten after (SEC-6)."""
+        with self.changing() as (folder, found):
+            old, page, vault = self.page, _new_page(), found.opening.vault
+            page.room("digest")[:] = old.room("digest")
+            page.room("watch_before")[:] = old.room("watch")
+            slot = keys.new_slot(vault, passphrase, page)
+            content = Content(
+                secrets={
+                    name: resealed(name, secret, old, page)
+                    for name, secret in found.content.secrets.items()
+                },
+                keys=store.seal_kept(page, vault),
+                known=store.seal_known(page, vault, found.known),
+            )
+            opening = Opening(vault, found.opening.generation + 1, slot)
+            saved = store.save(folder, opening, content, found.known, page)
+            before, self.keys = self.keys, keys
+            self._adopt(saved, page)
+            source = found.opening.slot.source
+            with suppress(VaultError):  # it is done; the next `open` forgets them
+                keys.forget_others(vault, slot)
+                if before.place(source) != keys.place(slot.source):
+                    before.forget_all(vault, source)
+
+    @contextmanager
+    def changing(self) -> Iterator[tuple[Folder, Opened]]:
+        """The folder, alone, and what is in it at this moment."""
+        with self.mutex, opened(self._directory, alone=True) as folder:
+            found = self._held()
+            if identity_at(self._store_path) != found.identity:
+                found = self._reloaded(store.read(folder))
+            yield folder, found
+
+    def write(
+        self,
+        folder: Folder,
+        found: Opened,
+        changed: Mapping[str, Secret | None],
+        *,
+        known: KnownDigests | None = None,
+        slot: Slot | None = None,
+    ) -> None:
+        """The next generation; None takes a secret out."""
+        opening, merged = found.opening, {**found.content.secrets, **changed}
+        content = replace(
+            found.content,
+            secrets={name: each for name, each in merged.items() if each is not None},
+        )
+        if known is not None:
+            content = replace(content, known=store.seal_known(self.page, opening.vault, known))
+        following = Opening(opening.vault, opening.generation + 1, slot or opening.slot)
+        self._opened = store.save(folder, following, content, known or found.known, self.page)
+
+    def _held(self) -> Opened:
+        if self._opened is None or not self.is_open:
+            raise failures.locked()
+        return self._opened
+
+    def _read(self) -> store.Snapshot:
+        with opened(self._directory, alone=False) as folder:
+            return store.read(folder)
+
+    def _reloaded(self, snapshot: store.Snapshot) -> Opened:
+        found = self._held()
+        try:
+            fresh = store.vouched(snapshot, self.page)
+        except VaultError:
+            # With another slot it may be whole, and no more ours to read.
+            if snapshot.frame.opening.slot.sealed != found.opening.slot.sealed:
+                raise failures.rekeyed() from None
+            raise
+        self._opened = fresh
+        return fresh
+
+    def _adopt(self, found: Opened, page: KeyPage) -> None:
+        before, self._page, self._opened = self._page, page, found
+        if before is not None:
+            before.wipe()
+
+    def _finish(self) -> None:
+        """What a killed writer left undone: the note of its generation, keys that are old."""
+        found = self._held()
+        slot, vault = found.opening.slot, found.opening.vault
+        with suppress(VaultError):  # a key file that cannot be written still opens the vault
+            if found.is_noted and not self.keys.has_others(vault, slot):
+                return
+            with self.changing() as (folder, now):
+                store.note(folder, now, self.page)
+                self.keys.forget_others(vault, now.opening.slot)
+
+
+def _new_page() -> KeyPage:
+    page = KeyPage()
+    key = page.make("vault")
+    derive_into(key, "seal", page.room("seal"))
+    derive_into(key, "sign", page.room("sign"))
+    page.make("watch")
+    return page

@@ -1,0 +1,310 @@
+"""The vault's file as bytes. Pure.
+
+    cellwall-vault 1 LENGTH SHA-256 MAC        fixed length; digest of all that follows it
+    {"generation":…,"schema":…,"slot":…,"vault":…}          what is needed to open it
+    {"keys":…,"known":…,"secrets":…}                        read only once the MAC is right
+
+The digest tells a failing disk from a wrong passphrase without a key; the MAC tells an attacker.
+Whatever stands before the MAC is read strictly and within bounds: anybody may have written it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cellwall.core.errors import BadInput
+from cellwall.core.types import Json
+from cellwall.secrets import failures
+from cellwall.secrets.grants import Grant, grant_of
+from cellwall.secrets.sealing import (
+    KEY_BYTES,
+    NONCE_BYTES,
+    SCHEMA,
+    TAG_BYTES,
+    Sealed,
+    canonical,
+)
+from cellwall.secrets.settings import KEY_SOURCES, KeySource
+
+MOST_FILE_BYTES = 32 * 1024 * 1024
+NAMESPACE = "default"
+CHECK_BYTES = 16
+SALT_BYTES = 16
+_MOST_OPENING_BYTES = 4096
+_MOST_GENERATION = 1 << 53
+_MAGIC = b"cellwall-vault 1 "
+_HEADER = re.compile(_MAGIC + rb"(\d{10}) ([0-9a-f]{64}) ([0-9a-f]{64})\n")
+_HEADER_BYTES = len(_MAGIC) + 10 + 1 + 64 + 1 + 64 + 1
+_ID = re.compile(r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Argon2:
+    """The cost of one guess."""
+
+    memory_kib: int
+    passes: int
+    lanes: int
+
+    def __post_init__(self) -> None:
+        # The upper bounds keep a forged file from taking all memory or hours.
+        if not (
+            1 <= self.lanes <= 64
+            and 1 <= self.passes <= 100
+            and 8 * self.lanes <= self.memory_kib <= 4_194_304
+        ):
+            raise failures.bad_input(
+                "these Argon2id parameters cannot be used",
+                mend="At least 8 KiB for each of 1 to 64 lanes, at most 4 GiB; 1 to 100 passes.",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """The vault key, sealed with the key that a person, a file or a service has."""
+
+    source: KeySource
+    salt: bytes
+    key_id: str = ""
+    """Which one of a key file or key ring."""
+    argon2: Argon2 | None = None
+    check: bytes = b""
+    """Commits to the key: AES-GCM alone opens, with luck and work, under two keys."""
+    sealed: Sealed = Sealed(b"", b"")
+
+    def about(self, vault: str) -> bytes:
+        return canonical({"schema": SCHEMA, "vault": vault, "slot": self._told()})
+
+    def _told(self) -> dict[str, Json]:
+        argon2 = self.argon2
+        return {
+            "source": self.source,
+            "salt": _text(self.salt),
+            "key_id": self.key_id,
+            "argon2id": None
+            if argon2 is None
+            else [argon2.memory_kib, argon2.passes, argon2.lanes],
+        }
+
+    def to_json(self) -> dict[str, Json]:
+        return {**self._told(), "check": _text(self.check), **_sealed_json(self.sealed)}
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is known of a vault without its key."""
+
+    vault: str
+    generation: int
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One value of a secret."""
+
+    number: int
+    made_s: float
+    sealed: Sealed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """A secret as it is stored. The previous value is known, and never handed out (SEC-6)."""
+
+    current: Version
+    previous: Version | None = None
+    grants: tuple[Grant, ...] = ()
+    made_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What only the vault key vouches for."""
+
+    secrets: Mapping[str, Secret]
+    keys: Sealed
+    """The keys that outlive a rekey: of digests, and of the note about the last generation."""
+    known: Sealed
+    """Digests of every value that was ever stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A file that is whole, whoever wrote it."""
+
+    opening: Opening
+    signed: bytes
+    """What the MAC is over."""
+    content: bytes
+    mac: bytes
+
+
+def to_sign(opening: Opening, content: Content) -> bytes:
+    """What the MAC of a new file is over."""
+    first = canonical(
+        {
+            "schema": SCHEMA,
+            "vault": opening.vault,
+            "generation": opening.generation,
+            "slot": opening.slot.to_json(),
+        }
+    )
+    return first + b"\n" + canonical(_content_json(content))
+
+
+def finish_frame(signed: bytes, mac: bytes) -> bytes:
+    """The whole file."""
+    if len(signed) + _HEADER_BYTES > MOST_FILE_BYTES:
+        raise failures.full(f"its file has at most {MOST_FILE_BYTES >> 20} MiB")
+    told = mac.hex().encode()
+    digest = hashlib.sha256(told + signed).hexdigest().encode()
+    return b"%b%010d %b %b\n%b" % (_MAGIC, len(signed), digest, told, signed)
+
+
+def read_frame(data: bytes) -> Frame:
+    """Raises `VaultError`: cut off, changed, or not ours to read."""
+    header = data[:_HEADER_BYTES]
+    if not header.startswith(_MAGIC[: len(header)]):
+        is_ours = re.match(rb"cellwall-vault \d+ ", header) is not None
+        raise failures.unknown_format() if is_ours else failures.tampered("no header")
+    if len(header) < _HEADER_BYTES:
+        raise failures.truncated()
+    found = _HEADER.fullmatch(header)
+    if found is None:
+        raise failures.tampered("bad header")
+    length, digest, mac, signed = int(found[1]), found[2], found[3], data[_HEADER_BYTES:]
+    if len(signed) < length:
+        raise failures.truncated()
+    if len(signed) > length or hashlib.sha256(mac + signed).hexdigest().encode() != digest:
+        raise failures.tampered("the digest is another one")
+    first, _, content = signed.partition(b"\n")
+    return Frame(_opening(first), signed, content, bytes.fromhex(mac.decode()))
+
+
+def _opening(line: bytes) -> Opening:
+    if len(line) > _MOST_OPENING_BYTES:
+        raise failures.tampered("the opening is too long")
+    try:
+        told = json.loads(line)
+        if told["schema"] != SCHEMA:
+            raise failures.unknown_format()
+        opening = Opening(
+            _id_of(told["vault"]), _generation(told["generation"]), _slot(told["slot"])
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise failures.tampered(f"the opening: {type(error).__name__}") from None
+    except BadInput:
+        raise failures.tampered("the opening: parameters") from None
+    return opening
+
+
+def _id_of(told: object) -> str:
+    if not isinstance(told, str) or _ID.fullmatch(told) is None:
+        raise ValueError
+    return told
+
+
+def _generation(told: object) -> int:
+    if type(told) is not int or not 0 < told < _MOST_GENERATION:
+        raise ValueError
+    return told
+
+
+def _slot(told: Mapping[str, Any]) -> Slot:
+    source, costs = told["source"], told["argon2id"]
+    if source not in KEY_SOURCES or (source == "passphrase") != (costs is not None):
+        raise ValueError
+    if costs is not None and not all(type(cost) is int for cost in costs):
+        raise ValueError
+    slot = Slot(
+        source=source,
+        salt=_bytes(told["salt"], SALT_BYTES),
+        key_id=_id_of(told["key_id"]) if told["key_id"] else "",
+        argon2=None if costs is None else Argon2(*costs),
+        check=_bytes(told["check"], CHECK_BYTES),
+        sealed=_sealed(told),
+    )
+    if len(slot.sealed.data) != KEY_BYTES + TAG_BYTES:
+        raise ValueError
+    return slot
+
+
+def read_content(data: bytes) -> Content:
+    """Of a frame whose MAC was right: what is wrong here was written by us."""
+    try:
+        told = json.loads(data)
+        stored = told["secrets"][NAMESPACE]
+        return Content(
+            secrets={name: _secret(each) for name, each in stored.items()},
+            keys=_sealed(told["keys"]),
+            known=_sealed(told["known"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise failures.tampered(f"the content: {type(error).__name__}") from None
+
+
+def _content_json(content: Content) -> dict[str, Json]:
+    secrets: dict[str, Json] = {
+        name: {
+            "made_s": each.made_s,
+            "current": _version_json(each.current),
+            "previous": None if each.previous is None else _version_json(each.previous),
+            "grants": [grant.to_json() for grant in each.grants],
+        }
+        for name, each in content.secrets.items()
+    }
+    return {
+        "secrets": {NAMESPACE: secrets},
+        "keys": _sealed_json(content.keys),
+        "known": _sealed_json(content.known),
+    }
+
+
+def _secret(told: Mapping[str, Any]) -> Secret:
+    previous = told["previous"]
+    return Secret(
+        made_s=told["made_s"],
+        current=_version(told["current"]),
+        previous=None if previous is None else _version(previous),
+        grants=tuple(grant_of(each) for each in told["grants"]),
+    )
+
+
+def _version_json(version: Version) -> dict[str, Json]:
+    return {
+        "number": version.number,
+        "made_s": version.made_s,
+        **_sealed_json(version.sealed),
+    }
+
+
+def _version(told: Mapping[str, Any]) -> Version:
+    return Version(told["number"], told["made_s"], _sealed(told))
+
+
+def _sealed_json(sealed: Sealed) -> dict[str, Json]:
+    return {"nonce": _text(sealed.nonce), "sealed": _text(sealed.data)}
+
+
+def _sealed(told: Mapping[str, Any]) -> Sealed:
+    return Sealed(_bytes(told["nonce"], NONCE_BYTES), _bytes(told["sealed"]))
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(told: object, length: int | None = None) -> bytes:
+    if not isinstance(told, str):
+        raise TypeError
+    data = base64.b64decode(told, validate=True)
+    if length is not None and len(data) != length:
+        raise ValueError
+    return data

@@ -1,0 +1,83 @@
+"""A key that a command prints: the way to a KMS, a hardware token or a password manager."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess  # named in the import contracts: the operator's own command, never an agent's
+import time
+from collections.abc import Sequence
+
+from cellwall.secrets import failures
+from cellwall.secrets.memory import wipe
+
+LEAST_BYTES = 32
+MOST_BYTES = 4096
+_TIMEOUT_S = 60.0
+_MEND = "Run the command of [vault] key_command by hand, and mend it."
+
+
+def printed_key(command: Sequence[str]) -> bytearray:
+    """What it prints, without one line end; the caller wipes it."""
+    if not command:
+        raise failures.no_key(
+            "no command that prints the key is configured",
+            mend="Set [vault] key_command to the program and its arguments.",
+        )
+    try:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            bufsize=0,
+        )
+    except (OSError, ValueError) as error:
+        raise failures.no_key(
+            "the command that prints the key cannot be started", mend=_MEND, detail=str(error)
+        ) from None
+    room = bytearray(MOST_BYTES + 2)
+    try:
+        with process:
+            try:
+                length = _read(process, room, time.monotonic() + _TIMEOUT_S)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+        return _checked(room, length, process.returncode)
+    finally:
+        wipe(room)
+
+
+def _read(process: subprocess.Popen[bytes], room: bytearray, deadline_s: float) -> int:
+    """How many bytes came before its end; never more than there is room for, nor later."""
+    assert process.stdout is not None  # noqa: S101  # asked for above
+    output, length = process.stdout.fileno(), 0
+    while length < len(room):
+        ready, _, _ = select.select([output], [], [], max(0.0, deadline_s - time.monotonic()))
+        if not ready:
+            raise failures.no_key("the command that prints the key did not end", mend=_MEND)
+        got = os.readv(output, [memoryview(room)[length:]])
+        if got == 0:
+            break
+        length += got
+    try:
+        process.wait(max(0.0, deadline_s - time.monotonic()) if length < len(room) else 0)
+    except subprocess.TimeoutExpired:
+        raise failures.no_key(
+            "the command that prints the key did not end, or prints too much", mend=_MEND
+        ) from None
+    return length
+
+
+def _checked(room: bytearray, length: int, code: int | None) -> bytearray:
+    if code != 0:
+        raise failures.no_key(f"the command that prints the key ended with {code}", mend=_MEND)
+    end = length - 1 if length and room[length - 1] == ord("\n") else length
+    if not LEAST_BYTES <= end <= MOST_BYTES:
+        raise failures.no_key(
+            f"the command printed no key of {LEAST_BYTES} to {MOST_BYTES} bytes",
+            mend="It must print a random key, for example 32 bytes in base64, and nothing else.",
+        )
+    return room[:end]

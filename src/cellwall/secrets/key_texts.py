@@ -1,0 +1,245 @@
+"""Keys in a file or in the system's key ring: one line for each, made by us.
+
+    VAULT-ID KEY-ID BASE64
+
+Several lines, since a rekey that was killed leaves two: the vault itself says which one counts, so
+nothing is lost at any moment (SEC-6).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from cellwall.secrets import failures
+from cellwall.secrets.folder import draft_of, locked, replace_file, sweep_draft
+from cellwall.secrets.sealing import KEY_BYTES
+
+_SERVICE = "cellwall-vault"
+_MOST_BYTES = 64 * 1024
+_LINE = re.compile(
+    rb"([a-z]{1,4}_[0-9a-z]{20,32}) ([a-z]{1,4}_[0-9a-z]{20,32}) ([A-Za-z0-9+/=]{44})"
+)
+
+Keys = dict[tuple[str, str], bytes]
+"""(vault, key) -> the key's base64."""
+
+
+class KeyPlace(Protocol):
+    """Where such lines lie. The caller holds the vault's lock."""
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Around read and write: other vaults keep their keys there, too."""
+
+    def has_draft(self) -> bool:
+        """Whether somebody was killed who wrote there."""
+
+    def read(self, vault: str) -> Keys: ...
+
+    def write(self, vault: str, keys: Keys) -> None: ...
+
+
+def key_in(place: KeyPlace, vault: str, key_id: str) -> bytearray:
+    """The key, which the caller wipes."""
+    text = place.read(vault).get((vault, key_id))
+    if text is None:
+        raise failures.no_key(
+            "the key of this vault is not where the configuration says",
+            mend="Check [vault] key and key_file; without its key a vault stays shut.",
+        )
+    return _decoded(text)
+
+
+def add_key(place: KeyPlace, vault: str, key_id: str) -> bytearray:
+    """A new one, durable before anything is sealed with it."""
+    key = bytearray(os.urandom(KEY_BYTES))
+    with place.changing():
+        keys = place.read(vault)
+        keys[vault, key_id] = base64.b64encode(key)
+        place.write(vault, keys)
+    return key
+
+
+def has_others(place: KeyPlace, vault: str, key_id: str) -> bool:
+    """Whether an old key of the vault is left behind."""
+    is_left = any(owner == vault and each != key_id for owner, each in place.read(vault))
+    return is_left or place.has_draft()
+
+
+def drop_others(place: KeyPlace, vault: str, key_id: str) -> None:
+    """Every key of this vault but one; those of other vaults stay."""
+    if not has_others(place, vault, key_id):
+        return  # nothing to write, so no lock beside a file that may be read-only
+    with place.changing():
+        keys = place.read(vault)
+        kept = {
+            (owner, each): text
+            for (owner, each), text in keys.items()
+            if owner != vault or each == key_id
+        }
+        if kept != keys:
+            place.write(vault, kept)
+
+
+def _decoded(text: bytes) -> bytearray:
+    try:
+        key = bytearray(binascii.a2b_base64(text, strict_mode=True))
+    except ValueError:
+        key = bytearray()
+    if len(key) != KEY_BYTES:
+        raise failures.no_key("the key is damaged", mend="Restore it from a backup.")
+    return key
+
+
+def _parse(data: bytes) -> Keys:
+    keys: Keys = {}
+    for line in data.splitlines():
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise failures.no_key(
+                "what lies in the place of the key was not made by Cellwall",
+                mend="Name a file that does not exist yet; `cellwall vault init` makes it.",
+            )
+        keys[found[1].decode(), found[2].decode()] = found[3]
+    return keys
+
+
+def _written(keys: Mapping[tuple[str, str], bytes]) -> bytes:
+    return b"".join(
+        b"%b %b %b\n" % (vault.encode(), key_id.encode(), text)
+        for (vault, key_id), text in sorted(keys.items())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A file of mode 0600, best on another disk than the vault. `path` is absolute."""
+
+    path: str
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """By a lock beside it: the file itself is replaced, so a lock on it is soon on no file.
+
+        Of two vaults with one key file each would else write back what it had read before the
+        other one's new key was there.
+        """
+        directory, name = os.path.split(self.path)
+        try:
+            folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                with locked(folder, f".{name}.lock", alone=True):
+                    sweep_draft(folder, name)
+                    yield
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise _unreadable(error) from None
+
+    def has_draft(self) -> bool:
+        directory, name = os.path.split(self.path)
+        return os.path.lexists(os.path.join(directory, draft_of(name)))
+
+    def read(self, vault: str) -> Keys:  # noqa: ARG002  # one file for all vaults
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.path, flags)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise failures.unsafe("the key file") from None
+            raise _unreadable(error) from None
+        try:
+            info = os.fstat(descriptor)
+            is_plain = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
+            if not is_plain or info.st_mode & 0o077:
+                raise failures.unsafe("the key file")
+            if info.st_size > _MOST_BYTES:  # what is cut off here would be lost with the next write
+                raise failures.no_key(
+                    "the key file is too large", mend="Name another file; each vault takes a line."
+                )
+            return _parse(os.read(descriptor, _MOST_BYTES))
+        finally:
+            os.close(descriptor)
+
+    def write(self, vault: str, keys: Keys) -> None:  # noqa: ARG002  # one file for all vaults
+        directory, name = os.path.split(self.path)
+        data = _written(keys)
+        if len(data) > _MOST_BYTES:
+            raise failures.full(f"a key file has at most {_MOST_BYTES >> 10} KiB")
+        try:
+            folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                replace_file(folder, name, data)
+                if not keys:
+                    os.unlink(name, dir_fd=folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise _unreadable(error) from None
+
+
+def _unreadable(error: OSError) -> Exception:
+    return failures.no_key(
+        "the key file cannot be read or written",
+        mend="Its folder must exist; the file must be a plain one of yours with mode 0600.",
+        detail=str(error),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """The system's own key ring, through the library `keyring`; one entry for each vault."""
+
+    def changing(self) -> AbstractContextManager[None]:
+        return nullcontext()  # no other vault's keys are in the entry
+
+    def has_draft(self) -> bool:
+        return False
+
+    def read(self, vault: str) -> Keys:
+        return _parse((self._call("get_password", vault) or "").encode())
+
+    def write(self, vault: str, keys: Keys) -> None:
+        self._call("set_password", vault, _written(keys).decode())
+        if self.read(vault) != keys:
+            raise _no_ring("it did not keep the key")
+
+    @staticmethod
+    def _call(name: str, *words: str) -> str | None:
+        try:
+            import keyring  # noqa: PLC0415  # an extra
+            from keyring.errors import KeyringError  # noqa: PLC0415  # an extra
+        except ImportError as error:
+            raise failures.no_key(
+                "the library for the key ring is missing",
+                mend="pip install 'cellwall[keyring]'",
+                detail=str(error),
+            ) from None
+        try:
+            backend = keyring.get_keyring()
+            home = type(backend).__module__
+            # The first two keep nothing, the third keeps it for everybody to read.
+            if home.startswith(("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")):
+                raise _no_ring("there is none that keeps a key safe")
+            found = getattr(backend, name)(_SERVICE, *words)
+        except (KeyringError, OSError, RuntimeError) as error:
+            raise _no_ring(str(error)) from None
+        return found if isinstance(found, str) else None
+
+
+def _no_ring(detail: str) -> Exception:
+    return failures.no_key(
+        "the system's key ring cannot be used",
+        mend="Unlock it, or choose another key: `cellwall vault init --key file`.",
+        detail=detail,
+    )

@@ -1,0 +1,215 @@
+"""The key that seals the vault key: from a passphrase, a file, the key ring or a command (SEC-1).
+
+The vault says which of them opens it; where to find that is said by the configuration alone, so a
+forged vault cannot name a file or a program of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cellwall.core.types import new_id
+from cellwall.secrets import failures, key_texts
+from cellwall.secrets.format import CHECK_BYTES, SALT_BYTES, Argon2, Slot
+from cellwall.secrets.key_command import printed_key
+from cellwall.secrets.key_texts import KeyFile, KeyPlace, KeyRing
+from cellwall.secrets.memory import KeyPage, wipe
+from cellwall.secrets.sealing import (
+    KEY_BYTES,
+    BadSeal,
+    derive_into,
+    extract_into,
+    is_same,
+    seal,
+    unseal_into,
+)
+from cellwall.secrets.settings import VaultSettings
+
+if TYPE_CHECKING:
+    from cellwall.secrets.settings import KeySource
+
+LEAST_PASSPHRASE_BYTES = 8
+MOST_PASSPHRASE_BYTES = 1024
+# What a file that anybody may have written can ask for, unless the configuration asks for more.
+_MOST_MEMORY_KIB = 1_048_576
+_MOST_PASSES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Makes and finds such keys as the settings say."""
+
+    settings: VaultSettings
+    usual_file: str
+
+    def place(self, source: KeySource) -> KeyPlace | None:
+        """Where keys of this kind are kept by us; None for those that we never keep."""
+        match source:
+            case "file":
+                return KeyFile(os.path.abspath(self.settings.key_file or self.usual_file))
+            case "keyring":
+                return KeyRing()
+            case "passphrase" | "command":
+                return None
+
+    def open(self, vault: str, slot: Slot, passphrase: bytearray | None, page: KeyPage) -> None:
+        """Put the vault key into the page; `VaultError` if this is not its key."""
+        secret = self._secret(vault, slot, passphrase)
+        wrapping = bytearray(KEY_BYTES)
+        try:
+            check = _into(secret, slot, wrapping)
+            if not is_same(check, slot.check):
+                raise failures.wrong_key()
+            try:
+                unseal_into(wrapping, slot.sealed, slot.about(vault), page.room("vault"))
+            except BadSeal:
+                raise failures.tampered("the key is right, what it seals is not") from None
+        finally:
+            wipe(wrapping)
+            if secret is not passphrase:
+                wipe(secret)
+
+    def _secret(self, vault: str, slot: Slot, passphrase: bytearray | None) -> bytearray:
+        place = self.place(slot.source)
+        if place is not None:
+            return key_texts.key_in(place, vault, slot.key_id)
+        if slot.source == "command":
+            return printed_key(self.settings.key_command)
+        if passphrase is None:
+            raise failures.no_key(
+                "the vault is opened by a passphrase, and none was given",
+                mend="Run it on a terminal, or give --passphrase-fd.",
+            )
+        self._check_cost(slot.argon2)
+        return passphrase
+
+    def _check_cost(self, cost: Argon2 | None) -> None:
+        most_kib = max(_MOST_MEMORY_KIB, self.settings.argon2_memory_kib)
+        most_passes = max(_MOST_PASSES, self.settings.argon2_passes)
+        if cost is None or cost.memory_kib > most_kib or cost.passes > most_passes:
+            raise failures.costly()
+
+    def new_slot(self, vault: str, passphrase: bytearray | None, page: KeyPage) -> Slot:
+        """The vault key of the page, sealed anew. The vault's lock is held alone."""
+        source, salt = self.settings.key, os.urandom(SALT_BYTES)
+        place = self.place(source)
+        key_id = "" if place is None else new_id("key")
+        slot = Slot(source=source, salt=salt, key_id=key_id, argon2=self._argon2(source))
+        if place is not None:
+            secret = key_texts.add_key(place, vault, key_id)
+        else:
+            if source == "passphrase" and passphrase is not None:
+                check_passphrase(passphrase)
+            secret = self._secret(vault, slot, passphrase)
+        wrapping = bytearray(KEY_BYTES)
+        try:
+            check = _into(secret, slot, wrapping)
+            sealed = seal(wrapping, page.room("vault"), slot.about(vault))
+        finally:
+            wipe(wrapping)
+            if secret is not passphrase:
+                wipe(secret)
+        return replace(slot, check=check, sealed=sealed)
+
+    def _argon2(self, source: KeySource) -> Argon2 | None:
+        if source != "passphrase":
+            return None
+        settings = self.settings
+        return Argon2(settings.argon2_memory_kib, settings.argon2_passes, settings.argon2_lanes)
+
+    def forget_others(self, vault: str, slot: Slot) -> None:
+        """Of the keys that we keep for the vault all but the one that opens it."""
+        for place, key_id in self._kept(slot):
+            key_texts.drop_others(place, vault, key_id)
+
+    def has_others(self, vault: str, slot: Slot) -> bool:
+        """Whether a rekey was killed before it could forget them."""
+        return any(key_texts.has_others(place, vault, each) for place, each in self._kept(slot))
+
+    def _kept(self, slot: Slot) -> list[tuple[KeyPlace, str]]:
+        """Where keys of the vault may lie, with the one that counts there.
+
+        Of other places than its own only the file: a key ring may ask a person, each time.
+        """
+        place, file = self.place(slot.source), self.place("file")
+        own = [] if place is None else [(place, slot.key_id)]
+        return own if file in (None, place) else [*own, (file, "")]
+
+    def forget_all(self, vault: str, source: KeySource) -> None:
+        """After the vault has a key of another kind or in another place."""
+        place = self.place(source)
+        if place is not None:
+            key_texts.drop_others(place, vault, "")
+
+    def is_weaker(self, slot: Slot) -> bool:
+        """Whether a guess costs less than the settings want by now."""
+        argon2 = slot.argon2
+        return argon2 is not None and (
+            argon2.memory_kib < self.settings.argon2_memory_kib
+            or argon2.passes < self.settings.argon2_passes
+        )
+
+
+def check_passphrase(passphrase: bytearray) -> None:
+    """For a new one. Argon2id makes a guess dear; it cannot make a short one long."""
+    if not LEAST_PASSPHRASE_BYTES <= len(passphrase) <= MOST_PASSPHRASE_BYTES:
+        raise failures.bad_input(
+            f"a passphrase has {LEAST_PASSPHRASE_BYTES} to {MOST_PASSPHRASE_BYTES} bytes",
+            mend="Take several words that nobody says together.",
+            code="CW-VAULT-PASSPHRASE",
+        )
+
+
+def _into(secret: bytearray, slot: Slot, wrapping: bytearray) -> bytes:
+    """The wrapping key into its buffer; returns what commits to it."""
+    root = bytearray(KEY_BYTES)
+    try:
+        if slot.argon2 is None:
+            # Random already, so it needs no slow hash; the salt makes it another key each time.
+            extract_into(secret, slot.salt, root)
+        else:
+            _argon2id_into(secret, slot.salt, slot.argon2, root)
+        derive_into(root, "wrap", wrapping)
+        check = bytearray(CHECK_BYTES)
+        derive_into(root, "check", check)
+        return bytes(check)
+    finally:
+        wipe(root)
+
+
+def _argon2id_into(secret: bytearray, salt: bytes, cost: Argon2, room: bytearray) -> None:
+    """By the library's own context, since its simple calls copy passphrase and result."""
+    from argon2.low_level import ARGON2_VERSION, Type, core, ffi  # noqa: PLC0415  # heavy, seldom
+
+    if not secret:
+        raise failures.wrong_key()
+    password, out = ffi.from_buffer(secret), ffi.from_buffer(room)
+    salted = ffi.from_buffer(salt)
+    context = ffi.new(
+        "argon2_context *",
+        {
+            "out": ffi.cast("uint8_t *", out),
+            "outlen": len(room),
+            "pwd": ffi.cast("uint8_t *", password),
+            "pwdlen": len(secret),
+            "salt": ffi.cast("uint8_t *", salted),
+            "saltlen": len(salt),
+            "t_cost": cost.passes,
+            "m_cost": cost.memory_kib,
+            "lanes": cost.lanes,
+            "threads": cost.lanes,
+            "version": ARGON2_VERSION,
+            "allocate_cbk": ffi.NULL,
+            "free_cbk": ffi.NULL,
+            "flags": 0,
+        },
+    )
+    code = core(context, Type.ID.value)
+    if code != 0:
+        raise failures.no_key(
+            "the passphrase could not be hashed",
+            mend="Check that there is as much free memory as [vault] argon2_memory_kib says.",
+            detail=f"argon2: {code}",
+        )

@@ -1,0 +1,120 @@
+"""AES-256-GCM under names that are bound to it, and keys from keys. Pure.
+
+Key material is read from and written to buffers of the caller, who wipes them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cellwall.core.types import Json
+
+SCHEMA = "cellwall.vault/1"
+KEY_BYTES = 32
+NONCE_BYTES = 12
+TAG_BYTES = 16
+MAC_BYTES = 32
+_LENGTH_BYTES = 4
+_BLOCK_BYTES = 64
+
+Key = bytes | bytearray | memoryview
+
+
+class BadSeal(Exception):
+    """Not sealed with this key, or not for this place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What was encrypted, with its nonce."""
+
+    nonce: bytes
+    data: bytes
+
+
+def canonical(value: Mapping[str, Json]) -> bytes:
+    """One text for one value: what is authenticated must not be spelled in two ways."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def about_record(*, namespace: str, name: str, version: int) -> bytes:
+    """Binds a value to its place: it does not open in any other one (SEC-1, SEC-7)."""
+    return canonical({"schema": SCHEMA, "namespace": namespace, "name": name, "version": version})
+
+
+def about_part(*, vault: str, part: str) -> bytes:
+    """Binds what is not a secret of the user to its vault; no record has these words."""
+    return canonical({"schema": SCHEMA, "vault": vault, "part": part})
+
+
+def seal(key: Key, plain: bytes | bytearray | memoryview, about: bytes) -> Sealed:
+    """Random nonces: 2^32 of them with one key are safe, and `rekey` makes a new key."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  # heavy
+
+    nonce = os.urandom(NONCE_BYTES)
+    return Sealed(nonce, AESGCM(key).encrypt(nonce, plain, about))
+
+
+def unseal_into(key: Key, sealed: Sealed, about: bytes, room: bytearray | memoryview) -> None:
+    """The plain bytes into a buffer of exactly their length; `BadSeal` if there are none."""
+    from cryptography.exceptions import InvalidTag  # noqa: PLC0415  # heavy
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  # heavy
+
+    try:
+        AESGCM(key).decrypt_into(sealed.nonce, sealed.data, about, room)
+    except (InvalidTag, ValueError):
+        raise BadSeal from None
+
+
+def unseal(key: Key, sealed: Sealed, about: bytes) -> bytearray:
+    """The plain bytes, which the caller wipes."""
+    room = bytearray(max(0, len(sealed.data) - TAG_BYTES))
+    unseal_into(key, sealed, about, room)
+    return room
+
+
+def padded(value: bytes | bytearray) -> bytearray:
+    """With its length and zeros to full blocks: the file shows the size of a value but roughly."""
+    size = _LENGTH_BYTES + len(value)
+    room = bytearray(size + -size % _BLOCK_BYTES)
+    room[:_LENGTH_BYTES] = len(value).to_bytes(_LENGTH_BYTES, "big")
+    room[_LENGTH_BYTES:size] = value
+    return room
+
+
+def value_in(plain: bytearray) -> memoryview:
+    """The value without its padding; `BadSeal` if it has none of ours."""
+    size = int.from_bytes(plain[:_LENGTH_BYTES], "big")
+    if len(plain) % _BLOCK_BYTES or size > len(plain) - _LENGTH_BYTES:
+        raise BadSeal
+    return memoryview(plain)[_LENGTH_BYTES : _LENGTH_BYTES + size]
+
+
+def derive_into(key: Key, label: str, room: bytearray | memoryview) -> None:
+    """A key for one purpose out of a key that is random already (HKDF, its second half)."""
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415  # heavy
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand  # noqa: PLC0415  # heavy
+
+    info = f"{SCHEMA} {label}".encode()
+    HKDFExpand(algorithm=SHA256(), length=len(room), info=info).derive_into(key, room)
+
+
+def extract_into(secret: Key, salt: bytes, room: bytearray | memoryview) -> None:
+    """A key out of random bytes of any length and form (HKDF as a whole)."""
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415  # heavy
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415  # heavy
+
+    info = f"{SCHEMA} key".encode()
+    HKDF(algorithm=SHA256(), length=len(room), salt=salt, info=info).derive_into(secret, room)
+
+
+def mac_of(key: Key, *parts: bytes) -> bytes:
+    """HMAC-SHA256 over parts whose borders the caller has made plain."""
+    return hmac.digest(key, b"".join(parts), "sha256")
+
+
+is_same: Callable[[bytes, bytes], bool] = hmac.compare_digest

@@ -1,0 +1,114 @@
+"""Values, sealed each in its own place. Plain ones stand in buffers that are wiped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cellwall.secrets import failures
+from cellwall.secrets.format import NAMESPACE, Secret, Version
+from cellwall.secrets.memory import KeyPage, wipe
+from cellwall.secrets.sealing import (
+    BadSeal,
+    about_record,
+    padded,
+    seal,
+    unseal,
+    value_in,
+)
+
+MOST_VALUE_BYTES = 64 * 1024
+LEAST_LENT_BYTES = 8
+"""A shorter one is met by chance and guessed: nobody can take it out of an answer (SEC-5)."""
+_COMMON = frozenset(
+    (
+        *("password", "passw0rd", "password1", "password123", "changeme", "changeit", "letmein"),
+        *("welcome1", "iloveyou", "sunshine", "princess", "football", "baseball", "superman"),
+        *("trustno1", "qwertyui", "qwerty123", "1q2w3e4r", "abcd1234", "12345678", "123456789"),
+        *("1234567890", "11111111", "00000000", "administrator", "username", "anonymous"),
+        *("localhost", "undefined", "example.com", "database", "postgres", "rabbitmq"),
+        *("production", "development", "staging1", "testtest", "authorization", "content-type"),
+        *("application", "response", "document", "function", "directory", "computer", "internet"),
+    )
+)
+
+
+def check_value(value: bytes | bytearray) -> None:
+    """Raises `BadInput` for one that is empty or too long."""
+    if not 0 < len(value) <= MOST_VALUE_BYTES:
+        raise failures.bad_input(
+            f"a value has 1 to {MOST_VALUE_BYTES} bytes",
+            mend="Give it on standard input, or at the prompt.",
+            code="CW-VAULT-VALUE",
+        )
+
+
+def weakness(name: str, value: bytes | bytearray) -> str:
+    """Why a value cannot be kept apart from other text, if it cannot; never the value itself."""
+    if len(value) < LEAST_LENT_BYTES:
+        return f"it is shorter than {LEAST_LENT_BYTES} bytes: no lease gives it out"
+    folded = bytes(value).lower()
+    if folded in name.lower().encode():
+        return "it is part of its own name, which everybody may see"
+    if folded in {word.encode() for word in _COMMON}:
+        return "it is a common word: everybody guesses it, and requests that hold it are refused"
+    return ""
+
+
+def is_lendable(page: KeyPage, name: str, version: Version) -> bool:
+    """Whether it is long enough; leaves no copy of the value behind."""
+    plain = _opened(page, name, version)
+    try:
+        with value_in(plain) as value:
+            return len(value) >= LEAST_LENT_BYTES
+    except BadSeal:
+        raise failures.tampered("a value has no length") from None
+    finally:
+        wipe(plain)
+
+
+def new_version(
+    page: KeyPage, name: str, number: int, value: bytes | bytearray, *, made_s: float
+) -> Version:
+    """A value, sealed for its place."""
+    plain = padded(value)
+    try:
+        return Version(number, made_s, seal(page.room("seal"), plain, _about(name, number)))
+    finally:
+        wipe(plain)
+
+
+def value_of(page: KeyPage, name: str, version: Version) -> bytes:
+    """The value itself, which nobody can wipe any more: only for whoever puts it on the wire."""
+    plain = _opened(page, name, version)
+    try:
+        return bytes(value_in(plain))
+    except BadSeal:
+        raise failures.tampered("a value has no length") from None
+    finally:
+        wipe(plain)
+
+
+def resealed(name: str, secret: Secret, old: KeyPage, new: KeyPage) -> Secret:
+    """The same values under another vault key."""
+
+    def again(version: Version) -> Version:
+        plain = _opened(old, name, version)
+        try:
+            sealed = seal(new.room("seal"), plain, _about(name, version.number))
+            return replace(version, sealed=sealed)
+        finally:
+            wipe(plain)
+
+    previous = None if secret.previous is None else again(secret.previous)
+    return replace(secret, current=again(secret.current), previous=previous)
+
+
+def _opened(page: KeyPage, name: str, version: Version) -> bytearray:
+    try:
+        return unseal(page.room("seal"), version.sealed, _about(name, version.number))
+    except BadSeal:
+        raise failures.tampered("a value does not open") from None
+
+
+def _about(name: str, number: int) -> bytes:
+    return about_record(namespace=NAMESPACE, name=name, version=number)

@@ -1,0 +1,313 @@
+"""The vault: secrets encrypted at rest, granted for named uses, lent for a time (SEC-1 to SEC-7).
+
+There is no way to ask for a value here but through a lease.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cellwall.core.network import Binding
+from cellwall.core.types import new_id
+from cellwall.secrets import failures
+from cellwall.secrets.door import Door
+from cellwall.secrets.format import Secret, Slot
+from cellwall.secrets.grants import MOST_GRANTS, Grant, check_grant, check_secret_name
+from cellwall.secrets.keys import Keys
+from cellwall.secrets.leases import Lease
+from cellwall.secrets.settings import KeySource, VaultSettings
+from cellwall.secrets.store import Opened
+from cellwall.secrets.values import (
+    LEAST_LENT_BYTES,
+    MOST_VALUE_BYTES,
+    check_value,
+    is_lendable,
+    new_version,
+    value_of,
+)
+
+__all__ = ["MOST_VALUE_BYTES", "SecretInfo", "Vault"]
+
+MOST_SECRETS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretInfo:
+    """All that is ever told of a secret."""
+
+    name: str
+    version: int
+    made_s: float
+    changed_s: float
+    has_previous: bool
+    """Whether the value before is still known, so that echoes of it are found."""
+    grants: tuple[Grant, ...]
+
+
+class Vault:
+    """The vault in a folder; keeps `KnownValues`. Callers wipe the passphrases they give."""
+
+    def __init__(
+        self,
+        directory: str,
+        settings: VaultSettings | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._door = Door(directory, settings or VaultSettings())
+        self._clock = clock
+        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+    # Opening and closing
+
+    @property
+    def exists(self) -> bool:
+        return self._door.exists
+
+    @property
+    def is_unlocked(self) -> bool:
+        return self._door.is_open
+
+    @property
+    def id(self) -> str:
+        return self._door.current().opening.vault
+
+    @property
+    def generation(self) -> int:
+        """Counts every change; it stands in the audit record, too."""
+        return self._door.current().opening.generation
+
+    @property
+    def source(self) -> KeySource:
+        """What opens it; can be asked while it is locked."""
+        return self._door.slot().source
+
+    @property
+    def is_weaker(self) -> bool:
+        """Whether `strengthen` has something to do."""
+        return self._door.keys.is_weaker(self._door.current().opening.slot)
+
+    def init(self, passphrase: bytearray | None = None) -> None:
+        """A new, empty vault, unlocked."""
+        self._door.init(passphrase)
+
+    def unlock(self, passphrase: bytearray | None = None, *, restored: bool = False) -> None:
+        """Check every byte, and hold the keys in memory until `lock`.
+
+        `restored` takes a vault that is older than the last one seen, for `rekey` alone.
+        """
+        self._door.open(passphrase, restored=restored)
+
+    def lock(self) -> None:
+        """Forget the keys; every lease ends."""
+        with self._door.mutex:
+            for lease in list(self._leases):
+                lease.end()
+            self._door.shut()
+
+    # What is in it
+
+    def list(self) -> tuple[SecretInfo, ...]:
+        """By name. Never a value (SEC-2)."""
+        return tuple(
+            SecretInfo(
+                name=name,
+                version=each.current.number,
+                made_s=each.made_s,
+                changed_s=each.current.made_s,
+                has_previous=each.previous is not None,
+                grants=each.grants,
+            )
+            for name, each in sorted(self._door.current().content.secrets.items())
+        )
+
+    def has(self, name: str) -> bool:
+        """Whether there is a secret of this name."""
+        return name in self._door.current().content.secrets
+
+    def set(self, name: str, value: bytes | bytearray, *, must_exist: bool = False) -> int:
+        """Store a value; the one before it stays known until the next. Returns its version."""
+        check_secret_name(name)
+        check_value(value)
+        with self._door.changing() as (folder, found):
+            before = found.content.secrets.get(name)
+            if before is None and must_exist:
+                raise failures.unknown_secret()
+            if before is None and len(found.content.secrets) >= MOST_SECRETS:
+                raise failures.full(f"{MOST_SECRETS} secrets")
+            now_s = self._clock()
+            number = 1 if before is None else before.current.number + 1
+            page = self._door.page
+            current = new_version(page, name, number, value, made_s=now_s)
+            secret = (
+                Secret(current=current, made_s=now_s)
+                if before is None
+                else replace(before, current=current, previous=before.current)
+            )
+            known = found.known.with_value(page.room("digest"), name, value)
+            self._door.write(folder, found, {name: secret}, known=known)
+        return number
+
+    def rotate(self, name: str, value: bytes | bytearray) -> int:
+        """A new value for a secret that is there (SEC-6)."""
+        return self.set(name, value, must_exist=True)
+
+    def end_overlap(self, name: str) -> bool:
+        """Wipe the value before; tells whether there was one."""
+        with self._door.changing() as (folder, found):
+            secret = _of(found, name)
+            if secret.previous is None:
+                return False
+            self._door.write(folder, found, {name: replace(secret, previous=None)})
+        return True
+
+    def remove(self, name: str) -> None:
+        """The secret with its values and grants; its digests stay known."""
+        with self._door.changing() as (folder, found):
+            _of(found, name)
+            self._door.write(folder, found, {name: None})
+
+    def grant(
+        self,
+        name: str,
+        binding: Binding,
+        *,
+        tools: Sequence[str] = (),
+        session: str = "",
+        until_s: float | None = None,
+    ) -> Grant:
+        """Let a secret be used at one place on the wire, within these bounds."""
+        grant = check_grant(
+            Grant(
+                id=new_id("gr"),
+                binding=binding,
+                tools=tuple(tools),
+                session=session,
+                until_s=until_s,
+                made_s=self._clock(),
+            )
+        )
+        with self._door.changing() as (folder, found):
+            secret = _of(found, name)
+            # Those that have run out make room, and are no use to anybody.
+            now_s = self._clock()
+            alive = [each for each in secret.grants if each.until_s is None or each.until_s > now_s]
+            if len(alive) >= MOST_GRANTS:
+                raise failures.full(f"{MOST_GRANTS} grants of one secret")
+            self._door.write(folder, found, {name: replace(secret, grants=(*alive, grant))})
+        return grant
+
+    def revoke(self, name: str, grant_id: str | None = None) -> int:
+        """One grant of a secret, or all; tells how many. Leases on them end."""
+        with self._door.changing() as (folder, found):
+            secret = _of(found, name)
+            kept = tuple(each for each in secret.grants if grant_id not in (None, each.id))
+            if grant_id is not None and len(kept) == len(secret.grants):
+                raise failures.unknown_grant()
+            self._door.write(folder, found, {name: replace(secret, grants=kept)})
+        return len(secret.grants) - len(kept)
+
+    # New keys
+
+    def rekey(
+        self, passphrase: bytearray | None = None, *, settings: VaultSettings | None = None
+    ) -> None:
+        """A new vault key, and a new key for it; every value is sealed anew."""
+        keys = self._door.keys
+        self._door.rekey(replace(keys, settings=settings or keys.settings), passphrase)
+
+    def strengthen(self, passphrase: bytearray) -> None:
+        """The same vault key behind a passphrase that is dearer to guess."""
+        with self._door.changing() as (folder, found):
+            keys = _stronger(self._door.keys, found.opening.slot)
+            slot = keys.new_slot(found.opening.vault, passphrase, self._door.page)
+            self._door.write(folder, found, {}, slot=slot)
+
+    # Use
+
+    def lease(self, names: Sequence[str], *, tool: str, session: str = "") -> Lease:
+        """Lend secrets to one action or session, as far as they are granted for it."""
+        with self._door.mutex:
+            content, now_s = self._door.current().content, self._clock()
+            granted: dict[str, Sequence[Grant]] = {}
+            for name in names:
+                secret = content.secrets.get(check_secret_name(name))
+                if secret is None:
+                    raise failures.unknown_secret()
+                granted[name] = [
+                    each
+                    for each in secret.grants
+                    if each.permits(tool=tool, session=session, now_s=now_s)
+                ]
+                if not granted[name]:
+                    raise failures.not_granted(name, tool)
+                if not is_lendable(self._door.page, name, secret.current):
+                    raise failures.too_short(name, LEAST_LENT_BYTES)
+            lease = Lease(self, granted, session=session, clock=self._clock)
+            self._leases.add(lease)
+            return lease
+
+    def end_session(self, session: str) -> None:
+        """Every lease of a session ends with it (SEC-3)."""
+        with self._door.mutex:
+            for lease in list(self._leases):
+                if lease.session == session:
+                    lease.end()
+
+    def value_for(self, name: str, grants: frozenset[str]) -> bytes:
+        """For leases alone, which have checked that they still live."""
+        with self._door.mutex:
+            secret = self._door.current().content.secrets.get(name)
+            if secret is None or not grants <= {grant.id for grant in secret.grants}:
+                raise failures.lease_ended(name)
+            value = value_of(self._door.page, name, secret.current)
+            if len(value) < LEAST_LENT_BYTES:  # rotated since it was lent
+                raise failures.too_short(name, LEAST_LENT_BYTES)
+            return value
+
+    def values(self) -> Mapping[str, bytes]:
+        """Every value that must not leave, the previous ones as NAME@VERSION; empty while locked.
+
+        A vault that was unlocked and cannot be read any more raises: whoever looks for values must
+        not find none because somebody broke the file (NET-5).
+        """
+        with self._door.mutex:
+            if not self._door.was_opened:
+                return {}
+            found: dict[str, bytes] = {}
+            for name, secret in self._door.current().content.secrets.items():
+                found[name] = value_of(self._door.page, name, secret.current)
+                if secret.previous is not None:
+                    key = f"{name}@{secret.previous.number}"
+                    found[key] = value_of(self._door.page, name, secret.previous)
+            return found
+
+    def contains_old(self, text: bytes) -> tuple[str, ...]:
+        """Names of values, of any that was ever stored, that stand in a text; () while locked."""
+        with self._door.mutex:
+            if not self._door.was_opened:
+                return ()
+            known = self._door.current().known
+            return known.find(self._door.page.room("digest"), text)
+
+
+def _stronger(keys: Keys, slot: Slot) -> Keys:
+    settings, least = keys.settings, slot.argon2
+    if least is not None:  # never less than it was
+        settings = replace(
+            settings,
+            key="passphrase",
+            argon2_memory_kib=max(settings.argon2_memory_kib, least.memory_kib),
+            argon2_passes=max(settings.argon2_passes, least.passes),
+        )
+    return replace(keys, settings=settings)
+
+
+def _of(found: Opened, name: str) -> Secret:
+    secret = found.content.secrets.get(check_secret_name(name))
+    if secret is None:
+        raise failures.unknown_secret()
+    return secret

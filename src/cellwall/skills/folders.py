@@ -1,0 +1,190 @@
+"""Reads and writes a skill's folder by descriptor: what was opened is what is judged and used.
+
+Each file is opened once and read once, into memory. Nothing here trusts a name twice, so there is
+no moment between a check and a use at which somebody could put something else in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from cellwall.core.errors import SkillRefused
+from cellwall.skills.manifest import MANIFEST_NAME, MOST_FILES, check_path, too_many
+
+_MOST_ENTRIES = 2 * MOST_FILES  # files and the folders they lie in
+_CHUNK_BYTES = 1 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Visit = Callable[[str, int, os.stat_result], None]
+"""Gets a regular file: its path, an O_PATH descriptor, what was known of it when it was opened."""
+
+
+@contextmanager
+def held(descriptor: int) -> Iterator[int]:
+    """A descriptor that is closed at the end."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_directory(name: str, *, at: int | None = None) -> int:
+    """A directory itself, never what a link in its place leads to."""
+    return os.open(name, _DIRECTORY, dir_fd=at)
+
+
+def visit_files(folder: int, visit: Visit) -> None:
+    """Every file below, in order, but the manifest; what is no plain file or folder is refused."""
+    _visit(folder, "", visit, _MOST_ENTRIES)
+
+
+def _visit(folder: int, prefix: str, visit: Visit, left: int) -> int:
+    names = _names(folder, left)
+    if prefix and not names:
+        raise refused(prefix[:-1], "is an empty folder, which no manifest can hold")
+    left -= len(names)
+    for name in names:
+        path = prefix + name
+        if path == MANIFEST_NAME:
+            continue
+        check_path(path)
+        with _telling(path), held(os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)) as node:
+            status = os.fstat(node)
+            if stat.S_ISDIR(status.st_mode):
+                with held(os.open(_pinned(node), os.O_RDONLY | os.O_DIRECTORY)) as below:
+                    left = _visit(below, f"{path}/", visit, left)
+            elif stat.S_ISREG(status.st_mode):
+                visit(path, node, status)
+            elif stat.S_ISLNK(status.st_mode):
+                raise refused(path, "is a symbolic link")
+            else:
+                raise refused(path, "is neither a file nor a folder")
+    return left
+
+
+def _names(folder: int, most: int) -> list[str]:
+    names: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if len(names) >= most:
+                raise too_many()
+            names.append(entry.name)
+    return sorted(names)
+
+
+def read_once(path: str, node: int, status: os.stat_result, *, most_bytes: int) -> bytes:
+    """The whole content of a regular file that nobody changed meanwhile."""
+    if status.st_nlink != 1:
+        # Under its other name it can be a secret that we would hand out, or be written to by
+        # somebody who cannot write here.
+        raise refused(path, "has a second name (a hard link)", mend="Put a copy in its place.")
+    if status.st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
+        raise refused(path, "has a set-id or sticky bit")
+    if status.st_size > most_bytes:
+        raise refused(path, "is too large", code="CW-SKILL-TOO-LARGE")
+    with (
+        _telling(path),
+        held(os.open(_pinned(node), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)) as file,
+    ):
+        parts: list[bytes] = []
+        left = status.st_size + 1  # one more, to see that it ends where it should
+        while left > 0 and (part := os.read(file, min(left, _CHUNK_BYTES))):
+            parts.append(part)
+            left -= len(part)
+        if left != 1 or _version(os.fstat(file)) != _version(status):
+            raise refused(path, "was changed while it was read", code="CW-SKILL-CHANGED")
+    return b"".join(parts)
+
+
+def read_named(folder: int, name: str, *, most_bytes: int) -> bytes | None:
+    """One file of a folder, or None if there is none."""
+    try:
+        node = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    with held(node):
+        status = os.fstat(node)
+        if not stat.S_ISREG(status.st_mode):
+            raise refused(name, "is not a plain file")
+        return read_once(name, node, status, most_bytes=most_bytes)
+
+
+def is_executable(status: os.stat_result) -> bool:
+    """By its owner; the other bits are the umask's affair."""
+    return bool(status.st_mode & stat.S_IXUSR)
+
+
+def write_folder(
+    at: int, name: str, files: Mapping[str, bytes], executables: frozenset[str]
+) -> None:
+    """A new folder with these files, on the disk when this returns; closed to other users."""
+    os.mkdir(name, 0o700, dir_fd=at)
+    with held(open_directory(name, at=at)) as folder:
+        made = {""}
+        for path in sorted(files):
+            for end, character in enumerate(path):
+                if character == "/" and path[:end] not in made:
+                    os.mkdir(path[:end], 0o700, dir_fd=folder)
+                    made.add(path[:end])
+            _write_new(folder, path, files[path], mode=0o500 if path in executables else 0o400)
+        for place in made:
+            with held(open_directory(place or ".", at=folder)) as directory:
+                os.fsync(directory)
+
+
+def replace_file(folder: int, name: str, content: bytes, *, mode: int) -> None:
+    """The file becomes this one in one step, or stays as it was."""
+    draft = f"{name}.{secrets.token_hex(8)}"
+    try:
+        _write_new(folder, draft, content, mode=mode)
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+        raise
+    os.fsync(folder)
+
+
+def _write_new(folder: int, path: str, content: bytes, *, mode: int) -> None:
+    with held(os.open(path, _NEW_FILE, 0o600, dir_fd=folder)) as file:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(file, view) :]
+        os.fchmod(file, mode)
+        os.fsync(file)
+
+
+def refused(
+    path: str, why: str, *, code: str = "CW-SKILL-FILE", mend: str = "Remove or replace it."
+) -> SkillRefused:
+    """Which file, relative to the skill, and why."""
+    return SkillRefused(f"{path[:200]!r} {why}", mend=mend, code=code)
+
+
+@contextmanager
+def _telling(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise refused(path, "went away while it was read", code="CW-SKILL-CHANGED") from None
+    except OSError as error:
+        raise SkillRefused(
+            f"{path[:200]!r} cannot be read",
+            mend="Check its permissions.",
+            code="CW-SKILL-UNREADABLE",
+            detail=str(error),
+        ) from None
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _pinned(node: int) -> str:
+    """Exactly what an O_PATH descriptor holds, whatever happens to its name."""
+    return f"/proc/self/fd/{node}"

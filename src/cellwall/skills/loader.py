@@ -1,0 +1,146 @@
+"""The only way to a skill's content: read once, compare with what was signed, hand out (SKL-1).
+
+(1) read the manifest                 (4) every file there is is listed, with this size and mode
+(2) a trusted key has signed it       (5) its bytes are those that were signed
+(3) it is the skill that was meant    (6) every file that is listed is there
+
+The bytes that are handed out are those that were compared; nothing is read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from cellwall.core.errors import SkillRefused
+from cellwall.core.notes import MOST_NOTE_BYTES, PublicKey, Signer
+from cellwall.core.skills import Skill
+from cellwall.skills.folders import is_executable, read_named, read_once, refused, visit_files
+from cellwall.skills.manifest import (
+    MANIFEST_NAME,
+    MOST_BYTES,
+    MOST_FILES,
+    Manifest,
+    describe,
+    opened,
+    sealed,
+    too_large,
+    too_many,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A skill that verified, and the signed manifest it was compared with."""
+
+    skill: Skill
+    note: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What lies in a folder, whoever wrote it. Not a `Skill`: nobody has signed it yet."""
+
+    manifest: Manifest
+    files: Mapping[str, bytes] = field(repr=False)
+    executables: frozenset[str] = field(repr=False)
+
+
+def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -> Loaded:
+    """The skill in an open folder. Raises for the first thing that is not as it was signed."""
+    # (1) Bounded, and read once like every file.
+    note = read_named(folder, MANIFEST_NAME, most_bytes=MOST_NOTE_BYTES)
+    if note is None:
+        raise SkillRefused(
+            "the skill is not signed: it has no manifest",
+            mend="Look at what it holds, then sign it with `cellwall skills sign`.",
+            code="CW-SKILL-UNSIGNED",
+        )
+    # (2) Before a word of it is parsed.
+    manifest, signers = opened(note, keys)
+    # (3) A skill under another one's name is signed as well, but is not that one.
+    if name is not None and manifest.name != name:
+        raise SkillRefused(
+            f"what lies in the place of the skill {name} was signed as {manifest.name}",
+            mend=f"Remove {name}, then add it again from its source.",
+            code="CW-SKILL-CHANGED",
+        )
+    return Loaded(_skill(manifest, _verified_files(folder, manifest), signers), note)
+
+
+def signed(draft: Draft, key: Signer, keys: Sequence[PublicKey]) -> Loaded:
+    """A draft that this key signs; refused if the key is none of those that are trusted."""
+    note = sealed(draft.manifest, key)
+    manifest, signers = opened(note, keys)
+    return Loaded(_skill(manifest, draft.files, signers), note)
+
+
+def _skill(manifest: Manifest, files: Mapping[str, bytes], signers: Sequence[PublicKey]) -> Skill:
+    return Skill(
+        name=manifest.name,
+        files=MappingProxyType(dict(files)),
+        executables=frozenset(file.path for file in manifest.files if file.executable),
+        digest=manifest.digest,
+        signers=tuple(f"{key.name}+{key.id.hex()}" for key in signers),
+    )
+
+
+def _verified_files(folder: int, manifest: Manifest) -> dict[str, bytes]:
+    listed = {file.path: file for file in manifest.files}
+    files: dict[str, bytes] = {}
+
+    def visit(path: str, node: int, status: os.stat_result) -> None:
+        # (4) What is not listed is not even read.
+        file = listed.get(path)
+        if file is None:
+            raise _changed(path, "is not in the manifest")
+        if is_executable(status) != file.executable:
+            raise _changed(path, "is executable" if not file.executable else "is not executable")
+        if status.st_size != file.size_bytes:
+            raise _changed(path, "has another size than the one that was signed")
+        content = read_once(path, node, status, most_bytes=file.size_bytes)
+        # (5)
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise _changed(path, "has another content than the one that was signed")
+        files[path] = content
+
+    visit_files(folder, visit)
+    # (6)
+    for path in listed:
+        if path not in files:
+            raise _changed(path, "is missing")
+    return files
+
+
+def collect(folder: int, name: str) -> Draft:
+    """All that lies in an open folder, to be signed or proposed; an old manifest is passed over."""
+    files: dict[str, bytes] = {}
+    executables: set[str] = set()
+    left = MOST_BYTES
+
+    def visit(path: str, node: int, status: os.stat_result) -> None:
+        nonlocal left
+        if len(files) >= MOST_FILES:
+            raise too_many()
+        if status.st_size > left:
+            raise too_large()
+        files[path] = read_once(path, node, status, most_bytes=left)
+        left -= len(files[path])
+        if is_executable(status):
+            executables.add(path)
+
+    visit_files(folder, visit)
+    runs = frozenset(executables)
+    return Draft(describe(name, files, runs), MappingProxyType(files), runs)
+
+
+def _changed(path: str, why: str) -> SkillRefused:
+    return refused(
+        path,
+        why,
+        code="CW-SKILL-CHANGED",
+        mend="Look at what was changed; if you want it, sign the skill again.",
+    )

@@ -1,0 +1,139 @@
+"""Proposals: skills that an agent wrote and no person has signed. Nothing here can be loaded.
+
+quarantine/ID/proposal.json    its name, who proposed it and when
+quarantine/ID/files/           what it would consist of
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from cellwall.core.errors import BadInput, CellwallError, SkillRefused
+from cellwall.core.limits import KIB
+from cellwall.core.types import check_id, new_id
+from cellwall.skills.folders import held, open_directory, read_named, write_folder
+from cellwall.skills.loader import Draft, collect
+from cellwall.skills.manifest import check_name, describe
+from cellwall.skills.places import UNFINISHED, Places, names_in, remove_folder
+
+MOST_PROPOSALS = 64
+PREFIX = "prop"
+_NOTE = "proposal.json"
+_FILES = "files/"
+_MOST_NOTE_BYTES = 4 * KIB
+_MOST_WORD = 200
+_LAST_DAY_S = 1e11
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What is known of one beside its files; `source` is the sandbox it came from."""
+
+    id: str
+    name: str
+    by: str
+    source: str
+    made_s: float
+
+
+class Quarantine:
+    """The proposals of one user."""
+
+    def __init__(self, home: str) -> None:
+        self._places = Places(home)
+
+    def put(
+        self,
+        name: str,
+        files: Mapping[str, bytes],
+        executables: frozenset[str],
+        *,
+        by: str,
+        source: str,
+    ) -> Proposal:
+        """Keep a proposal for a person to look at."""
+        describe(name, files, executables)  # within bounds, and nothing with a name that lies
+        made = Proposal(new_id(PREFIX), name, by[:_MOST_WORD], source[:_MOST_WORD], time.time())
+        told = {key: value for key, value in asdict(made).items() if key != "id"}
+        everything = {_FILES + path: content for path, content in files.items()}
+        with self._places.changing("quarantine") as folder:
+            if len(names_in(folder)) >= MOST_PROPOSALS:  # an agent must not fill the disk
+                raise BadInput(
+                    f"{MOST_PROPOSALS} proposals wait already",
+                    mend="Look at them with `cellwall skills review`; approve or remove some.",
+                    code="CW-SKILL-QUARANTINE-FULL",
+                )
+            draft = UNFINISHED + secrets.token_hex(8)
+            write_folder(
+                folder,
+                draft,
+                {_NOTE: json.dumps(told).encode(), **everything},
+                frozenset(_FILES + path for path in executables),
+            )
+            os.rename(draft, made.id, src_dir_fd=folder, dst_dir_fd=folder)
+        return made
+
+    def listed(self) -> list[Proposal]:
+        """All that wait, the oldest first."""
+        with self._places.reading("quarantine") as folder:
+            found = [_read_any(folder, name) for name in names_in(folder)]
+        return sorted(found, key=lambda proposal: proposal.made_s)
+
+    def open(self, proposal_id: str) -> tuple[Proposal, Draft]:
+        """A proposal with all it holds, read once: what is shown is what can be signed."""
+        check_id(proposal_id, what="proposal id")
+        with self._places.reading("quarantine") as folder:
+            if proposal_id not in names_in(folder):
+                raise _unknown(proposal_id)
+            proposal = _read(folder, proposal_id)
+            with (
+                held(open_directory(proposal_id, at=folder)) as top,
+                held(open_directory(_FILES.rstrip("/"), at=top)) as files,
+            ):
+                return proposal, collect(files, proposal.name)
+
+    def remove(self, proposal_id: str) -> None:
+        check_id(proposal_id, what="proposal id")
+        with self._places.changing("quarantine") as folder:
+            if proposal_id not in names_in(folder):
+                raise _unknown(proposal_id)
+            remove_folder(folder, proposal_id)
+
+
+def _read_any(folder: int, proposal_id: str) -> Proposal:
+    """One that is damaged must not hide the others."""
+    try:
+        return _read(folder, proposal_id)
+    except CellwallError:
+        return Proposal(proposal_id, "damaged", by="", source="", made_s=0.0)
+
+
+def _read(folder: int, proposal_id: str) -> Proposal:
+    try:
+        with held(open_directory(proposal_id, at=folder)) as top:
+            note = json.loads(read_named(top, _NOTE, most_bytes=_MOST_NOTE_BYTES) or b"")
+        words = {key: str(note[key])[:_MOST_WORD] for key in ("by", "source")}
+        made_s = float(note["made_s"])
+        if not 0 <= made_s <= _LAST_DAY_S:
+            raise ValueError("no time that a clock tells")
+        return Proposal(proposal_id, check_name(str(note["name"])), made_s=made_s, **words)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SkillRefused(
+            f"the proposal {proposal_id} is damaged",
+            mend=f"Remove it: cellwall skills remove {proposal_id}",
+            code="CW-SKILL-PROPOSAL",
+            detail=str(error),
+        ) from None
+
+
+def _unknown(proposal_id: str) -> BadInput:
+    return BadInput(
+        f"there is no proposal {proposal_id}",
+        mend="`cellwall skills list` tells which wait.",
+        code="CW-SKILL-PROPOSAL",
+    )

@@ -1,0 +1,135 @@
+"""The approved skills of one user. Whoever wants one gets verified bytes, checked at that moment.
+
+A store that was changed behind our back is found when it is used: nothing is remembered as good.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+
+from cellwall.core.errors import BadInput, CellwallError, SkillRefused
+from cellwall.core.limits import MIB
+from cellwall.core.notes import PublicKey
+from cellwall.core.skills import Skill
+from cellwall.skills.folders import held, open_directory, write_folder
+from cellwall.skills.loader import Loaded, verify
+from cellwall.skills.manifest import MANIFEST_NAME, MOST_BYTES, MOST_FILES, check_name
+from cellwall.skills.places import RETIRED, UNFINISHED, Places, names_in, remove_folder
+from cellwall.skills.trust import trusted_keys
+
+MOST_SKILLS = 256
+
+
+class SkillStore:
+    """Keeps `SkillsPort`. May be used by many threads and processes at once."""
+
+    def __init__(self, home: str, trusted: Sequence[str]) -> None:
+        self._home = home
+        self._trusted = tuple(trusted)
+        self._places = Places(home)
+
+    def trusted_keys(self) -> tuple[PublicKey, ...]:
+        return trusted_keys(self._home, self._trusted)
+
+    def load(self, names: Sequence[str]) -> tuple[Skill, ...]:
+        """These skills, verified now; the first that does not verify refuses all."""
+        wanted = [check_name(name) for name in dict.fromkeys(names)]
+        if not wanted:
+            return ()
+        keys = self.trusted_keys()
+        found: list[Skill] = []
+        with self._places.reading("approved") as approved:
+            for name in wanted:
+                found.append(_load(approved, name, keys).skill)
+                _check_budget(found)
+        return tuple(found)
+
+    def survey(self) -> Mapping[str, Skill | CellwallError]:
+        """Each approved skill, or why it cannot be used."""
+        keys = self.trusted_keys()
+        found: dict[str, Skill | CellwallError] = {}
+        with self._places.reading("approved") as approved:
+            for name in names_in(approved):
+                try:
+                    found[name] = _load(approved, check_name(name), keys).skill
+                except CellwallError as error:
+                    found[name] = error
+        return found
+
+    def add(self, loaded: Loaded) -> bool:
+        """Take a verified skill in; returns whether it replaced one of its name.
+
+        Written beside its place and put there by a rename: whoever loads sees the old one or the
+        new one, whole. The old one comes back if this is interrupted in between.
+        """
+        skill = loaded.skill
+        name = check_name(skill.name)
+        with self._places.changing("approved") as approved:
+            there = names_in(approved)
+            if name not in there and len(there) >= MOST_SKILLS:
+                raise BadInput(
+                    f"there are {MOST_SKILLS} skills already",
+                    mend="Remove one that is not needed.",
+                    code="CW-SKILL-TOO-MANY",
+                )
+            draft = UNFINISHED + secrets.token_hex(8)
+            files = {**skill.files, MANIFEST_NAME: loaded.note}
+            write_folder(approved, draft, files, skill.executables)
+            if name in there:
+                os.rename(name, RETIRED + name, src_dir_fd=approved, dst_dir_fd=approved)
+            os.rename(draft, name, src_dir_fd=approved, dst_dir_fd=approved)
+        return name in there
+
+    def remove(self, name: str) -> None:
+        """Take a skill out, also one that does not verify any more."""
+        check_name(name)
+        with self._places.changing("approved") as approved:
+            if name not in names_in(approved):
+                raise _unknown(name)
+            remove_folder(approved, name)
+
+
+def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> Loaded:
+    try:
+        folder = open_directory(name, at=approved)
+    except FileNotFoundError:
+        raise _unknown(name) from None
+    except OSError as error:  # a link or a file in its place
+        raise SkillRefused(
+            f"what lies in the place of the skill {name} is not a folder",
+            mend=f"Remove {name}, then add it again from its source.",
+            code="CW-SKILL-CHANGED",
+            detail=str(error),
+        ) from None
+    with held(folder):
+        try:
+            return verify(folder, keys, name=name)
+        except SkillRefused as error:
+            raise SkillRefused(
+                f"skill {name}: {error.message}",
+                mend=error.mend,
+                code=error.code,
+                detail=error.detail,
+            ) from None
+
+
+def _check_budget(skills: Sequence[Skill]) -> None:
+    size = sum(skill.size_bytes for skill in skills)
+    count = sum(len(skill.files) for skill in skills)
+    if size > MOST_BYTES or count > MOST_FILES:
+        raise SkillRefused(
+            f"the skills of one action may have {MOST_BYTES // MIB} MiB and {MOST_FILES} files "
+            "together",
+            mend="Name only those that it needs.",
+            code="CW-SKILL-TOO-LARGE",
+        )
+
+
+def _unknown(name: str) -> BadInput:
+    return BadInput(
+        f"there is no approved skill {name}",
+        mend="`cellwall skills list` tells which there are; `cellwall skills add` adds one.",
+        code="CW-SKILL-UNKNOWN",
+    )

@@ -1,8 +1,0 @@
-"""Finds attacks on the model that reads a text: rules as data, structure, and tasks in carriers."""
-
-from __future__ import annotations
-
-from holdfast.guard.detect.detector import Detection, Detector
-from holdfast.guard.detect.rules import Pack, load_pack
-
-__all__ = ["Detection", "Detector", "Pack", "load_pack"]

@@ -1,8 +1,0 @@
-"""What a text says when its tricks are undone: views of it, each with its way back (GRD-1)."""
-
-from __future__ import annotations
-
-from holdfast.guard.normalise.bounds import Bounds
-from holdfast.guard.normalise.views import Unfolded, View, unfold
-
-__all__ = ["Bounds", "Unfolded", "View", "unfold"]

@@ -1,1 +1,0 @@
-"""Holdfast's tools for agents over the Model Context Protocol (INT-1)."""
