@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from cellwall.config.schema import schema_text, with_reference
 
@@ -12,14 +13,26 @@ BEGIN = "<!-- generated: promises -->"
 END = "<!-- end of generated -->"
 
 
+def state(promise: dict[str, Any]) -> str:
+    """Kept when every clause has a test, partly when some have, open when none has."""
+    tested = ["test" in clause for clause in promise["clauses"]]
+    return "kept" if all(tested) else "partly" if any(tested) else "open"
+
+
 def promises() -> str:
     """The table of promises, from requirements.toml."""
     manifest = tomllib.loads((HERE / "requirements.toml").read_text("utf-8"))
-    rows = ["| id | state | promise |", "|---|---|---|"]
-    for name, entry in manifest.items():
-        note = f" *Now: {entry['note']}.*" if "note" in entry else ""
-        text = entry["text"].replace("|", "\\|")
-        rows.append(f"| {name} | {entry['state']} | {text}{note} |")
+    states = [state(promise) for promise in manifest.values()]
+    counts = ", ".join(f"{states.count(each)} {each}" for each in ("kept", "partly", "open"))
+    rows = [f"{len(states)} promises: {counts}.", "", "| id | state | promise |", "|---|---|---|"]
+    for name, promise in manifest.items():
+        missing = "".join(
+            f" *Missing: {clause['says']} {clause['missing']}*"
+            for clause in promise["clauses"]
+            if "missing" in clause
+        )
+        text = f"{promise['text']}{missing}".replace("|", "\\|")
+        rows.append(f"| {name} | {state(promise)} | {text} |")
     return "\n".join(rows)
 
 

@@ -1,4 +1,4 @@
-"""The manifest of promises and the tests agree, in both directions."""
+"""The manifest of promises and the tests agree, in both directions, clause by clause."""
 
 from __future__ import annotations
 
@@ -11,34 +11,65 @@ ROOT = Path(__file__).parents[2]
 MANIFEST = tomllib.loads((ROOT / "docs/requirements.toml").read_text("utf-8"))
 
 
-@functools.cache
-def claimed() -> dict[str, set[str]]:
-    """Every requirement id named by a marker, with the files that name it."""
-    found: dict[str, set[str]] = {}
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            is_marker = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            if is_marker and node.func.attr == "requirement":
-                for argument in node.args:
-                    assert isinstance(argument, ast.Constant), f"{path}: ids are written out"
-                    found.setdefault(argument.value, set()).add(path.name)
+def _ids(nodes: list[ast.expr]) -> set[str]:
+    """The ids of every `requirement` marker in these expressions."""
+    found: set[str] = set()
+    for node in (inner for outer in nodes for inner in ast.walk(outer)):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "requirement":
+            for argument in node.args:
+                assert isinstance(argument, ast.Constant), "ids are written out"
+                found.add(argument.value)
     return found
 
 
-def test_every_promise_that_is_kept_has_a_test():
-    kept = {name for name, entry in MANIFEST.items() if entry["state"] in ("kept", "partly")}
-    assert kept - claimed().keys() == set()
+@functools.cache
+def claimed() -> dict[str, set[str]]:
+    """Every test, as `path::name`, with the requirement ids of its markers and its module's."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        body = ast.parse(path.read_text("utf-8")).body
+        module_ids = {
+            one
+            for node in body
+            if isinstance(node, ast.Assign)
+            and any(getattr(target, "id", "") == "pytestmark" for target in node.targets)
+            for one in _ids([node.value])
+        }
+        for node in body:
+            is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if is_test and node.name.startswith("test_"):
+                name = f"{path.relative_to(ROOT / 'tests')}::{node.name}"
+                found[name] = module_ids | _ids(node.decorator_list)
+    return found
 
 
-def test_no_test_claims_a_promise_that_is_not_made():
-    made = {name for name, entry in MANIFEST.items() if entry["state"] in ("kept", "partly")}
-    assert claimed().keys() - made == set()
-
-
-def test_every_partly_kept_promise_says_which_part():
-    missing = [
-        name
-        for name, entry in MANIFEST.items()
-        if (entry["state"] == "partly") != ("note" in entry)
+def test_every_clause_names_its_test_or_says_what_is_missing():
+    wrong = [
+        f"{name}: {clause['says']}"
+        for name, promise in MANIFEST.items()
+        for clause in promise["clauses"]
+        if len(clause.keys() & {"test", "missing"}) != 1
+        or not all(isinstance(value, str) and value.strip() for value in clause.values())
     ]
-    assert missing == []
+    assert wrong == []
+    assert all(promise["clauses"] for promise in MANIFEST.values())
+
+
+def test_the_test_of_a_clause_exists_and_carries_the_id():
+    wrong = [
+        f"{name}: {clause['test']}"
+        for name, promise in MANIFEST.items()
+        for clause in promise["clauses"]
+        if "test" in clause and name not in claimed().get(clause["test"], ())
+    ]
+    assert wrong == []
+
+
+def test_no_test_claims_a_promise_that_no_clause_keeps():
+    kept = {
+        name
+        for name, promise in MANIFEST.items()
+        if any("test" in clause for clause in promise["clauses"])
+    }
+    claims = {one for ids in claimed().values() for one in ids}
+    assert claims - kept == set()

@@ -80,7 +80,7 @@ def plain(data: bytes) -> list[bytes]:
     return found
 
 
-@pytest.mark.requirement("NET-2")
+@pytest.mark.requirement("NET-2", "RED-2")
 @FUZZ
 @given(talks(), st.integers(1, 40))
 def test_frames_pass_whole_and_in_order_or_are_refused(data: bytes, step: int) -> None:

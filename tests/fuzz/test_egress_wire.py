@@ -355,7 +355,7 @@ def test_the_second_reader_of_requests_reads_the_corpus() -> None:
     assert [h11_request(data) for data in REQUESTS] == [found and found[:4] for found in read]
 
 
-@pytest.mark.requirement("NET-2")
+@pytest.mark.requirement("NET-2", "RED-2")
 @FUZZ
 @given(st.binary(max_size=300) | mutated(REQUESTS, HTTP_PIECES), PLACES)
 def test_a_request_is_read_as_by_the_letter_and_sent_on_as_one(

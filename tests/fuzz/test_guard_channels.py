@@ -298,7 +298,7 @@ def strings(value: object) -> list[str]:
 
 @FUZZ
 @given(st.sampled_from(["telegram", "discord", "slack"]), st.lists(JSON, max_size=3), st.booleans())
-@pytest.mark.requirement("GRD-7")
+@pytest.mark.requirement("GRD-7", "RED-2")
 def test_no_string_of_a_message_is_missed_whatever_its_shape(
     channel: str, value: list, ascii_only: bool
 ) -> None:

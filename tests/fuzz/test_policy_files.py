@@ -39,7 +39,7 @@ def told(text: str, name: str) -> str:
     return ""
 
 
-@pytest.mark.requirement("POL-1")
+@pytest.mark.requirement("POL-1", "RED-2")
 @settings(max_examples=300, deadline=None)
 @given(mutated(CORPUS, PIECES), st.sampled_from(NAMES))
 def test_a_damaged_file_gives_rules_or_one_error(text: str, name: str) -> None:

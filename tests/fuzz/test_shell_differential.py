@@ -192,6 +192,7 @@ def _could_be(word: Word, text: str) -> bool:
     return re.fullmatch(pattern, text, re.DOTALL) is not None
 
 
+@pytest.mark.requirement("RED-2")
 @settings(max_examples=_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(texts())
 def test_what_bash_runs_was_read(text):

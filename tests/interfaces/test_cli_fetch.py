@@ -75,7 +75,7 @@ def test_page_is_printed_between_lines_that_say_whose_words_it_is(site, config):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.requirement("NET-4")
+@pytest.mark.requirement("NET-4", "GRD-4")
 def test_page_cannot_forge_the_line_that_ends_it(site, config):
     done = cellwall("fetch", "--config", config, f"{site}/forged")
     marked = MARKED.fullmatch(done.stdout.decode())

@@ -43,7 +43,7 @@ def test_the_callback_says_what_the_hook_says(word):
     assert decision({**ASKED, "tool_input": {"command": f"ls #{word}"}}) == word
 
 
-@pytest.mark.requirement("POL-1")
+@pytest.mark.requirement("POL-1", "INT-1")
 @pytest.mark.parametrize(
     "told",
     [

@@ -53,7 +53,7 @@ def try_out(project: Path, command: str, *words: str) -> str:
 MODES = ["default", "acceptEdits", "bypassPermissions"]
 
 
-@pytest.mark.requirement("POL-1")
+@pytest.mark.requirement("POL-1", "INT-1")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_denied_command_does_not_run_in_any_mode(project, mode):
     install(project)

@@ -85,7 +85,7 @@ def test_the_tools_are_those_of_the_contract_and_none_of_their_arguments_widens(
     assert all(tool.input_schema["additionalProperties"] is False for tool in tools)
 
 
-@pytest.mark.requirement("INT-1")
+@pytest.mark.requirement("INT-1", "SRV-1")
 def test_a_sandbox_keeps_its_state_and_tells_what_came_of_the_code(agent: Agent):
     first = agent.told("run_code", code="x = 20\nx + 1")
     assert {**first, "audit_id": "", "output": "", "session": ""} == {

@@ -91,7 +91,7 @@ def test_what_cannot_be_written_down_is_not_done(vault, monkeypatch):
     assert not locked.is_unlocked
 
 
-@pytest.mark.requirement("SEC-3", "SEC-7")
+@pytest.mark.requirement("SEC-3", "SEC-7", "AUD-1")
 def test_a_lease_is_on_the_record_before_it_is_lent(vault, monkeypatch):
     vault.grant("TOKEN", GITHUB, ME, tools=["run"])
 

@@ -514,7 +514,7 @@ def test_links_that_come_and_go_lead_no_member_out(ws, place):
     assert (arrived >= 5, refusals >= 100) == (True, True)  # both happen; the fixture looks outside
 
 
-@pytest.mark.requirement("FS-7")
+@pytest.mark.requirement("FS-7", "RED-2")
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_garbage_is_refused_or_taken_and_never_breaks(tmp_path_factory, data):

@@ -47,7 +47,7 @@ def failed(run: Run) -> set[str]:
 
 
 @pytest.mark.requirement("ISO-1", "ISO-2", "ISO-3", "ISO-5", "ISO-6", "ISO-7", "ISO-9")
-@pytest.mark.requirement("LIM-2", "NET-1", "ERR-2", "LANG-1", "LANG-2")
+@pytest.mark.requirement("LIM-2", "NET-1", "ERR-2", "LANG-1", "LANG-2", "ISO-11")
 @pytest.mark.parametrize("path", ["cold", "warm"])
 def test_native_sandbox_passes_every_check(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     need(shutil.which("bwrap"), "bubblewrap")
