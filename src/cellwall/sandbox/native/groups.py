@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from cellwall.core.errors import SandboxFailed
-from cellwall.core.limits import Limits
+from cellwall.core.limits import MIB, Limits
 from cellwall.sandbox.native.cgroups import (
     read_text,
 )
@@ -24,6 +24,8 @@ _PERIOD_US = 100_000
 _DISCARD_TRIES = 400
 _DISCARD_PAUSE_S = 0.005
 ZYGOTE = "zygote"
+_LEAST_SOCKET_BYTES = 8 * MIB  # less than a few busy connections have in their buffers
+_SOCKET_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,10 @@ def _less(after: _Amount | None, before: _Amount | None) -> _Amount | None:
     return None if after is None or before is None else after - before
 
 
+def _socket_bytes(limits: Limits) -> int:
+    return max(_LEAST_SOCKET_BYTES, limits.memory_bytes // _SOCKET_SHARE)
+
+
 def settings_v1(
     limits: Limits, own_processes: int = COLD_PROCESSES
 ) -> tuple[tuple[str, str, str, bool], ...]:
@@ -68,6 +74,9 @@ def settings_v1(
         ("memory", "memory.limit_in_bytes", memory, True),
         ("memory", "memory.memsw.limit_in_bytes", memory, False),  # only with swap accounting
         ("memory", "memory.swappiness", "0", False),
+        # v1 counts the buffers of TCP and UDP sockets beside the memory, and only once this is
+        # written; v2 counts them as memory (LIM-6). A kernel without it has no such buffers.
+        ("memory", "memory.kmem.tcp.limit_in_bytes", str(_socket_bytes(limits)), False),
         ("pids", "pids.max", str(limits.processes + own_processes), True),
         ("cpu", "cpu.cfs_period_us", str(_PERIOD_US), True),
         ("cpu", "cpu.cfs_quota_us", str(int(limits.cpus * _PERIOD_US)), True),

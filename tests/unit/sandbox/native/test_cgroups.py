@@ -283,6 +283,7 @@ def test_v1_spells_every_limit() -> None:
         ("memory", "memory.limit_in_bytes", "67108864", True),
         ("memory", "memory.memsw.limit_in_bytes", "67108864", False),
         ("memory", "memory.swappiness", "0", False),
+        ("memory", "memory.kmem.tcp.limit_in_bytes", "8388608", False),
         ("pids", "pids.max", "12", True),
         ("cpu", "cpu.cfs_period_us", "100000", True),
         ("cpu", "cpu.cfs_quota_us", "150000", True),
