@@ -17,7 +17,7 @@ import functools
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -94,7 +94,7 @@ def unlinked_files(pids: Sequence[int]) -> UnlinkedFiles:
 
 def _devices_without_disk(pid: int) -> set[int]:
     found = set()
-    for line in _read(f"/proc/{pid}/mountinfo", _MAX_MAPS_BYTES).splitlines():
+    for line in read_some(f"/proc/{pid}/mountinfo", _MAX_MAPS_BYTES).splitlines():
         before, _, after = line.partition(b" - ")
         fields, kind = before.split(), after.split(b" ", 1)[0]
         if len(fields) > 2 and kind in _WITHOUT_DISK:
@@ -103,18 +103,22 @@ def _devices_without_disk(pid: int) -> set[int]:
     return found
 
 
-def _look_at_tables(look: _Look, pid: int) -> None:
+def tables_of(pid: int) -> Iterator[str]:
+    """The place in /proc of each thread that has a table of descriptors of its own."""
     for name in os.listdir(f"/proc/{pid}/task"):
-        task = int(name)
-        if task != pid and share_descriptors(pid, task):
-            continue
+        if int(name) == pid or not share_descriptors(pid, int(name)):
+            yield f"/proc/{pid}/task/{name}"
+
+
+def _look_at_tables(look: _Look, pid: int) -> None:
+    for task in tables_of(pid):
         try:
-            table = os.open(f"/proc/{pid}/task/{task}/fd", os.O_RDONLY | os.O_CLOEXEC)
+            table = os.open(f"{task}/fd", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             look.is_partial = look.is_partial or error.errno not in _GONE
             continue
         try:
-            _look_at_table(look, table, f"/proc/{pid}/task/{task}/fdinfo")
+            _look_at_table(look, table, f"{task}/fdinfo")
         finally:
             os.close(table)
 
@@ -134,12 +138,12 @@ def _look_at_table(look: _Look, table: int, notes: str) -> None:
 
 
 def _has_descriptors_in_flight(path: str) -> bool:
-    found = _IN_FLIGHT.search(_read(path, 4096).decode("ascii", "replace"))
+    found = _IN_FLIGHT.search(read_some(path, 4096).decode("ascii", "replace"))
     return found is not None and int(found[1]) > 0
 
 
 def _look_at_mappings(look: _Look, pid: int) -> None:
-    text = _read(f"/proc/{pid}/maps", look.maps_bytes_left)
+    text = read_some(f"/proc/{pid}/maps", look.maps_bytes_left)
     look.maps_bytes_left -= len(text)
     look.is_partial = look.is_partial or look.maps_bytes_left <= 0
     for addresses, major, minor in _DELETED.findall(text):
@@ -152,7 +156,8 @@ def _look_at_mappings(look: _Look, pid: int) -> None:
             look.is_partial = look.is_partial or error.errno not in _GONE
 
 
-def _read(path: str, most: int) -> bytes:
+def read_some(path: str, most: int) -> bytes:
+    """A file of the kernel's, no further than this."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         chunks: list[bytes] = []
