@@ -87,6 +87,10 @@ _HOLDERS = {
         "if os.fork() == 0:\n    libc.prctl(4, 0, 0, 0, 0); fd = nameless(AMOUNT); end(); os._exit(0)\n"
         "os.wait()"
     ),
+    "handed on from process to process": (
+        "fd = nameless(AMOUNT); print('held', flush=True); end_at = time.monotonic() + PAUSE\n"
+        "while time.monotonic() < end_at:\n    if os.fork(): time.sleep(0.001); os._exit(0)"
+    ),
     "in a thread with a table of its own": (
         # CLOSE_RANGE_UNSHARE
         "def work():\n    assert libc.syscall(436, 1000, 1001, 2) == 0\n    fd = nameless(AMOUNT); end()\n"

@@ -53,6 +53,7 @@ class Lease:
         self._settings = settings
         self._before_bytes = self._before_files = 0
         self._own_id: str | None = None
+        self._free_bytes = 0
         self._free_bytes = self._free_when_whole = self._read_free_bytes()
         self._bytes_when_whole = 0
         self._is_suspect = False
@@ -101,7 +102,10 @@ class Lease:
     def _read_free_bytes(self) -> int:
         if self.beneath is None:
             return 0
-        info = os.fstatvfs(self.beneath.fd)
+        try:
+            info = os.fstatvfs(self.beneath.fd)
+        except OSError:  # its session has just ended
+            return self._free_bytes
         return info.f_bfree * info.f_frsize
 
     def reserve(self) -> None:

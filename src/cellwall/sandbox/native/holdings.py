@@ -17,8 +17,7 @@ import functools
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cellwall.core.ports import UnlinkedFiles
@@ -32,8 +31,11 @@ _READ_BYTES = 256 * 1024
 _WITHOUT_DISK = frozenset(
     {b"tmpfs", b"ramfs", b"devtmpfs", b"devpts", b"proc", b"sysfs", b"mqueue"}
 )
+_READ_ONLY = ("/usr/", "/bin/", "/sbin/", "/lib", "/opt/", "/etc/")
+_MAX_ROUNDS = 6
 _DELETED = re.compile(
-    rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ ([0-9a-f]+):([0-9a-f]+) \d+ +.* \(deleted\)$", re.MULTILINE
+    rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ ([0-9a-f]+):([0-9a-f]+) \d+ +(.*) \(deleted\)$",
+    re.MULTILINE,
 )
 _IN_FLIGHT = re.compile(r"^scm_fds:\s*(\d+)", re.MULTILINE)
 _GONE = frozenset({errno.ENOENT, errno.ESRCH})
@@ -68,28 +70,47 @@ class _Look:
             self.mount_namespaces.add(namespace)
             self.without_disk |= _devices_without_disk(pid)
 
-    def count(self, status: os.stat_result) -> None:
+    def is_news(self, status: os.stat_result) -> bool:
+        """Whether it has no name, lies on a disk and was not counted yet."""
+        if status.st_nlink or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            return False
         place = (status.st_dev, status.st_ino)
-        if status.st_nlink or place in self.seen or status.st_dev in self.without_disk:
-            return
-        self.seen.add(place)
+        return place not in self.seen and status.st_dev not in self.without_disk
+
+    def count(self, status: os.stat_result) -> None:
+        self.seen.add((status.st_dev, status.st_ino))
         self.used_bytes += status.st_blocks * 512
 
 
-def unlinked_files(pids: Sequence[int]) -> UnlinkedFiles:
-    """Files on a disk that only these processes hold, each counted once. May take a moment."""
-    look = _Look()
-    for pid in pids:
-        if pid <= 0:  # 0: a process that our PID namespace does not show
-            look.is_partial = True
-            continue
-        try:
-            look.learn_mounts(pid)
-            _look_at_tables(look, pid)
-            _look_at_mappings(look, pid)
-        except OSError as error:
-            look.is_partial = look.is_partial or error.errno not in _GONE
+def unlinked_files(pids: Callable[[], Sequence[int]]) -> UnlinkedFiles:
+    """Files on a disk that only these processes hold, each counted once. May take a moment.
+
+    A file can be handed on from process to process, each ending before we come to it; so whoever is
+    new after a look is looked at as well, and one that is never caught up with makes it partial.
+    """
+    look, known = _Look(), set[int]()
+    for _ in range(_MAX_ROUNDS):
+        new = [pid for pid in pids() if pid not in known]
+        if not new:
+            break
+        known.update(new)
+        for pid in new:
+            _look_at_process(look, pid)
+    else:
+        look.is_partial = True
     return UnlinkedFiles(look.used_bytes, len(look.seen), look.is_partial)
+
+
+def _look_at_process(look: _Look, pid: int) -> None:
+    if pid <= 0:  # 0: a process that our PID namespace does not show
+        look.is_partial = True
+        return
+    try:
+        look.learn_mounts(pid)
+        _look_at_tables(look, pid)
+        _look_at_mappings(look, pid)
+    except OSError as error:
+        look.is_partial = look.is_partial or error.errno not in _GONE
 
 
 def _devices_without_disk(pid: int) -> set[int]:
@@ -129,12 +150,14 @@ def _look_at_table(look: _Look, table: int, notes: str) -> None:
         if look.descriptors_left < 0:
             look.is_partial = True
             return
-        with suppress(OSError):  # closed meanwhile
+        try:
             status = os.stat(number, dir_fd=table)
-            if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+            if stat.S_ISSOCK(status.st_mode):
+                look.is_partial |= _has_descriptors_in_flight(f"{notes}/{number}")
+            elif look.is_news(status) and not _is_hosts(os.readlink(number, dir_fd=table)):
                 look.count(status)
-            elif stat.S_ISSOCK(status.st_mode) and _has_descriptors_in_flight(f"{notes}/{number}"):
-                look.is_partial = True
+        except OSError:
+            look.is_partial = True  # closed meanwhile, perhaps after it was copied elsewhere
 
 
 def _has_descriptors_in_flight(path: str) -> bool:
@@ -146,14 +169,25 @@ def _look_at_mappings(look: _Look, pid: int) -> None:
     text = read_some(f"/proc/{pid}/maps", look.maps_bytes_left)
     look.maps_bytes_left -= len(text)
     look.is_partial = look.is_partial or look.maps_bytes_left <= 0
-    for addresses, major, minor in _DELETED.findall(text):
-        if os.makedev(int(major, 16), int(minor, 16)) in look.without_disk:
+    for addresses, major, minor, path in _DELETED.findall(text):
+        device = os.makedev(int(major, 16), int(minor, 16))
+        if device in look.without_disk or _is_hosts(os.fsdecode(path)):
             continue
         try:
-            look.count(os.stat(f"/proc/{pid}/map_files/{addresses.decode()}"))
-        except OSError as error:
-            # Only root may look there; a mapping that has ended meanwhile is no secret.
-            look.is_partial = look.is_partial or error.errno not in _GONE
+            status = os.stat(f"/proc/{pid}/map_files/{addresses.decode()}")
+        except OSError:
+            look.is_partial = True  # only root may look there; or it has ended meanwhile
+            continue
+        if look.is_news(status):
+            look.count(status)
+
+
+def _is_hosts(path: str) -> bool:
+    """A file of the host's that was replaced meanwhile, by its place in the cell.
+
+    Nothing can be written there, and nothing of the workspace can have such a place.
+    """
+    return path.startswith(_READ_ONLY)
 
 
 def read_some(path: str, most: int) -> bytes:

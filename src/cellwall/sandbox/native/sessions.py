@@ -317,7 +317,7 @@ def _goes_too_far(session: _Session, cell: LiveCell) -> bool:
         return False
     if now < session.look_at and not workspace.is_filling(limits):
         return False
-    has_room = workspace.has_room(limits, unlinked_files(cell.pids()))
+    has_room = workspace.has_room(limits, unlinked_files(cell.pids))
     # A hundredth of one core at most, for each.
     session.look_at = now + 100 * (time.monotonic() - now)
     return not has_room

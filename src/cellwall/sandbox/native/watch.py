@@ -235,7 +235,7 @@ class Watch:
         return await anyio.to_thread.run_sync(self._look_at_disk)
 
     def _look_at_disk(self) -> bool:
-        unlinked = unlinked_files(self._running.pids())
+        unlinked = unlinked_files(self._running.pids)
         return self._workspace.has_room(self._action.limits, unlinked)
 
 

@@ -69,7 +69,7 @@ def test_what_a_process_holds(place: Path, code: str, files: int, is_partial: bo
     if code.startswith("ctypes"):
         need(os.geteuid() == 0, "root")
     with process(place, code) as pid:
-        found = unlinked_files([pid])
+        found = unlinked_files(lambda: [pid])
     assert (found.count, found.used_bytes) == (files, files * MIB)
     assert is_partial is None or found.is_partial is is_partial
 
@@ -78,7 +78,7 @@ def test_what_a_process_holds(place: Path, code: str, files: int, is_partial: bo
 def test_a_mapping_alone_holds_a_file(place: Path) -> None:
     need(os.geteuid() == 0, "root: others may not look behind a mapping")
     with process(place, "fd = nameless(); m = mmap.mmap(fd, 4096); os.close(fd)") as pid:
-        assert unlinked_files([pid]) == UnlinkedFiles(MIB, 1, is_partial=False)
+        assert unlinked_files(lambda: [pid]) == UnlinkedFiles(MIB, 1, is_partial=False)
 
 
 @pytest.mark.requirement("LIM-6")
@@ -91,7 +91,7 @@ def test_a_thread_with_a_table_of_its_own_is_looked_at(place: Path) -> None:
     )
     with process(place, code) as pid:
         assert len(list(holdings.tables_of(pid))) == 2
-        assert unlinked_files([pid]).used_bytes == MIB
+        assert unlinked_files(lambda: [pid]).used_bytes == MIB
 
 
 @pytest.mark.requirement("LIM-6")
@@ -99,7 +99,7 @@ def test_a_file_that_two_processes_hold_counts_once(place: Path) -> None:
     code = "fd = nameless(); child = os.fork()\nif child == 0: signal.pause()"
     with process(place, code + "\nprint(child, file=open('pid', 'w'))") as pid:
         child = int((place / "pid").read_text())
-        found = unlinked_files([pid, child])
+        found = unlinked_files(lambda: [pid, child])
         os.kill(child, 9)
     assert (found.count, found.used_bytes) == (1, MIB)
 
@@ -107,7 +107,35 @@ def test_a_file_that_two_processes_hold_counts_once(place: Path) -> None:
 @pytest.mark.requirement("LIM-6")
 @pytest.mark.parametrize("pids", [[0], [2**22 + 1]], ids=["not shown", "gone"])
 def test_a_process_that_cannot_be_seen_is_no_error(pids: list[int]) -> None:
-    assert unlinked_files(pids) == UnlinkedFiles(0, 0, is_partial=pids == [0])
+    assert unlinked_files(lambda: pids) == UnlinkedFiles(0, 0, is_partial=pids == [0])
+
+
+@pytest.mark.requirement("LIM-6")
+def test_a_process_that_comes_during_the_look_is_looked_at(place: Path) -> None:
+    with process(place, "") as old, process(place, "fd = nameless()") as new:
+        lists = iter([[old], [old, new], [old, new]])
+        assert unlinked_files(lambda: next(lists)).used_bytes == MIB
+
+
+@pytest.mark.requirement("LIM-6")
+def test_processes_that_are_never_caught_up_with_make_it_partial() -> None:
+    gone = iter(range(2**22 + 1, 2**22 + 1000))
+    assert unlinked_files(lambda: [next(gone)]).is_partial
+
+
+@pytest.mark.requirement("LIM-6")
+@pytest.mark.parametrize(
+    ("path", "is_hosts"),
+    [
+        ("/usr/lib/libc.so.6 (deleted)", True),
+        ("/lib64/ld.so (deleted)", True),
+        ("/workspace/usr/lib/a (deleted)", False),
+        ("/workspace/#4711 (deleted)", False),
+        ("/usrx (deleted)", False),
+    ],
+)
+def test_a_replaced_file_of_the_host_is_not_the_cells(path: str, is_hosts: bool) -> None:
+    assert holdings._is_hosts(path) is is_hosts
 
 
 @pytest.mark.requirement("LIM-6")
