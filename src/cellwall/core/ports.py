@@ -177,6 +177,19 @@ class SandboxPort(Protocol):
         """An answer was given: do what could wait until then. Returns at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnlinkedFiles:
+    """Files on a disk that have no name any more and are still held by a sandbox (LIM-6)."""
+
+    used_bytes: int = 0
+    count: int = 0
+    is_partial: bool = False
+    """There may be more: something could not be looked at."""
+
+
+NO_UNLINKED_FILES = UnlinkedFiles()
+
+
 class WorkspaceLease(Protocol):
     """The files of one action, ready to be given to the sandbox."""
 
@@ -186,8 +199,11 @@ class WorkspaceLease(Protocol):
     @property
     def mount(self) -> WorkspaceMount: ...
 
-    def has_room(self, limits: Limits) -> bool:
+    def has_room(self, limits: Limits, unlinked: UnlinkedFiles = NO_UNLINKED_FILES) -> bool:
         """Whether what the run has added so far is within its limits; a walk, so not cheap."""
+
+    def is_filling(self, limits: Limits) -> bool:
+        """Whether the disk has shrunk so much since then that it is time to look again; cheap."""
 
     @property
     def bounded_by_kernel(self) -> bool:

@@ -14,6 +14,7 @@ import anyio
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Finding
+from cellwall.core.ports import NO_UNLINKED_FILES, UnlinkedFiles
 from cellwall.core.types import Action, WorkspaceMount
 from cellwall.sandbox import border, protected
 from cellwall.sandbox.beneath import Beneath
@@ -22,6 +23,7 @@ from cellwall.sandbox.protected import Protection
 from cellwall.sandbox.workspace_store import COARSE_CLOCK
 
 _RESERVED = 12
+_LOOK_AGAIN_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +53,60 @@ class Lease:
         self._settings = settings
         self._before_bytes = self._before_files = 0
         self._own_id: str | None = None
+        self._free_bytes = 0
+        self._free_bytes = self._free_when_whole = self._read_free_bytes()
+        self._bytes_when_whole = 0
+        self._is_suspect = False
 
     @property
     def bounded_by_kernel(self) -> bool:
         """A workspace in memory is; a read-only one cannot grow."""
         return self.beneath is None
 
-    def has_room(self, limits: Limits) -> bool:
+    def has_room(self, limits: Limits, unlinked: UnlinkedFiles = NO_UNLINKED_FILES) -> bool:
         if self.beneath is None or self._settings is None:
             return True
-        most = self._settings.max_walk_entries
+        most, locked = self._settings.max_walk_entries, list[str]()
+        self._free_bytes = self._read_free_bytes()
         try:
-            used, count = self.beneath.usage(max_entries=most)
+            used, count = self.beneath.usage(max_entries=most, on_locked=locked.append)
         except WorkspaceError as error:
             # More names, or deeper ones, than we are willing to count. But a process without a
             # descriptor left cannot look, and says nothing about the files: it looks again soon.
             cause = error.__cause__
             return isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
-        new_bytes, new_files = used - self._before_bytes, count - self._before_files
-        return new_bytes <= limits.disk_bytes and new_files <= limits.file_count
+        new_bytes = used + unlinked.used_bytes - self._before_bytes
+        new_files = count + unlinked.count - self._before_files
+        hidden_bytes = self._hidden(new_bytes, is_whole=not (unlinked.is_partial or locked))
+        if new_bytes > limits.disk_bytes or new_files > limits.file_count:
+            return False
+        # Other programs fill the same disk, so one such look alone means nothing.
+        was_suspect, self._is_suspect = (
+            self._is_suspect,
+            new_bytes + hidden_bytes > limits.disk_bytes,
+        )
+        return not (was_suspect and self._is_suspect)
+
+    def _hidden(self, new_bytes: int, *, is_whole: bool) -> int:
+        """What the disk has lost since we last saw everything, and what we see does not explain."""
+        if is_whole:
+            self._free_when_whole, self._bytes_when_whole = self._free_bytes, new_bytes
+            return 0
+        lost_bytes = self._free_when_whole - self._free_bytes
+        return max(0, lost_bytes - max(0, new_bytes - self._bytes_when_whole))
+
+    def is_filling(self, limits: Limits) -> bool:
+        lost_bytes = self._free_bytes - self._read_free_bytes()
+        return lost_bytes > limits.disk_bytes // _LOOK_AGAIN_SHARE
+
+    def _read_free_bytes(self) -> int:
+        if self.beneath is None:
+            return 0
+        try:
+            info = os.fstatvfs(self.beneath.fd)
+        except OSError:  # its session has just ended
+            return self._free_bytes
+        return info.f_bfree * info.f_frsize
 
     def reserve(self) -> None:
         """Before a run: hold what settling will need."""

@@ -168,11 +168,13 @@ class Root:
                         below.append(step.path)
             pending.extend(reversed(below))
 
-    def usage(self, *, max_entries: int) -> tuple[int, int]:
+    def usage(
+        self, *, max_entries: int, on_locked: Callable[[str], None] = lambda _path: None
+    ) -> tuple[int, int]:
         """Bytes on the disk (holes cost nothing) and the number of names."""
         used_bytes = count = 0
         # A directory that may not be read counts as one name: it is looked into after the run.
-        for step in self.visit(max_entries=max_entries, on_locked=lambda _path: None):
+        for step in self.visit(max_entries=max_entries, on_locked=on_locked):
             used_bytes += step.status.st_blocks * 512
             count += 1
         return used_bytes, count

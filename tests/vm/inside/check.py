@@ -296,7 +296,7 @@ def bandwidth() -> None:
     device = os.stat(place).st_dev
     equal(
         seen,
-        [f"{os.major(device)}:{os.minor(device)} rbps={most} wbps={most} riops=max wiops=max\n"],
+        [f"{os.major(device)}:{os.minor(device)} rbps={most} wbps={most} riops=max wiops=4096\n"],
     )
 
 

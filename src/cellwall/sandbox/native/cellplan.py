@@ -22,6 +22,10 @@ _DESCRIPTOR_ROOM = 64
 _TMP_INODES = 16_384
 _SHM_INODES = 1024
 _LOCKED_BYTES = 8 * 1024 * 1024
+# The kernel has one number of pseudo-terminals for the whole host (kernel.pty.max) and charges them
+# to nobody; an instance without `max` may take them all (LIM-6).
+_MAX_TERMINALS = 64
+_DEVPTS_OPTIONS = f"newinstance,ptmxmode=0666,mode=620,max={_MAX_TERMINALS}"
 _ROOT_DIRS = (
     "/dev",
     "/dev/pts",
@@ -302,7 +306,7 @@ def _plan_memory(plan: Plan, walls: Walls, limits: Limits) -> None:
     plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777")
     shm_bytes = min(walls.shm_bytes, limits.memory_bytes)
     plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes={_SHM_INODES},mode=1777")
-    plan.step("devpts", "/dev/pts")
+    plan.step("devpts", "/dev/pts", _DEVPTS_OPTIONS)
 
 
 def _workspace_options(limits: Limits) -> str:

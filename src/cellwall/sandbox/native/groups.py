@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from cellwall.core.errors import SandboxFailed
-from cellwall.core.limits import Limits
+from cellwall.core.limits import KIB, MIB, Limits
 from cellwall.sandbox.native.cgroups import (
     read_text,
 )
@@ -24,6 +24,10 @@ _PERIOD_US = 100_000
 _DISCARD_TRIES = 400
 _DISCARD_PAUSE_S = 0.005
 ZYGOTE = "zygote"
+_LEAST_SOCKET_BYTES = 8 * MIB  # less than a few busy connections have in their buffers
+_SOCKET_SHARE = 8
+_BYTES_PER_WRITE = 128 * KIB
+_LEAST_WRITES_PER_S = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,10 @@ def _less(after: _Amount | None, before: _Amount | None) -> _Amount | None:
     return None if after is None or before is None else after - before
 
 
+def _socket_bytes(limits: Limits) -> int:
+    return max(_LEAST_SOCKET_BYTES, limits.memory_bytes // _SOCKET_SHARE)
+
+
 def settings_v1(
     limits: Limits, own_processes: int = COLD_PROCESSES
 ) -> tuple[tuple[str, str, str, bool], ...]:
@@ -68,6 +76,9 @@ def settings_v1(
         ("memory", "memory.limit_in_bytes", memory, True),
         ("memory", "memory.memsw.limit_in_bytes", memory, False),  # only with swap accounting
         ("memory", "memory.swappiness", "0", False),
+        # v1 counts the buffers of TCP and UDP sockets beside the memory, and only once this is
+        # written; v2 counts them as memory (LIM-6). A kernel without it has no such buffers.
+        ("memory", "memory.kmem.tcp.limit_in_bytes", str(_socket_bytes(limits)), False),
         ("pids", "pids.max", str(limits.processes + own_processes), True),
         ("cpu", "cpu.cfs_period_us", str(_PERIOD_US), True),
         ("cpu", "cpu.cfs_quota_us", str(int(limits.cpus * _PERIOD_US)), True),
@@ -165,6 +176,13 @@ class Group:
         name = self.members_name
         return [os.open(f"{path}/{name}", os.O_WRONLY | os.O_CLOEXEC) for path in self._own]
 
+    def pids(self) -> list[int]:
+        """The processes in it; 0 stands for one that our PID namespace does not show."""
+        base = self._directories["memory"] if self.version == 1 else self._own[0]
+        with suppress(OSError), open(f"{base}/cgroup.procs", encoding="ascii") as file:
+            return [int(line) for line in file]
+        return []
+
     def is_removed(self) -> bool:
         """Try once; False while somebody in it is not quite dead yet."""
         for path in self._own:
@@ -220,14 +238,21 @@ class Group:
     def _limit_io(self, bytes_per_s: int, device: str) -> None:
         # Bandwidth is a courtesy to neighbours, not a wall: without the controller, or on a
         # file system without a block device, there is nothing to write to (LIM-3).
+        # Small writes that are forced out one by one (fsync in a loop) cost the disk far more than
+        # their bytes say, so their number is bounded with the bandwidth (LIM-6).
+        writes_per_s = max(_LEAST_WRITES_PER_S, bytes_per_s // _BYTES_PER_WRITE)
         try:
             if self.version == 2 and "io" in self._directories:
-                text = f"{device} rbps={bytes_per_s} wbps={bytes_per_s}"
+                text = f"{device} rbps={bytes_per_s} wbps={bytes_per_s} wiops={writes_per_s}"
                 write_control(f"{self._directories['io']}/io.max", text)
             elif "blkio" in self._directories:
-                for way in ("read", "write"):
-                    path = f"{self._directories['blkio']}/blkio.throttle.{way}_bps_device"
-                    write_control(path, f"{device} {bytes_per_s}")
+                for file, value in (
+                    ("read_bps_device", bytes_per_s),
+                    ("write_bps_device", bytes_per_s),
+                    ("write_iops_device", writes_per_s),
+                ):
+                    path = f"{self._directories['blkio']}/blkio.throttle.{file}"
+                    write_control(path, f"{device} {value}")
         except OSError:
             return
 

@@ -169,6 +169,9 @@ class LiveCell:
         group = self.body.group
         return group.counters() if group else groups.Counters()
 
+    def pids(self) -> list[int]:
+        return self.body.group.pids() if self.body.group else []
+
     def close(self) -> None:
         """End it and everything in it."""
         if self._interpreter is not None:
@@ -214,6 +217,9 @@ class _LiveRun:
     def counters(self) -> groups.Counters:
         """What the cell has used since the run began."""
         return self._cell.counters().since(self._before)
+
+    def pids(self) -> list[int]:
+        return self._cell.pids()
 
     def failure(self, step: str) -> CellwallError:
         return SandboxFailed(

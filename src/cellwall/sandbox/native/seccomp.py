@@ -111,7 +111,8 @@ def _leaves(rules: Rules, arch: str, *, checked: bool) -> dict[int, _Leaf]:
         return _Leaf(rows, otherwise, check.args, check.when) if check else _Leaf(rows, otherwise)
 
     leaves = {name: passing(name, ((),), RET_ALLOW) for g in rules.allow for name in g.names}
-    leaves |= {name: _Leaf((), RET_ERRNO | g.errno) for g in rules.deny for name in g.names}
+    never = (*rules.deny, *rules.ignore)
+    leaves |= {name: _Leaf((), RET_ERRNO | g.errno) for g in never for name in g.names}
     leaves |= {c.name: passing(c.name, c.rows, RET_ERRNO | c.errno) for c in rules.conditional}
     table = rules.numbers[arch]
     return {table[name]: leaf for name, leaf in leaves.items() if name in table}

@@ -17,8 +17,11 @@ from cellwall.core.errors import SandboxFailed
 AUDIT_ARCH: Final[Mapping[str, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 ALL_BITS: Final = 0xFFFFFFFF
-_ERRNOS: Final = ("EPERM", "EACCES", "ENOSYS", "EAFNOSUPPORT")
+_ERRNOS: Final = (
+    "EPERM", "EACCES", "EINVAL", "ENOMEM", "ENOSYS", "EOPNOTSUPP", "EAFNOSUPPORT",
+)  # fmt: skip
 _OFFSET_ARGS: Final = 16  # in struct seccomp_data
+_SECTIONS: Final = {"allow", "allow_if", "pretend", "ignore", "deny", "descriptor", "zygote"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,8 @@ class Rules:
     conditional: tuple[Conditional, ...]
     descriptors: tuple[DescriptorCheck, ...]
     zygote: tuple[Group, ...] = ()
+    ignore: tuple[Group, ...] = ()
+    """Answered "success" and not done."""
 
 
 @cache
@@ -108,10 +113,11 @@ def parse_rules(document: Mapping[str, Any], numbers: Mapping[str, Mapping[str, 
             ),
             descriptors=tuple(_descriptor_check(entry) for entry in document["descriptor"]),
             zygote=tuple(_group(entry, answered=False) for entry in document["zygote"]),
+            ignore=tuple(_group(entry, answered=False) for entry in document["ignore"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise broken("an entry lacks a key or has a wrong one", detail=repr(error)) from error
-    if set(document) != {"allow", "allow_if", "pretend", "deny", "descriptor", "zygote"}:
+    if set(document) != _SECTIONS:
         raise broken("it has an unknown section")
     _require_sound_names(rules)
     return rules
@@ -129,7 +135,8 @@ def broken(what: str, *, detail: str = "") -> SandboxFailed:
 
 def _require_sound_names(rules: Rules) -> None:
     known = {name for table in rules.numbers.values() for name in table}
-    decided = [name for group in (*rules.allow, *rules.deny) for name in group.names]
+    groups = (*rules.allow, *rules.ignore, *rules.deny)
+    decided = [name for group in groups for name in group.names]
     decided += [entry.name for entry in rules.conditional]
     checked = [name for check in rules.descriptors for name in check.names]
     building = [name for group in rules.zygote for name in group.names]
@@ -139,8 +146,8 @@ def _require_sound_names(rules: Rules) -> None:
         if twice := sorted(name for name, count in Counter(names).items() if count > 1):
             # Two answers to one call: whichever came last would win without a word.
             raise broken(f"named twice: {', '.join(twice)}")
-    denied = {name for group in rules.deny for name in group.names}
-    if useless := sorted(set(checked) - (set(decided) - denied)):
+    never = {name for group in (*rules.deny, *rules.ignore) for name in group.names}
+    if useless := sorted(set(checked) - (set(decided) - never)):
         raise broken(f"a descriptor of a call that never passes: {', '.join(useless)}")
 
 

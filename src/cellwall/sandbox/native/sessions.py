@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -27,9 +28,11 @@ from cellwall.core.types import (
 from cellwall.sandbox.native import jobs
 from cellwall.sandbox.native.background import Program, Reader
 from cellwall.sandbox.native.bodies import Bodies, digests
+from cellwall.sandbox.native.holdings import unlinked_files
 from cellwall.sandbox.native.layers import HostLayers, NativeSettings
 from cellwall.sandbox.native.live import CodeRun, CommandRun, LiveCell
 from cellwall.sandbox.native.pool import Pool
+from cellwall.sandbox.native.uncharged import UnchargedMemory
 from cellwall.sandbox.native.watch import Watch
 from cellwall.sandbox.runs import RunLedger
 
@@ -47,7 +50,21 @@ class _Session:
     running: CodeRun | None = None
     workspace: WorkspaceLease | None = None
     look_at: float = 0.0
+    uncharged: UnchargedMemory | None = None
+    watches: int = 0
+    """Runs under way: each looks for itself, and can tell which limit it was."""
+    counting: threading.Lock = field(default_factory=threading.Lock)
     is_ended: bool = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        with self.counting:  # not `lock`, which is held while a cell is made
+            self.watches += 1
+        try:
+            yield
+        finally:
+            with self.counting:
+                self.watches -= 1
 
 
 class Sessions:
@@ -96,12 +113,13 @@ class Sessions:
                     wants_stdin=action.stdin is not None,
                 )
                 run = CommandRun(cell, task)
-                async with Watch(
-                    action, run, workspace, started=started, stdin=action.stdin
-                ) as watch:
-                    result = await watch.until_end(
-                        sink=sink, max_result_bytes=self._settings.max_result_bytes
-                    )
+                with session.watched():
+                    async with Watch(
+                        action, run, workspace, started=started, stdin=action.stdin
+                    ) as watch:
+                        result = await watch.until_end(
+                            sink=sink, max_result_bytes=self._settings.max_result_bytes
+                        )
                 return replace(result, path=cell.body.path)
             case RunCode():
                 over = partial(Watch, workspace=workspace, started=started, tools=tools)
@@ -134,13 +152,14 @@ class Sessions:
                 "tools": list(action.tools),
                 "paths": jobs.package_paths(action) if is_first and cell.body.interpreter else [],
             }
-            async with watch_over(action, run) as watch:
-                result = await watch.until_end(
-                    sink=sink,
-                    max_result_bytes=self._settings.max_result_bytes,
-                    request=(request, stdin + action.want.code),
-                    reader=interpreter.reader,
-                )
+            with session.watched():
+                async with watch_over(action, run) as watch:
+                    result = await watch.until_end(
+                        sink=sink,
+                        max_result_bytes=self._settings.max_result_bytes,
+                        request=(request, stdin + action.want.code),
+                        reader=interpreter.reader,
+                    )
             return replace(result, path=cell.body.path, state=run.state)
         finally:
             session.running = None
@@ -213,14 +232,9 @@ class Sessions:
         with self._lock:
             sessions = list(self._sessions.values())
         for session in sessions:
-            now, cell, workspace = time.monotonic(), session.cell, session.workspace
-            if cell is None or workspace is None or workspace.bounded_by_kernel:
-                continue
-            if now >= session.look_at:
-                if not workspace.has_room(cell.body.limits):
-                    cell.body.line.say("stop")
-                # A hundredth of one core at most, for each.
-                session.look_at = now + 100 * (time.monotonic() - now)
+            cell = session.cell
+            if cell is not None and not session.watches and _goes_too_far(session, cell):
+                cell.body.line.say("stop")
 
     # --- cells
 
@@ -272,6 +286,7 @@ class Sessions:
                 )
             body = self._bodies.open(action, mount, skills, network)
             session.cell = LiveCell(body, max_result_bytes=self._settings.max_result_bytes)
+            session.uncharged = UnchargedMemory(session.cell.pids)
             self._pool.stay_awake()
             return session.cell
 
@@ -291,6 +306,21 @@ class Sessions:
 def _environment(action: Action, workspace: WorkspaceLease) -> dict[str, str]:
     home = "/workspace" if workspace.mount.home else "/tmp"
     return dict(jobs.environment(action, None, home=home))
+
+
+def _goes_too_far(session: _Session, cell: LiveCell) -> bool:
+    now, workspace, limits = time.monotonic(), session.workspace, cell.body.limits
+    uncharged = session.uncharged
+    if uncharged is not None and uncharged.is_due() and uncharged.is_too_much():
+        return True
+    if workspace is None or workspace.bounded_by_kernel:
+        return False
+    if now < session.look_at and not workspace.is_filling(limits):
+        return False
+    has_room = workspace.has_room(limits, unlinked_files(cell.pids))
+    # A hundredth of one core at most, for each.
+    session.look_at = now + 100 * (time.monotonic() - now)
+    return not has_room
 
 
 async def _acquire(lock: threading.Lock) -> None:

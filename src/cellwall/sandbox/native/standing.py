@@ -183,6 +183,9 @@ class Standing:
     def counters(self) -> groups.Counters:
         return self.group.counters() if self.group else groups.Counters()
 
+    def pids(self) -> list[int]:
+        return self.group.pids() if self.group else []
+
     def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # all of it, whatever it was
         self.keeper.kill()
 

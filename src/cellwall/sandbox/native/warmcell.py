@@ -215,6 +215,9 @@ class WarmCell(ForkedCell):
         self.is_group_clean = self._is_ended and counters.is_clean
         return counters
 
+    def pids(self) -> list[int]:
+        return self.group.pids() if self.group else []
+
     def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # all of it, whatever it was
         self.line.say("stop")
 

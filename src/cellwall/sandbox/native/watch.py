@@ -6,7 +6,6 @@ output, and is bounded.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -24,7 +23,9 @@ from cellwall.core.types import Action, Json, OutputSink
 from cellwall.sandbox.native import groups
 from cellwall.sandbox.native.channels import Outside
 from cellwall.sandbox.native.conclusion import conclude, limit_of
+from cellwall.sandbox.native.holdings import unlinked_files
 from cellwall.sandbox.native.traffic import Traffic
+from cellwall.sandbox.native.uncharged import UnchargedMemory
 
 _WATCH_EVERY_S = 0.05
 _MOMENT_S = 0.004
@@ -54,6 +55,9 @@ class Running(Protocol):
 
     def counters(self) -> groups.Counters:
         """What the kernel counted for this run alone."""
+
+    def pids(self) -> list[int]:
+        """Everything that runs in the cell, by its numbers outside."""
 
     def kill(self, limit: LimitName | None = None) -> None:
         """End it, for this limit; said again and again until it has ended."""
@@ -91,6 +95,8 @@ class Watch:
         self._limit: LimitName | None = None
         self._is_finished = False
         self._answering = 0
+        self._uncharged: UnchargedMemory | None = None
+        self._next_walk = self._next_walk_if_filling = 0.0
 
     async def __aenter__(self) -> Watch:
         return self
@@ -158,7 +164,6 @@ class Watch:
         """Serve, and look now and then at what the kernel counts but does not stop by itself."""
         limits = self._action.limits
         deadline = self._started + limits.wall_s
-        next_walk = math.inf if self._workspace.bounded_by_kernel else 0.0
         is_ending = False
         if not traffic.is_listened_to:
             # Most runs are over in a moment. Each word that woke us before their end would take a
@@ -168,6 +173,7 @@ class Watch:
             traffic.serve()
         if not self._running.is_ended(traffic):
             self._running.goes_on()
+            self._uncharged = UnchargedMemory(self._running.pids)
         while not self._running.is_ended(traffic):
             pause_s = min(_WATCH_EVERY_S, deadline - time.monotonic())
             with anyio.move_on_after(max(0.0, pause_s)) as pause:
@@ -187,9 +193,8 @@ class Watch:
                 limit = limit or LimitName.WALL
             if pause.cancelled_caught:
                 limit = limit or limit_of(self._running.counters(), limits)
-            if limit is None and now >= next_walk:
-                limit = None if await self._has_room() else LimitName.DISK
-                next_walk = now + 10 * (time.monotonic() - now)  # a tenth of one core at most
+            if limit is None:
+                limit = await self._uncounted_limit(now)
             if limit is not None or traffic.sink_error is not None:
                 self._limit, is_ending = limit, True
                 self._running.kill(limit)
@@ -203,11 +208,35 @@ class Watch:
         finally:
             self._answering -= 1
 
+    async def _uncounted_limit(self, now: float) -> LimitName | None:
+        """What neither the cgroup nor a file system of the cell's own counts (LIM-6)."""
+        uncharged, workspace = self._uncharged, self._workspace
+        if (
+            uncharged is not None
+            and uncharged.is_due()
+            and await anyio.to_thread.run_sync(uncharged.is_too_much)
+        ):
+            return LimitName.MEMORY
+        if workspace.bounded_by_kernel:
+            return None
+        # Sooner where the disk shrinks: a long walk must not leave a quick writer much time.
+        is_sooner = now >= self._next_walk_if_filling and workspace.is_filling(self._action.limits)
+        if now < self._next_walk and not is_sooner:
+            return None
+        has_room = await self._has_room()
+        spent_s = time.monotonic() - now
+        self._next_walk = now + 10 * spent_s  # a tenth of one core at most
+        self._next_walk_if_filling = now + 2 * spent_s
+        return None if has_room else LimitName.DISK
+
     async def _has_room(self) -> bool:
         if self._workspace.bounded_by_kernel:
             return True
-        limits = self._action.limits
-        return await anyio.to_thread.run_sync(self._workspace.has_room, limits)
+        return await anyio.to_thread.run_sync(self._look_at_disk)
+
+    def _look_at_disk(self) -> bool:
+        unlinked = unlinked_files(self._running.pids)
+        return self._workspace.has_room(self._action.limits, unlinked)
 
 
 def stuck() -> SandboxFailed:

@@ -283,6 +283,7 @@ def test_v1_spells_every_limit() -> None:
         ("memory", "memory.limit_in_bytes", "67108864", True),
         ("memory", "memory.memsw.limit_in_bytes", "67108864", False),
         ("memory", "memory.swappiness", "0", False),
+        ("memory", "memory.kmem.tcp.limit_in_bytes", "8388608", False),
         ("pids", "pids.max", "12", True),
         ("cpu", "cpu.cfs_period_us", "100000", True),
         ("cpu", "cpu.cfs_quota_us", "150000", True),
@@ -332,7 +333,7 @@ def test_limits_reach_the_files_of_v2(tmp_path: Path) -> None:
         "memory.swap.max": "0",
         "pids.max": "12",
         "cpu.max": "150000 100000",
-        "io.max": "254:0 rbps=1048576 wbps=1048576",
+        "io.max": "254:0 rbps=1048576 wbps=1048576 wiops=64",
     }
 
 
@@ -346,6 +347,7 @@ def test_limits_reach_the_files_of_v1_and_what_is_optional_may_lack(tmp_path: Pa
         "cpu/cpu.cfs_quota_us",
         "blkio/blkio.throttle.read_bps_device",
         "blkio/blkio.throttle.write_bps_device",
+        "blkio/blkio.throttle.write_iops_device",
     )
     for name in files:
         (tmp_path / name).touch()
@@ -357,6 +359,7 @@ def test_limits_reach_the_files_of_v1_and_what_is_optional_may_lack(tmp_path: Pa
         "cpu/cpu.cfs_quota_us": "150000",
         "blkio/blkio.throttle.read_bps_device": "8:0 1048576",
         "blkio/blkio.throttle.write_bps_device": "8:0 1048576",
+        "blkio/blkio.throttle.write_iops_device": "8:0 64",
     }
 
 

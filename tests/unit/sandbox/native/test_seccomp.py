@@ -82,7 +82,7 @@ def reference(rules: Rules, arch: str, nr: int, args: tuple[int, ...], limit: in
     if arch == "x86_64" and nr & 1 << 30:
         return RET_KILL_PROCESS
     name = {number: name for name, number in rules.numbers[arch].items()}.get(nr)
-    for group in rules.deny:
+    for group in (*rules.deny, *rules.ignore):
         if name in group.names:
             return RET_ERRNO | group.errno
     for entry in rules.conditional:
@@ -111,7 +111,7 @@ def test_every_plain_entry_of_the_data_gets_its_answer(arch: str) -> None:
     expected = {name: RET_ALLOW for group in RULES.allow for name in group.names if name in numbers}
     expected |= {
         name: RET_ERRNO | group.errno
-        for group in RULES.deny
+        for group in (*RULES.deny, *RULES.ignore)
         for name in group.names
         if name in numbers
     }
@@ -150,6 +150,22 @@ def test_forbidden_call_never_passes(name: str, arch: str) -> None:
     }
 
     assert answers <= {EPERM, ENOSYS}
+
+
+@pytest.mark.requirement("LIM-6")
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("name", ["sync", "syncfs"])
+def test_write_back_of_the_whole_host_is_answered_success_and_not_done(
+    name: str, arch: str
+) -> None:
+    nr = RULES.numbers[arch][name]
+    arguments = [(), (3,), (LIMIT,), (2**64 - 1,) * 6]
+
+    answers = {
+        answer(arch, nr, *args, limit=limit) for args in arguments for limit in (None, LIMIT)
+    }
+
+    assert answers == {RET_ERRNO}  # errno 0
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -305,13 +321,14 @@ def test_clone_with_a_namespace_flag_is_refused(arch: str, flag: int) -> None:
 @pytest.mark.requirement("LIM-1")
 @pytest.mark.parametrize("arch", ARCHES)
 def test_first_use_of_a_descriptor_past_the_limit_is_notified(arch: str) -> None:
+    passing = {entry.name: entry.passes[0] for entry in RULES.conditional}
     for check in RULES.descriptors:
         for name in set(check.names) & set(RULES.numbers[arch]):
             nr = RULES.numbers[arch][name]
             for arg in check.args:
                 answers = {}
                 for value in (0, LIMIT - 1, LIMIT, 0x7FFFFFFF, 0x80000000, AT_FDCWD, 2**64 - 1):
-                    args = [0] * 6
+                    args = [*passing.get(name, ()), *[0] * 6][:6]
                     args[arg] = value
                     answers[value] = answer(arch, nr, *args, limit=LIMIT)
                 assert answers == {
@@ -431,6 +448,9 @@ BREAKAGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "no failing example": _first("allow_if", fails=[]),
     "a pretended call with an errno": _first("pretend", errno="EPERM"),
     "a descriptor of a denied call": _first("descriptor", names=["mount"]),
+    "a descriptor of an ignored call": _first("descriptor", names=["syncfs"]),
+    "a name allowed and ignored": _first("ignore", names=["read"]),
+    "an ignored call with an errno": _first("ignore", errno="EPERM"),
     "a descriptor argument out of range": _first("descriptor", args=[9]),
     "a missing section": lambda document: document.pop("deny"),
     "an unknown section": lambda document: document.update(extra=[]),

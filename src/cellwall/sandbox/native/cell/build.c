@@ -85,7 +85,8 @@ static int mount_step(const char *verb, struct plan *plan, int *workspace_fd) {
     const char *path = plan_need(plan);
     mount_tmpfs(path, plan_need(plan));
   } else if (strcmp(verb, "devpts") == 0) {
-    mount_devpts(plan_need(plan));
+    const char *path = plan_need(plan);
+    mount_devpts(path, plan_need(plan));
   } else if (strcmp(verb, "overlay") == 0) {
     const char *base = plan_need(plan);
     mount_overlay(base, plan_need(plan));

@@ -111,7 +111,7 @@ void take(const char *from, const char *to, const char *kind);
 void leave(const char *path);
 void seal(const char *path);
 void mount_tmpfs(const char *path, const char *options);
-void mount_devpts(const char *path);
+void mount_devpts(const char *path, const char *options);
 void mount_overlay(const char *base, const char *target);
 void expect_same(const char *path, uint64_t device, uint64_t inode);
 void cover(int root_fd, const char *path, const char *treatment, int must_exist);

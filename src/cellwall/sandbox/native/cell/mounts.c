@@ -106,10 +106,9 @@ void mount_tmpfs(const char *path, const char *options) {
   if (mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, options) != 0) die("mount-tmpfs");
 }
 
-void mount_devpts(const char *path) {
+void mount_devpts(const char *path, const char *options) {
   /* An instance of its own: no terminal of the host, none of another cell. */
-  if (mount("devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620"))
-    die("mount-devpts");
+  if (mount("devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, options)) die("mount-devpts");
 }
 
 void mount_overlay(const char *base, const char *target) {
