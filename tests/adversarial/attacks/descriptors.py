@@ -6,7 +6,7 @@ import os
 import stat
 
 # Written backwards: this text itself, in a file or on a command line, must not hold the mark.
-MARK = "tnerap-eht-fo-terces-tsafdloh"[::-1]
+MARK = "tnerap-eht-fo-terces-llawllec"[::-1]
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFSOCK: "socket", stat.S_IFIFO: "pipe",
          stat.S_IFCHR: "device", stat.S_IFBLK: "disk"}  # fmt: skip
 
@@ -26,7 +26,7 @@ def secrets_in_descriptors():
     """Numbers through which the mark can be read, also by opening them anew."""
     found = []
     for number in open_descriptors():
-        if number in (0, 1, 2, 3):
+        if number in (0, 1, 2, 3, 4):
             continue
         for path in (f"/proc/self/fd/{number}", f"/dev/fd/{number}"):
             try:

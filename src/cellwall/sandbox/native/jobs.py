@@ -10,7 +10,7 @@ from cellwall.core.ports import WorkspaceLease
 from cellwall.core.types import Action, Json, RunCode, RunCommand
 from cellwall.sandbox import languages
 from cellwall.sandbox.native import groups, newgroups, rootfs
-from cellwall.sandbox.native.channels import CHANNEL_FD_INSIDE
+from cellwall.sandbox.native.channels import CHANNEL_FDS_INSIDE
 from cellwall.sandbox.native.specs import PACKAGES_INSIDE, PYTHON
 
 
@@ -103,7 +103,7 @@ def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int
     return {
         inside: number
         for inside, number in numbers.items()
-        if inside != CHANNEL_FD_INSIDE or program.is_interpreter
+        if inside not in CHANNEL_FDS_INSIDE or program.is_interpreter
     }
 
 
