@@ -26,7 +26,8 @@ def program_of(action: Action) -> tuple[languages.Program, bytes]:
         case RunCommand(argv):
             return languages.Program(argv, ""), b""
         case RunCode() as want:
-            return languages.program_for(want), want.code
+            has_network = bool(action.allow_domains)
+            return languages.program_for(want, has_network=has_network), want.code
         case _:
             raise BadInput("only commands and code run in a sandbox")
 

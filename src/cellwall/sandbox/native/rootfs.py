@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 
+from cellwall.core.host_programs import has_program
 from cellwall.core.network import NETWORK_INSIDE
 
 # Taken out of the host's /etc, read-only, where they exist. Nothing of /root, /home, /run, /var,
@@ -109,7 +109,7 @@ def survey() -> HostRoot:
         links.append((zone, "/etc/localtime"))
     etc = [name for name, _reason in _ETC if os.path.exists(f"/etc/{name}")]
     etc += [name for name in sorted(os.listdir("/etc")) if name.startswith(_ETC_PREFIXES)]
-    system_python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
+    system_python = has_program("python3")
     prefix = os.path.realpath(sys.base_prefix)
     foreign = None if system_python or prefix == "/usr" else prefix
     return HostRoot(tuple(binds), tuple(links), tuple(etc), foreign)
