@@ -91,6 +91,9 @@ int stock_serve(void);
 void stock_tidy(void);
 void empty_group(const char *group);
 
+/* pids.c */
+void kill_listed(const char *path);
+
 /* packets.c */
 #define MOST_SENT 32
 ssize_t receive(int socket_fd, char *text, size_t room, int *sent, int *sent_count);
