@@ -165,8 +165,8 @@ def scope_environment() -> dict[str, str]:
 def read_text(path: str) -> str:
     """A file of the kernel's, in whole lines; one that is not there is empty.
 
-    The kernel hands a long one out in parts that end where its page does: half a number of a list of
-    processes is the number of another process.
+    The kernel hands a long one out in parts that end where its page does, and half a number of a
+    list of processes is the number of another process.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

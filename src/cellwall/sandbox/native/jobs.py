@@ -66,6 +66,7 @@ def base_files(*, home: str) -> dict[str, bytes]:
         "/etc/hosts": rootfs.HOSTS.encode(),
         "/etc/nsswitch.conf": rootfs.NSSWITCH.encode(),
         "/.cellwall/nothing": b"",
+        rootfs.PROC_STAT: rootfs.proc_stat(),
     }
 
 
