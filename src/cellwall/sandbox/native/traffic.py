@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
-from cellwall.core.frames import BadFrame, FrameReader, FrameTooLong, encode
+from cellwall.core.frames import BadFrame, FrameReader, FrameTooLong, ValueBudget, encode
 from cellwall.core.types import Json, OutputSink
 from cellwall.sandbox.native.channels import Outside, write_pipe
 
@@ -40,6 +40,7 @@ class Traffic:
         self._sink = sink
         self._output_room = max_output_bytes
         self._reader = reader
+        reader.budget = ValueBudget()
         self._channel_room = _MOST_FRAMES * reader.max_frame_bytes
         self._frames_left = _MOST_SMALL_FRAMES
         self._outgoing = bytearray()
