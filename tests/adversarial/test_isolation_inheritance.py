@@ -162,7 +162,7 @@ def test_only_the_standard_streams_and_the_result_are_open(
     assert isinstance(outside, dict)
     assert {"file", "directory", "socket", "pipe"} <= set(outside.values()), "they are inheritable"
     stdin = "pipe"  # one whose other end is closed; not a device of the host
-    channel = {"3": "socket"} if way == "code" else {}
+    channel = {"3": "pipe", "4": "pipe"} if way == "code" else {}
     assert seen[way]["descriptors"] == {"0": stdin, "1": "pipe", "2": "pipe", **channel}
 
 

@@ -157,7 +157,7 @@ def test_a_full_disk_under_our_output_is_told(words):
 
 
 @pytest.mark.requirement("ERR-1")
-def test_a_bug_is_told_without_its_trace_unless_asked_for():
+def test_a_bug_is_told_without_its_trace_unless_the_development_profile_shows_it(tmp_path):
     broken = (
         "import sys\n"
         "import cellwall.runtime.wiring as wiring\n"
@@ -183,7 +183,16 @@ def test_a_bug_is_told_without_its_trace_unless_asked_for():
     told = run("run", "--json", "--", "true")
     assert json.loads(told.stdout)["error"]["code"] == "CW-INTERNAL"
     assert told.stderr == b""
-    assert b"Traceback" in run("run", "--", "true", CELLWALL_DEBUG="1").stderr
+    config = tmp_path / "cellwall.toml"
+    for profile, is_shown in [("production", False), ("paranoid", False), ("development", True)]:
+        config.write_text(f'profile = "{profile}"\n')
+        shown = run("run", "--", "true", CELLWALL_DEBUG="1", CELLWALL_CONFIG=str(config)).stderr
+        assert (b"Traceback" in shown, b"secret" in shown) == (is_shown, is_shown), profile
+    assert b"Traceback" not in run("run", "--", "true", CELLWALL_DEBUG="1").stderr
+    config.write_text("profile = 1\n")
+    for file in (config, tmp_path / "none"):
+        shown = run("run", "--", "true", CELLWALL_DEBUG="1", CELLWALL_CONFIG=str(file)).stderr
+        assert b"Traceback" not in shown
 
 
 def test_a_state_folder_that_cannot_be_used_is_told(tmp_path):

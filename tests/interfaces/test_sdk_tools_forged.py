@@ -19,9 +19,9 @@ def say(message):
     os.write(3, struct.pack(">II", len(text), 0) + text)
 def heard():
     head = b""
-    while len(head) < 8: head += os.read(3, 8 - len(head))
+    while len(head) < 8: head += os.read(4, 8 - len(head))
     size, text = int.from_bytes(head[:4], "big"), b""
-    while len(text) < size: text += os.read(3, size - len(text))
+    while len(text) < size: text += os.read(4, size - len(text))
     return json.loads(text)
 def ask(**message):
     say(message)

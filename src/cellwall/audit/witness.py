@@ -15,6 +15,7 @@ from cellwall.audit.checkpoints import Checkpoint
 from cellwall.audit.settings import LogSettings
 from cellwall.core.errors import AuditFailed
 from cellwall.core.events import Event, EventKind
+from cellwall.core.host_programs import ProgramRefused, operator_program
 from cellwall.core.notes import MOST_NOTE_BYTES
 from cellwall.core.types import Json
 
@@ -67,7 +68,7 @@ class Witness:
             return ""
         try:
             done = subprocess.run(
-                list(self._command),
+                [operator_program(self._command[0]), *self._command[1:]],
                 input=note,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -75,6 +76,8 @@ class Witness:
                 check=False,
                 start_new_session=True,
             )
+        except ProgramRefused as refused:
+            return f"the command was not started: {refused.why}. {refused.hint}"
         except (OSError, subprocess.SubprocessError) as error:
             return f"the command failed: {type(error).__name__}"
         return "" if done.returncode == 0 else f"the command ended with {done.returncode}"

@@ -277,7 +277,10 @@ class AuditSection(Section):
         max_length=4096,
     )
     witness_command: tuple[str, ...] = listed(
-        (), "a program and its arguments that get each signature on standard input", most=32
+        (),
+        "a program and its arguments that get each signature on standard input; its absolute path, "
+        "or a name in the system's own places (PATH is not searched)",
+        most=32,
     )
 
 

@@ -140,7 +140,10 @@ class VaultSection(Section):
         default=None, description="the file with the key, of mode 0600", max_length=4096
     )
     key_command: tuple[Annotated[str, Field(max_length=4096)], ...] = listed(
-        (), "a program and its arguments that print the key, such as a client of a KMS", most=32
+        (),
+        "a program and its arguments that print the key, such as a client of a KMS; its absolute "
+        "path, or a name in the system's own places (PATH is not searched)",
+        most=32,
     )
     argon2_memory_kib: int = number(
         65_536, "memory for one guess of the passphrase", least=8, most=4_194_304

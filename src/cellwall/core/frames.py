@@ -17,6 +17,9 @@ from cellwall.core.types import Json
 
 _HEAD = struct.Struct(">II")
 _MOST_VALUES = 200_000
+MAX_STRINGS = 20_000
+"""In all frames of one run, keys included; the runner inside keeps below it (inside/show.py)."""
+_FEW_STRINGS = 1000
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 
 
@@ -42,8 +45,36 @@ def encode(message: Mapping[str, Json], blob: bytes = b"") -> bytes:
     return _HEAD.pack(len(text), len(blob)) + text + blob
 
 
+@dataclass(slots=True)
+class ValueBudget:
+    """How many values, and how many texts among them, the frames of one run may hold together.
+
+    A report is parsed, cleaned and shown value by value: forty thousand short texts are few bytes
+    and cost as much as megabytes of output (GRD-11).
+    """
+
+    values: int = _MOST_VALUES
+    strings: int = MAX_STRINGS
+
+    def spend(self, text: bytes) -> None:
+        """Counted in the JSON text, before any of it is made."""
+        strings = text.count(b'"') // 2
+        if strings > _FEW_STRINGS:  # or quotes within texts, such as those of HTML
+            strings = sum(1 for _ in _STRING.finditer(text))
+        self.strings -= strings
+        values = _marks(text)
+        if values > self.values or values > _FEW_STRINGS:
+            values = _marks(_STRING.sub(b"", text))
+        self.values -= values
+        if self.strings < 0 or self.values < 0:
+            raise FrameTooLong("more values than any report has")
+
+
 class FrameReader:
     """Turns chunks into frames and never holds more than one frame's bound."""
+
+    budget: ValueBudget | None = None
+    """Of the run that is going on; None between programs of ours, where each frame counts alone."""
 
     def __init__(self, *, max_frame_bytes: int, has_blobs: bool = True) -> None:
         self.max_frame_bytes = max_frame_bytes
@@ -70,6 +101,8 @@ class FrameReader:
             text = bytes(self._buffer[_HEAD.size : _HEAD.size + text_bytes])
             blob = bytes(self._buffer[_HEAD.size + text_bytes : end])
             del self._buffer[:end]
+            if self.budget is not None:
+                self.budget.spend(text)
             yield Frame(_parse(text), blob)
 
 

@@ -104,6 +104,26 @@ def outcome_of(
     )
 
 
+def unread(result: RunResult) -> RunResult:
+    """Of a run whose words could not be cleaned in its time: without any of them."""
+    late = Finding(
+        "late", "high", "the output was not handed on: it could not be checked in the run's time"
+    )
+    return replace(
+        result,
+        stdout=b"",
+        stderr=b"",
+        truncated=True,
+        limit=result.limit or LimitName.OUTPUT,
+        value=None,
+        text=None,
+        results=(),
+        code_error=None,
+        findings=(*result.findings, late),
+        shown="",
+    )
+
+
 def _exit_code(result: RunResult) -> int | None:
     """The program's own; a run that a limit ended never looks like a success."""
     if result.limit is LimitName.WALL:

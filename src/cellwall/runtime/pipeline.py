@@ -47,6 +47,8 @@ from cellwall.core.types import (
     Json,
     OutputSink,
     ProcessOperation,
+    RunCode,
+    RunCommand,
     SetDomains,
     ToolResult,
     UseTool,
@@ -68,6 +70,7 @@ from cellwall.runtime.outcomes import (
     received,
     summary,
     unasked,
+    unread,
 )
 from cellwall.runtime.outward import reaching, way_out
 from cellwall.runtime.questions import question_of, showing_question
@@ -75,6 +78,7 @@ from cellwall.runtime.recording import Recorder
 from cellwall.runtime.toolcalls import called, tool_caller
 
 _SMALL_BYTES = 64 * 1024
+_LEAST_CLEANING_S = 10.0
 """What is cleaned at once; more is cleaned in a thread, while others go on."""
 
 
@@ -304,7 +308,7 @@ class Runtime:
         if _is_small(result):
             cleaned = self.guard.clean(action, result)
         else:
-            cleaned = await anyio.to_thread.run_sync(self.guard.clean, action, result)
+            cleaned = await self._cleaned_in_time(action, result)
         if not cleaned.withheld:
             return cleaned
         # Another question than whether it may run, and never answered by the answer to that.
@@ -312,6 +316,18 @@ class Runtime:
         if (await self.approvals.ask(question, near=ask)).allows:
             return cleaned
         return replace(cleaned, shown=withheld(cleaned.withheld), results=())
+
+    async def _cleaned_in_time(self, action: Action, result: RunResult) -> RunResult:
+        """In a thread, for others go on meanwhile; within what the run has left of its own time.
+        What could not be read in that time is not handed on (LIM-2, GRD-11)."""
+        if not isinstance(action.want, RunCode | RunCommand):
+            return await anyio.to_thread.run_sync(self.guard.clean, action, result)
+        left_s = action.limits.wall_s - result.usage.wall_s
+        with anyio.move_on_after(max(left_s, _LEAST_CLEANING_S)):
+            return await anyio.to_thread.run_sync(
+                self.guard.clean, action, result, abandon_on_cancel=True
+            )
+        return unread(result)
 
     async def _judged(self, action: Action, findings: Sequence[Finding]) -> Decision:
         """What an agent writes can take its time to be read; others go on meanwhile."""

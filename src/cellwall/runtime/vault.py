@@ -25,6 +25,7 @@ from cellwall.core.network import Binding
 from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal, new_id
 from cellwall.egress.reach.allowlist import parse_rule
+from cellwall.runtime.core_files import keep_out_of_core_files
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
 from cellwall.runtime.record import Change, open_record
@@ -405,6 +406,7 @@ class Vault:
     def _passphrase(
         self, source: KeySource, *, is_new: bool, ask: AskPassphrase | None = None
     ) -> Iterator[bytearray | None]:
+        keep_out_of_core_files()  # every way to a key leads through here
         ask = ask or self._ask
         if source != "passphrase":
             yield None

@@ -162,12 +162,16 @@ def _machine(facts: Facts) -> Check:
 
 def _bubblewrap(facts: Facts) -> Check:
     path = facts.layers.bubblewrap
+    why, mend = facts.layers.bubblewrap_problem or (
+        "not found",
+        "apt-get install bubblewrap  (or your distribution's package)",
+    )
     return Check(
         "bubblewrap",
         "ok" if path else "missing",
-        facts.bubblewrap_version if path else "not found",
+        facts.bubblewrap_version if path else why,
         "the outer wall: namespaces and a minimal read-only root",
-        "" if path else "apt-get install bubblewrap  (or your distribution's package)",
+        "" if path else mend,
     )
 
 

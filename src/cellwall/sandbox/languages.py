@@ -6,13 +6,13 @@ import functools
 import os
 import py_compile
 import re
-import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
 from importlib import resources
 
 from cellwall.core.errors import BadInput
+from cellwall.core.host_programs import ProgramRefused, host_program, wheel_program
 from cellwall.core.languages import canonical
 from cellwall.core.types import RunCode
 from cellwall.sandbox.native.programs import version_of
@@ -32,7 +32,7 @@ class Program:
     env: tuple[tuple[str, str], ...] = ()
 
 
-def program_for(want: RunCode) -> Program:
+def program_for(want: RunCode, *, has_network: bool = False) -> Program:
     """The program that runs this code on this host, or the reason why there is none."""
     match canonical(want.language):
         case "python":
@@ -45,10 +45,10 @@ def program_for(want: RunCode) -> Program:
             node = _inside("node") or _inside("nodejs")
             if node is not None:
                 return Program((node, "/code/main.js"), "/code/main.js")
-            if (deno := _deno_program("/code/main.js")) is not None:
+            if (deno := _deno_program("/code/main.js", has_network=has_network)) is not None:
                 return deno
         case "typescript":
-            if (deno := _deno_program("/code/main.ts")) is not None:
+            if (deno := _deno_program("/code/main.ts", has_network=has_network)) is not None:
                 return deno
             node = _inside("node") or _inside("nodejs")
             if node is not None and _strips_types(node):
@@ -67,12 +67,23 @@ def deno_bind() -> tuple[str, str] | None:
     return None if deno is None else (deno, DENO_INSIDE)
 
 
-def _deno_program(code_path: str) -> Program | None:
+# The last of the walls, behind those of the kernel: what code in this cell has any use for. No
+# programs and no native libraries (--allow-run, --allow-ffi): they would have none of these limits.
+# The environment holds only what the caller named (ISO-3).
+_DENO_PERMISSIONS = (
+    "--allow-read=/workspace,/tmp,/dev/shm,/code,/skills",
+    "--allow-write=/workspace,/tmp,/dev/shm",
+    "--allow-env",
+)
+
+
+def _deno_program(code_path: str, *, has_network: bool) -> Program | None:
     bind = deno_bind()
     if bind is None:
         return None
-    # Deno's own permissions are not our wall; the kernel's are, so it may do all.
-    words = (DENO_INSIDE, "run", "--quiet", "--no-prompt", "-A", code_path)
+    # Which hosts, is the egress proxy's to say.
+    network = ("--allow-net",) if has_network else ()
+    words = (DENO_INSIDE, "run", "--quiet", "--no-prompt", *_DENO_PERMISSIONS, *network, code_path)
     return Program(words, code_path, extra_bind=bind, env=(("DENO_DIR", "/tmp/.deno"),))
 
 
@@ -91,11 +102,16 @@ def interpreter() -> tuple[str, ...]:
 
 def available() -> dict[str, bool]:
     """Which languages run here, for the host check."""
+    node = _inside("node") or _inside("nodejs")
+    try:
+        has_deno = _deno() is not None
+    except BadInput:
+        has_deno = False
     return {
         "python": True,
         "shell": (_inside("bash") or _inside("sh")) is not None,
-        "javascript": (_inside("node") or _inside("nodejs") or _deno()) is not None,
-        "typescript": _deno() is not None or _strips_types(_inside("node") or "node"),
+        "javascript": node is not None or has_deno,
+        "typescript": has_deno or (node is not None and _strips_types(node)),
     }
 
 
@@ -107,13 +123,27 @@ def python_inside() -> str:
     return f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 
 
+@functools.cache
 def _inside(name: str) -> str | None:
-    return shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
+    """A program of the host's /usr, by which it is shown inside; some are asked for a version, too,
+    so that others than root must not be able to put one there."""
+    try:
+        return host_program(name)
+    except ProgramRefused:
+        return None
 
 
+@functools.cache
 def _deno() -> str | None:
-    beside_python = os.path.join(os.path.dirname(sys.executable), "deno")
-    found = beside_python if os.access(beside_python, os.X_OK) else shutil.which("deno")
+    """From its wheel, with the hash of the wheel's record, or from the system's own places."""
+    try:
+        return wheel_program("deno", "deno")
+    except ProgramRefused as refused:
+        if not refused.is_missing:
+            raise BadInput(
+                refused.why, mend=refused.hint, code="CW-LANGUAGE-PROGRAM", detail=refused.detail
+            ) from None
+    found = _inside("deno")
     return os.path.realpath(found) if found else None
 
 

@@ -11,13 +11,14 @@ import errno
 import importlib.util
 import os
 import re
-import shutil
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from glob import glob
 
 from cellwall.core.errors import CellwallError
+from cellwall.core.host_programs import ProgramRefused, host_program, wheel_program
 from cellwall.sandbox.native.programs import stream_lines
 
 _INSTALL_WITHIN_S = 1800.0
@@ -143,9 +144,18 @@ def _installers(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     for wheel in _pip_wheels(python):
         yield [python, "-I", "-c", _FROM_WHEEL, wheel], _PIP_WORDS
     yield [sys.executable, "-I", "-m", "pip", "--python", python], _PIP_WORDS
-    uv = shutil.which("uv")
-    if uv is not None:
-        yield [uv], (*_UV_WORDS, python)
+    with suppress(ProgramRefused):
+        yield [_uv()], (*_UV_WORDS, python)
+
+
+def _uv() -> str:
+    """Never from PATH: it runs outside, with this user's rights."""
+    try:
+        return wheel_program("uv", "uv")
+    except ProgramRefused as refused:
+        if not refused.is_missing:
+            raise
+    return host_program("uv")
 
 
 def _pip_wheels(python: str) -> list[str]:

@@ -8,6 +8,7 @@ import subprocess  # named in the import contracts: the operator's own command, 
 import time
 from collections.abc import Sequence
 
+from cellwall.core.host_programs import ProgramRefused, operator_program
 from cellwall.secrets import failures
 from cellwall.secrets.memory import wipe
 
@@ -26,13 +27,19 @@ def printed_key(command: Sequence[str]) -> bytearray:
         )
     try:
         process = subprocess.Popen(
-            list(command),
+            [operator_program(command[0]), *command[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             bufsize=0,
         )
+    except ProgramRefused as refused:
+        raise failures.no_key(
+            f"the command that prints the key is not started: {refused.why}",
+            mend=refused.hint,
+            detail=refused.detail,
+        ) from None
     except (OSError, ValueError) as error:
         raise failures.no_key(
             "the command that prints the key cannot be started", mend=_MEND, detail=str(error)

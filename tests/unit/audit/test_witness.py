@@ -121,7 +121,10 @@ def test_command_gets_the_note_and_nothing_else(folder, tmp_path):
     ("command", "problem"),
     [
         (("false",), "the command ended with 1"),
-        (("/no/such/command",), "the command failed: FileNotFoundError"),
+        (
+            ("/no/such/command",),
+            "the command was not started: its program is missing. Correct the path.",
+        ),
     ],
 )
 def test_command_that_fails_is_told_of_once(folder, command, problem):

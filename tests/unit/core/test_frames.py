@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import struct
 import tracemalloc
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.core.frames import BadFrame, Frame, FrameReader, FrameTooLong, encode
+from cellwall.core.frames import BadFrame, Frame, FrameReader, FrameTooLong, ValueBudget, encode
 
 MOST = 4096
 LEAF = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)
@@ -230,3 +231,39 @@ def test_a_flood_of_heads_is_not_kept():
     for _ in range(200):
         assert len(list(end.feed(data))) == 1
     assert len(end._buffer) == 0
+
+
+@pytest.mark.requirement("ISO-13", "GRD-11")
+@pytest.mark.parametrize(
+    ("message", "fits"),
+    [
+        ({"done": 1, "value": ["ab"] * 19_000}, True),
+        ({"done": 1, "value": [f"{number:x}" for number in range(21_000)]}, False),
+        ({"done": 1, "value": {f"{number:x}": 0 for number in range(21_000)}}, False),
+        ({"done": 1, "value": list(range(100_000))}, True),
+        ({"done": 1, "value": [[]] * 201_000}, False),
+        ({"done": 1, "text": '<a class="b">' * 30_000}, True),
+        ({"done": 1, "text": "[{,}]" * 100_000}, True),
+    ],
+)
+def test_values_of_a_run_are_counted_before_they_are_made(message, fits) -> None:
+    reader = FrameReader(max_frame_bytes=8 << 20, has_blobs=False)
+    with suppress(BadFrame):  # the control: without a budget all but one are made
+        assert len(list(reader.feed(encode(message)))) == 1
+    reader.budget = ValueBudget()
+    if fits:
+        assert len(list(reader.feed(encode(message)))) == 1
+    else:
+        with pytest.raises(FrameTooLong):
+            list(reader.feed(encode(message)))
+
+
+def test_the_frames_of_a_run_share_what_it_may_tell() -> None:
+    reader = FrameReader(max_frame_bytes=8 << 20, has_blobs=False)
+    reader.budget = ValueBudget()
+    half = encode({"value": ["ab"] * 9000})
+    assert len(list(reader.feed(half * 2))) == 2
+    with pytest.raises(FrameTooLong):
+        list(reader.feed(half))
+    reader.budget = ValueBudget()
+    assert len(list(reader.feed(half))) == 1

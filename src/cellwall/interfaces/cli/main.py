@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cellwall.config.debugging import shows_traces
 from cellwall.interfaces.entry import is_hook
 
 if TYPE_CHECKING:
@@ -202,10 +203,13 @@ def _internal(error: BaseException) -> ErrorInfo:
     """A bug. The trace may hold paths, environment and secrets: only who asks for it sees it."""
     from cellwall.core.outcomes import ErrorInfo  # noqa: PLC0415  # only when something went wrong
 
-    if os.environ.get("CELLWALL_DEBUG") == "1":
+    if shows_traces():
         sys.excepthook(type(error), error, error.__traceback__)
     return ErrorInfo(
-        "CW-INTERNAL", "internal error", "Set CELLWALL_DEBUG=1 to see the trace, and report it."
+        "CW-INTERNAL",
+        "internal error",
+        'Report it. With profile = "development" in the configuration file and CELLWALL_DEBUG=1 '
+        "in the environment the trace is shown.",
     )
 
 

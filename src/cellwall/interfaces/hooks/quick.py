@@ -56,14 +56,17 @@ def answer(words: list[str]) -> int:
     except Blocked as reason:
         return _block(str(reason))
     except BaseException:  # noqa: BLE001  # whatever it is, the tool must not be used
-        return _block("Cellwall failed; set CELLWALL_DEBUG=1 and try again")
+        return _block("Cellwall failed; see `cellwall doctor`")
 
 
 def _block(reason: str) -> int:
     if os.environ.get("CELLWALL_DEBUG") == "1":
         import traceback  # noqa: PLC0415  # for whoever asks
 
-        traceback.print_exc()
+        from cellwall.config.debugging import shows_traces  # noqa: PLC0415  # as above
+
+        if shows_traces():
+            traceback.print_exc()
     is_first = _turn.acquire(True, _WRITTEN_WITHIN_S)
     try:
         _write(2, f"cellwall: {reason}\n".encode())

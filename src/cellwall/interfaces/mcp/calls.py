@@ -11,7 +11,6 @@ kept under the same name for a while: lost, the agent would have it done a secon
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 from collections import deque
@@ -22,6 +21,7 @@ import anyio
 import anyio.abc
 from mcp_types import CallToolResult, ElicitRequestFormParams
 
+from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import Busy, CellwallError
 from cellwall.core.types import Principal
 from cellwall.interfaces.mcp.asking import Elicitation
@@ -217,7 +217,7 @@ class Calls:
 
 def internal(error: Exception) -> CallToolResult:
     """Whatever it is, no word of it leaves (ERR-1)."""
-    if os.environ.get("CELLWALL_DEBUG") == "1":
+    if shows_traces():
         sys.excepthook(type(error), error, error.__traceback__)
     return refusal(INTERNAL)
 

@@ -8,7 +8,6 @@ shown as the runtime cleaned it (results). Nothing here decides anything.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from mcp_types import (
 from mcp_types.version import is_version_at_least
 
 from cellwall import __version__
+from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import CellwallError
 from cellwall.core.showing import one_line
 from cellwall.interfaces.mcp.asking import can_ask
@@ -220,6 +220,6 @@ def _signals() -> Iterator[Signals]:
 
 def _quiet() -> None:
     """The SDK logs traces and what clients sent: host paths and secrets (ERR-1)."""
-    if os.environ.get("CELLWALL_DEBUG") != "1":
+    if not shows_traces():
         logging.getLogger("mcp").addHandler(logging.NullHandler())
         logging.getLogger("mcp").propagate = False

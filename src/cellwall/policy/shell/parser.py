@@ -7,14 +7,13 @@ environment. Whatever it does not parse, or not in time, is refused: `NotUnderst
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sysconfig
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from importlib import metadata
 from typing import Any, TypeAlias
+
+from cellwall.core.host_programs import ProgramRefused, wheel_program
 
 MAX_TEXT_BYTES = 64 * 1024
 _MAX_TREE_BYTES = 16 * 1024 * 1024
@@ -93,13 +92,7 @@ def _parsed(text: str) -> Node:
 @cache
 def _program() -> str:
     """The one that was installed with us; never one that a search path leads to."""
-    path = os.path.join(sysconfig.get_path("scripts"), "shfmt")
-    if os.path.isfile(path):
-        return path
     try:
-        for each in metadata.files("shfmt-py") or ():
-            if each.name == "shfmt":
-                return str(each.locate())
-    except metadata.PackageNotFoundError:
-        pass
-    raise NotUnderstood("its parser, shfmt, is not installed")
+        return wheel_program("shfmt-py", "shfmt")
+    except ProgramRefused as refused:
+        raise NotUnderstood(f"its parser cannot be started: {refused.why}") from None

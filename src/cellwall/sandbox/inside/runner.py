@@ -1,4 +1,4 @@
-"""Runs Python that comes over the channel, descriptor 3, and tells what came of it.
+"""Runs Python that comes over descriptor 4, and tells over descriptor 3 what came of it.
 
 It runs inside the cell with the code's own rights, so nothing it says is trusted: the supervisor
 reads frames (two lengths, a JSON object, raw bytes) as bounded, plain data. Imports are late where
@@ -14,7 +14,8 @@ TYPE_CHECKING = False  # `typing` takes longer to import than most code takes to
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-CHANNEL = 3
+REPORTS = 3
+REQUESTS = 4
 HOME = "/.cellwall"
 MOST_TEXT = 65536
 ONLY_TREE = 0x400  # ast.PyCF_ONLY_AST
@@ -50,12 +51,14 @@ def spell(message: dict[str, Any]) -> str:
 
 
 class Channel:
-    """The only line to the supervisor. Threads of the code may use it at once, for tools."""
+    """The only line to the supervisor: two pipes, since a socket would carry descriptors as well.
 
-    def __init__(self, descriptor: int = CHANNEL) -> None:
+    Threads of the code may use it at once, for tools.
+    """
+
+    def __init__(self) -> None:
         from _thread import allocate_lock
 
-        self._descriptor = descriptor
         self._buffer = bytearray()
         self._new_lock = allocate_lock
         self._guard = allocate_lock()  # held for moments only, never while reading
@@ -112,7 +115,7 @@ class Channel:
     def _has(self, count: int) -> bool:
         """Nothing is taken before all is there: an interrupt may come in between."""
         while len(self._buffer) < count:
-            chunk = os.read(self._descriptor, 1 << 20)
+            chunk = os.read(REQUESTS, 1 << 20)
             if not chunk:
                 return False
             self._buffer += chunk
@@ -124,7 +127,7 @@ class Channel:
         data = memoryview(len(text).to_bytes(4, "big") + bytes(4) + text)
         try:
             while data:
-                data = data[os.write(self._descriptor, data) :]
+                data = data[os.write(REPORTS, data) :]
         except OSError:
             pass
 
@@ -235,6 +238,8 @@ class Session:
         stdin = blob[: request["stdin"]] if request["stdin"] is not None else None
         source = blob[len(stdin or b"") :]
         self._count += 1
+        if "_cellwall_show" in sys.modules:
+            show().renew()
         os.environ.update(request.get("base", {}))
         before = {name: os.environ.get(name) for name in request["env"]}
         os.environ.update(request["env"])
@@ -365,7 +370,13 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def keep_channel() -> None:
+    """Programs that the code starts have no use for it."""
+    for descriptor in (REPORTS, REQUESTS):
+        os.set_inheritable(descriptor, False)
+
+
 def main() -> None:
     """A cold interpreter: nothing was prepared."""
-    os.set_inheritable(CHANNEL, False)
+    keep_channel()
     Session(Channel()).serve()

@@ -24,6 +24,7 @@ MOST_FIGURES_BYTES = 6_000_000  # all figures of a run; the supervisor reads 8 M
 MOST_ROWS = 1000
 MOST_DEPTH = 64
 MOST_ENTRIES = 100_000
+MOST_STRINGS = 16_000  # keys included; the supervisor takes 20,000 for all of a run
 MOST_ARRAY_ENTRIES = 10_000
 MOST_NUMBER_BITS = 4096  # Python refuses to print numbers of more than 4300 digits
 _CUT = "\n[... cut by Cellwall ...]\n"
@@ -74,6 +75,20 @@ def plain(value: object) -> tuple[bool, object]:
         raise
     except BaseException:  # iterating and asking run the code's own methods
         return False, None
+
+
+_strings_left = [MOST_STRINGS]
+
+
+def renew() -> None:
+    """Another run: it may tell as much as the one before."""
+    _strings_left[0] = MOST_STRINGS
+
+
+def _take_strings(count: int) -> bool:
+    """What does not fit into the run's part is told as text alone."""
+    _strings_left[0] -= count
+    return _strings_left[0] >= 0
 
 
 def prepare_plots() -> None:
@@ -234,7 +249,7 @@ class _Walk:
     def _text(self, value: str) -> str:
         text = str.__str__(value)  # raises for what is no text, such as the key 1
         self._bytes_left -= len(text)
-        if self._bytes_left < 0:
+        if self._bytes_left < 0 or not _take_strings(1):
             raise _NotPlain
         return text
 
@@ -261,7 +276,9 @@ def _table(value: Any) -> dict[str, object] | None:  # anything at all
         frame = frame.to_frame("value" if frame.name is None else frame.name)
     if not isinstance(frame.index, pandas.RangeIndex):
         frame = frame.reset_index(allow_duplicates=True)
-    if len(frame) * len(frame.columns) > MOST_ENTRIES:
+    # A key and perhaps a text for each cell; of a wide table fewer rows are shown.
+    frame = frame.head(MOST_STRINGS // 2 // max(1, len(frame.columns)))
+    if not _take_strings(len(frame) * len(frame.columns)):
         return None
 
     def cell(value: object) -> object:

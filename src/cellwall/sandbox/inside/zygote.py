@@ -64,7 +64,7 @@ def main() -> None:
     restore_signals()
     renew_randomness()
     channel = runner.Channel()
-    os.set_inheritable(runner.CHANNEL, False)
+    runner.keep_channel()
     # Touches the pages that any code will touch, while nobody waits for it yet.
     runner.Session(Silence()).run(dict(EMPTY), WARM_UP)
     runner.Session(channel).serve()

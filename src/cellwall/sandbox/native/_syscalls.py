@@ -45,6 +45,10 @@ _inotify_add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 _inotify_remove = _libc["inotify_rm_watch"]
 _inotify_remove.restype = ctypes.c_int
 _inotify_remove.argtypes = (ctypes.c_int, ctypes.c_int)
+_prctl = _libc["prctl"]
+_prctl.restype = ctypes.c_int
+_prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_PR_SET_DUMPABLE = 4
 
 
 class _OpenHow(ctypes.Structure):
@@ -105,6 +109,12 @@ def inotify_watch(fd: int, directory_fd: int, *, mask: int) -> int:
 def inotify_forget(fd: int, watch: int) -> None:
     """End one watch; one that has ended by itself is EINVAL."""
     _checked(int(_inotify_remove(fd, watch)))
+
+
+def set_not_dumpable() -> None:
+    """No core file of this process, of whatever kind, and no other of this user's can trace it or
+    read its memory; both last until the next exec."""
+    _checked(int(_prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)))
 
 
 def _checked(result: int) -> int:

@@ -24,6 +24,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import RunResult, Usage
 from cellwall.core.types import ProcessInfo
+from cellwall.sandbox.native.channels import write_pipe
 from cellwall.sandbox.native.live import LiveCell, Task
 
 _CHUNK_BYTES = 65_536
@@ -118,7 +119,7 @@ class Program:
         view, deadline = memoryview(data), time.monotonic() + timeout_s
         while view:
             try:
-                view = view[os.write(target, view) :]
+                view = view[write_pipe(target, view) :]
             except BlockingIOError:
                 self._wait_for_reader(target, deadline)
             except OSError as error:

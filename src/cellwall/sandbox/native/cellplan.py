@@ -337,6 +337,9 @@ def _cover_steps() -> bytes:
         plan.step("cover", "hide", f"/proc/{name}")
     for name in rootfs.PROC_READ_ONLY:
         plan.step("cover", "ro", f"/proc/{name}")
+    for name in rootfs.PROC_HIDDEN_BELOW_SYS:
+        plan.step("cover", "hide", f"/proc/{name}")
+    plan.step("same", rootfs.PROC_STAT, "/proc/stat")
     return plan.joined()
 
 

@@ -21,6 +21,7 @@ _USEFUL_V1 = ("memory", "pids", "cpu", "cpuacct", "blkio")
 USEFUL_V2 = ("memory", "pids", "cpu", "io")
 
 Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
+_MOST_TEXT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +163,23 @@ def scope_environment() -> dict[str, str]:
 
 
 def read_text(path: str) -> str:
-    """A small file of the kernel's; one that is not there is empty."""
+    """A file of the kernel's, in whole lines; one that is not there is empty.
+
+    The kernel hands a long one out in parts that end where its page does, and half a number of a
+    list of processes is the number of another process.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
-        return os.read(descriptor, 65_536).decode("ascii", "replace")
+        text = b""
+        while len(text) < _MOST_TEXT_BYTES and (part := os.read(descriptor, 65_536)):
+            text += part
     except OSError:
         return ""
     finally:
         os.close(descriptor)
+    if len(text) >= _MOST_TEXT_BYTES:
+        text = text[: text.rfind(b"\n") + 1]
+    return text.decode("ascii", "replace")

@@ -1,14 +1,26 @@
-"""The descriptors between a cell and its supervisor."""
+"""The descriptors between a cell and its supervisor.
+
+Whatever code inside can write to is a pipe or a terminal, never a socket (ISO-13): over a unix
+socket it could send descriptors, and the kernel closes those on the receiver's side, whether they
+are taken or not. Closing a TCP socket with SO_LINGER blocks for as long as its sender likes. Unix
+sockets lead only to init, the zygote and the keeper, which hold them where no code can reach them.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-CHANNEL_FD_INSIDE = 3
+REPORTS_FD_INSIDE = 3
+"""An interpreter's, to write to; a zygote has its control socket in this place."""
+REQUESTS_FD_INSIDE = 4
+"""To read from."""
+CHANNEL_FDS_INSIDE = (REPORTS_FD_INSIDE, REQUESTS_FD_INSIDE)
+INTERPRETER_FDS_INSIDE = (0, 1, 2, *CHANNEL_FDS_INSIDE)
 _MOST_WORD_BYTES = 256
 
 
@@ -89,6 +101,46 @@ class Line:
         self.socket.close()
 
 
+class Channel:
+    """Our ends of the two pipes of an interpreter, and of the code: nothing on them is believed."""
+
+    def __init__(self, reports: int, requests: int) -> None:
+        self.reports, self.requests = reports, requests
+
+    def fileno(self) -> int:
+        """Ready to read when something was reported."""
+        return self.reports
+
+    def read(self, most_bytes: int) -> bytes:
+        """Empty when all writers are gone; BlockingIOError when there is nothing yet."""
+        return os.read(self.reports, most_bytes)
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        return write_pipe(self.requests, data)
+
+    def close(self) -> None:
+        for descriptor in (self.reports, self.requests):
+            os.close(descriptor)
+
+
+def write_pipe(descriptor: int, data: bytes | bytearray | memoryview) -> int:
+    """`os.write` that raises BrokenPipeError and never sends SIGPIPE.
+
+    A program that embeds Cellwall may have restored the signal's default (`signal(SIGPIPE,
+    SIG_DFL)`, usual in command-line tools); a cell that closes its end would then end the host.
+    """
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:
+        return os.write(descriptor, data)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        return os.write(descriptor, data)
+    except BrokenPipeError:
+        signal.sigtimedwait({signal.SIGPIPE}, 0)  # sent to this thread, and taken back
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
 @dataclass(slots=True)
 class Outside:
     """Our ends."""
@@ -97,8 +149,7 @@ class Outside:
     stdout: int
     stderr: int | None
     """None: a terminal has only one stream."""
-    channel: socket.socket | None
-    """The interpreter's, and the code's: nothing on it is believed."""
+    channel: Channel | None
     stdin: int | None
 
     def close_stdin(self) -> None:
@@ -109,7 +160,11 @@ class Outside:
 
 
 class Channels:
-    """The pipes of one cell. It gets one end of each, the supervisor the other."""
+    """The pipes of one cell. It gets one end of each, the supervisor the other.
+
+    `for_zygote`: instead of an interpreter's pipes a control socket, over which it is sent
+    descriptors; a cell closes its copy before any code runs (cell/zygote.c).
+    """
 
     def __init__(
         self,
@@ -117,16 +172,22 @@ class Channels:
         *,
         wants_stdin: bool,
         owner: int | None,
-        channel: socket.SocketKind = socket.SOCK_STREAM,
+        has_channel: bool = True,
+        for_zygote: bool = False,
     ) -> None:
         self._stack = stack
         self._owner = owner
         self.status = Line()
         stack.callback(self.status.close)
-        line, line_inside = self._pair(channel)
         out_r, out_w = self._pipe()
         err_r, err_w = self._pipe()
-        self.inside = {1: out_w, 2: err_w, CHANNEL_FD_INSIDE: line_inside}
+        self.inside = {1: out_w, 2: err_w}
+        self.control: socket.socket | None = None
+        channel: Channel | None = None
+        if for_zygote:
+            self.control, self.inside[REPORTS_FD_INSIDE] = self._pair()
+        elif has_channel:
+            channel = self._channel()
         stdin_w: int | None = None
         if wants_stdin:
             self.inside[0], stdin_w = os.pipe2(os.O_CLOEXEC)
@@ -139,33 +200,45 @@ class Channels:
             self._give(self.inside[0])
         self._open_inside = set(self.inside.values())
         stack.callback(self.close_inside)
-        self.outside = Outside(self.status, out_r, err_r, line, stdin_w)
+        self.outside = Outside(self.status, out_r, err_r, channel, stdin_w)
         stack.callback(self.outside.close_stdin)
 
     @classmethod
     def received(cls, stack: ExitStack, descriptors: Sequence[int]) -> Channels:
-        """Made by a template's keeper: our ends, then those that the program is still to get."""
+        """Made by a template's keeper (cell/stock.c): our ends, then either those of a waiting
+        interpreter's channel or those that the program is still to get."""
         channels = cls.__new__(cls)
-        status, line, out_r, err_r, stdin_w, *inside = descriptors
+        status, out_r, err_r, stdin_w, *rest = descriptors
+        channels.control = None
         channels.status = Line(socket.socket(fileno=status))
-        channel = socket.socket(fileno=line)
-        channel.setblocking(False)
+        channel = Channel(*rest) if len(rest) == len(CHANNEL_FDS_INSIDE) else None
+        inside = rest if channel is None else []
         channels.inside = dict(enumerate(inside))
         channels._open_inside = set(inside)  # noqa: SLF001  # its own, in another constructor
         channels.outside = Outside(channels.status, out_r, err_r, channel, stdin_w)
         stack.callback(channels.status.close)
-        stack.callback(channel.close)
+        if channel is not None:
+            stack.callback(channel.close)
         for descriptor in (out_r, err_r):
             stack.callback(os.close, descriptor)
         stack.callback(channels.close_inside)
         stack.callback(channels.outside.close_stdin)
         return channels
 
-    def _pair(self, kind: socket.SocketKind) -> tuple[socket.socket, int]:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    def _pair(self) -> tuple[socket.socket, int]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         self._stack.callback(ours.close)
         return ours, theirs.detach()
+
+    def _channel(self) -> Channel:
+        reports, self.inside[REPORTS_FD_INSIDE] = os.pipe2(os.O_CLOEXEC)
+        self.inside[REQUESTS_FD_INSIDE], requests = os.pipe2(os.O_CLOEXEC)
+        for ours in (reports, requests):
+            os.set_blocking(ours, False)
+        channel = Channel(reports, requests)
+        self._stack.callback(channel.close)
+        return channel
 
     def _pipe(self) -> tuple[int, int]:
         reading, writing = os.pipe2(os.O_CLOEXEC)

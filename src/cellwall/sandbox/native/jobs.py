@@ -10,7 +10,7 @@ from cellwall.core.ports import WorkspaceLease
 from cellwall.core.types import Action, Json, RunCode, RunCommand
 from cellwall.sandbox import languages
 from cellwall.sandbox.native import groups, newgroups, rootfs
-from cellwall.sandbox.native.channels import CHANNEL_FD_INSIDE
+from cellwall.sandbox.native.channels import CHANNEL_FDS_INSIDE
 from cellwall.sandbox.native.specs import PACKAGES_INSIDE, PYTHON
 
 
@@ -26,7 +26,8 @@ def program_of(action: Action) -> tuple[languages.Program, bytes]:
         case RunCommand(argv):
             return languages.Program(argv, ""), b""
         case RunCode() as want:
-            return languages.program_for(want), want.code
+            has_network = bool(action.allow_domains)
+            return languages.program_for(want, has_network=has_network), want.code
         case _:
             raise BadInput("only commands and code run in a sandbox")
 
@@ -65,6 +66,7 @@ def base_files(*, home: str) -> dict[str, bytes]:
         "/etc/hosts": rootfs.HOSTS.encode(),
         "/etc/nsswitch.conf": rootfs.NSSWITCH.encode(),
         "/.cellwall/nothing": b"",
+        rootfs.PROC_STAT: rootfs.proc_stat(),
     }
 
 
@@ -103,7 +105,7 @@ def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int
     return {
         inside: number
         for inside, number in numbers.items()
-        if inside != CHANNEL_FD_INSIDE or program.is_interpreter
+        if inside not in CHANNEL_FDS_INSIDE or program.is_interpreter
     }
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 from cellwall.core.errors import BadInput, LayerMissing
+from cellwall.core.host_programs import ProgramRefused, host_program
 from cellwall.core.limits import Limits
 from cellwall.sandbox import languages
 from cellwall.sandbox.native import cellplan, cgroups, keeperplan, rootfs, seccomp
@@ -36,6 +36,12 @@ class NativeSettings:
     dangerously_without_landlock: bool = False
 
 
+NO_BUBBLEWRAP = (
+    "bubblewrap is not installed",
+    "Install it, for example: apt-get install bubblewrap",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class HostLayers:
     """What this host offers, looked up once when the sandbox is made."""
@@ -43,10 +49,18 @@ class HostLayers:
     bubblewrap: str | None
     landlock_abi: int
     cgroup: cgroups.Choice
+    bubblewrap_problem: tuple[str, str] | None = None
+    """Why one that is there is not started, and what mends it."""
 
     @classmethod
     def detect(cls) -> HostLayers:
-        return cls(shutil.which("bwrap"), landlock_abi(), cgroups.choose(cgroups.gather()))
+        bubblewrap, problem = None, None
+        try:
+            bubblewrap = host_program("bwrap")
+        except ProgramRefused as refused:
+            problem = None if refused.is_missing else (refused.why, refused.hint)
+        cgroup = cgroups.choose(cgroups.gather())
+        return cls(bubblewrap, landlock_abi(), cgroup, problem)
 
 
 def walls_for(
@@ -57,11 +71,8 @@ def walls_for(
     `uid_offset` is what makes its host uid its own, where Cellwall was started as root.
     """
     if layers.bubblewrap is None:
-        raise LayerMissing(
-            "bubblewrap is not installed",
-            mend="Install it, for example: apt-get install bubblewrap",
-            code="CW-LAYER-BUBBLEWRAP",
-        )
+        why, mend = layers.bubblewrap_problem or NO_BUBBLEWRAP
+        raise LayerMissing(why, mend=mend, code="CW-LAYER-BUBBLEWRAP")
     abi = layers.landlock_abi
     if abi == 0 and not settings.dangerously_without_landlock:
         raise LayerMissing(
@@ -105,7 +116,8 @@ def tools_for(
         wanted.append((root.foreign_python, "/opt/python"))
     bind = None if program is None else program.extra_bind
     if spec is not None and not spec.is_interpreter:
-        bind = languages.deno_bind()  # a template does not know yet what will run in it
+        with suppress(BadInput):  # told to whoever asks for Deno, and to nobody else
+            bind = languages.deno_bind()  # a template does not know yet what will run in it
     if bind is not None:
         outside, inside = bind
         wanted.append((os.path.dirname(outside), os.path.dirname(inside)))

@@ -129,16 +129,18 @@ class LiveCell:
     ) -> Task:
         tag = next(self._tags)
         with ExitStack() as stack:
-            ends = Channels(stack, wants_stdin=wants_stdin, owner=self.body.owner)
-            given = [ends.inside[number] for number in range(4 if is_interpreter else 3)]
+            ends = Channels(
+                stack,
+                wants_stdin=wants_stdin,
+                owner=self.body.owner,
+                has_channel=is_interpreter,
+            )
+            given = [ends.inside[number] for number in sorted(ends.inside)]
             self.body.line.say(verb, tag, descriptors=[*first, ends.status.inside, *given])
             ends.close_inside()
             ends.status.close_inside()
             kept = stack.pop_all()
-        outside = ends.outside
-        if not is_interpreter:
-            outside.channel = None
-        return Task(tag, outside, kept.close, started=time.monotonic())
+        return Task(tag, ends.outside, kept.close, started=time.monotonic())
 
     def interpreter(self, env: Mapping[str, str]) -> Interpreter:
         """The one there is, or a new one. Only by whoever has the turn."""
@@ -318,7 +320,7 @@ class CodeRun(_LiveRun):
             with anyio.move_on_after(_LOOK_EVERY_S):
                 await anyio.wait_readable(channel)
             try:
-                chunk = channel.recv(_READ_BYTES)
+                chunk = channel.read(_READ_BYTES)
             except BlockingIOError:
                 continue
             if not chunk:

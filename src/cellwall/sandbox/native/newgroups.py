@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from cellwall.core.errors import LayerMissing
+from cellwall.core.host_programs import ProgramRefused, host_program
 from cellwall.sandbox.native.cgroups import (
     NEEDED,
     USEFUL_V2,
@@ -86,8 +87,12 @@ def _no_group(error: OSError, version: int) -> LayerMissing:
 
 def scope_command(name: str) -> list[str]:
     """systemd's own tool asks the user's manager for a delegated scope and then becomes us."""
+    try:
+        program = host_program("systemd-run")
+    except ProgramRefused as refused:
+        raise LayerMissing(refused.why, mend=refused.hint, code="CW-LAYER-CGROUP") from None
     return [
-        "systemd-run", "--user", "--scope", "--quiet", "--collect",
+        program, "--user", "--scope", "--quiet", "--collect",
         f"--unit=cellwall-{name}", "--property=Delegate=yes", "--",
     ]  # fmt: skip
 

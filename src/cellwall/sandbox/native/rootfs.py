@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import sys
+import time
 from dataclasses import dataclass
 
+from cellwall.core.host_programs import has_program
 from cellwall.core.network import NETWORK_INSIDE
 
 # Taken out of the host's /etc, read-only, where they exist. Nothing of /root, /home, /run, /var,
@@ -37,8 +38,10 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 PROC_HIDDEN = (
     "acpi",  # hardware control
     "asound",
+    "buddyinfo",  # free pages by size: what an exploit of the allocator prepares
     "bus",  # raw PCI and input devices
     "cmdline",  # boot parameters, sometimes with secrets
+    "diskstats",  # what the host reads and writes, and when
     "fs",  # state of the host's file systems
     "interrupts",  # keystroke timing
     "irq",  # interrupt routing
@@ -49,12 +52,38 @@ PROC_HIDDEN = (
     "kmsg",  # the kernel's log
     "latency_stats",
     "modules",
+    "partitions",  # the host's disks
+    "pressure",  # how busy the host and its other cells are
     "sched_debug",  # every process of the host
+    "schedstat",
     "scsi",
+    "softirqs",  # as interrupts: keystrokes, packets, disks
     "sysrq-trigger",  # reboots the host
     "timer_list",  # addresses and processes of the host
+    "vmstat",  # as diskstats
+    "zoneinfo",
 )
 PROC_READ_ONLY = ("sys",)
+# After `sys` was made read-only: a name of this boot of this host, the same in every cell.
+PROC_HIDDEN_BELOW_SYS = ("sys/kernel/random/boot_id",)
+# Interrupts and processor time of the whole host. Node aborts where it is empty, and C libraries
+# count processors in it, so that another one is shown in its place.
+PROC_STAT = "/.cellwall/stat"
+
+
+def proc_stat() -> bytes:
+    """As /proc/stat, with the host's processors and nothing that happens on them."""
+    times = " 0" * 10
+    lines = [f"cpu {times}", *(f"cpu{number}{times}" for number in range(os.cpu_count() or 1))]
+    lines += ["intr 0", "ctxt 0", f"btime {_boot_s()}", "processes 1", "procs_running 1"]
+    return "\n".join([*lines, "procs_blocked 0", "softirq 0" + " 0" * 10, ""]).encode()
+
+
+@functools.cache
+def _boot_s() -> int:
+    """/proc/uptime tells it as well."""
+    return int(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
+
 
 PASSWD = "root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:1000:1000::{home}:/bin/sh\n"  # noqa: S105  # a file's text
 GROUP = "root:x:0:\nsandbox:x:1000:\n"
@@ -109,7 +138,7 @@ def survey() -> HostRoot:
         links.append((zone, "/etc/localtime"))
     etc = [name for name, _reason in _ETC if os.path.exists(f"/etc/{name}")]
     etc += [name for name in sorted(os.listdir("/etc")) if name.startswith(_ETC_PREFIXES)]
-    system_python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
+    system_python = has_program("python3")
     prefix = os.path.realpath(sys.base_prefix)
     foreign = None if system_python or prefix == "/usr" else prefix
     return HostRoot(tuple(binds), tuple(links), tuple(etc), foreign)

@@ -65,7 +65,12 @@ class Standing:
         """The keeper said that nothing of the cell is left."""
         with ExitStack() as stack:
             self._entry = stack.enter_context(shape.ledger.open(name))
-            self.ends = Channels(stack, wants_stdin=shape.wants_stdin, owner=shape.outer.drop_to)
+            self.ends = Channels(
+                stack,
+                wants_stdin=shape.wants_stdin,
+                owner=shape.outer.drop_to,
+                for_zygote=shape.is_template,
+            )
             self._cell_fd = os.open(cell_program(), os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, self._cell_fd)
             self._plan_fd = memory_file("cellwall-init", b"")

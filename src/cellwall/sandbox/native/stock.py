@@ -20,8 +20,8 @@ from cellwall.sandbox.native.waiting import ready_to_read
 from cellwall.sandbox.native.warmcell import WarmCell
 
 _MOST_DESCRIPTORS = 8
-_OURS = 5
-"""Our ends of a cell's lines; a cell without an interpreter sends the program's three as well."""
+_OURS = 4
+"""Our ends of a cell's lines; then two of an interpreter's channel, or three for a program."""
 _MOST_RECIPES = 16
 _MADE_WITHIN_S = 10.0
 
@@ -90,7 +90,7 @@ class Stock:
             return None
         except OSError as error:
             raise self._gone(error) from error
-        is_cut = flags & socket.MSG_CTRUNC or len(sent) not in (0, _OURS, _OURS + 3)
+        is_cut = flags & socket.MSG_CTRUNC or len(sent) not in (0, _OURS + 2, _OURS + 3)
         match said.decode("ascii", "replace").split():
             case ["cell", name, group] if name in self._asked and is_cut:
                 # No descriptor left here: some of the cell's were lost on the way.

@@ -22,6 +22,7 @@ from cellwall.core.skills import Skill
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox import languages
 from cellwall.sandbox.native import cellplan, jobs, keeperplan, seccomp
+from cellwall.sandbox.native.channels import INTERPRETER_FDS_INSIDE
 from cellwall.sandbox.native.keeper import FIRST_SENT_FD, Keeper, memory_file
 from cellwall.sandbox.native.layers import HostLayers, NativeSettings, tools_for, walls_for
 from cellwall.sandbox.native.specs import PACKAGES_INSIDE, Spec
@@ -80,8 +81,8 @@ class Template:
             tools = tools_for(stack, settings, walls.outer.root, None, spec)
             numbers = self._standing.raise_wall(None, tools)
             self._standing.go(self._plan(walls, numbers))
-            ends = self._standing.ends.outside
-            control = ends.channel if spec.is_interpreter else ends.status.socket
+            ends = self._standing.ends
+            control = ends.control if spec.is_interpreter else ends.status.socket
             assert control is not None  # noqa: S101  # a template has a channel
             self._control: socket.socket = control
             self._wait_for_zygote()
@@ -182,7 +183,7 @@ class Template:
         """`joins`: how many cgroup files are sent along, after what an interpreter is given."""
         mount = mount or _PRIVATE
         waits = self.spec.is_interpreter and recipe.is_once
-        count = 4 if waits else 0
+        count = len(INTERPRETER_FDS_INSIDE) if waits else 0
         given = {number: FIRST_SENT_FD + number for number in range(count)}
         first = FIRST_SENT_FD + count
         after = first + joins

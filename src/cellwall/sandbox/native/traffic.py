@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
-from cellwall.core.frames import BadFrame, FrameReader, FrameTooLong, encode
+from cellwall.core.frames import BadFrame, FrameReader, FrameTooLong, ValueBudget, encode
 from cellwall.core.types import Json, OutputSink
-from cellwall.sandbox.native.channels import Outside
+from cellwall.sandbox.native.channels import Outside, write_pipe
 
 _CHUNK_BYTES = 65_536
 _MOST_CALLS_WAITING = 64
 _MOST_SMALL_FRAMES = 20_000  # each costs the supervisor more than the code
+_MOST_UNREAD_BYTES = 1024 * 1024
 _MOST_FRAMES = 4  # of the longest kind; more than a result and its calls need
 
 
@@ -39,6 +40,7 @@ class Traffic:
         self._sink = sink
         self._output_room = max_output_bytes
         self._reader = reader
+        reader.budget = ValueBudget()
         self._channel_room = _MOST_FRAMES * reader.max_frame_bytes
         self._frames_left = _MOST_SMALL_FRAMES
         self._outgoing = bytearray()
@@ -60,7 +62,7 @@ class Traffic:
             stderr = channels.stderr
             self.serve_when_ready(stderr, lambda: self._hear("stderr", stderr))
         if channels.channel is not None:
-            self.serve_when_ready(channels.channel.fileno(), self._converse)
+            self.serve_when_ready(channels.channel.reports, self._converse)
         if channels.stdin is not None:
             stdin_fd = channels.stdin
             self.serve_when_ready(stdin_fd, lambda: self._feed(stdin_fd), to_write=True)
@@ -86,10 +88,16 @@ class Traffic:
         return self._sink is not None
 
     @property
+    def is_read(self) -> bool:
+        """False: the code does not take its answers, and more must not pile up."""
+        return len(self._outgoing) <= _MOST_UNREAD_BYTES
+
+    @property
     def is_over(self) -> bool:
         """Everybody who could write is gone; input that nobody took is of no interest."""
-        waiting = self._servants.keys() - {self._channels.stdin}
-        return not waiting
+        channel = self._channels.channel
+        taken = {self._channels.stdin, None if channel is None else channel.requests}
+        return not self._servants.keys() - taken
 
     def serve_when_ready(
         self, descriptor: int, servant: Callable[[], bool], *, to_write: bool = False
@@ -149,10 +157,10 @@ class Traffic:
 
     def _converse(self) -> bool:
         channel = self._channels.channel
-        if channel is None or (self._outgoing and not self._flush()):
+        if channel is None:
             return False
         try:
-            chunk = channel.recv(_CHUNK_BYTES)
+            chunk = channel.read(_CHUNK_BYTES)
         except BlockingIOError:
             return True
         except OSError:
@@ -182,27 +190,24 @@ class Traffic:
             self.calls.append(message)
 
     def _flush(self) -> bool:
-        """False when nobody is there to take it."""
+        """Whether more is to be sent: the pipe is full, and waited for while that is so."""
         channel = self._channels.channel
         if channel is None:
             return False
-        descriptor = channel.fileno()
         try:
             while self._outgoing:
-                del self._outgoing[: channel.send(self._outgoing[:_CHUNK_BYTES])]
+                del self._outgoing[: channel.write(self._outgoing[:_CHUNK_BYTES])]
         except BlockingIOError:
-            pass
-        except OSError:
+            if channel.requests not in self._servants:
+                self.serve_when_ready(channel.requests, self._flush, to_write=True)
+            return True
+        except OSError:  # nobody is there to take it
             self._outgoing.clear()
-            return False
-        if descriptor in self._servants:
-            wanted = select.EPOLLIN | (select.EPOLLOUT if self._outgoing else 0)
-            self._poll.modify(descriptor, wanted)
-        return True
+        return False
 
     def _feed(self, descriptor: int) -> bool:
         try:
-            self._stdin = self._stdin[os.write(descriptor, self._stdin[:_CHUNK_BYTES]) :]
+            self._stdin = self._stdin[write_pipe(descriptor, self._stdin[:_CHUNK_BYTES]) :]
         except BlockingIOError:
             return True
         except OSError:  # the program closed its input or ended: its right

@@ -134,9 +134,9 @@ class WarmCell(ForkedCell):
         self.group_name: str | None = None
         """Of a cell from the stock: its keeper has made the group and removes it."""
         with ExitStack() as stack:
-            ends = Channels(stack, wants_stdin=True, owner=template.uid)
-            inside = [ends.inside[number] for number in range(4)]
             waits = template.spec.is_interpreter
+            ends = Channels(stack, wants_stdin=True, owner=template.uid, has_channel=waits)
+            inside = [ends.inside[number] for number in sorted(ends.inside)]
             super().__init__(
                 template,
                 recipe,

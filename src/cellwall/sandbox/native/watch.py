@@ -179,7 +179,7 @@ class Watch:
             with anyio.move_on_after(max(0.0, pause_s)) as pause:
                 await anyio.wait_readable(traffic)
             traffic.serve()
-            while traffic.calls and calls is not None and self._answering < _MOST_CALLS:
+            while calls is not None and traffic.calls and traffic.is_read and self._is_free():
                 self._answering += 1
                 calls.start_soon(self._answer, traffic, traffic.calls.pop(0))
             now = time.monotonic()
@@ -199,6 +199,9 @@ class Watch:
                 self._limit, is_ending = limit, True
                 self._running.kill(limit)
                 deadline = now + TEARDOWN_S
+
+    def _is_free(self) -> bool:
+        return self._answering < _MOST_CALLS
 
     async def _answer(self, traffic: Traffic, call: Mapping[str, Json]) -> None:
         assert self._tools is not None  # noqa: S101  # only then are calls answered

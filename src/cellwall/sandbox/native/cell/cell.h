@@ -71,13 +71,15 @@ pid_t spawn(struct program *program, int *error_fd, int *terminal);
 void clear_program(struct program *program);
 void into_session(struct program *program);
 
-/* run_cell returns only in a forked interpreter, whose channel is then descriptor 3. */
+/* run_cell returns only in a forked interpreter, whose channel is then descriptors 3 and 4. */
 void run_cell(struct cell *cell, int status_fd);
 int move_down(int fd, int lowest);
 /* Descriptors by number, all below the smallest open-files limit (32): the filter reports the use of
- * higher ones to init itself, which must not be waiting for its own answer. 0 to 3 are the program's. */
-#define LAST_GIVEN_FD 3
-#define FIRST_OWN_FD 4
+ * higher ones to init itself, which must not be waiting for its own answer. 0 to 4 are the program's:
+ * pipes and terminals only. A unix socket among them would let code send descriptors to the host, and
+ * closing one of those (a TCP socket with SO_LINGER) blocks whoever received it (ISO-13). */
+#define LAST_GIVEN_FD 4
+#define FIRST_OWN_FD 5
 #define FIRST_PARKED_FD 8
 #define FIRST_SENT_FD 64 /* in the keeper and in a fresh cell: what was sent along with a plan */
 
@@ -88,6 +90,9 @@ int stock_pause_ms(void);
 int stock_serve(void);
 void stock_tidy(void);
 void empty_group(const char *group);
+
+/* pids.c */
+void kill_listed(const char *path);
 
 /* packets.c */
 #define MOST_SENT 32

@@ -235,19 +235,9 @@ static pid_t start(const struct job *job, int *pidfd) {
 
 /* Stragglers can only be processes between clone and PDEATHSIG; kill until the group is empty. */
 void empty_group(const char *group) {
-  char path[4200], text[4096];
-  snprintf(path, sizeof path, "%s/cgroup.procs", group);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (got <= 0) return;
-  text[got] = '\0';
-  for (char *rest = NULL, *word = strtok_r(text, "\n", &rest); word != NULL;
-       word = strtok_r(NULL, "\n", &rest)) {
-    pid_t pid = (pid_t)strtol(word, NULL, 10);
-    if (pid > 1 && pid != getpid()) kill(pid, SIGKILL);
-  }
+  char path[4200];
+  int length = snprintf(path, sizeof path, "%s/cgroup.procs", group);
+  if (length > 0 && (size_t)length < sizeof path) kill_listed(path);
 }
 
 /* We are the subreaper: what a killed bubblewrap leaves behind, perhaps before it could tie it to its
@@ -258,14 +248,7 @@ static void end_children(void) {
     pid_t pid = waitpid(-1, NULL, WNOHANG);
     if (pid > 0) continue;
     if (pid < 0 && errno != EINTR) return;
-    char text[4096];
-    int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
-    if (fd >= 0) close(fd);
-    text[got > 0 ? got : 0] = '\0';
-    for (char *rest = NULL, *word = strtok_r(text, " ", &rest); word != NULL;
-         word = strtok_r(NULL, " ", &rest))
-      if (strtol(word, NULL, 10) > 1) kill((pid_t)strtol(word, NULL, 10), SIGKILL);
+    kill_listed("/proc/thread-self/children");
     nanosleep(&pause, NULL);
   }
 }

@@ -3,7 +3,8 @@
  * one lock for all its threads would spend more time on it than the cells themselves need.
  *
  * Words in:  cell NAME (with the cell's plan and the recipe) | remove GROUP clean|used
- * Words out: cell NAME GROUP (with our ends: status, channel, stdout, stderr, stdin) |
+ * Words out: cell NAME GROUP (with our ends: status, stdout, stderr, stdin, then of an interpreter
+ *            reports and requests, else the program's stdin, stdout, stderr) |
  *            nocell NAME ERRNO
  *
  * A group costs the kernel more to make and to bury than a cell costs to run. One in which no limit
@@ -171,13 +172,13 @@ void stock_tidy(void) {
   }
 }
 
-static int pipe_for(int *ours, int *theirs, int we_read) {
+static int pipe_for(int *ours, int *theirs, int we_read, int is_named) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return -1;
   *ours = ends[we_read ? 0 : 1];
   *theirs = ends[we_read ? 1 : 0];
   /* A root supervisor's pipe belongs to root, and `echo > /dev/stderr` opens it anew. */
-  if (has_owner && fchown(*theirs, owner, owner) != 0) return -1;
+  if (is_named && has_owner && fchown(*theirs, owner, owner) != 0) return -1;
   return fcntl(*ours, F_SETFL, O_NONBLOCK);
 }
 
@@ -199,23 +200,26 @@ static int send_many(int fd, const char *text, const int *sent, int count) {
 }
 
 static void make_cell(const char *name, int plan_fd, int recipe_fd) {
-  int status[2] = {-1, -1}, channel[2] = {-1, -1};
+  int status[2] = {-1, -1};
+  int reports = -1, reports_theirs = -1, requests = -1, requests_theirs = -1;
   int in = -1, in_theirs = -1, out = -1, out_theirs = -1, err = -1, err_theirs = -1, ok = 0;
   int sent[MOST_SENT], count = 0, member_first, member_count = 0;
   char text[160], path[1024], group[MOST_NAME];
   struct plan recipe = plan_read(recipe_fd);
   if (make_group(name, group, recipe) == 0 &&
       socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status) == 0 &&
-      socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) == 0 &&
-      pipe_for(&in, &in_theirs, 0) == 0 && pipe_for(&out, &out_theirs, 1) == 0 &&
-      pipe_for(&err, &err_theirs, 1) == 0) {
+      pipe_for(&in, &in_theirs, 0, 1) == 0 && pipe_for(&out, &out_theirs, 1, 1) == 0 &&
+      pipe_for(&err, &err_theirs, 1, 1) == 0 &&
+      (!passes_given || (pipe_for(&reports, &reports_theirs, 1, 0) == 0 &&
+                         pipe_for(&requests, &requests_theirs, 0, 0) == 0))) {
     sent[count++] = plan_fd;
     sent[count++] = status[1];
     if (passes_given) {
       sent[count++] = in_theirs;
       sent[count++] = out_theirs;
       sent[count++] = err_theirs;
-      sent[count++] = channel[1];
+      sent[count++] = reports_theirs;
+      sent[count++] = requests_theirs;
     }
     member_first = count;
     for (ok = 1; member_count < base_count && ok; member_count++) {
@@ -230,17 +234,19 @@ static void make_cell(const char *name, int plan_fd, int recipe_fd) {
   int error = errno;
   munmap((void *)(uintptr_t)recipe.at, (size_t)(recipe.end - recipe.at));
   if (ok) {
-    int ours[] = {status[0], channel[0], out, err, in, in_theirs, out_theirs, err_theirs};
-    snprintf(text, sizeof text, "cell %s %s", name, group);
     /* Where nobody waits inside yet, the program's ends are still to be handed over. */
-    send_many(asking_fd, text, ours, passes_given ? 5 : 8);
+    int waiting[] = {status[0], out, err, in, reports, requests};
+    int fresh[] = {status[0], out, err, in, in_theirs, out_theirs, err_theirs};
+    snprintf(text, sizeof text, "cell %s %s", name, group);
+    if (passes_given) send_many(asking_fd, text, waiting, 6);
+    else send_many(asking_fd, text, fresh, 7);
   } else {
     remove_later(group, 0);
     snprintf(text, sizeof text, "nocell %s %d", name, error);
     (void)!send(asking_fd, text, strlen(text), MSG_NOSIGNAL);
   }
-  int all[] = {status[0], status[1], channel[0], channel[1], in, in_theirs,
-               out, out_theirs, err, err_theirs};
+  int all[] = {status[0], status[1], in, in_theirs, out, out_theirs, err, err_theirs,
+               reports, reports_theirs, requests, requests_theirs};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
     if (all[i] >= 0) close(all[i]);
 }

@@ -56,6 +56,8 @@ static void settle_memory(void) {
   while (length < sizeof maps - 1 && (got = read(fd, maps + length, sizeof maps - 1 - length)) > 0)
     length += (size_t)got;
   close(fd);
+  /* Whole lines only: a range whose end is cut off is another range. */
+  while (length > 0 && maps[length - 1] != '\n') length--;
   maps[length] = '\0';
   int file = (int)syscall(SYS_memfd_create, "cellwall-zygote", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return;
@@ -67,6 +69,7 @@ static void settle_memory(void) {
     if (sscanf(line, "%lx-%lx %4s %*s %*s %lu %31s", &start, &end, access, &inode, name) < 4) continue;
     int is_heap = strcmp(name, "[heap]") == 0;
     if (strcmp(access, "rw-p") != 0 || inode != 0 || (name[0] != '\0' && !is_heap)) continue;
+    if (end <= start) continue;
     size_t size = end - start;
     if (size < LEAST_SETTLED_BYTES || ftruncate(file, offset + (off_t)size) != 0) continue;
     /* Our own list must not be under our feet. */

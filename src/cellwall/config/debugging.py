@@ -1,0 +1,21 @@
+"""Whether traces of errors are shown: they hold host paths, environment and secrets (ERR-1)."""
+
+from __future__ import annotations
+
+import os
+
+_VARIABLE = "CELLWALL_DEBUG"
+
+
+def shows_traces() -> bool:
+    """`CELLWALL_DEBUG=1` asks for them; only the development profile of the configuration file
+    grants them. A file that cannot be read grants nothing.
+    """
+    if os.environ.get(_VARIABLE) != "1":
+        return False
+    try:
+        from cellwall.config.load import load_settings  # noqa: PLC0415  # only for whoever asks
+
+        return load_settings(environ=os.environ).profile == "development"
+    except Exception:  # noqa: BLE001  # whatever is wrong with it, no word of it is shown
+        return False
