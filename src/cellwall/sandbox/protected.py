@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from cellwall.core.protected_names import (
@@ -18,6 +18,7 @@ from cellwall.core.protected_names import (
     completes_git_layout,
     fold,
     is_git_by_name,
+    is_git_layout,
     load,
 )
 from cellwall.sandbox import git_config
@@ -33,6 +34,7 @@ __all__ = [
     "Treatment",
     "effective",
     "fold",
+    "has_git_layout",
     "judge_for",
     "load",
     "scan",
@@ -41,6 +43,7 @@ __all__ = [
 
 
 _CONFIGS = frozenset({"config", "config.worktree"})
+_LAYOUT = ("HEAD", "commondir", "objects", "refs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +125,20 @@ def git_dirs_above(root: Root, path: str) -> list[str]:
     """The directories on the way to a path that are git directories by what is in them."""
     parts = path.split("/")[:-1]
     ways = ("/".join(parts[:depth]) for depth in range(len(parts) + 1))
-    return [way for way in ways if _has_git_layout(root, way)]
+    return [way for way in ways if has_git_layout((root,), way)]
 
 
-def _has_git_layout(root: Root, way: str) -> bool:
-    def is_there(name: str) -> bool:
-        try:
-            with root.node(f"{way}/{name}" if way else name):
-                return True
-        except OSError:
-            return False
+def has_git_layout(roots: Sequence[Root], way: str) -> bool:
+    """Whether a directory, as several layers together show it, is one that git takes for its."""
+    return is_git_layout(name for name in _LAYOUT if any(_exists(r, way, name) for r in roots))
 
-    has_objects = is_there("HEAD") and (is_there("objects") and is_there("refs"))
-    return has_objects or (is_there("HEAD") and is_there("commondir"))
+
+def _exists(root: Root, way: str, name: str) -> bool:
+    try:
+        with root.node(f"{way}/{name}" if way else name):
+            return True
+    except OSError:
+        return False
 
 
 def scan(beneath: Root, protection: Protection, *, max_entries: int) -> tuple[Found, ...]:
