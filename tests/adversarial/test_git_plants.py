@@ -60,7 +60,7 @@ def is_struck(canary: Path, cwd: Path) -> bool:
 
 def planting(canary: Path, root: Path) -> str:
     """A shell script that plants in every form, and does ordinary work besides."""
-    evil = f'[core]\\n\\tfsmonitor = "touch {canary}; false"\\n\\tworktree = {root}\\n'
+    evil = f'[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = "touch {canary}; false"\\n\\tworktree = {root}\\n'
     bare = "mkdir -p {0}/objects {0}/refs; echo ref: refs/heads/main > {0}/HEAD; printf '%b' '" + (
         evil + "' > {0}/config; "
     )
@@ -123,7 +123,7 @@ def test_the_file_api_and_uploads_write_nothing_that_git_runs(project: Path):
     refused = []
     names = ("x/HEAD", "x/commondir", "sub/.git", ".git/commondir", "fixture/config", "CLAUDE.md",
              "fixture/hooks/x", ".git/modules/a/b/config", ".git/objects/info/alternates",
-             "a/.cargo/config.toml", "deep/er/GEMINI.md", ".Claude.MD/../claude.md")  # fmt: skip
+             "a/.cargo/config.toml", "deep/er/GEMINI.md", "deep/Claude.MD")  # fmt: skip
     with cellwall.Sandbox.create(workspace=f"{project}:rw") as sandbox:
         for name in names:
             with pytest.raises(CellwallError) as caught:
@@ -156,7 +156,7 @@ def test_ordinary_work_with_git_goes_on_in_a_read_write_run(project: Path):
 def test_instruction_files_are_read_only_and_new_ones_do_not_stay(project: Path):
     script = (
         "for f in CLAUDE.md packages/x/AGENTS.md .github/copilot-instructions.md; do"
-        "  echo evil >> $f; rm -f $f; mv $f gone; done;"
+        "  echo evil >> $f; rm -f $f; true > $f; done;"
         "mv packages/x y; mkdir -p src; echo evil > src/CLAUDE.md; echo evil > src/Agents.md;"
         "echo evil > .cursorrules; echo evil > src/.windsurfrules; mkdir -p src/.cursor/rules;"
         "echo evil > src/.cursor/rules/a.mdc; echo fine > src/notes.md; cat CLAUDE.md"
@@ -266,7 +266,7 @@ def test_the_check_is_made_up_for_after_cellwall_was_killed(tmp_path: Path, mode
     assert victim.stdout is not None
     assert victim.stdout.readline() == "planted\n"
     os.kill(victim.pid, signal.SIGKILL)
-    victim.wait(30)
+    victim.communicate(timeout=30)
     assert (root / "z/.envrc").exists()  # the control: nobody has looked
     again = cellwall.run_command("ls", workspace=f"{root}:{mode}")
     assert again.error is None
