@@ -25,6 +25,7 @@ from cellwall.policy.errors import BadRule
 from cellwall.policy.parse import parse_rule
 from cellwall.policy.paths import normalise
 from cellwall.policy.positions import Document, Misplaced, read_json, read_toml
+from cellwall.policy.protected_rules import protected_rules
 from cellwall.policy.reading import read_text
 from cellwall.policy.rules import Layer, Rule, Source
 
@@ -91,7 +92,8 @@ def builtin_rules() -> tuple[Rule, ...]:
     """The denials that no policy can take back, each with its reason (POL-4)."""
     text = resources.files("cellwall.policy").joinpath("builtin.toml").read_text("utf-8")
     document = Document(text, tomllib.loads(text))
-    return _Reader(document, "built-in", Layer.BUILT_IN, "", is_claude=False).read()
+    written = _Reader(document, "built-in", Layer.BUILT_IN, "", is_claude=False).read()
+    return (*written, *protected_rules())
 
 
 def _shown_path(path: str, home: str) -> str:

@@ -1,20 +1,29 @@
 """Where the symbolic links in a path lead. It reads the disk, and says nothing about permission.
 
 A rule speaks of names. An allow must hold for the path and for what it leads to, a denial for
-either; so all of them are handed out.
+either; so all of them are handed out. Two more names are told that only the disk knows: a git
+directory of another name counts as `.git`, and wildcards as the protected names that they find.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
+from cellwall.core.protected_names import is_git_layout, load
 from cellwall.policy.paths import normalise
 
 LINKS_MOST = 40
 """As many as the kernel follows; with more of them it opens nothing."""
 NAMES_MOST = 4096
+FOUND_MOST = 10_000
+"""Names that wildcards may find; of more of them none is told."""
+_WILD = frozenset("*?[")
+_LAYOUT = ("HEAD", "commondir", "objects", "refs")
 
 
 def targets(path: str, cwd: str = "/") -> frozenset[str]:
@@ -51,7 +60,33 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
         found.add(normalise("/".join(left), at))
     else:
         found.add(at)
-    return frozenset(found)
+    if not _WILD.isdisjoint(absolute):
+        found.update(_protected_finds(absolute))
+    return frozenset((*found, *_as_git(found)))
+
+
+def _protected_finds(pattern: str) -> Iterator[str]:
+    """The protected names that exist and that the shell would put in the place of a pattern."""
+    try:
+        for each in islice(glob.iglob(pattern, include_hidden=True), FOUND_MOST):
+            if load().groups_of(each):
+                yield normalise(each)
+    except (OSError, ValueError, RecursionError):
+        return
+
+
+def _as_git(paths: Iterable[str]) -> Iterator[str]:
+    """What lies in a git directory of another name, as if that was called `.git`."""
+    for path in paths:
+        parts = path.split("/")
+        for depth in range(2, len(parts)):
+            folder = "/".join(parts[:depth])
+            if parts[depth - 1] != ".git" and _is_git(folder):
+                yield f"{folder}/.git/{'/'.join(parts[depth:])}"
+
+
+def _is_git(folder: str) -> bool:
+    return is_git_layout(name for name in _LAYOUT if os.path.lexists(f"{folder}/{name}"))
 
 
 def _link(path: str) -> str | None:

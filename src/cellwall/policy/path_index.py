@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cellwall.core.protected_names import fold
 from cellwall.core.verdict import Verdict
 from cellwall.policy.paths import path_pattern
+from cellwall.policy.protected_rules import folded
 from cellwall.policy.rules import Rule
 from cellwall.policy.steps import Deep
 from cellwall.policy.subjects import Subject
@@ -39,15 +41,17 @@ class PathIndex:
                 yield from rules
             return
         paths = (p for each in subjects for p in (*each.paths, *each.doubtful))
-        for name in {name for path in paths for name in path.split("/")}:
+        names = {name for path in paths for name in path.split("/")}
+        for name in names | set(map(fold, names)):
             yield from self.by_name.get(name, ())
 
 
 def _fixed_name(rule: Rule) -> str | None:
     if rule.specifier is None:
         return None
+    specifier = folded(rule.specifier) if rule.name_kind else rule.specifier
     # The home folder is not part of what is asked for here.
-    pattern = path_pattern(rule.specifier, rule.source.folder, "/", rule.verdict is Verdict.DENY)
+    pattern = path_pattern(specifier, rule.source.folder, "/", rule.verdict is Verdict.DENY)
     head = pattern.head.rpartition("/")[2]
     tail = [step.literal for step in pattern.tail if not isinstance(step, Deep) and step.literal]
     name = tail[-1] if tail else head

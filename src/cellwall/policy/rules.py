@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 from cellwall.core.verdict import Verdict
 
@@ -20,6 +21,11 @@ class Layer(IntEnum):
     @property
     def word(self) -> str:
         return self.name.lower().replace("_", "-")
+
+
+NameKind = Literal["", "tree", "file", "plant"]
+"""Of a rule that is made of a protected name: it means a folder with all in it, a file alone, or a
+file alone that may be taken away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ class Rule:
     not_match: tuple[str, ...] = ()
     answers: str = ""
     """The rule that asks and that this one answers, once and for all; it allows nothing else."""
+    name_kind: NameKind = ""
 
     @property
     def text(self) -> str:

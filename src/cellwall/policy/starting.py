@@ -17,6 +17,7 @@ from functools import cache
 from importlib import resources
 
 from cellwall.core.verdict import Verdict
+from cellwall.policy.protected_rules import starter_rules
 
 NAMES_MOST = 100
 _WIDTH = 96
@@ -83,6 +84,11 @@ def starters() -> tuple[Starter, ...]:
     return tuple(_starter(name, table) for name, table in tomllib.loads(text).items())
 
 
+def _more_denials(table: Mapping[str, object]) -> tuple[str, ...]:
+    """`protected = true`: what the list of protected names adds (FS-8, SKL-1)."""
+    return starter_rules() if table.get("protected") else ()
+
+
 def _starter(name: str, table: Mapping[str, object]) -> Starter:
     def texts(key: str) -> tuple[str, ...]:
         found = table.get(key, [])
@@ -92,7 +98,11 @@ def _starter(name: str, table: Mapping[str, object]) -> Starter:
         name,
         {each: str(table.get(f"because_{each.word}", table["because"])) for each in Verdict},
         texts("when"),
-        {verdict: texts(verdict.word) for verdict in Verdict},
+        {
+            Verdict.ALLOW: texts("allow"),
+            Verdict.ASK: texts("ask"),
+            Verdict.DENY: (*texts("deny"), *_more_denials(table)),
+        },
         str(table.get("names", "")),
         str(table.get("run", "")),
         bool(table.get("more", False)),

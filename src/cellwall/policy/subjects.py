@@ -16,6 +16,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.domains import HostPattern, host_of
 from cellwall.policy.paths import path_pattern, readings
+from cellwall.policy.protected_rules import is_of_protected_name, names_path
 from cellwall.policy.rules import Rule
 from cellwall.policy.shell.words import UNKNOWN
 from cellwall.policy.tools import Group, covers, group_of
@@ -50,6 +51,10 @@ class Subject:
     language: str = ""
     is_whole: bool = False
     """It takes folders with all that is in them, as `rm -r` does; looked at by denials."""
+    is_removed: bool = False
+    """The path is taken away."""
+    is_seen: bool = False
+    """`paths` holds the protected names that exist and that `globs` find."""
 
 
 def only_itself(path: str) -> Iterable[str]:
@@ -103,6 +108,9 @@ def matches_paths(rule: Rule, subject: Subject) -> bool:
     """The path part of a `Read` or `Write` rule; also for what a command reads or writes."""
     if rule.specifier is None:
         return True
+    if rule.name_kind:
+        named = (*subject.paths, *subject.doubtful)
+        return any(names_path(rule, path, is_removed=subject.is_removed) for path in named)
     is_denial = rule.verdict is Verdict.DENY
     pattern = path_pattern(rule.specifier, rule.source.folder, subject.home, is_denial)
     if rule.verdict is Verdict.ALLOW:
@@ -113,7 +121,10 @@ def matches_paths(rule: Rule, subject: Subject) -> bool:
         return True
     if subject.is_whole and any(pattern.lies_in(path, subject.cwd) for path in named):
         return True
-    return any(pattern.could_match(glob, subject.cwd, wary=False) for glob in subject.globs)
+    globs = subject.globs
+    if subject.is_seen and is_of_protected_name(rule.specifier):
+        globs = tuple(each for each in globs if UNKNOWN in each)
+    return any(pattern.could_match(glob, subject.cwd, wary=False) for glob in globs)
 
 
 _host_pattern = lru_cache(maxsize=1024)(HostPattern.parse)

@@ -7,24 +7,25 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from cellwall.core.protected_names import fold
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.hints import tokens_of
 from cellwall.policy.paths import normalise
+from cellwall.policy.protected_rules import folders_around
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import Access, Code, File, Opened
 from cellwall.policy.shell.redirections import is_descriptor
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
-from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
+from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
 _MOST_WILDCARDS = 64
 _MOST_FOLDERS = 128
 _WILD = frozenset("*?[")
 _INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
-_STEERING = {".claude": "settings.json", ".cellwall": "policy.toml", ".vscode": "tasks.json"}
-"""Folders that programs look for by name, and what in them rules over the agent."""
+_REMOVING = frozenset(("rm", "rmdir", "unlink", "shred"))
 _SEARCHING = frozenset(("rg", "ag", "ack"))
 _SEARCHING_WITH = frozenset(("-r", "-R", "--recursive", "--dereference-recursive"))
 _SOME_NAME = "\ufffd"
@@ -175,34 +176,56 @@ class Files:
         is_whole = name in grammar().whole[file.access] or (
             name in grammar().unpacking and is_unpacked
         )
+        is_removed = name in _REMOVING
         return [
-            self._subject(file.access, file.path, each, is_whole=is_whole)
+            self._subject(file.access, file.path, each, is_whole=is_whole, is_removed=is_removed)
             for each in command.directories
         ]
 
     def _subject(
-        self, access: Access, word: Word, directory: str, *, is_whole: bool = False
+        self,
+        access: Access,
+        word: Word,
+        directory: str,
+        *,
+        is_whole: bool = False,
+        is_removed: bool = False,
     ) -> Subject:
         tool, text = "Read" if access == "read" else "Write", word.text
         path = text if text.startswith(("/", UNKNOWN)) else f"{directory}/{text}"
+        globs: tuple[str, ...] = ()
+        is_seen = False
         if UNKNOWN in path or word.has_glob:
-            paths = () if UNKNOWN in path else _samples(path)
-            return Subject(
-                tool, access, self.cwd, self.home, paths, globs=(path,), is_whole=is_whole
-            )
-        found = dict.fromkeys([normalise(path), *self.targets(path)])
-        return Subject(tool, access, self.cwd, self.home, tuple(found), is_whole=is_whole)
+            globs, paths = (path,), () if UNKNOWN in path else _samples(path)
+            is_seen = access == "write" and UNKNOWN not in path and self.targets is not only_itself
+            if is_seen:
+                paths += tuple(self.targets(path))  # what it finds now of protected names
+        else:
+            paths = tuple(dict.fromkeys([normalise(path), *self.targets(path)]))
+        return Subject(
+            tool,
+            access,
+            self.cwd,
+            self.home,
+            paths,
+            globs=globs,
+            is_whole=is_whole,
+            is_removed=is_removed,
+            is_seen=is_seen,
+        )
 
 
 def _all_files(command: Command, opened: Opened) -> Iterator[File]:
     """What the models tell, and what follows from it."""
     files = tuple(opened.files or _guessed_files(command, opened))
     yield from files
-    for file in files:  # a folder that is put there, or taken away, is one with all that is in it
-        inside = _STEERING.get(posixpath.basename(file.path.text.rstrip("/")))
+    name = command.words[0].text.rpartition("/")[2]
+    for file in (
+        files if name != "mkdir" else ()
+    ):  # a folder that is put there, or taken away, is one with all that is in it
+        inside = folders_around().get(fold(posixpath.basename(file.path.text.rstrip("/"))))
         if file.access == "write" and inside is not None:
             yield File("write", Word(f"{file.path.text}/{inside}"), file.why)
-    name = command.words[0].text.rpartition("/")[2]
     sources = [each.path for each in opened.files if each.access == "read"]
     if name in _INTO_FOLDERS:
         # A target that is a folder gets each source under its own name.
@@ -212,9 +235,9 @@ def _all_files(command: Command, opened: Opened) -> Iterator[File]:
                 if last and target.text != source.text:
                     path = Word(posixpath.join(target.text, last), has_glob=source.has_glob)
                     yield File("write", path, "it is put there")
-                    if last in _STEERING:
-                        steering = Word(f"{path.text}/{_STEERING[last]}")
-                        yield File("write", steering, "it is put there")
+                    inside = folders_around().get(fold(last))
+                    if inside is not None:
+                        yield File("write", Word(f"{path.text}/{inside}"), "it is put there")
     flags = {flag for word in command.words for flag in _flags_of(word.text)}
     is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
     if is_search and not sources:

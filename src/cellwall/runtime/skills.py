@@ -25,6 +25,12 @@ from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
 from cellwall.runtime.record import Change, open_record
 from cellwall.skills.folders import held, open_directory, replace_file
+from cellwall.skills.instructions import (
+    Comparison,
+    collect_instructions,
+    compare,
+    note_name,
+)
 from cellwall.skills.loader import Draft, Loaded, collect, signed, verify
 from cellwall.skills.manifest import MANIFEST_NAME, MOST_BYTES, MOST_FILES, Manifest, check_name
 from cellwall.skills.quarantine import PREFIX, Proposal, Quarantine
@@ -34,6 +40,7 @@ from cellwall.skills.trust import own_key, signing_key
 __all__ = [
     "MOST_BYTES",
     "MOST_FILES",
+    "Comparison",
     "KeyChoice",
     "Manifest",
     "Proposal",
@@ -118,6 +125,28 @@ class Skills:
                 outcome["key"] = str(key.public)
         return Signed(draft.manifest, key.public)
 
+    def sign_instructions(
+        self, place: str, *, name: str | None, choice: KeyChoice, principal: Principal
+    ) -> Signed:
+        """Sign a project's instruction files, or one file; the list is written beside them."""
+        require(self._settings, principal, Permission.SKILLS_APPROVE)
+        folder, only = _folder_and_file(place)
+        with _opened(folder) as descriptor:
+            chosen = check_name(name or "instructions")
+            draft = collect_instructions(descriptor, chosen, only=only)  # (1)
+            with self._recorded("sign", chosen, principal, draft.manifest.digest) as outcome:
+                key = signing_key(self._home, path=choice.path, signer=choice.signer)
+                note = signed(draft, key, (key.public,)).note
+                replace_file(descriptor, note_name(only), note, mode=0o644)
+                outcome["key"] = str(key.public)
+        return Signed(draft.manifest, key.public)
+
+    def compare_instructions(self, place: str) -> Comparison:
+        """Which instruction files are not as a trusted key has signed them."""
+        folder, only = _folder_and_file(place)
+        with _opened(folder) as descriptor:
+            return compare(descriptor, self._store.trusted_keys(), only=only)
+
     def verify(self, folder: str) -> Skill:
         """The skill in any folder, if every byte of it is as a trusted key has signed it."""
         return self._verified(folder).skill
@@ -199,6 +228,12 @@ class Skills:
             change.recorded(audit, principal) as outcome,
         ):
             yield outcome
+
+
+def _folder_and_file(place: str) -> tuple[str, str | None]:
+    """A project's folder; or the one that a single file lies in, and its name."""
+    whole = os.path.abspath(place)
+    return (whole, None) if os.path.isdir(whole) else os.path.split(whole)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 
 from cellwall.core.errors import AuditFailed, SandboxFailed, WorkspaceError
 from cellwall.core.events import Event, EventKind
@@ -19,7 +20,7 @@ from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal, WorkspaceMode
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
-from cellwall.sandbox import apply, changes, diff
+from cellwall.sandbox import apply, attention, changes, diff
 from cellwall.sandbox.apply import ApplyReport
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.changes import Change
@@ -44,10 +45,11 @@ def target_directory(house: House, workspace_id: str) -> str:
 
 
 def describe_changes(house: House, workspace_id: str) -> tuple[Change, ...]:
-    """Every path that the run added, changed or removed."""
+    """Every path that the run added, changed or removed; what runs or steers something first."""
     session = _copy_on_write(house, workspace_id)
     with _layers(house, session) as (lower, upper):
-        return changes.changes(lower, upper, max_entries=house.settings.workspace.max_walk_entries)
+        most = house.settings.workspace.max_walk_entries
+        return attention.ranked(changes.changes(lower, upper, max_entries=most))
 
 
 def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
@@ -57,14 +59,26 @@ def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
         return diff.unified_diff(lower, upper, max_bytes=max_bytes)
 
 
-def foresee(house: House, workspace_id: str, *, force: bool) -> ApplyReport:
+def foresee(house: House, workspace_id: str, *, force: bool, instructions: bool) -> ApplyReport:
     """What `take_over` would do now; nothing is written."""
     session = _copy_on_write(house, workspace_id)
     with _layers(house, session) as (lower, upper):
-        return _apply(house, session, lower, upper, force=force, dry_run=True)
+        words = _Words(force=force, instructions=instructions, dry_run=True)
+        return _apply(house, session, lower, upper, words)
 
 
-def take_over(house: House, workspace_id: str, *, force: bool, principal: Principal) -> ApplyReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Words:
+    """What the person said."""
+
+    force: bool
+    instructions: bool
+    dry_run: bool
+
+
+def take_over(
+    house: House, workspace_id: str, *, force: bool, instructions: bool, principal: Principal
+) -> ApplyReport:
     """Write the changes to the host's directory. What is refused is told, the rest goes on."""
     require(house.settings, principal, Permission.FILES_WRITE)
     # (1) Find.
@@ -79,10 +93,12 @@ def take_over(house: House, workspace_id: str, *, force: bool, principal: Princi
         # (2) Hold.
         stack.enter_context(_held(house, session))
         # (3) The intent.
-        write({"step": "intent", "directory": session.request.directory, "force": force})
+        said: dict[str, Json] = {"force": force, "instructions": instructions}
+        write({"step": "intent", "directory": session.request.directory, **said})
         # (4) The effect.
         try:
-            report = _apply(house, session, lower, upper, force=force, dry_run=False)
+            words = _Words(force=force, instructions=instructions, dry_run=False)
+            report = _apply(house, session, lower, upper, words)
         except BaseException:
             with suppress(AuditFailed):  # a second failure must not hide the first
                 write({"step": "outcome", "status": "interrupted"})
@@ -101,7 +117,7 @@ def take_over(house: House, workspace_id: str, *, force: bool, principal: Princi
 
 
 def _apply(
-    house: House, session: Session, lower: Beneath, upper: Beneath, *, force: bool, dry_run: bool
+    house: House, session: Session, lower: Beneath, upper: Beneath, words: _Words
 ) -> ApplyReport:
     return apply.apply(
         lower,
@@ -109,8 +125,9 @@ def _apply(
         house.protection,
         started_ns=session.made_ns,
         blocked_extensions=house.settings.workspace.blocked_extensions,
-        force=force,
-        dry_run=dry_run,
+        force=words.force,
+        instructions=words.instructions,
+        dry_run=words.dry_run,
         max_entries=house.settings.workspace.max_walk_entries,
     )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from cellwall.core.protected_names import completes_git_layout, fold
+from cellwall.sandbox.attention import is_instruction, ranked
 from cellwall.sandbox.beneath import Beneath, is_blocked
 from cellwall.sandbox.changes import Change, changes, common_length, status_of
 from cellwall.sandbox.descriptors import (
@@ -21,7 +23,8 @@ from cellwall.sandbox.descriptors import (
     pinned,
     replacing,
 )
-from cellwall.sandbox.protected import Protection
+from cellwall.sandbox.git_config import programs_named_in
+from cellwall.sandbox.protected import Protection, Treatment, has_git_layout
 from cellwall.sandbox.refusals import refusal
 
 
@@ -41,10 +44,13 @@ def apply(
     started_ns: int,
     blocked_extensions: Collection[str] = (),
     force: bool = False,
+    instructions: bool = False,
     dry_run: bool = False,
     max_entries: int = ENTRIES_MAX,
 ) -> ApplyReport:
     """Take the changes over to the host's directory; what is refused is told, the rest goes on.
+
+    Protected names are never taken over; text that agents obey only where `instructions` says so.
 
     `started_ns` is when the run started, by `time.clock_gettime_ns(CLOCK_REALTIME_COARSE)`, the
     clock of file times. What the host changed after it is kept, unless `force`. A `dry_run` says
@@ -55,12 +61,13 @@ def apply(
     others = [change for change in found if change.kind != "removed"]
     applied: list[Change] = []
     turned_down: list[tuple[str, str]] = []
+    names = _Names.of(lower, upper, protection, found, instructions=instructions)
     # Removals first and the deepest first: a directory that keeps a refused name stays.
     for change in (*removals, *others):
-        reason = _name_objection(change, protection, blocked_extensions)
+        reason = names.objection(change, blocked_extensions)
         try:
             if not reason and change.kind != "removed":
-                reason = _node_objection(upper, change.path, protection)
+                reason = _node_objection(upper, change.path, names)
             if not reason and not force and _is_newer(lower, change.path, started_ns):
                 reason = "changed on the host since the run"
             if not reason:
@@ -71,39 +78,90 @@ def apply(
             reason = _words(error)
         if reason:
             turned_down.append((change.path, reason))
-    return ApplyReport(tuple(applied), tuple(sorted(turned_down)))
+    return ApplyReport(ranked(applied), tuple(sorted(turned_down)))
 
 
 def _words(error: OSError) -> str:
     return refusal("", error).message.removeprefix("'' ")
 
 
-def _name_objection(
-    change: Change, protection: Protection, blocked_extensions: Collection[str]
-) -> str:
-    try:
-        change.path.encode()
-    except UnicodeEncodeError:
-        return "its name is not valid text"
-    treatment = protection.treatment_of(change.path, is_dir=_shape(change.entry_kind))
-    if treatment is not None:
-        return f"protected name ({treatment.value.replace('_', '-')})"
-    if change.kind in {"added", "modified", "type"} and is_blocked(
-        change.path.rpartition("/")[2], blocked_extensions
-    ):
-        return "blocked extension"
-    return ""
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What is protected, with all that both layers together tell of git directories."""
+
+    protection: Protection
+    git_dirs: frozenset[tuple[str, ...]]
+    instructions: bool
+
+    @classmethod
+    def of(
+        cls,
+        lower: Beneath,
+        upper: Beneath,
+        protection: Protection,
+        found: Iterable[Change],
+        *,
+        instructions: bool,
+    ) -> _Names:
+        above = {way for change in found for way in _ways(change.path)}
+        dirs = frozenset(
+            tuple(map(fold, filter(None, way.split("/"))))
+            for way in above
+            if has_git_layout((lower, upper), way)
+        )
+        if not protection.entries:
+            return cls(protection, dirs, instructions)
+        # What the user's own configuration names as a program is protected like one.
+        paths = {
+            path
+            for way in above
+            for path in programs_named_in(lower, f"{way}/.git/config" if way else ".git/config")
+        }
+        return cls(protection.with_paths(paths), dirs, instructions)
+
+    def objection(self, change: Change, blocked_extensions: Collection[str]) -> str:
+        try:
+            change.path.encode()
+        except UnicodeEncodeError:
+            return "its name is not valid text"
+        treatment = self.treatment_of(change.path, is_dir=_shape(change.entry_kind))
+        if treatment is not None:
+            if is_instruction(change.path) and treatment is Treatment.READ_ONLY:
+                return "" if self.instructions else "instructions for agents, taken over on request"
+            return f"protected name ({treatment.value.replace('_', '-')})"
+        is_new = change.kind in {"added", "type"} and change.entry_kind != "dir"
+        if is_new and self.protection.entries and completes_git_layout(change.path):
+            return "can make its folder a git repository"
+        if change.kind in {"added", "modified", "type"} and is_blocked(
+            change.path.rpartition("/")[2], blocked_extensions
+        ):
+            return "blocked extension"
+        return ""
+
+    def treatment_of(self, path: str, *, is_dir: bool | None = None) -> Treatment | None:
+        return self.protection.treatment_of(
+            path,
+            is_dir=is_dir,
+            is_git=lambda names: names in self.git_dirs or (names[-1:] == (".git",)),
+        )
+
+
+def _ways(path: str) -> Iterator[str]:
+    """Every directory above a path; "" is the root."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def _shape(kind: Kind) -> bool | None:
     return {"dir": True, "file": False}.get(kind)  # a link counts as whatever it could be
 
 
-def _node_objection(upper: Beneath, path: str, protection: Protection) -> str:
+def _node_objection(upper: Beneath, path: str, names: _Names) -> str:
     with upper.node(path) as node:
         mode = os.fstat(node).st_mode
         if stat.S_ISLNK(mode):
-            return _link_objection(path, os.readlink("", dir_fd=node), protection)
+            return _link_objection(path, os.readlink("", dir_fd=node), names)
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         return "device, FIFO or socket"
     if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):
@@ -111,7 +169,7 @@ def _node_objection(upper: Beneath, path: str, protection: Protection) -> str:
     return ""
 
 
-def _link_objection(path: str, target: str, protection: Protection) -> str:
+def _link_objection(path: str, target: str, names: _Names) -> str:
     """Links may only lead to places inside, and not to a protected one under another name.
 
     `..` is allowed at the start alone: after a name that is itself a link it would lead
@@ -124,7 +182,7 @@ def _link_objection(path: str, target: str, protection: Protection) -> str:
     way = path.split("/")[:-1]
     if ups > len(way) or ".." in parts[ups:]:
         return "link that leads out of the workspace"
-    if protection.treatment_of("/".join([*way[: len(way) - ups], *parts[ups:]])) is not None:
+    if names.treatment_of("/".join([*way[: len(way) - ups], *parts[ups:]])) is not None:
         return "link to a protected name"
     return ""
 

@@ -1,38 +1,28 @@
 """What code left behind in a directory it was given to write in, looked at after the run.
 
 Mounts keep code from the protected names that exist. New ones, and files that may not come in at
-all, are found here and moved out of the workspace, where nobody runs or obeys them (FS-3, FS-4).
+all, are found here and moved out of the workspace, where nobody runs or obeys them (FS-3, FS-4,
+FS-8). A look that was not completed is an error: the result is then not handed over as clean.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
+from cellwall.sandbox import quarantine
 from cellwall.sandbox.beneath import Beneath, Visit, is_blocked
-from cellwall.sandbox.descriptors import (
-    ENTRIES_MAX,
-    copy_data,
-    held,
-    open_regular,
-    pinned,
-    remove_tree,
-    replacing,
-    unlock,
-)
-from cellwall.sandbox.protected import Found, Protection, own_treatment
+from cellwall.sandbox.descriptors import held, pinned, unlock
+from cellwall.sandbox.protected import Found, GitDirs, Protection, fold
 from cellwall.sandbox.refusals import refusal
 
 _LONGEST_WALKED_BYTES = 3000
 _SET_ID = stat.S_ISUID | stat.S_ISGID
-_PLAIN_DIR = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +35,12 @@ class BorderRules:
     blocked_extensions: Collection[str] = ()
 
 
+UNBOUNDED = BorderRules(max_file_bytes=1 << 62, max_total_bytes=1 << 62, max_files=1 << 62)
+"""For a late check, which does not know the limits of the run."""
+CHECK_ENTRIES_MAX = 2_000_000
+"""Names looked at after a run: more than code can make before the disk limit ends it."""
+
+
 def settle(
     beneath: Beneath,
     *,
@@ -53,69 +49,178 @@ def settle(
     started_ns: int,
     rules: BorderRules,
     quarantine_dir: str | os.PathLike[str],
-    max_entries: int = ENTRIES_MAX,
+    max_entries: int | None = None,
 ) -> tuple[Finding, ...]:
     """Move out what may not stay, clear set-id bits, and tell what was found.
 
     `before` is what `scan` found when the run began, `started_ns` when that was, by
-    CLOCK_REALTIME_COARSE: the user's own files of older times are left alone. A workspace of
-    more than `max_entries` names raises: behind them anything could be hidden.
+    CLOCK_REALTIME_COARSE: the user's own files of older times are left alone. Raises
+    `CW-WORKSPACE-UNCHECKED` where something could not be looked at or moved out: what code left
+    is not clean then. All that was found before is moved out first, and the directories that
+    code has changed come first, the small ones before the large (a flood of names hides nothing).
     """
-    # Known by the directory it is in, not by its path: that one was mounted over during the run.
-    # A path alone would let code move `.git` away and plant a new one of the same name.
-    known = {(found.path.rpartition("/")[2], found.directory_id) for found in before}
-    findings: list[Finding] = []
-    settled: set[str] = set()
-    used_bytes = count = 0
+    look = _Look(protection, tuple(before), started_ns, rules)
+    with quarantine.open_quarantine(quarantine_dir) as look.quarantine_fd:
+        steps = beneath.visit(
+            max_entries=CHECK_ENTRIES_MAX if max_entries is None else max_entries,
+            descend=look.enter,
+            on_overflow=look.missed.append,
+            order=lambda status: (status.st_ctime_ns < started_ns, status.st_size),
+        )
+        for step in steps:
+            look.at(step)
+        look.restore_links(beneath)
+    if look.missed:
+        raise _unchecked(f"{min(look.missed) or '.'!r} holds more names than can be looked at")
+    if look.stuck:
+        raise _unchecked(min(look.stuck))
+    return look.told()
 
-    stack = ExitStack()
-    quarantine = stack.enter_context(_quarantine(quarantine_dir))
 
-    def enter(step: Visit) -> bool:
-        if step.path in settled:
+@dataclass(slots=True)
+class _Look:
+    """One look through a workspace after a run."""
+
+    protection: Protection
+    before: tuple[Found, ...]
+    started_ns: int
+    rules: BorderRules
+    quarantine_fd: int = -1
+    missed: list[str] = field(default_factory=list)
+    """Directories that were not looked into."""
+    stuck: list[str] = field(default_factory=list)
+    """What had to go and could not be moved."""
+    findings: list[tuple[str, Finding]] = field(default_factory=list)
+    settled: set[str] = field(default_factory=set)
+    git_dirs: GitDirs = field(default_factory=GitDirs)
+    used_bytes: int = 0
+    count: int = 0
+    known: frozenset[tuple[str, tuple[int, int]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Known by the directory it is in, not by its path: that one was mounted over during the
+        # run. A path alone would let code move `.git` away and plant a new one of the same name.
+        # A link cannot be mounted over; it is compared, and put back.
+        self.known = frozenset((found.name, found.directory_id) for found in self.before)
+
+    def enter(self, step: Visit) -> bool:
+        if step.path in self.settled:
             return False
         if len(os.fsencode(step.path)) > _LONGEST_WALKED_BYTES:
             # Beyond what a path can name nobody could look; it must not hide a plant, nor end
             # the look at everything else.
-            findings.append(_moved_out(step, quarantine, "is too deep to be looked through"))
+            self._move_out(step, "is too deep to be looked through")
             return False
-        findings.extend(_opened(step))
+        self.findings += [(step.path, each) for each in _opened(step)]
         return True
 
-    with stack:
-        for step in beneath.visit(max_entries=max_entries, descend=enter):
-            used_bytes += step.status.st_blocks * 512
-            count += 1
-            if own_treatment(protection, step) is not None:
-                settled.add(step.path)
-                if (step.name, step.directory_id) not in known:
-                    findings.append(_moved_out(step, quarantine, "is a protected name"))
-            elif step.status.st_ctime_ns >= started_ns:
-                findings.extend(_new_file_findings(step, quarantine, rules))
-    if used_bytes > rules.max_total_bytes:
-        findings.append(
-            _finding(f"the workspace holds {used_bytes} bytes, limit {rules.max_total_bytes}")
+    def at(self, step: Visit) -> None:
+        self.used_bytes += step.status.st_blocks * 512
+        self.count += 1
+        if self.git_dirs.treatment_of(self.protection, step) is not None:
+            self.settled.add(step.path)
+            if (step.name, step.directory_id) not in self.known and not self._is_users_own(step):
+                self._move_out(step, "is a protected name")
+        elif step.status.st_ctime_ns >= self.started_ns:
+            self._new_file(step)
+
+    def _is_users_own(self, step: Visit) -> bool:
+        """An old `config` in a directory that became a git directory by the new HEAD in it: that
+        HEAD is moved out, and then nothing reads the file as git's. In `.git` HEAD stays."""
+        if not step.in_git_layout or ".git" in map(fold, step.path.split("/")):
+            return False
+        return fold(step.name) != "head" and step.status.st_ctime_ns < self.started_ns
+
+    def _new_file(self, step: Visit) -> None:
+        mode = step.status.st_mode
+        if stat.S_ISDIR(mode):
+            return
+        if is_blocked(step.name, self.rules.blocked_extensions):
+            self._move_out(step, "has a blocked extension")
+        elif stat.S_ISREG(mode):
+            if mode & _SET_ID:
+                self.findings.append((step.path, _cleared(step)))
+            most = self.rules.max_file_bytes
+            if step.status.st_size > most:
+                told = _finding(f"{step.path!r} is larger than {most} bytes")
+                self.findings.append((step.path, told))
+
+    def _move_out(self, step: Visit, why: str) -> None:
+        try:
+            kept_as = quarantine.move_out(step, self.quarantine_fd)
+        except OSError as error:
+            self.stuck.append(
+                f"{step.path!r} {why} and could not be moved out: {_said(step, error)}"
+            )
+            return
+        told = _finding(f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r}")
+        self.findings.append((step.path, told))
+
+    def restore_links(self, beneath: Beneath) -> None:
+        """Links to instructions that code has replaced or removed."""
+        for found in self.before:
+            if not found.target:
+                continue
+            try:
+                with beneath.parent(found.path) as (parent, name):
+                    status = os.fstat(parent)
+                    if (status.st_dev, status.st_ino) != found.directory_id:
+                        continue
+                    told = _restored(parent, name, found, self.quarantine_fd)
+            except FileNotFoundError:
+                continue  # the directory is gone, and with it the place
+            except OSError as error:
+                self.stuck.append(refusal(found.path, error).message)
+                continue
+            if told:
+                self.findings.append((found.path, _finding(told)))
+
+    def told(self) -> tuple[Finding, ...]:
+        rules, told = self.rules, [each for _, each in sorted(self.findings, key=lambda it: it[0])]
+        if self.used_bytes > rules.max_total_bytes:
+            told.append(
+                _finding(
+                    f"the workspace holds {self.used_bytes} bytes, limit {rules.max_total_bytes}"
+                )
+            )
+        if self.count > rules.max_files:
+            told.append(
+                _finding(f"the workspace holds {self.count} files, limit {rules.max_files}")
+            )
+        return tuple(told)
+
+
+def _unchecked(why: str) -> WorkspaceError:
+    return WorkspaceError(
+        f"the directory was not checked after the run: {why}",
+        mend="Do not use the directory as it is: remove what the run has left in it. The next run "
+        "there checks it again before it starts.",
+        code="CW-WORKSPACE-UNCHECKED",
+    )
+
+
+def _restored(parent: int, name: str, found: Found, quarantine_fd: int) -> str:
+    try:
+        if os.readlink(name, dir_fd=parent) == found.target:
+            return ""
+        is_there = True
+    except FileNotFoundError:
+        is_there = False
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # no link any more
+            raise
+        is_there = True
+    if is_there:
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        quarantine.move_out(
+            Visit(found.path, name, parent, found.directory_id, status), quarantine_fd
         )
-    if count > rules.max_files:
-        findings.append(_finding(f"the workspace holds {count} files, limit {rules.max_files}"))
-    return tuple(findings)
+    os.symlink(found.target, name, dir_fd=parent)
+    return f"{found.path!r} is a protected link and was replaced; it was put back"
 
 
 def _finding(message: str, *, is_open: bool = False) -> Finding:
     return Finding("workspace", "high" if is_open else "medium", message)
-
-
-def _new_file_findings(step: Visit, quarantine: int, rules: BorderRules) -> Iterator[Finding]:
-    mode = step.status.st_mode
-    if stat.S_ISDIR(mode):
-        return
-    if is_blocked(step.name, rules.blocked_extensions):
-        yield _moved_out(step, quarantine, "has a blocked extension")
-    elif stat.S_ISREG(mode):
-        if mode & _SET_ID:
-            yield _cleared(step)
-        if step.status.st_size > rules.max_file_bytes:
-            yield _finding(f"{step.path!r} is larger than {rules.max_file_bytes} bytes")
 
 
 def _cleared(step: Visit) -> Finding:
@@ -140,83 +245,3 @@ def _opened(step: Visit) -> Iterator[Finding]:
 
 def _said(step: Visit, error: OSError) -> str:
     return refusal(step.path, error).message
-
-
-@contextmanager
-def _quarantine(path: str | os.PathLike[str]) -> Iterator[int]:
-    try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise WorkspaceError(
-            "the quarantine directory cannot be used",
-            mend="Check the state directory and its owner.",
-            code="CW-QUARANTINE",
-            detail=errno.errorcode.get(error.errno or 0, ""),
-        ) from error
-    with held(fd):
-        os.fchmod(fd, 0o700)
-        yield fd
-
-
-def _moved_out(step: Visit, quarantine: int, why: str) -> Finding:
-    short = "".join(c if c.isascii() and c.isprintable() else "_" for c in step.name)[:100]
-    kept_as = f"{secrets.token_hex(6)}-{short}"
-    try:
-        try:
-            _move(step, quarantine, kept_as)
-        except PermissionError:
-            # Code can take its own directory's rights away to keep a plant in place.
-            os.fchmod(step.dir_fd, stat.S_IMODE(os.fstat(step.dir_fd).st_mode) | 0o700)
-            if stat.S_ISDIR(step.status.st_mode):
-                unlock(step.dir_fd, step.name)
-            _move(step, quarantine, kept_as)
-    except OSError as error:
-        return _finding(
-            f"{step.path!r} {why} and could not be moved out: {_said(step, error)}", is_open=True
-        )
-    return _finding(f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r}")
-
-
-def _move(step: Visit, quarantine: int, kept_as: str) -> None:
-    try:
-        os.rename(step.name, kept_as, src_dir_fd=step.dir_fd, dst_dir_fd=quarantine)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        _carry(step.dir_fd, step.name, quarantine, kept_as)
-
-
-def _carry(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
-    """Copy to another file system, then remove; links are copied as links."""
-    if not stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
-        _copy_node(dir_fd, name, target_fd, target_name)
-        os.unlink(name, dir_fd=dir_fd)
-        return
-    os.mkdir(target_name, 0o700, dir_fd=target_fd)
-    with (
-        Beneath(os.open(name, _PLAIN_DIR, dir_fd=dir_fd)) as source,
-        Beneath(os.open(target_name, _PLAIN_DIR, dir_fd=target_fd)) as target,
-    ):
-        for step in source.visit(max_entries=ENTRIES_MAX):
-            with target.parent(step.path) as (parent, last):
-                if stat.S_ISDIR(step.status.st_mode):
-                    os.mkdir(last, 0o700, dir_fd=parent)
-                else:
-                    _copy_node(step.dir_fd, step.name, parent, last)
-    remove_tree(dir_fd, name)
-
-
-def _copy_node(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
-    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held(os.open(name, flags, dir_fd=dir_fd)) as node:
-        mode = os.fstat(node).st_mode
-        if stat.S_ISLNK(mode):
-            os.symlink(os.readlink("", dir_fd=node), target_name, dir_fd=target_fd)
-        elif stat.S_ISREG(mode):
-            with (
-                held(open_regular(node)) as data,
-                replacing(target_fd, target_name, mode=0o600, owner=None) as fd,
-            ):
-                copy_data(data, fd)
-        # A FIFO, a socket or a device holds nothing to keep.

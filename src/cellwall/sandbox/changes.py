@@ -35,6 +35,8 @@ class Change:
     size_before: int | None
     size_after: int | None
     binary: bool = False
+    mark: str = ""
+    """Why a person should see it first; see attention.py."""
 
 
 def changes(
@@ -195,12 +197,6 @@ def _is_binary(head: bytes) -> bool:
     except UnicodeDecodeError:
         return True
     return b"\0" in head
-
-
-# The diff.
-
-
-# Taking over.
 
 
 def common_length(pairs: Iterable[tuple[str, str]]) -> int:

@@ -8,9 +8,8 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cellwall.sandbox.beneath import (
-    Beneath,
-)
+from cellwall.sandbox.attention import ranked
+from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.changes import Change, changes, common_length, content_of, status_of
 
 # difflib is quadratic and worse; the code that ran chooses both texts. Beyond this many pairs
@@ -28,11 +27,12 @@ _Opcode = tuple[str, int, int, int, int]
 
 
 def unified_diff(lower: Beneath, upper: Beneath, *, max_bytes: int) -> str:
-    """The changes as `git diff` would write them; cut, and told so, at `max_bytes`."""
+    """The changes as `git diff` would write them, those that run or steer something first; cut,
+    and told so, at `max_bytes`."""
     parts: list[str] = []
     left = max_bytes
     pairs_left = _LINE_PAIRS_TOTAL_MAX
-    for change in changes(lower, upper):
+    for change in ranked(changes(lower, upper)):
         for section, pairs in _sections(lower, upper, change, left, pairs_left):
             pairs_left -= pairs
             left -= len(section.encode())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,11 +15,11 @@ from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Finding
 from cellwall.core.ports import NO_UNLINKED_FILES, UnlinkedFiles
 from cellwall.core.types import Action, WorkspaceMount
-from cellwall.sandbox import border, protected
+from cellwall.sandbox import border
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.descriptors import unlock_root
 from cellwall.sandbox.protected import Protection
-from cellwall.sandbox.workspace_store import COARSE_CLOCK
+from cellwall.sandbox.unchecked import Baseline
 
 _RESERVED = 12
 _LOOK_AGAIN_SHARE = 4
@@ -142,8 +141,10 @@ class WrittenLease(Lease):
         beneath: Beneath,
         settings: WorkspaceSettings,
         protection: Protection,
+        baseline: Baseline,
         action: Action,
         quarantine_dir: str,
+        earlier: Sequence[Finding] = (),
     ) -> None:
         super().__init__(mount, workspace_id=workspace_id, beneath=beneath, settings=settings)
         self._border_settings = settings
@@ -152,9 +153,11 @@ class WrittenLease(Lease):
         self._quarantine_dir = quarantine_dir
         self._lock = threading.Lock()
         self._reserved: list[int] = []
-        self._started_ns = time.clock_gettime_ns(COARSE_CLOCK)
+        self._baseline = baseline
+        self._earlier = tuple(earlier)
+        self.is_checked = False
+        """The last look went through all of the workspace."""
         most = settings.max_walk_entries
-        self._before = protected.scan(beneath, protection, max_entries=most)
         self._before_bytes, self._before_files = beneath.usage(max_entries=most)
 
     def reserve(self) -> None:
@@ -176,13 +179,14 @@ class WrittenLease(Lease):
         assert self.beneath is not None  # noqa: S101  # by construction
         while self._reserved:
             os.close(self._reserved.pop())
+        self.is_checked = False
         unlock_root(self.beneath.fd)
         limits, settings = self._action.limits, self._border_settings
-        return border.settle(
+        found = border.settle(
             self.beneath,
             protection=self._protection,
-            before=self._before,
-            started_ns=self._started_ns,
+            before=self._baseline.before,
+            started_ns=self._baseline.started_ns,
             rules=border.BorderRules(
                 max_file_bytes=limits.file_size_bytes,
                 max_total_bytes=self._before_bytes + limits.disk_bytes,
@@ -190,5 +194,7 @@ class WrittenLease(Lease):
                 blocked_extensions=settings.blocked_extensions,
             ),
             quarantine_dir=self._quarantine_dir,
-            max_entries=settings.max_walk_entries,
         )
+        self.is_checked = True
+        earlier, self._earlier = self._earlier, ()
+        return (*earlier, *found)

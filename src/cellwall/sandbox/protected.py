@@ -1,56 +1,49 @@
-"""Which names in a given directory are hidden or read-only (FS-4), and which of them are there.
+"""Which protected names there are in a given directory now (FS-4, FS-8).
 
-What is protected and why is data: `protected.toml`. `Protection` is pure; `scan` looks.
+What is protected and why is data of `core/protected_names.toml`; here the disk is looked at.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import re
+import os
 import stat
-import tomllib
-import unicodedata
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from functools import cache, lru_cache
-from importlib import resources
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from cellwall.core.errors import ConfigError
-from cellwall.sandbox.beneath import Beneath, Visit
+from cellwall.core.protected_names import (
+    Placeholder,
+    Protected,
+    Protection,
+    Treatment,
+    completes_git_layout,
+    fold,
+    is_git_by_name,
+    is_git_layout,
+    load,
+)
+from cellwall.sandbox import git_config
 from cellwall.sandbox.refusals import refused
+from cellwall.sandbox.root import Judge, Root, Visit
 
-_WILD = re.compile(r"[*?\[]")
-_KINDS = ("file", "dir", "any")
-
-
-class Treatment(StrEnum):
-    """What happens to a protected name; hiding is the stricter one and wins."""
-
-    READ_ONLY = "read_only"
-    HIDE = "hide"
-
-
-@dataclass(frozen=True, slots=True)
-class Protected:
-    """One line of the data: a path relative to any directory, and why it is there."""
-
-    pattern: str
-    treatment: Treatment
-    kind: Literal["file", "dir", "any"]
-    reason: str
-    placeholder: bool = False
-    exceptions: tuple[str, ...] = ()
+__all__ = [
+    "Found",
+    "GitDirs",
+    "Placeholder",
+    "Protected",
+    "Protection",
+    "Treatment",
+    "effective",
+    "fold",
+    "has_git_layout",
+    "judge_for",
+    "load",
+    "scan",
+    "steered_paths",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Placeholder:
-    """A name to protect at the top of a directory even while nothing is there."""
-
-    path: str
-    kind: Literal["file", "dir"]
-    treatment: Treatment
+_CONFIGS = frozenset({"config", "config.worktree"})
+_LAYOUT = ("HEAD", "commondir", "objects", "refs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,146 +59,35 @@ class Found:
     is_dir: bool
     is_symlink: bool
     directory_id: tuple[int, int]
+    target: str = ""
+    """Of a symlink to instructions, which no mount can cover: compared after the run."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
 
 
-@lru_cache(maxsize=16_384)
-def fold(name: str) -> str:
-    """A name as the most forgiving file system would compare it.
+@dataclass(slots=True)
+class GitDirs:
+    """The git directories that a walk has come through, whatever their names."""
 
-    `.GIT`, `.g\\u200cit`, `.git.` and `git~1` all were ways to plant hooks on disks that ignore
-    case, invisible characters, trailing dots or long names (CVE-2014-9390 and after).
-    """
-    if name.isascii():
-        folded = name.lower()
-    else:
-        visible = "".join(c for c in name if unicodedata.category(c) != "Cf")
-        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
-    return {"git~1": ".git"}.get(folded, folded.rstrip(". ") or folded)
+    _known: set[tuple[str, ...]] = field(default_factory=set)
 
+    def note(self, step: Visit) -> None:
+        """Each step tells of the directory it is in; a directory comes before what is below."""
+        if step.in_git_layout:
+            self._known.add(_names(step.path)[:-1])
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    source: Protected
-    parts: tuple[re.Pattern[str], ...]
-    exceptions: frozenset[str]
+    def contains(self, names: tuple[str, ...]) -> bool:
+        return names in self._known or (bool(names) and names[-1] == ".git")
 
-    def matches(self, names: tuple[str, ...], end: int) -> bool:
-        start = end - len(self.parts)
-        return (
-            start >= 0
-            and names[end - 1] not in self.exceptions
-            and all(p.fullmatch(n) for p, n in zip(self.parts, names[start:end], strict=True))
-        )
-
-
-def _rule(entry: Protected) -> _Rule:
-    parts = tuple(re.compile(fnmatch.translate(fold(p))) for p in entry.pattern.split("/"))
-    return _Rule(entry, parts, frozenset(map(fold, entry.exceptions)))
-
-
-class Protection:
-    """The protected names, ready to be asked. Immutable."""
-
-    __slots__ = ("_any_wild", "_literal", "_wild", "entries")
-
-    def __init__(self, entries: Iterable[Protected]) -> None:
-        self.entries = tuple(entries)
-        self._literal: dict[str, list[_Rule]] = {}  # by last name: most names match none
-        self._wild: list[_Rule] = []
-        for entry in self.entries:
-            last = entry.pattern.rpartition("/")[2]
-            if _WILD.search(last):
-                self._wild.append(_rule(entry))
-            else:
-                self._literal.setdefault(fold(last), []).append(_rule(entry))
-        # One match instead of one per pattern: a scan asks this of every file there is.
-        self._any_wild = re.compile("|".join(rule.parts[-1].pattern for rule in self._wild) or "$.")
-
-    def treatment_of(self, path: str, *, is_dir: bool | None = None) -> Treatment | None:
-        """How a path is treated: its own name at any depth, or that of a directory above.
-
-        Without `is_dir` it is taken for whatever is protected.
-        """
-        names = tuple(fold(name) for name in path.split("/") if name not in {"", "."})
-        found = [
-            self.own_treatment(names, end=end, is_dir=True if end < len(names) else is_dir)
-            for end in range(1, len(names) + 1)
-        ]
-        return max(filter(None, found), key=_strictness, default=None)
-
-    def own_treatment(
-        self, names: tuple[str, ...], *, end: int, is_dir: bool | None
-    ) -> Treatment | None:
-        """How the folded name at `end` is treated for itself, whatever is above it."""
-        wild = self._wild if self._any_wild.fullmatch(names[end - 1]) else ()
-        matching = (
-            rule.source.treatment
-            for rule in (*self._literal.get(names[end - 1], ()), *wild)
-            if (is_dir is None or rule.source.kind in {"any", "dir" if is_dir else "file"})
-            and rule.matches(names, end)
-        )
-        return max(matching, key=_strictness, default=None)
-
-    def placeholders(self) -> tuple[Placeholder, ...]:
-        """What must be protected at the top even if it is not there yet."""
-        return tuple(
-            Placeholder(entry.pattern, entry.kind, entry.treatment)
-            for entry in self.entries
-            if entry.placeholder and entry.kind != "any"
-        )
-
-    def with_extra(
-        self, names: Iterable[str], *, treatment: Treatment = Treatment.HIDE
-    ) -> Protection:
-        """The same and some names of the user's own; nothing can be taken away."""
-        extra = (Protected(name, treatment, "any", "named in the configuration") for name in names)
-        return Protection((*self.entries, *map(_checked, extra)))
-
-    def judge(self, path: str, *, writing: bool) -> None:
-        """Refuse what may not be seen, or not be changed: the file API's `Judge`."""
-        match self.treatment_of(path):
-            case Treatment.HIDE:
-                raise refused(path, "CW-PATH-PROTECTED", "is hidden: such names hold secrets")
-            case Treatment.READ_ONLY if writing:
-                raise refused(path, "CW-PATH-PROTECTED", "is read-only: the host runs or obeys it")
-            case _:
-                return
-
-
-def _strictness(treatment: Treatment) -> int:
-    return list(Treatment).index(treatment)
-
-
-def _checked(entry: Protected) -> Protected:
-    parts = entry.pattern.split("/")
-    wrong = ""
-    if not entry.pattern or "\0" in entry.pattern or {"", ".", ".."} & set(parts):
-        wrong = "is not a relative path of plain names"
-    elif entry.kind not in _KINDS or not entry.reason:
-        wrong = "needs a kind and a reason"
-    elif entry.placeholder and (_WILD.search(entry.pattern) or entry.kind == "any"):
-        wrong = "can be a placeholder only with a literal name that is a file or a directory"
-    if wrong:
-        raise ConfigError(
-            f"protected name {entry.pattern!r:.100} {wrong}",
-            mend="Write names such as secrets.txt or private/keys.",
-            code="CW-BAD-PROTECTED-NAME",
-        )
-    return entry
-
-
-@cache
-def load() -> Protection:
-    """The names that come with Cellwall."""
-    text = resources.files("cellwall.sandbox").joinpath("protected.toml").read_text("utf-8")
-    blank = Protected("", Treatment.HIDE, "any", "")
-    entries = []
-    for row in tomllib.loads(text)["entry"]:
-        values = {("exceptions" if key == "except" else key): row[key] for key in row}
-        values["treatment"] = Treatment(values["treatment"])
-        values["exceptions"] = tuple(values.get("exceptions", ()))
-        entries.append(_checked(replace(blank, **values)))
-    return Protection(entries)
+    def treatment_of(self, protection: Protection, step: Visit) -> Treatment | None:
+        """How a walk's find is treated for its own name; a link counts as whatever it could be."""
+        self.note(step)
+        mode = step.status.st_mode
+        names = _names(step.path)
+        is_dir = None if stat.S_ISLNK(mode) else stat.S_ISDIR(mode)
+        return protection.own_treatment(names, end=len(names), is_dir=is_dir, is_git=self.contains)
 
 
 def effective(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
@@ -213,7 +95,53 @@ def effective(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protec
     return Protection(()) if dangerously_expose else load().with_extra(extra_names)
 
 
-def scan(beneath: Beneath, protection: Protection, *, max_entries: int) -> tuple[Found, ...]:
+def judge_for(protection: Protection, root: Root | None = None) -> Judge:
+    """Refuse what may not be seen, or not be changed: the file API's `Judge`."""
+
+    def judge(path: str, *, writing: bool) -> None:
+        match _treatment(protection, root, path):
+            case Treatment.HIDE:
+                raise refused(path, "CW-PATH-PROTECTED", "is hidden: such names hold secrets")
+            case Treatment.READ_ONLY if writing:
+                raise refused(path, "CW-PATH-PROTECTED", "is read-only: the host runs or obeys it")
+            case _ if writing and protection.entries and completes_git_layout(path):
+                raise refused(
+                    path, "CW-PATH-PROTECTED", "is refused: it can make a folder a git repository"
+                )
+            case _:
+                return
+
+    return judge
+
+
+def _treatment(protection: Protection, root: Root | None, path: str) -> Treatment | None:
+    known = set() if root is None else {_names(each) for each in git_dirs_above(root, path)}
+    return protection.treatment_of(
+        path, is_git=lambda names: names in known or is_git_by_name(names)
+    )
+
+
+def git_dirs_above(root: Root, path: str) -> list[str]:
+    """The directories on the way to a path that are git directories by what is in them."""
+    parts = path.split("/")[:-1]
+    ways = ("/".join(parts[:depth]) for depth in range(len(parts) + 1))
+    return [way for way in ways if has_git_layout((root,), way)]
+
+
+def has_git_layout(roots: Sequence[Root], way: str) -> bool:
+    """Whether a directory, as several layers together show it, is one that git takes for its."""
+    return is_git_layout(name for name in _LAYOUT if any(_exists(r, way, name) for r in roots))
+
+
+def _exists(root: Root, way: str, name: str) -> bool:
+    try:
+        with root.node(f"{way}/{name}" if way else name):
+            return True
+    except OSError:
+        return False
+
+
+def scan(beneath: Root, protection: Protection, *, max_entries: int) -> tuple[Found, ...]:
     """The protected names that exist in a directory now, parents before what is in them.
 
     A hidden directory is not entered. In a read-only one, secrets are looked for. A directory
@@ -222,6 +150,7 @@ def scan(beneath: Beneath, protection: Protection, *, max_entries: int) -> tuple
     """
     found: dict[str, Found] = {}
     visited: dict[str, Found] = {}
+    git_dirs = GitDirs()
 
     def enter(step: Visit) -> bool:
         visited[step.path] = _as_found(step, Treatment.HIDE)
@@ -235,7 +164,7 @@ def scan(beneath: Beneath, protection: Protection, *, max_entries: int) -> tuple
 
     steps = beneath.visit(max_entries=max_entries, descend=enter, on_locked=hide)
     for step in steps:
-        treatment = own_treatment(protection, step)
+        treatment = git_dirs.treatment_of(protection, step)
         if stat.S_ISSOCK(step.status.st_mode) or stat.S_ISFIFO(step.status.st_mode):
             # Somebody of the host's listens there: a way out that no namespace closes (NET-1).
             treatment = Treatment.HIDE
@@ -243,20 +172,54 @@ def scan(beneath: Beneath, protection: Protection, *, max_entries: int) -> tuple
         if treatment is None or (treatment is Treatment.READ_ONLY and _is_under(below, found)):
             continue
         found[step.path] = _as_found(step, treatment)
+    if protection.entries:
+        for path in steered_paths(beneath, found.values()):
+            if protection.treatment_of(path) is None and (exact := _exact(beneath, path)):
+                found.setdefault(path, exact)
     return tuple(found[path] for path in sorted(found))
 
 
-def own_treatment(protection: Protection, step: Visit) -> Treatment | None:
-    """How a walk's find is treated for its own name; a link counts as whatever it could be."""
-    mode = step.status.st_mode
-    names = tuple(fold(name) for name in step.path.split("/"))
-    is_dir = None if stat.S_ISLNK(mode) else stat.S_ISDIR(mode)
-    return protection.own_treatment(names, end=len(names), is_dir=is_dir)
+def steered_paths(root: Root, found: Iterable[Found]) -> dict[str, bool]:
+    """What the git configurations there name as hooks or programs, and what instructions link to:
+    code that could write those would be run, or obeyed, as well. Some may not exist yet; the value
+    is whether it is a directory of hooks."""
+    paths: dict[str, bool] = {}
+    for item in found:
+        if item.target:
+            paths |= dict.fromkeys(git_config.place_of_link(root, item.path, item.target), False)
+        elif fold(item.name) in _CONFIGS and not (item.is_dir or item.is_symlink):
+            paths |= git_config.programs_named_in(root, item.path)
+    return paths
+
+
+def _exact(root: Root, path: str) -> Found | None:
+    try:
+        with root.parent(path) as (parent, name):
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            above = os.fstat(parent)
+    except OSError:
+        return None
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        return None
+    is_dir = stat.S_ISDIR(status.st_mode)
+    return Found(path, Treatment.READ_ONLY, is_dir, False, (above.st_dev, above.st_ino))
+
+
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(fold(name) for name in path.split("/") if name)
 
 
 def _as_found(step: Visit, treatment: Treatment) -> Found:
     mode = step.status.st_mode
-    return Found(step.path, treatment, stat.S_ISDIR(mode), stat.S_ISLNK(mode), step.directory_id)
+    is_link = stat.S_ISLNK(mode)
+    target = ""
+    if (
+        is_link
+        and treatment is Treatment.READ_ONLY
+        and "instruction" in load().groups_of(step.name)
+    ):
+        target = os.readlink(step.name, dir_fd=step.dir_fd)
+    return Found(step.path, treatment, stat.S_ISDIR(mode), is_link, step.directory_id, target)
 
 
 def _is_under(path: str, found: dict[str, Found]) -> bool:

@@ -10,6 +10,7 @@ inside; what a walk found (`visit`) is exact, may hold any bytes, and is opened 
 from __future__ import annotations
 
 import errno
+import heapq
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.protected_names import is_git_layout
 from cellwall.sandbox.descriptors import ENTRIES_MAX, held, pinned
 from cellwall.sandbox.native._syscalls import (
     RESOLVE_BENEATH,
@@ -47,6 +49,8 @@ class Visit:
     dir_fd: int
     directory_id: tuple[int, int]
     status: os.stat_result
+    in_git_layout: bool = False
+    """The directory it is in holds what git asks of a repository."""
 
 
 class Judge(Protocol):
@@ -135,16 +139,20 @@ class Root:
         max_entries: int,
         descend: Callable[[Visit], bool] | None = None,
         on_locked: Callable[[str], None] | None = None,
+        on_overflow: Callable[[str], None] | None = None,
+        order: Callable[[os.stat_result], tuple[int, ...]] | None = None,
     ) -> Iterator[Visit]:
         """Everything below `path`, each directory's names in order, never through a link.
 
         Every directory is opened anew from the root, so depth costs no descriptors. A directory
-        that may not be read is told to `on_locked`, or is an error: nothing is left out silently.
+        that may not be read is told to `on_locked`, one with more names than are left of
+        `max_entries` to `on_overflow`, or it is an error: nothing is left out silently. With
+        `order`, the directories that are known so far are looked into by that key.
         """
         left = max_entries
-        pending = [path]
+        pending: list[tuple[tuple[int, ...], str]] = [((), path)]
         while pending:
-            here = pending.pop()
+            here = (pending.pop() if order is None else heapq.heappop(pending))[1]
             try:
                 fd = self.open_below(here or ".", os.O_RDONLY | os.O_DIRECTORY, links=False)
             except PermissionError as error:
@@ -158,15 +166,25 @@ class Root:
                     continue
                 raise refusal(here, error) from error
             with held(fd):
-                names = bounded_names(fd, here, left)
+                try:
+                    names = bounded_names(fd, here, left)
+                except WorkspaceError:
+                    if on_overflow is None:
+                        raise
+                    on_overflow(here)
+                    continue
                 left -= len(names)
                 below = []
                 status = os.fstat(fd)
                 for step in visits(fd, here, names, (status.st_dev, status.st_ino)):
                     yield step
                     if stat.S_ISDIR(step.status.st_mode) and (descend is None or descend(step)):
-                        below.append(step.path)
-            pending.extend(reversed(below))
+                        below.append((order(step.status) if order else (), step.path))
+            if order is None:
+                pending.extend(reversed(below))
+            else:
+                for item in below:
+                    heapq.heappush(pending, item)
 
     def usage(
         self, *, max_entries: int, on_locked: Callable[[str], None] = lambda _path: None
@@ -310,10 +328,11 @@ def bounded_names(fd: int, path: str, most: int) -> list[str]:
 
 def visits(fd: int, path: str, names: list[str], directory_id: tuple[int, int]) -> Iterator[Visit]:
     """What those names of an open directory are; one that is gone since is left out."""
+    in_git = is_git_layout(names)
     for name in names:
         status = lstat(fd, name)
         if status is not None:
-            yield Visit(join(path, name), name, fd, directory_id, status)
+            yield Visit(join(path, name), name, fd, directory_id, status, in_git)
 
 
 def on_disk(size_bytes: int) -> int:

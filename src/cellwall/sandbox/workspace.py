@@ -2,14 +2,17 @@
 
 Every directory is opened once; what was judged is what is mounted, by descriptor. A given one:
   (1) open it without following a link at its end; refuse silly roots by the real place it has;
-  (2) share-lock it; (3) put placeholders where protected names could be planted;
-  (4) find the protected names and list what must be covered.
-After the run: (5) settle; (6) take the placeholders away again if nobody else works there.
+  (2) share-lock it; make up for the check of an earlier run that was killed before its own;
+  (3) put placeholders where protected names could be planted;
+  (4) find the protected names and list what must be covered; note that a check is due.
+After the run: (5) settle; (6) take the placeholders away again if nobody else works there. The note
+goes once all was looked at.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -27,12 +30,15 @@ from cellwall.core.types import (
     WorkspaceMount,
     WorkspaceRequest,
 )
-from cellwall.sandbox import placeholders, protected
+from cellwall.sandbox import border, git_config, placeholders, protected
 from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.descriptors import unlock_root
 from cellwall.sandbox.given import identity_of, open_given, own_places
 from cellwall.sandbox.leases import LayeredLease, Lease, WorkspaceSettings, WrittenLease
 from cellwall.sandbox.protected import Protection, Treatment
-from cellwall.sandbox.workspace_store import Session, WorkspaceStore
+from cellwall.sandbox.root import Judge, Root
+from cellwall.sandbox.unchecked import Baseline, Note
+from cellwall.sandbox.workspace_store import COARSE_CLOCK, Session, WorkspaceStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,11 @@ class _Opened:
     given: Beneath | None = None
     """The user's own directory, if it is one."""
     placeholders: tuple[str, ...] = ()
+    baseline: Baseline | None = None
+    """What a directory that code writes to was like before."""
+    note: Note | None = None
+    earlier: tuple[Finding, ...] = ()
+    """What the check of an earlier run found, which was made up for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,9 @@ class Workspaces:
 
     def _of_one_run(self, action: Action, stack: ExitStack) -> Lease:
         opened = self._open(action.workspace, None, action.id, stack)
-        return self._lease_of(opened, action)
+        lease = self._lease_of(opened, action)
+        stack.callback(_clear_if_checked, opened, lease)
+        return lease
 
     def _of_session(self, action: Action) -> Lease:
         """A session's workspace stays mounted in its live cell: it is opened once, and held."""
@@ -134,9 +147,11 @@ class Workspaces:
             if held.opened.given is None:
                 return ()  # nothing of the user's is there, and all of it goes now
             try:
-                return held.lease.settle_now()
+                findings = held.lease.settle_now()
             except WorkspaceError as error:
-                return (Finding("workspace", "high", f"not checked: {error.message}"),)
+                return (Finding("workspace", "high", error.message, rule=error.code),)
+            _clear_if_checked(held.opened, held.lease)
+            return findings
 
     def _open(
         self,
@@ -169,9 +184,9 @@ class Workspaces:
         else:
             descriptor, path = self._store.open_directory(session)
         beneath = stack.enter_context(Beneath(descriptor))
-        # (2) Lock.
+        # (2) Lock, and make up for what a killed run could not do.
         lock = stack.enter_context(placeholders.shared_lock(beneath.fd))
-        most = self._settings.max_walk_entries
+        earlier = self._make_up(beneath)
         held: tuple[str, ...] = ()
         if request.mode is WorkspaceMode.READ_WRITE:
             # (3) Placeholders; (6) is promised first, so that a failure here leaves none behind.
@@ -179,8 +194,8 @@ class Workspaces:
             held = self._store.placeholders.put(beneath, self._protection.placeholders())
             held += own_places(path)
         # (4) What is protected, placeholders included.
-        found = protected.scan(beneath, self._protection, max_entries=most)
-        covers = covers_for(found, request.mode, held=held)
+        baseline, held = self._look(beneath, request.mode, held)
+        covers = covers_for(baseline.before, request.mode, held=held)
         if session is None and request.mode is not WorkspaceMode.READ_ONLY:
             own = WorkspaceRequest(request.mode, path)
             session = self._store.make(own_id, own, identity=identity_of(beneath.fd))
@@ -191,12 +206,58 @@ class Workspaces:
         if request.mode is WorkspaceMode.READ_ONLY:
             return _Opened(mount, session, given=beneath)
         if request.mode is WorkspaceMode.READ_WRITE:
-            return _Opened(mount, session, written=beneath, given=beneath, placeholders=held)
+            note = self._store.unchecked.note(identity_of(beneath.fd), own_id, baseline)
+            stack.callback(note.close)
+            return _Opened(
+                mount,
+                session,
+                written=beneath,
+                given=beneath,
+                placeholders=held,
+                baseline=baseline,
+                note=note,
+                earlier=earlier,
+            )
         assert session is not None  # noqa: S101  # made above
         layers = stack.enter_context(Beneath.open(session.layers_path))
         upper = stack.enter_context(Beneath.open(session.upper_path))
         mount = replace(mount, layers_fd=layers.fd, layers_path=session.layers_path)
         return _Opened(mount, session, written=upper, given=beneath)
+
+    def _look(
+        self, beneath: Beneath, mode: WorkspaceMode, held: tuple[str, ...]
+    ) -> tuple[Baseline, tuple[str, ...]]:
+        """The protected names, and placeholders for programs that a git configuration names."""
+        most = self._settings.max_walk_entries
+        started_ns = time.clock_gettime_ns(COARSE_CLOCK)
+        found = protected.scan(beneath, self._protection, max_entries=most)
+        paths: dict[str, bool] = {}
+        if mode is WorkspaceMode.READ_WRITE:
+            paths = protected.steered_paths(beneath, found)
+            hooks = [path for path, is_hooks in paths.items() if is_hooks]
+            wanted = [protected.Placeholder(path, "dir", Treatment.READ_ONLY) for path in hooks]
+            more = self._store.placeholders.put(beneath, wanted) if wanted else ()
+            held += tuple(path for path in more if path not in held)
+        return Baseline(before=found, started_ns=started_ns, paths=frozenset(paths)), held
+
+    def _make_up(self, beneath: Beneath) -> tuple[Finding, ...]:
+        """The check of runs that were killed before it, or did not complete it."""
+        findings: list[Finding] = []
+        unchecked = self._store.unchecked
+        for run_id, baseline, note in unchecked.left_behind(identity_of(beneath.fd)):
+            unlock_root(beneath.fd)
+            found = border.settle(
+                beneath,
+                protection=self._protection.with_paths(baseline.paths),
+                before=baseline.before,
+                started_ns=baseline.started_ns,
+                rules=border.UNBOUNDED,
+                quarantine_dir=unchecked.quarantine_path(run_id),
+            )
+            note.clear()
+            told = f"an earlier run here ({run_id}) ended before its check; it was made up for"
+            findings += [Finding("workspace", "medium", told), *found]
+        return tuple(findings)
 
     def _lease_of(self, opened: _Opened, action: Action) -> Lease:
         """One action's view of an open workspace."""
@@ -208,15 +269,18 @@ class Workspaces:
                 mount, workspace_id=session.id, beneath=opened.written, settings=self._settings
             )
         # Of a private folder nothing is the user's to protect.
-        is_given = mount.mode is WorkspaceMode.READ_WRITE
+        baseline = opened.baseline
+        nothing = Baseline(before=(), started_ns=time.clock_gettime_ns(COARSE_CLOCK))
         return WrittenLease(
             mount,
             workspace_id=session.id,
             beneath=opened.written,
             settings=self._settings,
-            protection=self._protection if is_given else Protection(()),
+            protection=self._protection.with_paths(baseline.paths) if baseline else Protection(()),
+            baseline=baseline or nothing,
             action=action,
             quarantine_dir=session.quarantine_path,
+            earlier=opened.earlier,
         )
 
     def operate(self, action: Action) -> object:
@@ -253,7 +317,15 @@ class Workspaces:
                 )
             case _:
                 descriptor, _path = self._store.open_directory(session)
-                return Beneath(descriptor, judge=self._protection.judge)
+                return Beneath(descriptor, judge=self._judge(descriptor))
+
+    def _judge(self, descriptor: int) -> Judge:
+        """Of the names, of git directories there by any name, and of programs that git runs."""
+        root = Root(descriptor)  # borrowed: closed by whom it belongs to
+        paths = (
+            git_config.programs_named_in(root, ".git/config") if self._protection.entries else ()
+        )
+        return protected.judge_for(self._protection.with_paths(paths), root)
 
     def _perform(self, beneath: Beneath, want: FileOperation, action: Action) -> object:
         limits, blocked = action.limits, self._settings.blocked_extensions
@@ -308,6 +380,11 @@ class Workspaces:
 _WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
 
 
+def _clear_if_checked(opened: _Opened, lease: Lease) -> None:
+    if opened.note is not None and isinstance(lease, WrittenLease) and lease.is_checked:
+        opened.note.clear()
+
+
 def covers_for(
     found: Sequence[protected.Found], mode: WorkspaceMode, *, held: Sequence[str] = ()
 ) -> tuple[Cover, ...]:
@@ -321,7 +398,8 @@ def covers_for(
     for item in found:
         if item.treatment is Treatment.HIDE:
             wanted[item.path] = ("hide", item.path)
-        elif mode is WorkspaceMode.READ_WRITE:
+        elif mode is WorkspaceMode.READ_WRITE and not item.target:
+            # A link to instructions is compared after the run, and put back.
             if item.is_symlink:
                 raise WorkspaceError(
                     f"{item.path[:200]} is a symlink with a protected name, which cannot be kept "

@@ -18,6 +18,7 @@ from cellwall.core.types import WorkspaceMode, WorkspaceRequest, check_id
 from cellwall.sandbox.descriptors import remove_tree
 from cellwall.sandbox.given import open_given
 from cellwall.sandbox.placeholders import Placeholders
+from cellwall.sandbox.unchecked import Unchecked
 
 _MOST_ENTRIES_TO_REMOVE = 10_000_000
 _DAY_S = 86_400
@@ -60,6 +61,7 @@ class WorkspaceStore:
         self._folder = os.path.join(home, "workspaces")
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         self.placeholders = Placeholders(os.path.join(home, "placeholders"))
+        self.unchecked = Unchecked(home)
 
     def make(
         self,

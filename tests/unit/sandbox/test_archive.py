@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cellwall.core.errors import BadInput, WorkspaceError
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.pack import pack
-from cellwall.sandbox.protected import load
+from cellwall.sandbox.protected import judge_for, load
 from cellwall.sandbox.unpack import Room, unpack
 
 ROOM = Room(
@@ -384,7 +384,7 @@ def test_nothing_is_written_through_a_link_or_over_another_kind(ws, place):
 def test_protected_names_are_neither_uploaded_nor_downloaded(place):
     (place / ".git/hooks").mkdir(parents=True)
     (place / ".env").write_text("SECRET=1")
-    with Beneath.open(place, judge=load().judge) as ws:
+    with Beneath.open(place, judge=judge_for(load())) as ws:
         for name in (".env", "sub/.ENV", ".git/hooks/pre-commit", ".ssh/authorized_keys"):
             code = refused_code(ws, archive(entry("fine"), entry(name, b"!")))
             assert code == "CW-PATH-PROTECTED"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.beneath import Beneath, Entry, inner_path, is_blocked
-from cellwall.sandbox.protected import load
+from cellwall.sandbox.protected import judge_for, load
 
 LIMITS = {"max_file_bytes": 1 << 20, "max_total_bytes": 1 << 24, "max_files": 1000}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: gives files to another user")
@@ -452,7 +452,7 @@ def test_protected_names_are_kept_from_the_file_api_behind_any_link(place):
     (place / "plain").symlink_to(".env")
     (place / "g").symlink_to(".git")
     (place / "x" / "hooks").mkdir(parents=True)
-    with Beneath.open(place, judge=load().judge) as ws:
+    with Beneath.open(place, judge=judge_for(load())) as ws:
         assert [entry.name for entry in ws.list()] == [".git", "g", "plain", "x"]
         calls = [lambda p=p: ws.read(p, max_bytes=9) for p in (".env", "plain", "x/../.env")]
         calls += [
@@ -473,7 +473,7 @@ def test_protected_names_are_kept_from_the_file_api_behind_any_link(place):
 def test_a_directory_is_not_moved_to_where_its_content_would_be_protected(place):
     (place / "x" / "hooks").mkdir(parents=True)
     (place / "x" / "hooks" / "pre-commit").write_bytes(b"")
-    with Beneath.open(place, judge=load().judge) as ws:
+    with Beneath.open(place, judge=judge_for(load())) as ws:
         assert refused_code(ws.move, "x", ".git") == "CW-PATH-PROTECTED"
         assert refused_code(ws.move, "x/hooks", "x/.husky") == "CW-PATH-PROTECTED"
         ws.move("x", "y")

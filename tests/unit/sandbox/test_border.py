@@ -11,7 +11,7 @@ import pytest
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
-from cellwall.sandbox import border
+from cellwall.sandbox import quarantine
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.border import BorderRules, settle
 from cellwall.sandbox.protected import load, scan
@@ -154,13 +154,33 @@ def test_sizes_and_counts_over_the_limit_are_told(ground):
     ]
 
 
-@pytest.mark.requirement("FS-4")
-def test_more_names_than_can_be_looked_at_is_an_error_not_a_pass(ground):
-    for number in range(5):
-        ground.write(f"{number}")
+@pytest.mark.requirement("FS-4", "FS-8")
+def test_a_check_that_is_not_completed_is_an_error_and_has_moved_out_what_it_found(ground):
+    ground.begin()
+    for number in range(50):
+        ground.write(f"a/{number}")
+    ground.write("z/.envrc", b"evil")
     with pytest.raises(WorkspaceError) as caught:
-        ground.settle(max_entries=4)
-    assert caught.value.code == "CW-WORKSPACE-TOO-LARGE"
+        ground.settle(max_entries=20)
+    assert caught.value.code == "CW-WORKSPACE-UNCHECKED"
+    assert "'a'" in caught.value.message
+    assert ground.quarantined() == [".envrc"]
+
+
+@pytest.mark.requirement("FS-4", "FS-8")
+def test_a_flood_of_names_in_old_and_new_directories_does_not_hide_a_plant(ground):
+    for number in range(40):
+        ground.write(f"old{number}/{number}")
+    ground.begin()
+    for number in range(900):
+        ground.write(f"flood/{number}")
+    ground.write("z/z/.envrc", b"evil")
+    steps = ground.ws.visit(
+        max_entries=10_000, order=lambda s: (s.st_ctime_ns < ground.started_ns, s.st_size)
+    )
+    seen = [step.path for step in steps]
+    assert seen.index("z/z/.envrc") < min(seen.index("flood/0"), seen.index("old0/0"))
+    assert ground.settle() == [moved("z/z/.envrc")]
 
 
 @pytest.mark.requirement("FS-4")
@@ -195,16 +215,17 @@ def test_a_plant_is_carried_to_another_file_system_without_following_links(groun
 
 
 @pytest.mark.requirement("FS-4")
-def test_a_plant_that_cannot_be_moved_is_told_as_a_danger(ground, monkeypatch):
+def test_a_plant_that_cannot_be_moved_is_no_clean_result(ground, monkeypatch):
     ground.write(".envrc", b"evil")
 
     def busy(*_):
         raise OSError(16, "Device or resource busy")
 
-    monkeypatch.setattr(border, "_move", busy)
-    assert ground.settle() == [
-        ("high", "'.envrc' is a protected name and could not be moved out: '.envrc' is in use")
-    ]
+    monkeypatch.setattr(quarantine, "_move", busy)
+    with pytest.raises(WorkspaceError) as caught:
+        ground.settle()
+    told = "'.envrc' is a protected name and could not be moved out: '.envrc' is in use"
+    assert (caught.value.code, told in caught.value.message) == ("CW-WORKSPACE-UNCHECKED", True)
 
 
 def test_a_quarantine_that_is_a_link_is_not_used(ground, tmp_path):

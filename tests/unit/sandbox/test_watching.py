@@ -11,7 +11,7 @@ from cellwall.core.errors import WorkspaceError
 from cellwall.core.files import FileChange
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.native.waiting import ready_to_read
-from cellwall.sandbox.protected import load
+from cellwall.sandbox.protected import judge_for, load
 from cellwall.sandbox.watching import Watcher
 from conftest import need
 
@@ -160,7 +160,7 @@ def test_a_write_of_the_file_api_is_one_change(watching, place):
 @pytest.mark.requirement("FS-4", "FS-7")
 def test_hidden_names_never_appear(watching, place):
     (place / ".ssh").mkdir()
-    watcher = watching(judge=load().judge)
+    watcher = watching(judge=judge_for(load()))
     (place / ".ssh/id_rsa").write_bytes(b"secret")
     (place / ".env").write_bytes(b"secret")
     (place / "seen").mkdir()
@@ -180,7 +180,7 @@ def test_hidden_names_never_appear(watching, place):
     (place / "open/.env").rename(place / "env")
     assert told(watcher) == [("created", "env")]
     with pytest.raises(WorkspaceError) as caught:
-        watching(".ssh", judge=load().judge)
+        watching(".ssh", judge=judge_for(load()))
     assert caught.value.code == "CW-PATH-PROTECTED"
 
 

@@ -42,6 +42,7 @@ def diff(
 ) -> int:
     """Show what a copy-on-write run changed: a list, then a diff as git writes it.
 
+    What agents obey and what tools run is marked and comes first.
     Nothing is changed by looking. On a terminal control characters in files are shown, not obeyed.
     """
     from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
@@ -77,6 +78,11 @@ Exit codes:
 )
 @click.argument("workspace_id", metavar="ID")
 @click.option("--force", is_flag=True, help="Also overwrite what changed since the run began.")
+@click.option(
+    "--instructions",
+    is_flag=True,
+    help="Also take over what agents obey (CLAUDE.md, AGENTS.md, ...); read it first.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask, though there is a terminal.")
 @place_options
@@ -87,21 +93,23 @@ def apply(
     config: str | None,
     *,
     force: bool,
+    instructions: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> int:
     """Take the changes of a copy-on-write run over into the directory it was given.
 
-    Refused and told: protected names (.env, .git/hooks, ...), links that lead out, devices, set-id
-    bits, blocked extensions, and, without --force, files that changed since the run began.
+    Refused and told: protected names (.env, .git/config, ...), links that lead out, devices, set-id
+    bits, blocked extensions, and, without --force, files that changed since the run began. Text
+    that agents obey is listed first and taken over only with --instructions.
     """
     from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
     house = open_house(config=config, profile=profile)
     if dry_run:
-        report = takeover.foresee(house, workspace_id, force=force)
+        report = takeover.foresee(house, workspace_id, force=force, instructions=instructions)
         return _tell(workspace_id, report, as_json=as_json, verb="would be applied")
     found = takeover.describe_changes(house, workspace_id)
     if found and not yes and sys.stdin.isatty():
@@ -110,7 +118,9 @@ def apply(
         if not click.confirm(f"Take this over into {one_line(where)}?", err=True):
             say("nothing was changed")
             return 1
-    report = takeover.take_over(house, workspace_id, force=force, principal=principal("cli"))
+    report = takeover.take_over(
+        house, workspace_id, force=force, instructions=instructions, principal=principal("cli")
+    )
     return _tell(workspace_id, report, as_json=as_json, verb="applied")
 
 
@@ -131,7 +141,13 @@ def _summary(found: Iterable[Change]) -> str:
 
 
 def _lines(found: Iterable[Change]) -> str:
-    return "".join(f"{change.kind:9} {_name(change.path)}{_sizes(change)}\n" for change in found)
+    return "".join(
+        f"{change.kind:9} {_name(change.path)}{_sizes(change)}{_mark(change)}\n" for change in found
+    )
+
+
+def _mark(change: Change) -> str:
+    return f"  <-- {change.mark}" if change.mark else ""
 
 
 def _name(path: str) -> str:
@@ -154,4 +170,5 @@ def _as_json(change: Change) -> dict[str, Json]:
         "size_before": change.size_before,
         "size_after": change.size_after,
         "binary": change.binary,
+        "mark": change.mark,
     }

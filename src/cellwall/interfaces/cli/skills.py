@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cellwall.core.types import Json, Principal
-    from cellwall.runtime.skills import Review, Skills
+    from cellwall.runtime.skills import Comparison, Review, Skills
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
@@ -66,15 +66,23 @@ def _key_options(function: Decorated) -> Decorated:
     )(function)
 
 
+_instructions_option = click.option(
+    "--instructions", is_flag=True, help="The instruction files of a project, or one of them."
+)
+
+
 @skills.command(
     epilog=f"""\b
 Examples:
   cellwall skills sign ./pdf-forms
   cellwall skills sign --name team-rules --key team.pem --signer team ./rules
+  cellwall skills sign --instructions .
+  cellwall skills sign --instructions CLAUDE.md
 {_EXIT_CODES}"""
 )
 @click.argument("folder", metavar="DIR", type=click.Path())
 @click.option("--name", metavar="NAME", help="The skill's name.  [default: that of the folder]")
+@_instructions_option
 @_key_options
 @place_options
 @json_option("Print one JSON object.")
@@ -86,18 +94,22 @@ def sign(
     profile: str | None,
     config: str | None,
     *,
+    instructions: bool,
     as_json: bool,
 ) -> int:
     """Sign all that lies in a folder, so that any later change of it is found.
 
     Read it first: your signature says that agents may follow it. The signed list of files is
     written into the folder as .cellwall-skill. Links, hard links and special files are refused.
+
+    With --instructions DIR is a project, or one file of it: its CLAUDE.md, AGENTS.md, agent rules
+    and the like are signed, at any depth, and the list is written as .cellwall-instructions.
     """
     from cellwall.runtime.skills import KeyChoice  # noqa: PLC0415  # heavy
 
-    done = _store(config, profile).sign(
-        folder, name=name, choice=KeyChoice(key, signer), principal=_me()
-    )
+    store = _store(config, profile)
+    sign_it = store.sign_instructions if instructions else store.sign
+    done = sign_it(folder, name=name, choice=KeyChoice(key, signer), principal=_me())
     manifest = done.manifest
     if as_json:
         told: dict[str, Json] = {"name": manifest.name, "digest": manifest.digest}
@@ -115,6 +127,7 @@ def sign(
 Examples:
   cellwall skills verify ./pdf-forms
   cellwall skills verify ./pdf-forms --json | jq .reason
+  cellwall skills verify --instructions .
 
 \b
 Exit codes:
@@ -124,11 +137,20 @@ Exit codes:
 """
 )
 @click.argument("folder", metavar="DIR", type=click.Path())
+@_instructions_option
 @place_options
 @json_option("Print one JSON object.")
-def verify(folder: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
-    """Check a folder against its signed manifest: no file changed, missing or added."""
+def verify(
+    folder: str, profile: str | None, config: str | None, *, instructions: bool, as_json: bool
+) -> int:
+    """Check a folder against its signed manifest: no file changed, missing or added.
+
+    With --instructions every instruction file that differs from what was signed is named.
+    """
     try:
+        if instructions:
+            found = _store(config, profile).compare_instructions(folder)
+            return _tell_comparison(found, as_json=as_json)
         skill = _store(config, profile).verify(folder)
     except SkillRefused as error:
         if as_json:
@@ -141,6 +163,20 @@ def verify(folder: str, profile: str | None, config: str | None, *, as_json: boo
     else:
         print_text(f"ok: {summary(skill)}\n")
     return 0
+
+
+def _tell_comparison(found: Comparison, *, as_json: bool) -> int:
+    kinds = {"changed": found.changed, "added": found.added, "missing": found.missing}
+    if as_json:
+        told: dict[str, Json] = {kind: list(paths) for kind, paths in kinds.items()}
+        about: dict[str, Json] = {"ok": found.is_same, "name": found.name, "digest": found.digest}
+        print_json({**about, "files": found.files, "signers": list(found.signers), **told})
+    elif found.is_same:
+        print_text(f"ok: {found.files} instruction files as signed by {', '.join(found.signers)}\n")
+    else:
+        lines = [f"{kind:8} {one_line(path)}" for kind, paths in kinds.items() for path in paths]
+        print_text("NOT OK: " + "\n        ".join(lines) + "\n")
+    return 0 if found.is_same else 1
 
 
 @skills.command(

@@ -1,0 +1,297 @@
+"""Names that are hidden, read-only or shown first, wherever they lie (FS-4, FS-8, SKL-1). Pure.
+
+The data is `protected_names.toml`. The sandbox covers and checks by it; the policy makes its
+built-in denials and its starter rules of it; `skills sign --instructions` takes its files from it.
+
+A pattern that begins with `@git/` speaks of every git directory. By name alone that is `.git`,
+`x.git` and what lies in `.git/modules` and `.git/worktrees`. Whoever walks the disk knows more: a
+directory is a git directory if the names in it are those that git asks for (`is_git_layout`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import tomllib
+import unicodedata
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Literal
+
+from cellwall.core.errors import ConfigError
+
+GIT = "@git"
+_WILD = re.compile(r"[*?\[]")
+_KINDS = ("file", "dir", "any")
+_INSIDE_GIT = frozenset({"modules", "worktrees"})
+
+IsGit = Callable[[tuple[str, ...]], bool]
+"""Whether a path, as folded names, is that of a git directory."""
+
+
+class Treatment(StrEnum):
+    """What happens to a protected name; hiding is the stricter one and wins."""
+
+    READ_ONLY = "read_only"
+    HIDE = "hide"
+
+
+PolicyUse = Literal["deny", "starter", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Protected:
+    """One line of the data: a path relative to any directory, and why it is there."""
+
+    pattern: str
+    treatment: Treatment
+    kind: Literal["file", "dir", "any"]
+    reason: str
+    placeholder: bool = False
+    exceptions: tuple[str, ...] = ()
+    group: str = ""
+    policy: PolicyUse = "none"
+    layout: bool = False
+    removable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """A name to protect at the top of a directory even while nothing is there."""
+
+    path: str
+    kind: Literal["file", "dir"]
+    treatment: Treatment
+
+
+@lru_cache(maxsize=16_384)
+def fold(name: str) -> str:
+    """A name as the most forgiving file system would compare it.
+
+    `.GIT`, `.g\\u200cit`, `.git.` and `git~1` all were ways to plant hooks on disks that ignore
+    case, invisible characters, trailing dots or long names (CVE-2014-9390 and after).
+    """
+    if name.isascii():
+        folded = name.lower()
+    else:
+        visible = "".join(c for c in name if unicodedata.category(c) != "Cf")
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
+    return {"git~1": ".git"}.get(folded, folded.rstrip(". ") or folded)
+
+
+def is_git_layout(names: Iterable[str]) -> bool:
+    """Whether git takes a directory with these names for a repository.
+
+    setup.c, is_git_directory(): a HEAD, and objects and refs in it or in the directory that
+    `commondir` names. The contents are not looked at: code could write them later.
+    """
+    folded = {fold(name) for name in names if len(name) < 64}
+    return "head" in folded and ("commondir" in folded or {"objects", "refs"} <= folded)
+
+
+def is_git_by_name(names: tuple[str, ...]) -> bool:
+    """Whether a path of folded names is a git directory for all that its name tells."""
+    if not names:
+        return False
+    if names[-1].endswith(".git"):
+        return True
+    if ".git" not in names:
+        return False
+    inside = names[names.index(".git") + 1 :]
+    return len(inside) > 1 and inside[0] in _INSIDE_GIT
+
+
+def completes_git_layout(path: str) -> bool:
+    """Whether a new file of that path could make its directory a git directory.
+
+    Without a file called HEAD no directory is one. An ordinary `head` is left alone here: where
+    a file system ignores case, the look at the disk finds it.
+    """
+    *above, last = [name for name in path.split("/") if name not in {"", "."}] or [""]
+    is_head = fold(last) == "head" and last != "head"
+    return (is_head or fold(last) == "commondir") and ".git" not in map(fold, above)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """One entry, compiled."""
+
+    source: Protected
+    parts: tuple[re.Pattern[str], ...]
+    is_git: bool
+    exceptions: frozenset[str]
+
+    @classmethod
+    def of(cls, entry: Protected) -> _Pattern:
+        names = entry.pattern.split("/")
+        is_git = names[0] == GIT
+        parts = (re.compile(fnmatch.translate(fold(part))) for part in names[is_git:])
+        return cls(entry, tuple(parts), is_git, frozenset(map(fold, entry.exceptions)))
+
+    def matches(self, names: tuple[str, ...], end: int, is_git: IsGit) -> bool:
+        start = end - len(self.parts)
+        if start < 0 or names[end - 1] in self.exceptions:
+            return False
+        if not all(p.fullmatch(n) for p, n in zip(self.parts, names[start:end], strict=True)):
+            return False
+        if not self.is_git:
+            return True
+        above = names[:start]
+        # In `.git`, and in what it keeps for submodules, each checkout writes HEAD.
+        return is_git(above) and not (self.source.layout and ".git" in above)
+
+
+class Protection:
+    """The protected names, ready to be asked. Immutable."""
+
+    __slots__ = ("_any_wild", "_literal", "_paths", "_wild", "entries")
+
+    def __init__(self, entries: Iterable[Protected], *, paths: Iterable[str] = ()) -> None:
+        self.entries = tuple(entries)
+        # Exact places below the root: what a git configuration in it names as programs.
+        self._paths = frozenset(tuple(fold(n) for n in path.split("/")) for path in paths)
+        self._literal: dict[str, list[_Pattern]] = {}  # by last name: most names match none
+        self._wild: list[_Pattern] = []
+        for entry in self.entries:
+            last = entry.pattern.rpartition("/")[2]
+            if _WILD.search(last):
+                self._wild.append(_Pattern.of(entry))
+            else:
+                self._literal.setdefault(fold(last), []).append(_Pattern.of(entry))
+        # One match instead of one per pattern: a scan asks this of every file there is.
+        self._any_wild = re.compile("|".join(each.parts[-1].pattern for each in self._wild) or "$.")
+
+    def treatment_of(
+        self, path: str, *, is_dir: bool | None = None, is_git: IsGit = is_git_by_name
+    ) -> Treatment | None:
+        """How a path is treated: its own name at any depth, or that of a directory above.
+
+        Without `is_dir` it is taken for whatever is protected.
+        """
+        names = tuple(fold(name) for name in path.split("/") if name not in {"", "."})
+        found = [
+            self.own_treatment(
+                names, end=end, is_dir=True if end < len(names) else is_dir, is_git=is_git
+            )
+            for end in range(1, len(names) + 1)
+        ]
+        return max(filter(None, found), key=_strictness, default=None)
+
+    def own_treatment(
+        self,
+        names: tuple[str, ...],
+        *,
+        end: int,
+        is_dir: bool | None,
+        is_git: IsGit = is_git_by_name,
+    ) -> Treatment | None:
+        """How the folded name at `end` is treated for itself, whatever is above it."""
+        entries = self._matching(names, end=end, is_dir=is_dir, is_git=is_git)
+        found = [entry.treatment for entry in entries]
+        if self._paths and names[:end] in self._paths:
+            found.append(Treatment.READ_ONLY)
+        return max(found, key=_strictness, default=None)
+
+    def groups_of(self, path: str, *, is_git: IsGit = is_git_by_name) -> frozenset[str]:
+        """The groups of the data that speak of a path or of a directory above it."""
+        names = tuple(fold(name) for name in path.split("/") if name not in {"", "."})
+        return frozenset(
+            entry.group
+            for end in range(1, len(names) + 1)
+            for entry in self._matching(
+                names, end=end, is_dir=True if end < len(names) else None, is_git=is_git
+            )
+        )
+
+    def _matching(
+        self, names: tuple[str, ...], *, end: int, is_dir: bool | None, is_git: IsGit
+    ) -> list[Protected]:
+        wild = self._wild if self._any_wild.fullmatch(names[end - 1]) else ()
+        return [
+            each.source
+            for each in (*self._literal.get(names[end - 1], ()), *wild)
+            if (is_dir is None or each.source.kind in {"any", "dir" if is_dir else "file"})
+            and each.matches(names, end, is_git)
+        ]
+
+    def placeholders(self) -> tuple[Placeholder, ...]:
+        """What must be protected at the top even if it is not there yet."""
+        return tuple(
+            Placeholder(entry.pattern.replace(GIT, ".git"), entry.kind, entry.treatment)
+            for entry in self.entries
+            if entry.placeholder and entry.kind != "any"
+        )
+
+    def with_extra(
+        self, names: Iterable[str], *, treatment: Treatment = Treatment.HIDE
+    ) -> Protection:
+        """The same and some names of the user's own; nothing can be taken away."""
+        extra = (Protected(name, treatment, "any", "named in the configuration") for name in names)
+        return Protection((*self.entries, *map(_checked, extra)))
+
+    def with_paths(self, paths: Collection[str]) -> Protection:
+        """The same, and these exact places, which become read-only."""
+        return Protection(self.entries, paths=paths) if paths else self
+
+
+def _strictness(treatment: Treatment) -> int:
+    return list(Treatment).index(treatment)
+
+
+def _checked(entry: Protected) -> Protected:
+    parts = entry.pattern.split("/")
+    wrong = ""
+    if not entry.pattern or "\0" in entry.pattern or {"", ".", ".."} & set(parts):
+        wrong = "is not a relative path of plain names"
+    elif entry.kind not in _KINDS or not entry.reason:
+        wrong = "needs a kind and a reason"
+    elif entry.placeholder and (_WILD.search(entry.pattern) or entry.kind == "any"):
+        wrong = "can be a placeholder only with a literal name that is a file or a directory"
+    if wrong:
+        raise ConfigError(
+            f"protected name {entry.pattern!r:.100} {wrong}",
+            mend="Write names such as secrets.txt or private/keys.",
+            code="CW-BAD-PROTECTED-NAME",
+        )
+    return entry
+
+
+@cache
+def _tables() -> tuple[tuple[Protected, ...], tuple[Protected, ...]]:
+    """The entries that protect, and those that are only shown first."""
+    text = resources.files("cellwall.core").joinpath("protected_names.toml").read_text("utf-8")
+    blank = Protected("", Treatment.HIDE, "any", "")
+    protecting: list[Protected] = []
+    shown: list[Protected] = []
+    for group, table in tomllib.loads(text).items():
+        is_shown = table["treatment"] == "review"
+        for row in table["entries"]:
+            values = {("exceptions" if key == "except" else key): row[key] for key in row}
+            steers = values.pop("steers", False)
+            values.setdefault("policy", "deny" if steers else table["policy"])
+            values["exceptions"] = tuple(values.get("exceptions", ()))
+            values["treatment"] = Treatment(Treatment.READ_ONLY if is_shown else table["treatment"])
+            entry = _checked(replace(blank, group=group, **values))
+            (shown if is_shown else protecting).append(entry)
+    return tuple(protecting), tuple(shown)
+
+
+@cache
+def load() -> Protection:
+    """The names that come with Cellwall."""
+    return Protection(_tables()[0])
+
+
+@cache
+def build_files() -> Protection:
+    """Build, task and test files: not protected, but shown before other changes."""
+    return Protection(_tables()[1])
+
+
+@cache
+def instructions() -> Protection:
+    """The text files that agents obey, alone."""
+    return Protection(entry for entry in load().entries if entry.group == "instruction")

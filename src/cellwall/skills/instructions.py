@@ -1,0 +1,169 @@
+"""Instruction files of a project, signed as a set and compared with what was signed (SKL-1).
+
+CLAUDE.md, AGENTS.md, rules and commands of agents lie among other files, at any depth. What counts
+as one is data: `core/protected_names.toml`. The signed list lies at the top of the project; it is
+a manifest like that of a skill, so a change, a new file and a missing one are all told by name. A
+link is signed as the place it names.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from cellwall.core.errors import SkillRefused
+from cellwall.core.notes import MOST_NOTE_BYTES, PublicKey
+from cellwall.core.protected_names import load
+from cellwall.skills.folders import (
+    held,
+    is_executable,
+    open_directory,
+    read_named,
+    read_once,
+    refused,
+)
+from cellwall.skills.loader import Draft
+from cellwall.skills.manifest import (
+    MOST_BYTES,
+    MOST_FILES,
+    ManifestFile,
+    describe,
+    opened,
+    too_large,
+    too_many,
+)
+
+INSTRUCTIONS_NAME = ".cellwall-instructions"
+_MOST_ENTRIES = 1_000_000
+_TEXTS = (".md", ".mdc", ".txt")
+"""Of the settings folders of agents, only texts are instructions; the rest changes by itself."""
+_LINK = b"symbolic link to "
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What lies there now, against what was signed; paths in order."""
+
+    name: str
+    digest: str
+    signers: tuple[str, ...]
+    files: int
+    changed: tuple[str, ...]
+    added: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def is_same(self) -> bool:
+        return not (self.changed or self.added or self.missing)
+
+
+def note_name(only: str | None) -> str:
+    """The signed list of a project's files, or of one file alone."""
+    return INSTRUCTIONS_NAME if only is None else f"{INSTRUCTIONS_NAME}-{only}"
+
+
+def collect_instructions(folder: int, name: str, *, only: str | None = None) -> Draft:
+    """The instruction files below an open folder, read once; or one file of it, whatever its name.
+
+    Raises if there is none, or more than one list can hold.
+    """
+    files: dict[str, bytes] = {}
+    executables: set[str] = set()
+    left = MOST_BYTES
+    for path, content, runs in _found(folder, only):
+        if len(files) >= MOST_FILES:
+            raise too_many()
+        left -= len(content)
+        if left < 0:
+            raise too_large()
+        files[path] = content
+        if runs:
+            executables.add(path)
+    if not files:
+        raise SkillRefused(
+            "there is no instruction file to sign",
+            mend="Name a project with a CLAUDE.md, an AGENTS.md or rules of an agent in it.",
+            code="CW-SKILL-EMPTY",
+        )
+    runs_by_path = frozenset(executables)
+    return Draft(describe(name, files, runs_by_path), MappingProxyType(files), runs_by_path)
+
+
+def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) -> Comparison:
+    """Every difference from what a trusted key has signed; raises if nothing was signed."""
+    note = read_named(folder, note_name(only), most_bytes=MOST_NOTE_BYTES)
+    if note is None:
+        raise SkillRefused(
+            "the instruction files are not signed",
+            mend="Read them, then sign them with `cellwall skills sign --instructions DIR`.",
+            code="CW-SKILL-UNSIGNED",
+        )
+    manifest, signers = opened(note, keys)
+    signed = {file.path: file for file in manifest.files}
+    now = {
+        path: ManifestFile.of(path, content, executable=runs)
+        for path, content, runs in _found(folder, only)
+    }
+    return Comparison(
+        name=manifest.name,
+        digest=manifest.digest,
+        signers=tuple(f"{key.name}+{key.id.hex()}" for key in signers),
+        files=len(signed),
+        changed=tuple(sorted(p for p in now if p in signed and now[p] != signed[p])),
+        added=tuple(sorted(p for p in now if p not in signed)),
+        missing=tuple(sorted(p for p in signed if p not in now)),
+    )
+
+
+def is_instruction(path: str) -> bool:
+    """Whether a file of that path is one that agents obey."""
+    groups = load().groups_of(path)
+    return "instruction" in groups or ("agent" in groups and path.lower().endswith(_TEXTS))
+
+
+def _found(folder: int, only: str | None) -> Iterator[tuple[str, bytes, bool]]:
+    if only is not None:
+        found = _read(folder, only, only)
+        if found is not None:
+            yield found
+        return
+    left = _MOST_ENTRIES
+    pending = [""]
+    while pending:
+        way = pending.pop()
+        try:
+            here = open_directory(way or ".", at=folder)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            raise refused(way, "cannot be looked into", code="CW-SKILL-UNREADABLE") from None
+        with held(here), os.scandir(here) as entries:
+            for entry in sorted(entries, key=lambda each: each.name):
+                left -= 1
+                if left < 0:
+                    raise too_many()
+                path = f"{way}/{entry.name}" if way else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name != ".git":
+                        pending.append(path)
+                elif is_instruction(path):
+                    found = _read(here, entry.name, path)
+                    if found is not None:
+                        yield found
+
+
+def _read(folder: int, name: str, path: str) -> tuple[str, bytes, bool] | None:
+    try:
+        node = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    with held(node):
+        status = os.fstat(node)
+        if stat.S_ISLNK(status.st_mode):
+            return path, _LINK + os.fsencode(os.readlink("", dir_fd=node)), False
+        if not stat.S_ISREG(status.st_mode):
+            raise refused(path, "is neither a file nor a link")
+        return path, read_once(path, node, status, most_bytes=MOST_BYTES), is_executable(status)

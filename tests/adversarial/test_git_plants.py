@@ -1,0 +1,298 @@
+"""Code in a workspace cannot make the user's tools run it later: git, agents, editors (FS-8, SKL-1).
+
+The plants are proved with the real git: code makes them, and the host runs `git status` there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cellwall
+from cellwall.core.errors import CellwallError
+
+PROGRAM = str(Path(sys.executable).parent / "cellwall")
+QUIET = {
+    **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+}
+
+
+def git(cwd: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-c", "user.name=x", "-c", "user.email=x", *words],
+        cwd=cwd,
+        env=QUIET,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    root.mkdir()
+    git(root, "init", "-q", "-b", "main")
+    (root / "a.txt").write_text("1\n")
+    (root / "CLAUDE.md").write_text("Be careful.\n")
+    (root / "packages/x").mkdir(parents=True)
+    (root / "packages/x/AGENTS.md").write_text("Be careful.\n")
+    (root / ".github").mkdir()
+    (root / ".github/copilot-instructions.md").write_text("Be careful.\n")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "one")
+    return root
+
+
+def is_struck(canary: Path, cwd: Path) -> bool:
+    canary.unlink(missing_ok=True)
+    git(cwd, "status")
+    return canary.exists()
+
+
+def planting(canary: Path, root: Path) -> str:
+    """A shell script that plants in every form, and does ordinary work besides."""
+    evil = f'[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = "touch {canary}; false"\\n\\tworktree = {root}\\n'
+    bare = "mkdir -p {0}/objects {0}/refs; echo ref: refs/heads/main > {0}/HEAD; printf '%b' '" + (
+        evil + "' > {0}/config; "
+    )
+    return (
+        bare.format("docs/deep")
+        + bare.format("x")
+        + bare.format(".git/modules/sub/mod")
+        + "mkdir -p sub; echo gitdir: ../.git/modules/sub/mod > sub/.git; "
+        + "echo ../x > .git/commondir; "
+        + "mkdir -p link; ln -s ../x link/.git; "
+        + "echo ok > ordinary.txt; "
+    )
+
+
+PLACES = (".", "docs/deep", "x", "sub", "link")
+
+
+def test_control_each_plant_makes_git_run_a_program(project: Path, tmp_path: Path):
+    canary = tmp_path / "canary"
+    subprocess.run(["sh", "-c", planting(canary, project)], cwd=project, check=True)
+    assert [place for place in PLACES if is_struck(canary, project / place)] == list(PLACES)
+
+
+@pytest.mark.requirement("FS-8")
+def test_a_read_write_run_leaves_nothing_that_git_runs(project: Path, tmp_path: Path):
+    canary = tmp_path / "canary"
+    ran = cellwall.run_command(planting(canary, project), workspace=f"{project}:rw")
+    assert (ran.error, (project / "ordinary.txt").read_text()) == (None, "ok\n")
+    assert [place for place in PLACES if is_struck(canary, project / place)] == []
+    assert git(project, "log", "--oneline").endswith(" one\n")
+    told = " ".join(finding.message for finding in ran.outcome.findings)
+    for name in ("docs/deep/HEAD", "x/HEAD", ".git/commondir", "sub/.git", "link/.git"):
+        assert f"'{name}'" in told
+
+
+@pytest.mark.requirement("FS-8")
+def test_apply_takes_over_nothing_that_git_runs(project: Path, tmp_path: Path):
+    canary = tmp_path / "canary"
+    ran = cellwall.run_command(planting(canary, project), workspace=f"{project}:cow")
+    done = subprocess.run(
+        [PROGRAM, "apply", "--yes", "--json", ran.outcome.workspace_id],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert {"docs/deep/HEAD", "x/config", ".git/commondir", "sub/.git", "link/.git"} <= {
+        item["path"] for item in told["refused"]
+    }
+    assert (project / "ordinary.txt").read_text() == "ok\n"
+    there = [place for place in PLACES if (project / place).is_dir()]
+    assert [place for place in there if is_struck(canary, project / place)] == []
+
+
+@pytest.mark.requirement("FS-8")
+def test_the_file_api_and_uploads_write_nothing_that_git_runs(project: Path):
+    git(project, "init", "-q", "--bare", "fixture")
+    refused = []
+    names = ("x/HEAD", "x/commondir", "sub/.git", ".git/commondir", "fixture/config", "CLAUDE.md",
+             "fixture/hooks/x", ".git/modules/a/b/config", ".git/objects/info/alternates",
+             "a/.cargo/config.toml", "deep/er/GEMINI.md", "deep/Claude.MD")  # fmt: skip
+    with cellwall.Sandbox.create(workspace=f"{project}:rw") as sandbox:
+        for name in names:
+            with pytest.raises(CellwallError) as caught:
+                sandbox.files.write(name, "x")
+            refused.append(caught.value.code)
+        for name in ("x/config", "x/head", "objects/y", "notes.md", ".git/info/exclude"):
+            sandbox.files.write(name, "x")  # the control
+    assert set(refused) == {"CW-PATH-PROTECTED"}
+
+
+@pytest.mark.requirement("FS-8")
+def test_ordinary_work_with_git_goes_on_in_a_read_write_run(project: Path):
+    git(project, "config", "user.name", "x")
+    git(project, "config", "user.email", "x@example.com")
+    script = (
+        "set -e; echo 2 > a.txt; git add a.txt; git commit -qm two; git checkout -qb feature/config;"
+        "echo 3 > b.txt; git add b.txt; git commit -qm three; git tag v1; git stash list;"
+        "git checkout -q main; git merge -q feature/config; git gc -q"
+    )
+    ran = cellwall.run_command(script, workspace=f"{project}:rw", timeout=60)
+    assert (ran.exit_code, ran.outcome.findings) == (0, ())
+    assert [line.split()[1] for line in git(project, "log", "--oneline").splitlines()] == [
+        "three",
+        "two",
+        "one",
+    ]
+
+
+@pytest.mark.requirement("FS-8", "SKL-1")
+def test_instruction_files_are_read_only_and_new_ones_do_not_stay(project: Path):
+    script = (
+        "for f in CLAUDE.md packages/x/AGENTS.md .github/copilot-instructions.md; do"
+        "  echo evil >> $f; rm -f $f; true > $f; done;"
+        "mv packages/x y; mkdir -p src; echo evil > src/CLAUDE.md; echo evil > src/Agents.md;"
+        "echo evil > .cursorrules; echo evil > src/.windsurfrules; mkdir -p src/.cursor/rules;"
+        "echo evil > src/.cursor/rules/a.mdc; echo fine > src/notes.md; cat CLAUDE.md"
+    )
+    ran = cellwall.run_command(script, workspace=f"{project}:rw")
+    assert "Be careful." in ran.stdout  # they can be read
+    assert git(project, "status", "-s", "-uall") == "?? src/notes.md\n"
+
+
+@pytest.mark.requirement("FS-8", "SKL-1")
+def test_a_link_to_instructions_is_put_back_and_its_target_is_read_only(project: Path):
+    (project / "GEMINI.md").symlink_to("docs/agents.txt")
+    (project / "docs").mkdir()
+    (project / "docs/agents.txt").write_text("Be careful.\n")
+    script = "echo evil >> docs/agents.txt; rm GEMINI.md; echo evil > GEMINI.md; echo x > docs/x"
+    ran = cellwall.run_command(script, workspace=f"{project}:rw")
+    assert any("GEMINI.md" in finding.message for finding in ran.outcome.findings)
+    assert os.readlink(project / "GEMINI.md") == "docs/agents.txt"
+    assert (project / "GEMINI.md").read_text() == "Be careful.\n"
+    assert (project / "docs/x").exists()
+
+
+@pytest.mark.requirement("FS-8", "SKL-1")
+def test_diff_and_apply_show_instructions_first_and_ask_for_a_word(project: Path):
+    script = "echo a > a.txt; echo more >> CLAUDE.md; echo x > Makefile; echo z > .envrc"
+    found = cellwall.run_command(script, workspace=f"{project}:cow").outcome.workspace_id
+
+    def cli(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAM, *words, found], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    shown = cli("diff", "--stat").stdout.splitlines()
+    assert [line.split()[1] for line in shown] == ["CLAUDE.md", ".envrc", "Makefile", "a.txt"]
+    assert [line.partition("<-- ")[2] for line in shown] == [
+        "instructions for agents",
+        "protected name",
+        "runs code when built or tested",
+        "",
+    ]
+    assert cli("diff").stdout.index("+more") < cli("diff").stdout.index("b/a.txt")
+    done = cli("apply", "--yes")
+    assert (done.returncode, (project / "CLAUDE.md").read_text()) == (1, "Be careful.\n")
+    assert "refused   CLAUDE.md: instructions for agents" in done.stdout
+    assert (project / "a.txt").read_text() == "a\n"
+    done = cli("apply", "--yes", "--force", "--instructions")
+    assert (project / "CLAUDE.md").read_text() == "Be careful.\nmore\n"
+    assert not (project / ".envrc").exists()  # never taken over
+
+
+# --- the check after a run
+
+
+@pytest.mark.requirement("FS-4", "FS-8")
+def test_a_tree_larger_than_the_walk_bound_does_not_hide_a_plant(tmp_path: Path):
+    config = tmp_path / "small.toml"
+    config.write_text("[workspace]\nmax_walk_entries = 300\n")
+    root = tmp_path / "ws"
+    root.mkdir()
+    ran = cellwall.run_command(
+        "mkdir -p z/z a; echo evil > z/z/.envrc; cd a; i=0;"
+        "while [ $i -lt 900 ]; do : > $i; i=$((i+1)); done",
+        config=str(config),
+        workspace=f"{root}:rw",
+    )
+    assert not (root / "z/z/.envrc").exists()
+    assert len(os.listdir(root / "a")) > 300  # the control: more than the bound
+    assert any(".envrc" in finding.message for finding in ran.outcome.findings)
+
+
+@pytest.mark.requirement("FS-4", "FS-8")
+def test_a_check_that_cannot_be_completed_is_no_clean_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    root = tmp_path / "ws"
+    root.mkdir()
+    flood = "mkdir -p a z; for i in $(seq 200); do : > a/$i; done; echo evil > z/.envrc; echo done"
+    with monkeypatch.context() as patch:
+        patch.setattr("cellwall.sandbox.border.CHECK_ENTRIES_MAX", 100)
+        ran = cellwall.run_command(flood, workspace=f"{root}:rw")
+    assert (ran.status, ran.error.code) == ("error", "CW-WORKSPACE-UNCHECKED")
+    assert ran.stdout == ""
+    (root / "late").mkdir()
+    (root / "late/.envrc").write_text("evil")  # as if it had not been reached
+    again = cellwall.run_command("true", workspace=f"{root}:rw")
+    assert (again.status, (root / "late/.envrc").exists()) == ("ok", False)
+    told = [finding.message for finding in again.outcome.findings]
+    assert "ended before its check" in told[0]
+    assert "late/.envrc" in told[1]
+    third = cellwall.run_command("true", workspace=f"{root}:rw")
+    assert third.outcome.findings == ()
+
+
+@pytest.mark.requirement("FS-4", "FS-8", "ISO-8")
+@pytest.mark.parametrize("mode", ["rw", "ro"])
+def test_the_check_is_made_up_for_after_cellwall_was_killed(tmp_path: Path, mode: str):
+    root = tmp_path / "ws"
+    root.mkdir()
+    script = (
+        "import cellwall, sys\n"
+        "cellwall.run_command('mkdir -p z; echo evil > z/.envrc; echo mine > z/ordinary;"
+        " echo planted; sleep 60',\n"
+        f"    workspace={str(root) + ':rw'!r}, timeout=60,\n"
+        "    on_stdout=lambda text: print('planted', flush=True))\n"
+    )
+    victim = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert victim.stdout is not None
+    assert victim.stdout.readline() == "planted\n"
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.communicate(timeout=30)
+    assert (root / "z/.envrc").exists()  # the control: nobody has looked
+    again = cellwall.run_command("ls", workspace=f"{root}:{mode}")
+    assert again.error is None
+    assert not (root / "z/.envrc").exists()
+    assert (root / "z/ordinary").read_text() == "mine\n"
+
+
+@pytest.mark.requirement("FS-4")
+def test_odd_trees_do_not_keep_the_check_from_being_completed(tmp_path: Path):
+    root = tmp_path / "ws"
+    root.mkdir()
+    code = (
+        "import os\n"
+        "os.makedirs('d/loop'); os.symlink('..', 'd/loop/up'); os.symlink('self', 'self')\n"
+        "os.mkdir(b'd/new\\nline'); os.mkdir(b'd/\\xff\\xfe')\n"
+        "for d in (b'd/new\\nline', b'd/\\xff\\xfe', b'd/shut'):\n"
+        "    os.makedirs(d, exist_ok=True); open(d + b'/.envrc', 'w').write('evil')\n"
+        "os.link('d/shut/.envrc', 'd/other-name')\n"
+        "here = os.getcwd()\n"
+        "for _ in range(300): os.mkdir('n'); os.chdir('n')\n"
+        "open('.envrc', 'w').write('evil'); os.chdir(here)\n"
+        "os.chmod('d/shut', 0)\n"
+        "print('ok')\n"
+    )
+    ran = cellwall.run_code(code, workspace=f"{root}:rw")
+    assert (ran.error, ran.stdout) == (None, "ok\n")
+    left = subprocess.run(["find", root, "-name", ".envrc"], capture_output=True, check=True)
+    assert left.stdout == b""
+    assert (root / "d/other-name").exists()  # a name that nobody obeys
