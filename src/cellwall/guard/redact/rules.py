@@ -35,7 +35,7 @@ from cellwall.guard.redact.allow import is_placeholder
 from cellwall.guard.redact.entropy import STRONG, randomness, shannon
 from cellwall.guard.redact.named import NAMED_WORDS, NamedRule
 from cellwall.guard.redact.runs import RUNS, Run
-from cellwall.guard.redact.spans import NOTHING, Around, Span, is_mark_cut, long_span
+from cellwall.guard.redact.spans import Around, Span, is_mark_cut
 
 if TYPE_CHECKING:
     from cellwall.guard.redact.gitleaks import SearchRule
@@ -45,6 +45,8 @@ LEAD_BYTES = 600
 """Between a word and its value, at most; so much of what has left a stream is remembered."""
 _LONGEST_BYTES = 512
 _BEFORE_BYTES = 24
+_DIGIT = re.compile(rb"[0-9]")
+_LOWER_HEX = re.compile(rb"[0-9a-f-]*")
 _WORD = re.compile(rb"[A-Za-z]?[a-z]{0,23}|[A-Z_]{1,24}")
 _ESCAPE = re.compile(
     rb"(?:\\[abfnrtv]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|%(?:25)?[0-9A-Fa-f]{2}"
@@ -79,7 +81,7 @@ class ShapeRule:
     not_match: tuple[str, ...] = ()
 
     def look(
-        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around = NOTHING
+        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around
     ) -> Iterator[int | Span]:
         """What there is to wait for, and what goes, at the word that stands at `start`."""
         if (seen := self._look(data, start, end, around, is_final=is_final)) is not None:
@@ -103,13 +105,13 @@ class ShapeRule:
             return end
         if around.is_left_over(data, end, stop):
             return None
-        seen = self._judged(data, word, end, stop, is_capped=state == "capped")
+        seen = self._judged(data, word, end, stop, around, is_capped=state == "capped")
         if seen is None and (cut := around.cut(data, end, stop)) < stop:
-            return self._judged(data, word, end, cut, is_capped=False)
+            return self._judged(data, word, end, cut, around, is_capped=False)
         return seen
 
     def _judged(
-        self, data: bytes, word: bytes, start: int, stop: int, *, is_capped: bool
+        self, data: bytes, word: bytes, start: int, stop: int, around: Around, *, is_capped: bool
     ) -> Span | None:
         value = data[start:stop]
         if self.until:
@@ -127,7 +129,7 @@ class ShapeRule:
             return None
         if not is_capped:
             return Span(start, stop, self.id)
-        return long_span(data, start, stop, self.id, self.run)
+        return around.long_span(data, start, stop, self.id, self.run)
 
     def _is_free(self, data: bytes, start: int, around: Around) -> bool:
         if self.border == "none" and self.before is None:
@@ -166,9 +168,9 @@ def _holds_key(word: bytes, value: bytes) -> bool:
 
 
 _CHECKS: Mapping[str, Callable[[bytes, bytes], bool]] = {
-    "digit": lambda _word, value: any(48 <= byte <= 57 for byte in value),
+    "digit": lambda _word, value: _DIGIT.search(value) is not None,
     "mixed": lambda _word, value: (
-        not (value.islower() or value.isupper()) or len(set(value) - set(b"0123456789abcdef-")) == 0
+        not (value.islower() or value.isupper()) or _LOWER_HEX.fullmatch(value) is not None
     ),
     "random": lambda _word, value: randomness(value) >= STRONG,
     "basic": _is_name_and_password,
