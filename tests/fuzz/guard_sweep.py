@@ -20,13 +20,23 @@ from functools import cache
 from importlib import resources
 from random import Random
 
+from cellwall.audit.bodies import encode_body
+from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns, scan_head
+from cellwall.guard import mark
+from cellwall.guard.channels import CHANNELS, Channel
+from cellwall.guard.code import screen
+from cellwall.guard.detect.rules import shipped_packs
+from cellwall.guard.pii import Pseudonyms, find
+from cellwall.guard.redact import Redactor, shipped
+from cellwall.guard.scanning import Scanner
+
 Scan = Callable[[str], object]
 
 FIRST_CHARACTERS = 8 * 1024
 MOST_CHARACTERS = 2 << 20
-ENOUGH_S = 0.06
+ENOUGH_S = 0.2
 """A scan that takes so long can be told apart from noise."""
-MOST_RATIO = 9.0
+MOST_RATIO = 6.5
 """For four times the text; four is linear, sixteen is quadratic."""
 TRIES = 4
 
@@ -41,7 +51,7 @@ SYNTAX = tuple(
 Content-Type: multipart/mixed; boundary=a|--a|=?utf-8?B?YQ?=|=?utf-8?Q?=|=3D|Subject: |Received: |boundary="|charset=|begin 644 a
 <@U1|<!here>|<#C1|||`a`|{"blocks":[|{"type":"section","text":{"text":"|"entities":[|tg://user?id=|@everyone|<@&1>|<:a:1>|{"embeds":[{
 eval(|f(|(|[|{|a.b.|a[|`${|/*|//|'|"|a=>|function(){|class a{|import(|/a/|/[|<<EOF|$(|${a|`a|| a|;a|&&a|if a;then|for a in|case a in|\\|'''|f'{|lambda a:|a if|not |~|-|**a|@a|async |await |yield |x:=
-YWJj|YWJjZGVm |4142|41 42 |%41|%2541|\\u0041|\\x41|\\101|&#65;|=41|+AGE-|\ufb01|\u0431|\u200b|\u202e|\U000e0061|e\u0301|\u0301|\uff41|l33t |rot13 |a b c |i.g.n.o.r.e |0x41,|61 |01100001 |.- 
+YWJj|YWJjZGVm |4142|41 42 |%41|%2541|\\u0041|\\x41|\\101|&#65;|=41|+AGE-|\ufb01|\u0431|\u200b|\u202e|\U000e0061|e\u0301|\u0301|\uff41|l33t |rot13 |a b c |i.g.n.o.r.e |0x41,|61 |01100001 |.-
 \x1b[31m|\x1b]8;;|\\x1b[|\\u001b[1m|^[[0m|\xc2\x9b31m|\\033[|[redacted:|[redacted:jwt]|hfsecret_|hfsecret_a_abcdefghij234567klmnopqrst|00000000: 6162 6364  ab|0000000   a   b
 -----BEGIN PRIVATE KEY-----|-----BEGIN |-----END |://a:b@|://a:|Authorization: Bearer |Authorization: |password="|token=|--token |key: |secret_access_key=|api_key": "|"default = "|eyJ|eyJa.eyJa.
 a@b.c|a@|+49 30 |0049 |4111 1111 1111 1111 |DE89 3704 |1.2.3.4 |::1|fe80::|12-34-56 |078-05-1120|Musterstr. 1, |1990-01-01 |born |SSN |00:11:22:33:44:55
@@ -119,14 +129,6 @@ def _seconds(scan: Scan, text: str) -> float:
 @cache
 def scans() -> Mapping[str, Scan]:
     """Everything that meets texts of others, by name."""
-    from cellwall.audit.bodies import encode_body
-    from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns, scan_head
-    from cellwall.guard import mark
-    from cellwall.guard.channels import CHANNELS
-    from cellwall.guard.code import screen
-    from cellwall.guard.pii import Pseudonyms, find
-    from cellwall.guard.redact import Redactor
-    from cellwall.guard.scanning import Scanner
 
     plain, knowing = Redactor(), Redactor(known=lambda: KNOWN)
     scanner = Scanner()
@@ -162,15 +164,15 @@ def scans() -> Mapping[str, Scan]:
         found[f"output {channel}"] = _channel(scanner, channel)
         found[f"clean {channel}"] = form.clean
     for language in ("python", "javascript", "typescript", "shell"):
-        found[f"code {language}"] = _code(screen, language)
+        found[f"code {language}"] = _code(language)
     return found
 
 
-def _channel(scanner: object, channel: str) -> Scan:
-    return lambda text: scanner.scan(text, channel=channel)  # type: ignore[attr-defined]
+def _channel(scanner: Scanner, channel: Channel) -> Scan:
+    return lambda text: scanner.scan(text, channel=channel)
 
 
-def _code(screen: Callable[[str, str], object], language: str) -> Scan:
+def _code(language: str) -> Scan:
     return lambda text: screen(text, language)
 
 
@@ -190,7 +192,6 @@ def seeds(kind: str) -> tuple[str, ...]:
 
 
 def _secrets() -> Iterator[str]:
-    from cellwall.guard.redact import shipped
 
     for rule in shipped().shapes:
         yield from (word.decode() for word in rule.words)
@@ -200,7 +201,6 @@ def _secrets() -> Iterator[str]:
 
 
 def _orders() -> Iterator[str]:
-    from cellwall.guard.detect.rules import shipped_packs
 
     for pack in shipped_packs():
         for each in pack.rules:
@@ -210,7 +210,6 @@ def _orders() -> Iterator[str]:
 
 def aimed() -> Iterator[tuple[str, str, str]]:
     """For every rule of secrets, beginnings of its example that follow each other within a value."""
-    from cellwall.guard.redact import shipped
 
     for rule in shipped().shapes:
         word, example = rule.words[0].decode(), rule.match[0]

@@ -18,8 +18,8 @@ from importlib import resources
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
-from cellwall.core.known.anchors import AnchorIndex
-from cellwall.core.known.encodings import SHORTEST_BYTES
+from cellwall.parsing.credentials.known.anchors import AnchorIndex
+from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES
 
 _SOLID = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 _SOLID_BYTES = 20

@@ -13,12 +13,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cellwall.core.known.matches import BEGINNING_BYTES
-from cellwall.guard.redact.gitleaks import SearchRule
 from cellwall.guard.redact.known import KnownValues
-from cellwall.guard.redact.rules import LEAD_BYTES, SecretRules
-from cellwall.guard.redact.runs import Run
-from cellwall.guard.redact.spans import (
+from cellwall.parsing.credentials.gitleaks import SearchRule
+from cellwall.parsing.credentials.known.matches import BEGINNING_BYTES
+from cellwall.parsing.credentials.rules import LEAD_BYTES, SecretRules
+from cellwall.parsing.credentials.runs import Run
+from cellwall.parsing.credentials.spans import (
     KNOWN,
     Around,
     Span,

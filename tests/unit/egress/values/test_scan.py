@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cellwall.core.known.anchors import AnchorIndex
-from cellwall.core.known.encodings import forms, longest_bytes
 from cellwall.egress.values.inflate import Inflate, Room
 from cellwall.egress.values.scan import Hit, KnownIndex, LeakScan, Pattern, Patterns, scan_head
+from cellwall.parsing.credentials.known.anchors import AnchorIndex
+from cellwall.parsing.credentials.known.encodings import forms, longest_bytes
 
 VALUE = b'correct/horse+"battery" staple'
 KNOWN = KnownIndex.of({"DB_PASSWORD": VALUE})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
+import datetime as dt
 import decimal
 import enum
 import functools
@@ -43,7 +43,7 @@ class Row(TypedDict):
 
 class Model(BaseModel):
     x: int
-    when: datetime.date | None = None
+    when: dt.date | None = None
 
 
 def called(hint: object, value: object) -> object:
@@ -82,9 +82,9 @@ ALLOWED = [
     (PlainNumber, 1, PlainNumber.ONE),
     (Point, {"x": 1, "y": 2}, Point(1, 2.0)),
     (Row, {"x": 1}, {"x": 1}),
-    (Model, {"x": 1, "when": "2026-01-02"}, Model(x=1, when=datetime.date(2026, 1, 2))),
+    (Model, {"x": 1, "when": "2026-01-02"}, Model(x=1, when=dt.date(2026, 1, 2))),
     (list[Point], [{"x": 1}], [Point(1)]),
-    (datetime.datetime, "2026-01-02T03:04:05", datetime.datetime(2026, 1, 2, 3, 4, 5)),
+    (dt.datetime, "2026-01-02T03:04:05Z", dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)),
     (decimal.Decimal, "1.5", decimal.Decimal("1.5")),
     (Annotated[int, Field(gt=0)], 1, 1),
     (Any, 1.0, 1.0),
@@ -113,7 +113,7 @@ REFUSED = [
     *((Row, value) for value in ({"x": True}, {"x": "1"}, {})),
     *((Model, value) for value in ({"x": 1.0}, {"x": 1, "when": 1})),
     *((list[Point], value) for value in ([{"x": 1}, {"x": True}],)),
-    *((datetime.datetime, value) for value in (1, 1.5, True)),
+    *((dt.datetime, value) for value in (1, 1.5, True)),
     *((decimal.Decimal, value) for value in (True,)),
     *((Annotated[int, Field(gt=0)], value) for value in (0, True)),
 ]
@@ -176,7 +176,7 @@ def test_every_way_to_pass_an_argument_is_checked():
 def test_defaults_are_the_hosts_own():
     marker = object()
 
-    def function(a: int = True, b: Annotated[int, Field(gt=5)] = 0, c: Any = marker) -> bool:  # noqa: FBT002
+    def function(a: int = True, b: Annotated[int, Field(gt=5)] = 0, c: Any = marker) -> bool:
         return a is True and b == 0 and c is marker
 
     broker = ToolBroker({"f": function})

@@ -29,16 +29,16 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Literal
 
-from cellwall.guard.keeping import own_toml
-from cellwall.guard.matching import Pattern, WordIndex
-from cellwall.guard.redact.allow import is_placeholder
-from cellwall.guard.redact.entropy import STRONG, randomness, shannon
-from cellwall.guard.redact.named import NAMED_WORDS, NamedRule
-from cellwall.guard.redact.runs import RUNS, Run
-from cellwall.guard.redact.spans import Around, Span, is_mark_cut
+from cellwall.parsing.credentials.allow import is_placeholder
+from cellwall.parsing.credentials.entropy import STRONG, randomness, shannon
+from cellwall.parsing.credentials.named import NAMED_WORDS, NamedRule
+from cellwall.parsing.credentials.runs import RUNS, Run
+from cellwall.parsing.credentials.spans import Around, Span, is_mark_cut
+from cellwall.parsing.keeping import own_toml
+from cellwall.parsing.matching import Pattern, WordIndex
 
 if TYPE_CHECKING:
-    from cellwall.guard.redact.gitleaks import SearchRule
+    from cellwall.parsing.credentials.gitleaks import SearchRule
 
 PACKS = ("cloud", "code", "services", "carriers")
 LEAD_BYTES = 600
@@ -237,7 +237,7 @@ class SecretRules:
 def shipped() -> SecretRules:
     """What Cellwall knows of secrets."""
     shapes: list[ShapeRule] = []
-    folder = resources.files("cellwall.guard.redact").joinpath("packs")
+    folder = resources.files("cellwall.parsing.credentials").joinpath("packs")
     for name in PACKS:
         rows = own_toml(folder.joinpath(f"{name}.toml").read_text("utf-8"))["rule"]
         shapes += map(_shape, rows)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cellwall.core.errors import BadInput, ConfigError
-from cellwall.guard.matching import Pattern
-from cellwall.guard.redact.entropy import shannon
-from cellwall.guard.redact.rules import SecretRules
-from cellwall.guard.redact.spans import MARK_BEGINNING, Around, Span, tellable
+from cellwall.parsing.credentials.entropy import shannon
+from cellwall.parsing.credentials.rules import SecretRules
+from cellwall.parsing.credentials.spans import MARK_BEGINNING, Around, Span, tellable
+from cellwall.parsing.matching import Pattern
 
 Target = Literal["secret", "match", "line"]
 

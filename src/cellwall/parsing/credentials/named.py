@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cellwall.guard.redact.allow import is_looked_up, is_placeholder
-from cellwall.guard.redact.entropy import NOT, STRONG, WEAK, randomness
-from cellwall.guard.redact.runs import Run, quoted
-from cellwall.guard.redact.spans import (
+from cellwall.parsing.credentials.allow import is_looked_up, is_placeholder
+from cellwall.parsing.credentials.entropy import NOT, STRONG, WEAK, randomness
+from cellwall.parsing.credentials.runs import Run, quoted
+from cellwall.parsing.credentials.spans import (
     NAMED,
     Around,
     Span,
