@@ -1,8 +1,9 @@
 """Values that must not be shown, however they are written, found by `credentials.known`.
 
 From SHORTEST_BYTES on they are found anywhere, in every form that `credentials.known` names and as
-shells and dumps print them (`printed`). Shorter ones, down to six bytes, only as they are and as words of their own: within other words they stand
-by chance. What is shorter still is not looked for, nor is the word that marks begin with.
+shells and dumps print them (`printed`). Shorter ones, down to six bytes, only as they are and as
+words of their own: within other words they stand by chance. What is shorter still is not looked
+for, nor is the word that marks begin with.
 """
 
 from __future__ import annotations

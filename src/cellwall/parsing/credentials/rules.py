@@ -14,6 +14,7 @@ border         "word": no letter, digit or `_` before it; "token": nor any of `-
 ignore_case    of the words and the lead
 checks         what else it must be: see `_CHECKS`
 entropy        the least, in bits for each byte
+wire           false: found in requests, it is not refused; the comment behind it says why
 longest_bytes  that are waited for; a longer run goes whole if it begins like a secret
 match, not_match   examples; tests run all of them
 """
@@ -45,6 +46,8 @@ LEAD_BYTES = 600
 """Between a word and its value, at most; so much of what has left a stream is remembered."""
 _LONGEST_BYTES = 512
 _BEFORE_BYTES = 24
+_NAMES_END = (b"=", b":", b"/", b" ")
+"""With these a word ends that names a value instead of beginning it."""
 _DIGIT = re.compile(rb"[0-9]")
 _LOWER_HEX = re.compile(rb"[0-9a-f-]*")
 _WORD = re.compile(rb"[A-Za-z]?[a-z]{0,23}|[A-Z_]{1,24}")
@@ -77,6 +80,8 @@ class ShapeRule:
     longest_bytes: int = _LONGEST_BYTES
     until: bytes = b""
     """The value ends before the last of these, which it must have."""
+    is_on_wire: bool = True
+    """Whether a request that holds it is refused."""
     match: tuple[str, ...] = ()
     not_match: tuple[str, ...] = ()
 
@@ -101,7 +106,8 @@ class ShapeRule:
                 return None
             end = led.end()
         stop, state = self.run.extent(data, end, self.longest_bytes)
-        if not is_final and (state == "open" or is_mark_cut(data, stop) or around.begun < stop):
+        is_open = state == "open" or is_mark_cut(data, stop) or around.begun < stop
+        if is_open and not is_final:
             return end
         if around.is_left_over(data, end, stop):
             return None
@@ -120,16 +126,21 @@ class ShapeRule:
             value = value.rstrip(b".,:;")
         if not value or (is_capped and self.is_exact):
             return None
-        if not self.value.matches(value) or is_placeholder(data[start:stop]):
-            return None
-        if self.least_entropy and shannon(value) < self.least_entropy:
+        if not self.value.matches(value):
             return None
         judged = data[start:stop] if self.until else value
-        if not all(check(word, judged) for check in self.checks):
+        if not self._passes(word, data[start:stop], judged, is_strict=around.is_strict):
             return None
         if not is_capped:
             return Span(start, stop, self.id)
         return around.long_span(data, start, stop, self.id, self.run)
+
+    def _passes(self, word: bytes, whole: bytes, value: bytes, *, is_strict: bool) -> bool:
+        if is_strict:
+            return all(check(word, value) for check in self.checks if check is not _is_random)
+        if is_placeholder(whole) or shannon(value) < self.least_entropy:
+            return False
+        return all(check(word, value) for check in self.checks)
 
     def _is_free(self, data: bytes, start: int, around: Around) -> bool:
         if self.border == "none" and self.before is None:
@@ -143,6 +154,8 @@ class ShapeRule:
             return True
         last = stands[-1:]
         if stands.endswith(b"-----"):  # what ends a key ends more than a word
+            return True
+        if around.is_strict and (last.isdigit() or last in b".+/"):
             return True
         if last.isalnum() or last == b"_" or (self.border == "token" and last in b"-.+/"):
             return bool(_ESCAPE.search(stands))
@@ -167,12 +180,16 @@ def _holds_key(word: bytes, value: bytes) -> bool:
     return b"PRIVATE KEY" in _decoded((word + value)[:400])
 
 
+def _is_random(_word: bytes, value: bytes) -> bool:
+    return randomness(value) >= STRONG
+
+
 _CHECKS: Mapping[str, Callable[[bytes, bytes], bool]] = {
     "digit": lambda _word, value: _DIGIT.search(value) is not None,
     "mixed": lambda _word, value: (
         not (value.islower() or value.isupper()) or _LOWER_HEX.fullmatch(value) is not None
     ),
-    "random": lambda _word, value: randomness(value) >= STRONG,
+    "random": _is_random,
     "basic": _is_name_and_password,
     "key-inside": _holds_key,
     "no-word": lambda _word, value: not _WORD.fullmatch(value),
@@ -209,6 +226,20 @@ class SecretRules:
                 words = (word.lower() for word in rule.words)
                 found[rule.id] = (*found.get(rule.id, ()), *words)
         return {**found, **searches}
+
+    def prefix_bytes(self, span: Span, data: bytes) -> int:
+        """How many bytes right before a value are the beginning that all of its kind share."""
+        before = data[max(0, span.start - _BEFORE_BYTES) : span.start].lower()
+        fitting = (len(word) for word in self._prefixes.get(span.rule, ()) if before.endswith(word))
+        return max(fitting, default=0)
+
+    @cached_property
+    def _prefixes(self) -> Mapping[str, tuple[bytes, ...]]:
+        return {
+            rule.id: tuple(word.lower() for word in rule.words if word[-1:] not in _NAMES_END)
+            for rule in self.shapes
+            if rule.lead is None
+        }
 
     @cached_property
     def _all(self) -> tuple[ShapeRule | NamedRule | SearchRule, ...]:
@@ -249,6 +280,12 @@ def shipped() -> SecretRules:
     return SecretRules(tuple(shapes), named)
 
 
+@cache
+def on_wire() -> SecretRules:
+    """Those of the shipped rules whose finds are refused in requests."""
+    return SecretRules(tuple(rule for rule in shipped().shapes if rule.is_on_wire))
+
+
 def _shape(row: Mapping[str, object]) -> ShapeRule:
     get = row.get
     flags = re.IGNORECASE if get("ignore_case") else 0
@@ -271,6 +308,7 @@ def _shape(row: Mapping[str, object]) -> ShapeRule:
         least_entropy=float(str(get("entropy", 0.0))),
         longest_bytes=int(str(get("longest_bytes", _LONGEST_BYTES))),
         until=b"@" if chars == "userinfo" else b"",
+        is_on_wire=bool(get("wire", True)),
         match=_texts(get("match", ())),
         not_match=_texts(get("not_match", ())),
     )

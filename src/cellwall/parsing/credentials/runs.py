@@ -93,6 +93,7 @@ RUNS = {
     "word": _of(rb"A-Za-z0-9_\-"),
     "dotted": _of(rb"A-Za-z0-9_.\-"),
     "base64": _of(rb"A-Za-z0-9+/="),
+    "base64_slashes": Run(re.compile(rb"(?:[A-Za-z0-9+/=]|\\{1,3}/)*")),
     "base64url": _of(rb"A-Za-z0-9+/=_\-"),
     "query": _of(rb"A-Za-z0-9%+/_.~=\-"),
     "path": _of(rb"A-Za-z0-9_/@.%\-"),

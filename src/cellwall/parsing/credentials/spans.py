@@ -57,6 +57,9 @@ class Around:
     words: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
     """By the name in a mark: one of these stood before what the mark stands for."""
     extents: Extents = field(default_factory=Extents)
+    is_strict: bool = False
+    """What may be a placeholder or a name by chance goes, too: for a record, where nobody misses
+    it, and where it stays for years."""
 
     def cut(self, data: bytes, start: int, stop: int) -> int:
         """Where the first known value or mark begins in a run, else its end.
