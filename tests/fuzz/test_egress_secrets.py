@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cellwall.core.known.encodings import PIECE_BYTES, forms, pieces
 from cellwall.egress.values.echoes import EchoFilter, EchoIndex, Told
 from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns
+from cellwall.parsing.credentials.known.encodings import PIECE_BYTES, forms, pieces
 
 PLACEHOLDER = b"hfsecret_key_abcdefghijklmnopqrstuvwxyz"
 NO_PATTERNS = Patterns(())

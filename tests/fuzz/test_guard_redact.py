@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cellwall.core.errors import ConfigError
-from cellwall.core.known.encodings import forms
 from cellwall.core.types import Json
 from cellwall.guard.redact import Redactor, load_gitleaks, shipped
+from cellwall.parsing.credentials.known.encodings import forms
 
 KNOWN = {
     "HORSE": b"hunter2-correct-horse",

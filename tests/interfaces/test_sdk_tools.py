@@ -114,16 +114,20 @@ def test_plain_data_arrives_as_it_was_sent(sbx, host, value):
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        ("tools.add('many')", "0: int_parsing"),
-        ("tools.add(1.5)", "0: int_from_float"),
-        ("tools.add(None)", "0: int_type"),
-        ("tools.add(float('nan'))", "0: int_type"),
-        ("tools.add(1, names=[1])", "names.0: string_type"),
+        ("tools.add('many')", "a: int_type, got string"),
+        ("tools.add(1.5)", "a: int_type, got number"),
+        ("tools.add(1.0)", "a: int_type, got number"),
+        ("tools.add(True)", "a: int_type, got boolean"),
+        ("tools.add('1')", "a: int_type, got string"),
+        ("tools.add(1, b=True)", "b: int_type, got boolean"),
+        ("tools.add(None)", "a: int_type, got null"),
+        ("tools.add(float('nan'))", "a: int_type, got null"),
+        ("tools.add(1, names=[1])", "names.0: string_type, got integer"),
         ("tools.add()", "a: missing_argument"),
         ("tools.add(1, 2, 3)", "2: unexpected_positional_argument"),
         ("tools.add(1, nobody=2)", "nobody: unexpected_keyword_argument"),
         ("tools.add(1, a=1)", "a: multiple_argument_values"),
-        ("tools.later(5)", "0: string_type"),
+        ("tools.later(5)", "text: string_type, got integer"),
     ],
 )
 def test_arguments_that_the_hints_do_not_allow_never_reach_the_function(sbx, host, call, told):

@@ -75,9 +75,9 @@ def guard_of(
 ) -> Guard:
     """As configured. `known` are values that must not be shown, whatever they look like."""
     # What it knows of words, secrets and codes is much: loaded by what looks at a text.
-    from cellwall.guard.keeping import keep_with  # noqa: PLC0415  # see above
     from cellwall.guard.scanning import Scanner  # noqa: PLC0415  # see above
     from cellwall.guard.service import Guard  # noqa: PLC0415  # see above
+    from cellwall.parsing.keeping import keep_with  # noqa: PLC0415  # see above
 
     keep_with(PreparedFiles(os.path.join(cache_path(environ), "prepared")))
     section = settings.guard

@@ -40,8 +40,8 @@ class Redactor:
             seen = (id(vault), vault.generation)
             if seen != self._seen:
                 # Most runs have no vault, and need not wait for this.
-                from cellwall.core.known.encodings import SHORTEST_BYTES  # noqa: PLC0415
                 from cellwall.guard.redact.known import KnownValues  # noqa: PLC0415
+                from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES  # noqa: PLC0415
 
                 values = vault.values()
                 self._known = KnownValues(values.items())

@@ -103,7 +103,7 @@ class _Fetch:
         answer = await self._hop(url)
         while answer.location is not None:
             url = redirected(url, answer.location)
-            self._look(answer.location.decode("utf-8", "replace"), url, Patterns(()))
+            self._look(answer.location.decode("utf-8", "replace"), url, Patterns())
             self._check_redirect(url)
             answer = await self._hop(url)
         text, is_cut = answer.content.text_of(answer.body, is_cut=answer.is_cut), answer.is_cut

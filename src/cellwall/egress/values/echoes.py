@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cellwall.core.known.anchors import AnchorIndex
-from cellwall.core.known.encodings import SHORTEST_BYTES
-from cellwall.core.known.matches import Matches
+from cellwall.parsing.credentials.known.anchors import AnchorIndex
+from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES
+from cellwall.parsing.credentials.known.matches import Matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,11 @@ from typing import AnyStr
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from cellwall.core.errors import EgressRefused
-from cellwall.core.known.encodings import SHORTEST_BYTES
 from cellwall.core.network import Binding, SecretUse
 from cellwall.egress.reach.allowlist import normal_path
 from cellwall.egress.reach.names import is_below
 from cellwall.egress.values.echoes import Told
+from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES
 
 Header = tuple[bytes, bytes]
 

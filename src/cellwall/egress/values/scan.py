@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
-from importlib import resources
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
-from cellwall.core.known.anchors import AnchorIndex
-from cellwall.core.known.encodings import SHORTEST_BYTES
+from cellwall.parsing.credentials.known.anchors import AnchorIndex
+from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES
+from cellwall.parsing.credentials.looking import looks
+from cellwall.parsing.credentials.rules import SecretRules, on_wire
+from cellwall.parsing.credentials.spans import Around, Span
 
-_SOLID = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
-_SOLID_BYTES = 20
-_SOLID_RUN = b"a" * _SOLID_BYTES
-_SOLID_MAP = bytes(_SOLID_RUN[0] if byte in _SOLID else 0 for byte in range(256))
+_PATTERN_BYTES = 256
+"""A test compares this with every rule."""
+_BEFORE_BYTES = 24
+"""That rules look back."""
 
 Header = tuple[bytes, bytes]
 
@@ -80,47 +80,30 @@ class KnownIndex:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """The shape of one provider's secrets, as `patterns.toml` describes it."""
-
-    name: str
-    literals: tuple[bytes, ...]
-    """One of these stands in everything that matches; they are what is searched for first."""
-    regex: re.Pattern[bytes]
-    longest_bytes: int
-    is_solid: bool
-    """A match holds _SOLID_BYTES in a row of what tokens are made of; most data has none such."""
-
-
 @dataclass(frozen=True)
 class Patterns:
-    """Shapes of secrets. `Patterns.shipped()` are those of `patterns.toml`."""
+    """Shapes of credentials. `Patterns.shipped()` are the rules of guard and record as well."""
 
-    rows: tuple[Pattern, ...]
+    rules: SecretRules = field(default_factory=SecretRules)
 
     @classmethod
     def shipped(cls) -> Patterns:
         """What Cellwall knows of the providers' tokens."""
         return _shipped()
 
-    @cached_property
+    @property
     def longest_bytes(self) -> int:
-        """Of anything that can be found; 0 if there is nothing to find."""
-        return max((row.longest_bytes for row in self.rows), default=0)
-
-    @cached_property
-    def _not_solid(self) -> tuple[Pattern, ...]:
-        return tuple(row for row in self.rows if not row.is_solid)
+        """By when anything is found: its beginning, what may follow that, and enough of it."""
+        return _PATTERN_BYTES if self.rules.shapes else 0
 
     def find(self, data: bytes, start: int = 0) -> Hit | None:
-        """The first shape that is found from `start` on, with a look at what stands before."""
-        rows = self.rows
-        if _SOLID_RUN not in data.translate(_SOLID_MAP):
-            rows = self._not_solid
-        for row in rows:
-            if any(literal in data for literal in row.literals) and row.regex.search(data, start):
-                return Hit(row.name, "pattern", "raw")
+        """A shape that is found from `start` on, with a look at what stands before.
+
+        What follows the data may not have come yet: what is there is judged, for it would leave.
+        """
+        for seen in looks(self.rules, data, Around(), first=start, is_final=True):
+            if isinstance(seen, Span):
+                return Hit(seen.rule, "pattern", "raw")
         return None
 
 
@@ -133,8 +116,9 @@ class LeakScan:
     def __init__(self, known: KnownIndex, patterns: Patterns) -> None:
         self._known = known
         self._patterns = patterns
-        # One byte more than a pattern is long, so that it sees what stands before it.
-        self._keep_bytes = max(known.longest_bytes - 1, patterns.longest_bytes + 1)
+        # More than a pattern is long, so that it sees what stands before it.
+        before = _BEFORE_BYTES if patterns.longest_bytes else 0
+        self._keep_bytes = max(known.longest_bytes - 1, patterns.longest_bytes + before)
         self._kept = b""
         self._hit: Hit | None = None
 
@@ -144,7 +128,7 @@ class LeakScan:
             window = self._kept + data
             # A window cut out of the middle has no true beginning: what would begin there has
             # been looked at as part of the window before.
-            start = int(len(self._kept) == self._keep_bytes)
+            start = _BEFORE_BYTES if len(self._kept) == self._keep_bytes else 0
             self._hit = self._known.find(window) or self._patterns.find(window, start)
             self._kept = window[-self._keep_bytes :] if self._keep_bytes else b""
         return self._hit
@@ -191,16 +175,4 @@ def _basic(encoded: bytes) -> Iterator[bytes]:
 
 @cache
 def _shipped() -> Patterns:
-    text = resources.files("cellwall.egress.values").joinpath("patterns.toml").read_text("utf-8")
-    return Patterns(
-        tuple(
-            Pattern(
-                name=row["name"],
-                literals=tuple(literal.encode() for literal in row["literals"]),
-                regex=re.compile(row["regex"].encode()),
-                longest_bytes=row["longest_bytes"],
-                is_solid=row["solid"],
-            )
-            for row in tomllib.loads(text)["pattern"]
-        )
-    )
+    return Patterns(on_wire())

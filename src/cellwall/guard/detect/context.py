@@ -16,7 +16,7 @@ from cellwall.core.outcomes import Severity
 from cellwall.guard.detect.categories import SCORES, raised, rank
 from cellwall.guard.detect.spots import Spot
 from cellwall.guard.detect.sweep import Sweep, as_word
-from cellwall.guard.matching import Pattern
+from cellwall.parsing.matching import Pattern
 
 ABOUT = tuple(
     as_word(word)

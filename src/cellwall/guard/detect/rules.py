@@ -35,8 +35,8 @@ from cellwall.core.errors import CellwallError, ConfigError
 from cellwall.core.outcomes import Severity
 from cellwall.guard.detect.fields import Mistake, read_parts, read_rule
 from cellwall.guard.detect.sweep import folded_bytes, searchable
-from cellwall.guard.keeping import own_toml
-from cellwall.guard.matching import Pattern
+from cellwall.parsing.keeping import own_toml
+from cellwall.parsing.matching import Pattern
 
 _MOST_PACK_CHARACTERS = 1 << 20
 _MOST_RULES = 1000

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cellwall.guard.matching import Pattern, WordIndex
 from cellwall.guard.normalise import View
 from cellwall.guard.normalise.characters import CONTINUATION
 from cellwall.guard.normalise.offsets import merged
+from cellwall.parsing.matching import Pattern, WordIndex
 
 Span = tuple[int, int]
 

@@ -8,9 +8,9 @@ import unicodedata
 from collections.abc import Iterator
 from functools import cache
 
-from cellwall.guard.matching import Pattern
 from cellwall.guard.native.characters import letters
 from cellwall.guard.native.library import byte_set
+from cellwall.parsing.matching import Pattern
 
 Ranges = tuple[tuple[int, int], ...]
 

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from cellwall.guard.matching import Pattern
 from cellwall.guard.normalise.bounds import Effort
 from cellwall.guard.normalise.characters import (
     HAS_ODD_MARKS,
@@ -35,6 +34,7 @@ from cellwall.guard.normalise.characters import (
 from cellwall.guard.normalise.confusables import unmasked
 from cellwall.guard.normalise.excerpt import excerpt
 from cellwall.guard.normalise.offsets import SAME, Edit, Edited, Track, without
+from cellwall.parsing.matching import Pattern
 
 _USUAL = "\u00a0\u3000\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f\u2011\u00b2\u00b5"
 _USUAL_LONGER = "\u2026\u2122\u00bd\ufb01\ufb02\u0e33"

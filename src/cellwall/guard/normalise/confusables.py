@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from itertools import pairwise
 
-from cellwall.guard.matching import Pattern
 from cellwall.guard.normalise.bounds import Effort
 from cellwall.guard.normalise.characters import Ranges, re2_class, re_class
 from cellwall.guard.normalise.vocabulary import common
+from cellwall.parsing.matching import Pattern
 
 _SCRIPTS = (
     "Greek Cyrillic Armenian Cherokee Lisu Coptic Deseret Canadian_Aboriginal Tifinagh Osage "

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from cellwall.guard.matching import Pattern
 from cellwall.guard.normalise.bounds import Effort
 from cellwall.guard.normalise.offsets import Piece
 from cellwall.guard.normalise.runs import ROT13, Opened
 from cellwall.guard.normalise.vocabulary import STEMS, common
+from cellwall.parsing.matching import Pattern
 
 _REACH_CHARS = 600
 """Around a place where something comes out."""

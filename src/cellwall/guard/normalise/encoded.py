@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import accumulate
 
-from cellwall.guard.matching import Pattern
 from cellwall.guard.native.library import byte_set
 from cellwall.guard.native.runs import Chain, Survey, Told, run_begins
+from cellwall.parsing.matching import Pattern
 
 LONG_CHARS = 40
 """Of a run that may be base64 in disguise, or of other than English text."""

@@ -8,7 +8,6 @@ from functools import cache
 from itertools import islice, permutations
 
 from cellwall.core.outcomes import Severity
-from cellwall.guard.matching import Pattern
 from cellwall.guard.normalise.characters import (
     BIDI_CONTROLS,
     MOST_MARKS,
@@ -25,6 +24,7 @@ from cellwall.guard.normalise.offsets import Piece
 from cellwall.guard.normalise.reading import readable
 from cellwall.guard.normalise.runs import Opened
 from cellwall.guard.report import Hit
+from cellwall.parsing.matching import Pattern
 
 CATEGORY = "hidden"
 _MOST_HITS = 64

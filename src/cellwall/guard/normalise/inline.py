@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
-from cellwall.guard.matching import Pattern
 from cellwall.guard.native.runs import Told
 from cellwall.guard.normalise.bounds import Effort
 from cellwall.guard.normalise.encoded import token_spans
 from cellwall.guard.normalise.offsets import Piece
 from cellwall.guard.normalise.runs import Opened
+from cellwall.parsing.matching import Pattern
 
 _REACH_CHARS = 240
 """Around what was encoded, of a line that does not end before."""

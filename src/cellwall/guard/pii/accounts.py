@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 
-from cellwall.guard.matching import Pattern
 from cellwall.guard.pii.hit import Budget, PiiHit, stands_alone
+from cellwall.parsing.matching import Pattern
 
 _IBAN = Pattern(r"\b[A-Z]{2}[0-9]{2}(?:[ \-\x{a0}\x{202f}]?[A-Z0-9]){11,40}\b")
 _SIGN = re.compile(rb"[A-Z0-9]")

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from cellwall.guard.matching import Pattern, WordIndex
 from cellwall.guard.pii.forms import forms
 from cellwall.guard.pii.hit import Budget, PiiHit, stands_alone
 from cellwall.guard.pii.near import Place, places
+from cellwall.parsing.matching import Pattern, WordIndex
 
 _REACH_BYTES = 40
 

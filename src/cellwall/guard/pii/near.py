@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cellwall.guard.matching import WordIndex
+from cellwall.parsing.matching import WordIndex
 
 _PIECE_BYTES = 1 << 20
 _SHORT = 4

@@ -7,8 +7,8 @@ import re
 import string
 from collections.abc import Iterator
 
-from cellwall.guard.matching import Pattern
 from cellwall.guard.pii.hit import Budget, PiiHit
+from cellwall.parsing.matching import Pattern
 
 # What may stand around an @; signs beyond ASCII count as letters.
 _BEYOND = bytes(range(0x80, 0x100))

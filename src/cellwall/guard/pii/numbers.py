@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cellwall.guard.matching import Pattern
 from cellwall.guard.pii.hit import Budget, PiiHit, stands_alone
 from cellwall.guard.pii.phones import Phones
+from cellwall.parsing.matching import Pattern
 
 # Blanks and hyphens of all kinds, since word processors put them into numbers.
 _BETWEEN = r"[ .\-/()\x{a0}\x{2009}\x{202f}\x{2010}-\x{2015}\x{2212}]{0,3}"

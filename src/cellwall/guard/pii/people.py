@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from datetime import date
 from functools import cache
 
-from cellwall.guard.matching import Pattern, WordIndex
 from cellwall.guard.pii.forms import forms
 from cellwall.guard.pii.hit import Budget, PiiHit
 from cellwall.guard.pii.near import places
+from cellwall.parsing.matching import Pattern, WordIndex
 
 _POSTCODE = re.compile(
     r"\b(?:[A-Z]{2},? [0-9]{5}(?:-[0-9]{4})?"  # US

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cellwall.core.types import Json
-from cellwall.guard.redact.spans import SecretHit
+from cellwall.parsing.credentials.spans import SecretHit
 
 TOO_DEEP = "[redacted:too-deep]"
 """Stands for data that is nested deeper than anybody reads."""

@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cellwall.core.known.encodings import pieces
-from cellwall.guard.redact.spans import KNOWN, Span
+from cellwall.parsing.credentials.known.encodings import pieces
+from cellwall.parsing.credentials.spans import KNOWN, Span
 
 _LINE_BYTES = 16
 """That all of them write on a line, unless they are asked for others."""

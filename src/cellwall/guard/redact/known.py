@@ -1,9 +1,9 @@
-"""Values that must not be shown, however they are written, found by `core.known`.
+"""Values that must not be shown, however they are written, found by `credentials.known`.
 
-From SHORTEST_BYTES on they are found anywhere, in every form that `core.known` names and as shells
-and dumps print them (`printed`). Shorter
-ones, down to six bytes, only as they are and as words of their own: within other words they stand
-by chance. What is shorter still is not looked for, nor is the word that marks begin with.
+From SHORTEST_BYTES on they are found anywhere, in every form that `credentials.known` names and as
+shells and dumps print them (`printed`). Shorter ones, down to six bytes, only as they are and as
+words of their own: within other words they stand by chance. What is shorter still is not looked
+for, nor is the word that marks begin with.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
-from cellwall.core.known.anchors import AnchorIndex
-from cellwall.core.known.encodings import SHORTEST_BYTES
-from cellwall.core.known.matches import BEGINNING_BYTES, Beginnings, Matches
 from cellwall.guard.redact.printed import PrintedValues
-from cellwall.guard.redact.spans import (
+from cellwall.parsing.credentials.known.anchors import AnchorIndex
+from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES
+from cellwall.parsing.credentials.known.matches import BEGINNING_BYTES, Beginnings, Matches
+from cellwall.parsing.credentials.spans import (
     KNOWN,
     MARK_BEGINNING,
     Span,

@@ -1,4 +1,4 @@
-r"""Known values as shells, files and dumps print them; what `core.known` does not look for (GRD-5).
+r"""Known values as shells, files and dumps print them; beyond `credentials.known` (GRD-5).
 
 In text: quoted for a shell (`'it'\''s'`, `'it'"'"'s'`, `\$`); with other ends of lines; indented or
 behind the signs of a diff or a quotation; without the newline at its end; as JSON within JSON. In
@@ -12,10 +12,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from cellwall.core.known.encodings import PLAIN, SHORTEST_BYTES, Form, Unit, cores, pieces
-from cellwall.core.known.matches import BEGINNING_BYTES, beginnings
 from cellwall.guard.redact.dumps import Dumps
-from cellwall.guard.redact.spans import KNOWN, Span
+from cellwall.parsing.credentials.known.encodings import (
+    PLAIN,
+    SHORTEST_BYTES,
+    Form,
+    Unit,
+    cores,
+    pieces,
+)
+from cellwall.parsing.credentials.known.matches import BEGINNING_BYTES, beginnings
+from cellwall.parsing.credentials.spans import KNOWN, Span
 
 _INDENTS = (
     *(b" " * count for count in range(17)),

@@ -15,9 +15,9 @@ from cellwall.core.errors import CellwallError, VaultError
 from cellwall.core.types import Json
 from cellwall.guard.redact.data import DataRedactor, RedactedText
 from cellwall.guard.redact.known import KnownValues
-from cellwall.guard.redact.rules import SecretRules, shipped
-from cellwall.guard.redact.spans import SecretHit
 from cellwall.guard.redact.stream import RedactingStream
+from cellwall.parsing.credentials.rules import SecretRules, shipped
+from cellwall.parsing.credentials.spans import SecretHit
 
 Known = Callable[[], Mapping[str, bytes]]
 _Handler = Literal["surrogatepass", "surrogateescape"]

@@ -21,10 +21,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
 from cellwall.guard.redact.known import KnownValues
-from cellwall.guard.redact.rules import SecretRules
-from cellwall.guard.redact.spans import SecretHit
 from cellwall.guard.redact.terminal import Sequences, may_hold
 from cellwall.guard.redact.window import REMEMBERED_BYTES, Part, Window
+from cellwall.parsing.credentials.rules import SecretRules
+from cellwall.parsing.credentials.spans import SecretHit
 
 BLOCK_BYTES = 256 * 1024
 """Looked at together; of more, a part after the other."""

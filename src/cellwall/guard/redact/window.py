@@ -9,20 +9,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cellwall.core.known.matches import BEGINNING_BYTES
-from cellwall.guard.redact.gitleaks import SearchRule
 from cellwall.guard.redact.known import KnownValues
-from cellwall.guard.redact.rules import LEAD_BYTES, SecretRules
-from cellwall.guard.redact.runs import Run
-from cellwall.guard.redact.spans import (
+from cellwall.parsing.credentials.known.matches import BEGINNING_BYTES
+from cellwall.parsing.credentials.looking import is_within, looks
+from cellwall.parsing.credentials.rules import LEAD_BYTES, SecretRules
+from cellwall.parsing.credentials.runs import Run
+from cellwall.parsing.credentials.spans import (
     KNOWN,
     Around,
     Span,
-    lent_zones,
     mark,
     marked_zones,
     merged,
@@ -136,29 +133,17 @@ class Window:
         hold = len(window) if is_final else max(self._done, unfinished_zone(window))
         unseen = _UNSEEN_BYTES if self._base else 0
         zones = marked_zones(window, names)
-        lent = lent_zones(window)
-        looked: dict[str, int] = {}
-        for number, end in rules.index.places(window, _MANY):
-            word, lookers = rules.by_word[number]
-            start = end - len(word)
-            if start < unseen or _is_within(zones, start) or _is_within(lent, start):
-                continue
-            for looker in lookers:
-                if isinstance(looker, SearchRule):
-                    if looker.has_seen(window, looked.get(looker.id), start):
-                        continue
-                    looked[looker.id] = start
-                for seen in looker.look(window, start, end, is_final=is_final, around=around):
-                    if isinstance(seen, int):
-                        hold = min(hold, max(seen, self._done))
-                        self._undecided = min(self._undecided, seen)
-                    elif seen.end > self._done and not _is_within(zones, seen.start):
-                        found.append(seen)
+        for seen in looks(rules, window, around, zones=zones, first=unseen, is_final=is_final):
+            if isinstance(seen, int):
+                hold = min(hold, max(seen, self._done))
+                self._undecided = min(self._undecided, seen)
+            elif seen.end > self._done:
+                found.append(seen)
         if rules.searches and not is_final:
             hold = min(hold, self._unfinished())
         for rule in rules.wordless:
             spans = rule.lines(window, self._line(), hold)
-            found += (s for s in spans if s.end > self._done and not _is_within(zones, s.start))
+            found += (s for s in spans if s.end > self._done and not is_within(zones, s.start))
         return hold
 
     def _unfinished(self) -> int:
@@ -236,10 +221,3 @@ class Window:
             self._undecided -= keep
             self._gone = frozenset(end - keep for end in self._gone if end > keep)
             self._covering = tuple((run, place - keep) for run, place in self._covering)
-
-
-def _is_within(zones: Sequence[tuple[int, int]], place: int) -> bool:
-    if not zones:
-        return False
-    before = bisect_right(zones, (place, _MANY)) - 1
-    return before >= 0 and place < zones[before][1]

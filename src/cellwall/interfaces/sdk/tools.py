@@ -10,8 +10,11 @@ import functools
 import inspect
 import json
 import keyword
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -20,6 +23,10 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.plain import plain
 from cellwall.core.types import Json
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+_MOST_PLACES = 5
 _MOST_ANSWER_BYTES = 4 * 1024 * 1024
 _DEFAULT_TIMEOUT_S = 30.0
 
@@ -67,24 +74,15 @@ class ToolBroker:
 
 def _checked(name: str, function: HostFunction) -> Callable[..., Any]:
     """The function behind a check of its arguments against its type hints."""
-    from pydantic import ValidationError  # noqa: PLC0415  # 70 ms, only where tools are offered
-
     hinted = _hinted(function)
     check = _check_of(name, function, hinted)
 
     async def call(args: Sequence[Json], kwargs: Mapping[str, Json]) -> object:
-        try:
-            args, kwargs = check(*args, **kwargs)
-        except ValidationError as error:
-            # Where and what, never the values or the host's own words for them.
-            places = "; ".join(
-                f"{'.'.join(map(str, each['loc']))}: {each['type']}" for each in error.errors()[:5]
-            )
-            raise ToolFailed(f"wrong arguments ({places})", code="CW-TOOL-ARGUMENTS") from None
+        bound = check(args, kwargs)
         try:
             if inspect.iscoroutinefunction(hinted):
-                return await function(*args, **kwargs)
-            work = functools.partial(function, *args, **kwargs)
+                return await function(*bound.args, **bound.kwargs)
+            work = functools.partial(function, *bound.args, **bound.kwargs)
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
         except CellwallError:
             raise
@@ -99,33 +97,160 @@ def _hinted(function: HostFunction) -> HostFunction:
     """What bears the type hints: of a partial its function, of an object its `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
-    is_object = not inspect.isroutine(function) and not inspect.isclass(function)
-    return type(function).__call__ if is_object else function
+    if inspect.isclass(function):
+        return function.__init__
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
-def _check_of(
-    name: str, function: HostFunction, hinted: HostFunction
-) -> Callable[..., tuple[Sequence[Any], Mapping[str, Any]]]:
-    """Returns the arguments as the hints have them, or raises pydantic's own error.
+def _check_of(name: str, function: HostFunction, hinted: HostFunction) -> _Check:
+    from pydantic import PydanticUserError, TypeAdapter  # noqa: PLC0415  # 70 ms, only where tools are offered
+    from pydantic.errors import PydanticSchemaGenerationError  # noqa: PLC0415  # as above
 
-    Apart from the call itself: what the function raises is never taken for wrong arguments.
-    """
-    from pydantic import ConfigDict, PydanticUserError, validate_call  # noqa: PLC0415  # as above
-
-    def take(*args: Any, **kwargs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:  # noqa: ANN401  # the function's own
-        return args, kwargs
-
-    functools.update_wrapper(take, hinted)
-    take.__wrapped__ = function  # type: ignore[attr-defined]  # where its signature is read from
     try:
-        return validate_call(config=ConfigDict(arbitrary_types_allowed=False))(take)
-    except (PydanticUserError, NameError, TypeError, ValueError) as error:
+        signature = inspect.signature(function)
+        hints = typing.get_type_hints(hinted, include_extras=True)
+        types = {
+            each.name: TypeAdapter(_type_of(each, hints)) for each in signature.parameters.values()
+        }
+        return _Check(signature, types, _binder(signature))
+    except (
+        *(PydanticUserError, PydanticSchemaGenerationError),
+        *(NameError, TypeError, ValueError, AttributeError),
+    ) as error:
         raise BadInput(
             f"the tool {name} cannot be offered, since its arguments could not be checked",
             mend="Give it type hints of plain data that can be resolved where it is defined.",
             code="CW-TOOL-HINTS",
             detail=str(error),
         ) from error
+
+
+def _type_of(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:  # noqa: ANN401  # the function's own
+    from pydantic.fields import FieldInfo  # noqa: PLC0415  # as above
+
+    hint = hints.get(parameter.name, Any)
+    if isinstance(parameter.default, FieldInfo):  # `b: int = Field(gt=0)`
+        return typing.Annotated[hint, parameter.default]
+    return hint
+
+
+def _binder(signature: inspect.Signature) -> Callable[..., Any]:
+    """Says which arguments are missing or too many, in pydantic's terms."""
+    from pydantic import validate_call  # noqa: PLC0415  # as above
+
+    def take(*args: Any, **kwargs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:  # noqa: ANN401  # the function's own
+        return args, kwargs
+
+    bare = [
+        each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()
+    ]
+    take.__signature__ = signature.replace(  # type: ignore[attr-defined]  # what pydantic reads
+        parameters=bare, return_annotation=inspect.Signature.empty
+    )
+    take.__annotations__ = {}
+    return validate_call(take)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """Arguments as the hints have them; `ToolFailed` where they are others.
+
+    Types are strict, as JSON has them: `true` is no integer, `1.0` is none, `"1"` is none. An
+    integer is a number where a float is wanted, and what JSON has no type for (dates, enums, sets)
+    is read from what it has.
+    """
+
+    signature: inspect.Signature
+    types: Mapping[str, TypeAdapter[Any]]
+    bind: Callable[..., tuple[Sequence[Any], Mapping[str, Any]]]
+
+    def __call__(self, args: Sequence[Json], kwargs: Mapping[str, Json]) -> inspect.BoundArguments:
+        from pydantic import ValidationError  # noqa: PLC0415  # as above
+
+        try:
+            with_defaults = self.bind(*args, **kwargs)
+        except ValidationError as error:
+            raise _wrong(_Place(each["type"], each["loc"]) for each in error.errors()) from None
+        bound = self.signature.bind(*with_defaults[0], **with_defaults[1])
+        wrong: list[_Place] = []
+        # Defaults are the host's own and need not be plain data.
+        for name, value in self.signature.bind(*args, **kwargs).arguments.items():
+            parameter = self.signature.parameters[name]
+            bound.arguments[name] = self._given(parameter, value, wrong)
+        if wrong:
+            raise _wrong(wrong)
+        return bound
+
+    def _given(self, parameter: inspect.Parameter, value: Any, wrong: list[_Place]) -> Any:  # noqa: ANN401  # any data
+        adapter, name = self.types[parameter.name], parameter.name
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            return tuple(_strictly(adapter, each, (name, n), wrong) for n, each in enumerate(value))
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            return {key: _strictly(adapter, each, (key,), wrong) for key, each in value.items()}
+        return _strictly(adapter, value, (name,), wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where something is wrong and what; never the values or the host's own words for them."""
+
+    kind: str
+    where: Sequence[object]
+    got: str = ""
+
+    def __str__(self) -> str:
+        where = ".".join(map(str, self.where))
+        return f"{where}: {self.kind}, got {self.got}" if self.got else f"{where}: {self.kind}"
+
+
+def _wrong(places: Iterable[_Place]) -> ToolFailed:
+    told = "; ".join(map(str, islice(places, _MOST_PLACES)))
+    return ToolFailed(f"wrong arguments ({told})", code="CW-TOOL-ARGUMENTS")
+
+
+def _strictly(
+    adapter: TypeAdapter[Any], value: Json, where: tuple[object, ...], wrong: list[_Place]
+) -> object:
+    from pydantic import ValidationError  # noqa: PLC0415  # as above
+
+    try:
+        checked = adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        wrong += (
+            _Place(each["type"], (*where, *each["loc"]), _json_type(each["input"]))
+            for each in error.errors()[:_MOST_PLACES]
+        )
+        return None
+    try:
+        read_as = adapter.dump_python(checked, mode="json", warnings=False)
+    except ValueError:  # a type of the host's own that is read and not written
+        return checked
+    # Literals and enums are looked up by equality, and True == 1 == 1.0.
+    wrong += islice(_equal_but_other(value, read_as, where), _MOST_PLACES)
+    return checked
+
+
+def _equal_but_other(given: object, read_as: object, where: tuple[object, ...]) -> Iterator[_Place]:
+    if isinstance(given, list) and isinstance(read_as, list):
+        for number, (one, other) in enumerate(zip(given, read_as, strict=False)):
+            yield from _equal_but_other(one, other, (*where, number))
+    elif isinstance(given, dict) and isinstance(read_as, dict):
+        for key in given.keys() & read_as.keys():
+            yield from _equal_but_other(given[key], read_as[key], (*where, key))
+    elif isinstance(given, bool) != isinstance(read_as, bool) and given == read_as:
+        yield _Place(f"{_json_type(read_as)}_type", where, _json_type(given))
+    elif isinstance(given, float) and isinstance(read_as, int):
+        yield _Place("integer_type", where, _json_type(given))
+
+
+_JSON_TYPES = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"))
+
+
+def _json_type(value: object) -> str:
+    if value is None:
+        return "null"
+    named = next((name for kind, name in _JSON_TYPES if isinstance(value, kind)), "")
+    return named or ("object" if isinstance(value, Mapping) else "array")
 
 
 def _answer(name: str, value: object) -> Json:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.core.known.encodings import forms, longest_bytes
 from cellwall.egress.values.echoes import Echoes, EchoFilter, EchoIndex, Told
+from cellwall.parsing.credentials.known.encodings import forms, longest_bytes
 
 TOKEN = b"tok-5f9c/2e+81d7=="
 PASSWORD = b"correct horse battery"

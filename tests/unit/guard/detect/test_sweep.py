@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.guard.detect.sweep import REACH_BYTES, Vocabulary, as_word
-from cellwall.guard.matching import Pattern
 from cellwall.guard.normalise import View
+from cellwall.parsing.matching import Pattern
 
 
 def view(text: str) -> View:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.guard.matching import Pattern
 from cellwall.guard.normalise import encoded
+from cellwall.parsing.matching import Pattern
 
 _SETS = (
     b"0123456789abcdef ,:;-\n0x",

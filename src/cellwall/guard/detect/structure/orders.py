@@ -18,9 +18,9 @@ from cellwall.core.outcomes import Severity
 from cellwall.guard.detect.categories import SCORES
 from cellwall.guard.detect.spots import Spot
 from cellwall.guard.detect.sweep import Span, Sweep, as_word
-from cellwall.guard.keeping import own_toml
-from cellwall.guard.matching import Pattern
 from cellwall.guard.normalise.offsets import merged
+from cellwall.parsing.keeping import own_toml
+from cellwall.parsing.matching import Pattern
 
 _MOST_SENTENCE_BYTES = 400
 _BEFORE_ORDER = b" \t\r\n.!?:;,>\"'([{#/*|_-"

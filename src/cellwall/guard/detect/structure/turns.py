@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from cellwall.guard.detect.spots import Spot
 from cellwall.guard.detect.sweep import Sweep, as_word
-from cellwall.guard.matching import Pattern
 from cellwall.guard.native.library import byte_set
 from cellwall.guard.native.lines import LineHeads
+from cellwall.parsing.matching import Pattern
 
 _PEOPLE = ("human", "user", "utilisateur", "benutzer", "usuario", "пользователь", "用户",
            "ユーザー")  # fmt: skip

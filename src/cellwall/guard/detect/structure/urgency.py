@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cellwall.guard.detect.spots import Spot
 from cellwall.guard.detect.sweep import Sweep, as_word
-from cellwall.guard.matching import Pattern
+from cellwall.parsing.matching import Pattern
 
 WORDS = tuple(
     as_word(word)

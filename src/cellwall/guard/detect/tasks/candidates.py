@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from cellwall.guard.detect.tasks.lexicon import lexicon
-from cellwall.guard.matching import WordIndex
 from cellwall.guard.native.cues import Cues, Kind, Sentences
+from cellwall.parsing.matching import WordIndex
 
 MOST_CHARACTERS = 360
 """Of one sentence; what is longer is cut there."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from cellwall.guard.keeping import own_toml
+from cellwall.parsing.keeping import own_toml
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from heapq import heappop, heappush
 
-from cellwall.core.known.anchors import AnchorIndex, Piece
-from cellwall.core.known.encodings import Form, forms
+from cellwall.parsing.credentials.known.anchors import AnchorIndex, Piece
+from cellwall.parsing.credentials.known.encodings import Form, forms
 
 BEGINNING_BYTES = 3
 """Looked up at every place near the end: few enough to list, enough to be seldom met."""

@@ -17,12 +17,14 @@ State = Literal["closed", "open", "capped"]
 _CLOSING_BYTES = 80
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """Bytes of some kinds, and for a key its last line."""
 
     pattern: re.Pattern[bytes]
     closing: re.Pattern[bytes] | None = None
+    has_escapes: bool = False
+    """A backslash takes the next byte with it: where it ends depends on where it begins."""
 
     def extent(self, data: bytes, start: int, most_bytes: int | None = None) -> tuple[int, State]:
         """Where the run from `start` ends, as far as the data tells."""
@@ -47,6 +49,34 @@ class Run:
         return end, "open" if may_close else "closed"
 
 
+class Extents:
+    """Where runs end in one window. Each byte is read at most once for each kind of run.
+
+    Every word of a text may begin a secret that is longer than was waited for (`xoxb-1-xoxb-1-…`).
+    All of them end at the same place, which is looked for once: else each would read all the rest.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Run, tuple[int, int, State]] = {}
+
+    def end(self, run: Run, data: bytes, start: int) -> tuple[int, State]:
+        """As `Run.extent` without a limit."""
+        if run.has_escapes:
+            # Two of the same quotes are never within each other: one would end the other.
+            return run.extent(data, start)
+        first, last, state = self._seen.get(run, (0, -1, "closed"))
+        if start < first:
+            reached, before = run.extent(data, start, first - start)
+            if before != "capped":
+                return reached, before
+            first = start
+        elif start > last:
+            first = start
+            last, state = run.extent(data, start)
+        self._seen[run] = (first, last, state)
+        return max(start, last), state
+
+
 def _of(inside: bytes) -> Run:
     return Run(re.compile(b"[%s]*" % inside))
 
@@ -54,7 +84,7 @@ def _of(inside: bytes) -> Run:
 def quoted(mark: bytes) -> Run:
     """What stands between two quotes, on one line."""
     inside = b"[^%s\\\\\r\n]*" % mark
-    return Run(re.compile(b"%s(?:\\\\[^\r\n]%s)*" % (inside, inside)))
+    return Run(re.compile(b"%s(?:\\\\[^\r\n]%s)*" % (inside, inside)), has_escapes=True)
 
 
 _KEY_LINES = rb"[A-Za-z0-9+/=\s\\\"'`,;:.()#>|%&]*"
@@ -63,6 +93,7 @@ RUNS = {
     "word": _of(rb"A-Za-z0-9_\-"),
     "dotted": _of(rb"A-Za-z0-9_.\-"),
     "base64": _of(rb"A-Za-z0-9+/="),
+    "base64_slashes": Run(re.compile(rb"(?:[A-Za-z0-9+/=]|\\{1,3}/)*")),
     "base64url": _of(rb"A-Za-z0-9+/=_\-"),
     "query": _of(rb"A-Za-z0-9%+/_.~=\-"),
     "path": _of(rb"A-Za-z0-9_/@.%\-"),

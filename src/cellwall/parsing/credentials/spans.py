@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cellwall.guard.redact.runs import Run
+from cellwall.parsing.credentials.runs import Extents, Run
 
 _MARKED = re.compile(rb"\[redacted:([A-Za-z0-9 _-]{1,80})\]")
 _LENT = re.compile(rb"hfsecret_[a-z0-9_]{1,64}?_[a-z2-7]{26}(?=hfsecret_|[^a-z0-9_]|\Z)")
@@ -56,6 +56,10 @@ class Around:
     """From here on a known value may have begun."""
     words: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
     """By the name in a mark: one of these stood before what the mark stands for."""
+    extents: Extents = field(default_factory=Extents)
+    is_strict: bool = False
+    """What may be a placeholder or a name by chance goes, too: for a record, where nobody misses
+    it, and where it stays for years."""
 
     def cut(self, data: bytes, start: int, stop: int) -> int:
         """Where the first known value or mark begins in a run, else its end.
@@ -93,17 +97,13 @@ class Around:
         value = data[start:stop].lower()
         return not words or any(word in value for word in words)
 
-
-NOTHING = Around()
-
-
-def long_span(
-    data: bytes, start: int, stop: int, rule: str, run: Run, weight: int = SHAPED
-) -> Span:
-    """What begins like a secret and is longer than was waited for goes up to its end."""
-    end, state = run.extent(data, stop)
-    goes_on = ((run, end),) if state == "open" else ()
-    return Span(start, end, rule, weight, is_long=True, goes_on=goes_on)
+    def long_span(
+        self, data: bytes, start: int, stop: int, rule: str, run: Run, weight: int = SHAPED
+    ) -> Span:
+        """What begins like a secret and is longer than was waited for goes up to its end."""
+        end, state = self.extents.end(run, data, stop)
+        goes_on = ((run, end),) if state == "open" else ()
+        return Span(start, end, rule, weight, is_long=True, goes_on=goes_on)
 
 
 def tellable(name: str) -> str:

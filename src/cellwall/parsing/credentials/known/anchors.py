@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from cellwall.core.known.encodings import (
+from cellwall.parsing.credentials.known.encodings import (
     PLAIN,
     Encoding,
     Form,

@@ -18,7 +18,7 @@ import hyperscan
 import re2
 
 from cellwall.core.errors import BadInput
-from cellwall.guard.keeping import kept
+from cellwall.parsing.keeping import kept
 
 _MOST_STATE_BYTES = 32 << 20
 """For the automaton of one pattern; beyond it RE2 works slower, not longer."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.guard.redact.entropy import NOT, STRONG, WEAK, randomness, shannon
+from cellwall.parsing.credentials.entropy import NOT, STRONG, WEAK, randomness, shannon
 
 
 def test_entropy_is_counted_in_bits() -> None:

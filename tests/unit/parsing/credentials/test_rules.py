@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cellwall.guard.redact import Redactor, SecretRules, shipped
-from cellwall.guard.redact.rules import ShapeRule
-from cellwall.guard.redact.runs import RUNS
+from cellwall.parsing.credentials.rules import ShapeRule
+from cellwall.parsing.credentials.runs import RUNS
 
 RULES = shipped()
 REDACTOR = Redactor()

@@ -14,6 +14,7 @@ border         "word": no letter, digit or `_` before it; "token": nor any of `-
 ignore_case    of the words and the lead
 checks         what else it must be: see `_CHECKS`
 entropy        the least, in bits for each byte
+wire           false: found in requests, it is not refused; the comment behind it says why
 longest_bytes  that are waited for; a longer run goes whole if it begins like a secret
 match, not_match   examples; tests run all of them
 """
@@ -29,22 +30,26 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Literal
 
-from cellwall.guard.keeping import own_toml
-from cellwall.guard.matching import Pattern, WordIndex
-from cellwall.guard.redact.allow import is_placeholder
-from cellwall.guard.redact.entropy import STRONG, randomness, shannon
-from cellwall.guard.redact.named import NAMED_WORDS, NamedRule
-from cellwall.guard.redact.runs import RUNS, Run
-from cellwall.guard.redact.spans import NOTHING, Around, Span, is_mark_cut, long_span
+from cellwall.parsing.credentials.allow import is_placeholder
+from cellwall.parsing.credentials.entropy import STRONG, randomness, shannon
+from cellwall.parsing.credentials.named import NAMED_WORDS, NamedRule
+from cellwall.parsing.credentials.runs import RUNS, Run
+from cellwall.parsing.credentials.spans import Around, Span, is_mark_cut
+from cellwall.parsing.keeping import own_toml
+from cellwall.parsing.matching import Pattern, WordIndex
 
 if TYPE_CHECKING:
-    from cellwall.guard.redact.gitleaks import SearchRule
+    from cellwall.parsing.credentials.gitleaks import SearchRule
 
 PACKS = ("cloud", "code", "services", "carriers")
 LEAD_BYTES = 600
 """Between a word and its value, at most; so much of what has left a stream is remembered."""
 _LONGEST_BYTES = 512
 _BEFORE_BYTES = 24
+_NAMES_END = (b"=", b":", b"/", b" ")
+"""With these a word ends that names a value instead of beginning it."""
+_DIGIT = re.compile(rb"[0-9]")
+_LOWER_HEX = re.compile(rb"[0-9a-f-]*")
 _WORD = re.compile(rb"[A-Za-z]?[a-z]{0,23}|[A-Z_]{1,24}")
 _ESCAPE = re.compile(
     rb"(?:\\[abfnrtv]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|%(?:25)?[0-9A-Fa-f]{2}"
@@ -75,11 +80,13 @@ class ShapeRule:
     longest_bytes: int = _LONGEST_BYTES
     until: bytes = b""
     """The value ends before the last of these, which it must have."""
+    is_on_wire: bool = True
+    """Whether a request that holds it is refused."""
     match: tuple[str, ...] = ()
     not_match: tuple[str, ...] = ()
 
     def look(
-        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around = NOTHING
+        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around
     ) -> Iterator[int | Span]:
         """What there is to wait for, and what goes, at the word that stands at `start`."""
         if (seen := self._look(data, start, end, around, is_final=is_final)) is not None:
@@ -99,17 +106,18 @@ class ShapeRule:
                 return None
             end = led.end()
         stop, state = self.run.extent(data, end, self.longest_bytes)
-        if not is_final and (state == "open" or is_mark_cut(data, stop) or around.begun < stop):
+        is_open = state == "open" or is_mark_cut(data, stop) or around.begun < stop
+        if is_open and not is_final:
             return end
         if around.is_left_over(data, end, stop):
             return None
-        seen = self._judged(data, word, end, stop, is_capped=state == "capped")
+        seen = self._judged(data, word, end, stop, around, is_capped=state == "capped")
         if seen is None and (cut := around.cut(data, end, stop)) < stop:
-            return self._judged(data, word, end, cut, is_capped=False)
+            return self._judged(data, word, end, cut, around, is_capped=False)
         return seen
 
     def _judged(
-        self, data: bytes, word: bytes, start: int, stop: int, *, is_capped: bool
+        self, data: bytes, word: bytes, start: int, stop: int, around: Around, *, is_capped: bool
     ) -> Span | None:
         value = data[start:stop]
         if self.until:
@@ -118,16 +126,21 @@ class ShapeRule:
             value = value.rstrip(b".,:;")
         if not value or (is_capped and self.is_exact):
             return None
-        if not self.value.matches(value) or is_placeholder(data[start:stop]):
-            return None
-        if self.least_entropy and shannon(value) < self.least_entropy:
+        if not self.value.matches(value):
             return None
         judged = data[start:stop] if self.until else value
-        if not all(check(word, judged) for check in self.checks):
+        if not self._passes(word, data[start:stop], judged, is_strict=around.is_strict):
             return None
         if not is_capped:
             return Span(start, stop, self.id)
-        return long_span(data, start, stop, self.id, self.run)
+        return around.long_span(data, start, stop, self.id, self.run)
+
+    def _passes(self, word: bytes, whole: bytes, value: bytes, *, is_strict: bool) -> bool:
+        if is_strict:
+            return all(check(word, value) for check in self.checks if check is not _is_random)
+        if is_placeholder(whole) or shannon(value) < self.least_entropy:
+            return False
+        return all(check(word, value) for check in self.checks)
 
     def _is_free(self, data: bytes, start: int, around: Around) -> bool:
         if self.border == "none" and self.before is None:
@@ -141,6 +154,8 @@ class ShapeRule:
             return True
         last = stands[-1:]
         if stands.endswith(b"-----"):  # what ends a key ends more than a word
+            return True
+        if around.is_strict and (last.isdigit() or last in b".+/"):
             return True
         if last.isalnum() or last == b"_" or (self.border == "token" and last in b"-.+/"):
             return bool(_ESCAPE.search(stands))
@@ -165,12 +180,16 @@ def _holds_key(word: bytes, value: bytes) -> bool:
     return b"PRIVATE KEY" in _decoded((word + value)[:400])
 
 
+def _is_random(_word: bytes, value: bytes) -> bool:
+    return randomness(value) >= STRONG
+
+
 _CHECKS: Mapping[str, Callable[[bytes, bytes], bool]] = {
-    "digit": lambda _word, value: any(48 <= byte <= 57 for byte in value),
+    "digit": lambda _word, value: _DIGIT.search(value) is not None,
     "mixed": lambda _word, value: (
-        not (value.islower() or value.isupper()) or len(set(value) - set(b"0123456789abcdef-")) == 0
+        not (value.islower() or value.isupper()) or _LOWER_HEX.fullmatch(value) is not None
     ),
-    "random": lambda _word, value: randomness(value) >= STRONG,
+    "random": _is_random,
     "basic": _is_name_and_password,
     "key-inside": _holds_key,
     "no-word": lambda _word, value: not _WORD.fullmatch(value),
@@ -208,6 +227,20 @@ class SecretRules:
                 found[rule.id] = (*found.get(rule.id, ()), *words)
         return {**found, **searches}
 
+    def prefix_bytes(self, span: Span, data: bytes) -> int:
+        """How many bytes right before a value are the beginning that all of its kind share."""
+        before = data[max(0, span.start - _BEFORE_BYTES) : span.start].lower()
+        fitting = (len(word) for word in self._prefixes.get(span.rule, ()) if before.endswith(word))
+        return max(fitting, default=0)
+
+    @cached_property
+    def _prefixes(self) -> Mapping[str, tuple[bytes, ...]]:
+        return {
+            rule.id: tuple(word.lower() for word in rule.words if word[-1:] not in _NAMES_END)
+            for rule in self.shapes
+            if rule.lead is None
+        }
+
     @cached_property
     def _all(self) -> tuple[ShapeRule | NamedRule | SearchRule, ...]:
         return (*self.shapes, *self.named, *self.searches)
@@ -235,7 +268,7 @@ class SecretRules:
 def shipped() -> SecretRules:
     """What Cellwall knows of secrets."""
     shapes: list[ShapeRule] = []
-    folder = resources.files("cellwall.guard.redact").joinpath("packs")
+    folder = resources.files("cellwall.parsing.credentials").joinpath("packs")
     for name in PACKS:
         rows = own_toml(folder.joinpath(f"{name}.toml").read_text("utf-8"))["rule"]
         shapes += map(_shape, rows)
@@ -245,6 +278,12 @@ def shipped() -> SecretRules:
         NamedRule("vendor-secret", tuple(name.encode() for name in vendors), is_vendor=True),
     )
     return SecretRules(tuple(shapes), named)
+
+
+@cache
+def on_wire() -> SecretRules:
+    """Those of the shipped rules whose finds are refused in requests."""
+    return SecretRules(tuple(rule for rule in shipped().shapes if rule.is_on_wire))
 
 
 def _shape(row: Mapping[str, object]) -> ShapeRule:
@@ -269,6 +308,7 @@ def _shape(row: Mapping[str, object]) -> ShapeRule:
         least_entropy=float(str(get("entropy", 0.0))),
         longest_bytes=int(str(get("longest_bytes", _LONGEST_BYTES))),
         until=b"@" if chars == "userinfo" else b"",
+        is_on_wire=bool(get("wire", True)),
         match=_texts(get("match", ())),
         not_match=_texts(get("not_match", ())),
     )

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cellwall.core.errors import BadInput, ConfigError
-from cellwall.guard.matching import Pattern
-from cellwall.guard.redact.entropy import shannon
-from cellwall.guard.redact.rules import SecretRules
-from cellwall.guard.redact.spans import MARK_BEGINNING, NOTHING, Around, Span, tellable
+from cellwall.parsing.credentials.entropy import shannon
+from cellwall.parsing.credentials.rules import SecretRules
+from cellwall.parsing.credentials.spans import MARK_BEGINNING, Around, Span, tellable
+from cellwall.parsing.matching import Pattern
 
 Target = Literal["secret", "match", "line"]
 
@@ -119,17 +119,18 @@ class SearchRule:
         end: int,
         *,
         is_final: bool,
-        around: Around = NOTHING,  # noqa: ARG002  # as all rules are asked; these have borders of their own
+        around: Around,  # noqa: ARG002  # as all rules are asked; these have borders of their own
     ) -> Iterator[int | Span]:
         """What there is to wait for, and what goes, around the word that stands at `start`."""
         stop = self._stop(data, end)
         if stop is None:
             if not is_final:
                 # It may hold the word itself, and what stands right before it.
-                yield max(start - _BACK_BYTES, _before_word(data, start))
+                yield _before_word(data, start)
                 return
             stop = len(data)
-        first = max(data.rfind(b"\n", 0, start) + 1, start - _BACK_BYTES)
+        ahead = max(0, start - _BACK_BYTES)
+        first = max(data.rfind(b"\n", ahead, start) + 1, ahead)
         yield from self._found(data, first, stop)
 
     def lines(self, data: bytes, start: int, stop: int) -> Iterator[Span]:
@@ -177,7 +178,8 @@ class SearchRule:
 
 
 def _before_word(data: bytes, start: int) -> int:
-    while start and not data[start - 1 : start].isspace():
+    first = max(0, start - _BACK_BYTES)
+    while start > first and not data[start - 1 : start].isspace():
         start -= 1
     return start
 

@@ -11,17 +11,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cellwall.guard.redact.allow import is_looked_up, is_placeholder
-from cellwall.guard.redact.entropy import NOT, STRONG, WEAK, randomness
-from cellwall.guard.redact.runs import Run, quoted
-from cellwall.guard.redact.spans import (
+from cellwall.parsing.credentials.allow import is_looked_up, is_placeholder
+from cellwall.parsing.credentials.entropy import NOT, STRONG, WEAK, randomness
+from cellwall.parsing.credentials.runs import Run, quoted
+from cellwall.parsing.credentials.spans import (
     NAMED,
-    NOTHING,
     Around,
     Span,
     before,
     is_mark_cut,
-    long_span,
 )
 
 NAMED_WORDS = (
@@ -105,7 +103,7 @@ class NamedRule:
     is_vendor: bool = False
 
     def look(
-        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around = NOTHING
+        self, data: bytes, start: int, end: int, *, is_final: bool, around: Around
     ) -> Iterator[int | Span]:
         """What there is to wait for, and what goes, at the word that stands at `start`."""
         if not self._is_name(data, start, end):
@@ -156,7 +154,7 @@ class _Place:
             return Span(begun, cut, self.rule.id, NAMED)
         if state != "capped":
             return Span(begun, stop, self.rule.id, NAMED)
-        return long_span(self.data, begun, stop, self.rule.id, run, NAMED)
+        return around.long_span(self.data, begun, stop, self.rule.id, run, NAMED)
 
     def _run(self, mark: bytes) -> Run:
         if mark not in _QUOTED:

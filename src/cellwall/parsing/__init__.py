@@ -1,0 +1,1 @@
+"""Formats of others, each understood in one place: pure, and linear in what they are given."""

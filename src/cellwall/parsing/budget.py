@@ -1,0 +1,90 @@
+"""How long scans of one text may take (GRD-11).
+
+Every scan is linear in its input. What a byte costs at most still differs by a factor of a thousand
+between ordinary text and text that is made of nothing but beginnings of secrets, so each text has a
+budget of processor time in proportion to its length. Loops over bounded steps call `checkpoint`;
+where the budget is spent it raises, and the caller gives the answer that is safe: what was not
+looked at is not shown.
+
+Time is that of the thread: what else the machine does is not counted against a text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+BASE_S = 2.0
+PER_BYTE_S = 4e-6
+"""Ordinary text takes a hundredth of this."""
+MAX_S = 20.0
+
+
+class ScanUnfinished(Exception):
+    """The budget of a text is spent before its end. Never leaves the part that scans."""
+
+
+class ScanBudget:
+    """Processor time that is left for one text, or for a stream as it comes."""
+
+    __slots__ = ("_begun_s", "_granted_s", "_spent_s", "max_s", "per_byte_s")
+
+    def __init__(
+        self, *, base_s: float = BASE_S, per_byte_s: float = PER_BYTE_S, max_s: float = MAX_S
+    ) -> None:
+        self._granted_s = base_s
+        self._spent_s = 0.0
+        self._begun_s: float | None = None
+        self.per_byte_s = per_byte_s
+        self.max_s = max_s
+
+    def grant(self, size_bytes: int) -> None:
+        """So many bytes more are to be scanned."""
+        self._granted_s += size_bytes * self.per_byte_s
+
+    @property
+    def spent_s(self) -> float:
+        running = 0.0 if self._begun_s is None else time.thread_time() - self._begun_s
+        return self._spent_s + running
+
+    def check(self) -> None:
+        """Raises `ScanUnfinished` where nothing is left."""
+        if self.spent_s > min(self._granted_s, self.max_s):
+            raise ScanUnfinished
+
+    def _resume(self) -> None:
+        self._begun_s = time.thread_time()
+
+    def _pause(self) -> None:
+        self._spent_s, self._begun_s = self.spent_s, None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """`checkpoint` checks this budget within; an outer one goes first: its text is larger."""
+        if _current.get() is not None:
+            yield
+            return
+        token = _current.set(self)
+        self._resume()
+        try:
+            yield
+        finally:
+            self._pause()
+            _current.reset(token)
+
+
+_current: ContextVar[ScanBudget | None] = ContextVar("scan_budget", default=None)
+
+
+def checkpoint() -> None:
+    """Called between steps of bounded length."""
+    budget = _current.get()
+    if budget is not None:
+        budget.check()
+
+
+def grant(budget: ScanBudget, size_bytes: int) -> None:
+    """To the budget that is in force: the outer one, if there is one."""
+    (_current.get() or budget).grant(size_bytes)
