@@ -230,6 +230,19 @@ while True: time.sleep(60)
 _STOPPED = "import os, signal; print('ready', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
 _MUTE = "import os, time; print('ready', flush=True); [os.close(n) for n in (0, 1, 2, 3)]; time.sleep(60)"
 _BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+_LOCK_BOMB = """
+import fcntl, os, struct
+fds, at = [os.open(f'lock{n}', os.O_RDWR | os.O_CREAT) for n in range(500)], 1 << 40
+while True:
+    at -= 4
+    for fd in fds: fcntl.fcntl(fd, fcntl.F_SETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, at, 1, 0))
+"""
+_NAMELESS_BOMB = """
+import os
+while True:
+    os.open('.', os.O_RDWR | os.O_TMPFILE); fd = os.dup(os.open('.', os.O_RDWR | os.O_TMPFILE))
+    for _ in range(16): os.write(fd, bytes(1 << 20))
+"""
 _SHELL_BOMB = "print('ready', flush=True); import os; os.execv('/bin/bash', ['bash', '-c', ':(){ :|:& };:; sleep 60'])"
 
 
@@ -287,8 +300,8 @@ def _processes_with(token: str) -> list[int]:
 @pytest.mark.requirement("LIM-2")
 @pytest.mark.parametrize(
     "attack",
-    [_BOMB, "while True: pass", "x = []\nwhile True: x.append(bytearray(1 << 20))", "while True: print('x' * 65536)"],
-    ids=["fork bomb", "spinner", "memory bomb", "output flood"],
+    [_BOMB, "while True: pass", "x = []\nwhile True: x.append(bytearray(1 << 20))", "while True: print('x' * 65536)", _LOCK_BOMB, _NAMELESS_BOMB],
+    ids=["fork bomb", "spinner", "memory bomb", "output flood", "lock bomb", "files without a name"],
 )  # fmt: skip
 def test_another_sandbox_answers_while_one_misbehaves(attack: str) -> None:
     answers: list[tuple[str, str]] = []
