@@ -113,14 +113,21 @@ def wheel_program(distribution: str, name: str) -> str:
     own = os.stat(__file__)
     for folder in _own_places():
         for path, digest in _recorded(folder, distribution, name):
-            resolved, problem = _walk(path, owners=(0, own.st_uid), groups=(own.st_gid,))
-            if not problem and not _has_digest(resolved, digest):
-                problem = "not the file that was installed"
+            resolved, problem = _walk(
+                path, owners=(0, own.st_uid), groups=(own.st_gid,), passed=_own_folders()
+            )
             if problem:
                 raise ProgramRefused(
-                    f"{name} of the package {distribution} was changed, or others can change it",
-                    hint=f"Install it again: pip install --force-reinstall {distribution}",
+                    f"others can change {name} of the package {distribution}",
+                    hint="Take the right to write from them: chmod o-w for the file and its "
+                    "directory, which must belong to whoever Cellwall's own files belong to.",
                     detail=f"{path}: {problem}",
+                )
+            if not _has_digest(resolved, digest):
+                raise ProgramRefused(
+                    f"{name} of the package {distribution} is not the file that was installed",
+                    hint=f"Install it again: pip install --force-reinstall {distribution}",
+                    detail=path,
                 )
             return resolved
     raise ProgramRefused(
@@ -128,6 +135,15 @@ def wheel_program(distribution: str, name: str) -> str:
         hint=f"Install it where Cellwall is: pip install {distribution}",
         is_missing=True,
     )
+
+
+def _own_folders() -> set[str]:
+    """The directories above Cellwall itself: whoever can write to one of them needs no program of a
+    wheel's, and to refuse it there would protect nothing."""
+    found, at = {"/"}, os.path.realpath(__file__)
+    while (at := os.path.dirname(at)) not in found:
+        found.add(at)
+    return found
 
 
 def _own_places() -> list[str]:
@@ -223,11 +239,17 @@ def _remember(identity: str) -> None:
         os.close(folder)
 
 
-def _walk(path: str, *, owners: Collection[int], groups: Collection[int]) -> tuple[str, str]:
+def _walk(
+    path: str,
+    *,
+    owners: Collection[int],
+    groups: Collection[int],
+    passed: Collection[str] = (),
+) -> tuple[str, str]:
     """The path without links, and what is wrong with it; no path: there is no such file."""
     at, rest, links = "/", path.split("/"), 0
     try:
-        problem = _problem_of("/", os.lstat("/"), owners, groups)
+        problem = "" if "/" in passed else _problem_of("/", os.lstat("/"), owners, groups)
         while rest and not problem:
             name = rest.pop(0)
             if name in ("", "."):
@@ -245,7 +267,8 @@ def _walk(path: str, *, owners: Collection[int], groups: Collection[int]) -> tup
                 at = "/" if target.startswith("/") else at
                 rest = target.split("/") + rest
                 continue
-            at, problem = here, _problem_of(here, info, owners, groups)
+            at = here
+            problem = "" if here in passed else _problem_of(here, info, owners, groups)
         if not problem and not (os.path.isfile(at) and os.access(at, os.X_OK)):
             problem = f"{at} is no program"
     except OSError as error:

@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.core.frames import BadFrame, Frame, FrameReader, FrameTooLong, ValueBudget, encode
+from cellwall.core.frames import (
+    BadFrame,
+    Frame,
+    FrameReader,
+    FrameTooLong,
+    ValueBudget,
+    _counts,
+    encode,
+)
 
 MOST = 4096
 LEAF = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)
@@ -267,3 +275,34 @@ def test_the_frames_of_a_run_share_what_it_may_tell() -> None:
         list(reader.feed(half))
     reader.budget = ValueBudget()
     assert len(list(reader.feed(half))) == 1
+
+
+def test_a_text_that_never_ends_is_counted_once() -> None:
+    """Once, each escaped quote was looked at as the begin of another text: the square of 8 MiB."""
+    text = b"[" * 201_000 + b'"' + b'\\"' * 1_000_000
+    frame = len(text).to_bytes(4, "big") + bytes(4) + text
+    for budget in (None, ValueBudget()):
+        reader = FrameReader(max_frame_bytes=8 << 20, has_blobs=False)
+        reader.budget = budget
+        with pytest.raises(BadFrame):
+            list(reader.feed(frame))
+
+
+@given(VALUE)
+def test_counts_are_those_of_the_json(value) -> None:
+    def strings(each) -> int:
+        match each:
+            case str():
+                return 1
+            case dict():
+                return len(each) + sum(map(strings, each.values()))
+            case list():
+                return sum(map(strings, each))
+            case _:
+                return 0
+
+    budget = ValueBudget()
+    text = json.dumps({"\\": value, '\\"': '\\\\"'}).encode()
+    assert _counts(text)[0] == strings(value) + 3
+    budget.spend(text)
+    assert 0 <= 20_000 - budget.strings <= text.count(b'"')

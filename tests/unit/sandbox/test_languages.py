@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import BadInput
+from cellwall.core.host_programs import ProgramRefused
 from cellwall.core.types import RunCode
 from cellwall.sandbox import languages
 
@@ -54,3 +55,39 @@ def test_what_is_available_does_run() -> None:
             program = languages.program_for(RunCode(language, b""))
             outside = program.extra_bind[0] if program.extra_bind else program.argv[0]
             assert os.access(outside, os.X_OK) or outside.startswith("/opt/python/")
+
+
+@pytest.mark.requirement("ISO-13", "LANG-1")
+@pytest.mark.parametrize("has_network", [False, True])
+def test_deno_has_the_narrowest_permissions(
+    monkeypatch: pytest.MonkeyPatch, has_network: bool
+) -> None:
+    monkeypatch.setattr(languages, "_deno", lambda: "/somewhere/bin/deno")
+    program = languages.program_for(RunCode("typescript", b""), has_network=has_network)
+    words = [word for word in program.argv if word.startswith("-")]
+    assert not {"-A", "--allow-all", "--allow-run", "--allow-ffi", "--allow-sys"} & set(words)
+    assert {"--no-prompt", "--allow-env"} <= set(words)
+    assert ("--allow-net" in words) == has_network
+    assert program.extra_bind == ("/somewhere/bin/deno", languages.DENO_INSIDE)
+
+
+@pytest.mark.requirement("ISO-13")
+def test_a_deno_that_was_changed_is_refused_and_takes_no_other_language_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def changed(distribution: str, name: str) -> str:
+        raise ProgramRefused(f"{name} was changed", hint=f"Install {distribution} again.")
+
+    monkeypatch.setattr(languages, "wheel_program", changed)
+    languages._deno.cache_clear()
+    try:
+        with pytest.raises(BadInput) as refused:
+            languages.program_for(RunCode("typescript", b""))
+        assert (refused.value.code, refused.value.mend) == (
+            "CW-LANGUAGE-PROGRAM",
+            "Install deno again.",
+        )
+        assert languages.program_for(RunCode("python", b"")).is_interpreter
+        assert languages.available()["python"]
+    finally:
+        languages._deno.cache_clear()

@@ -276,6 +276,8 @@ def _table(value: Any) -> dict[str, object] | None:  # anything at all
         frame = frame.to_frame("value" if frame.name is None else frame.name)
     if not isinstance(frame.index, pandas.RangeIndex):
         frame = frame.reset_index(allow_duplicates=True)
+    if len(frame) * len(frame.columns) > MOST_ENTRIES:
+        return None
     # A key and perhaps a text for each cell; of a wide table fewer rows are shown.
     frame = frame.head(MOST_STRINGS // 2 // max(1, len(frame.columns)))
     if not _take_strings(len(frame) * len(frame.columns)):

@@ -179,6 +179,9 @@ class Channels:
         self._owner = owner
         self.status = Line()
         stack.callback(self.status.close)
+        self.inside: dict[int, int] = {}
+        self._open_inside: set[int] = set()
+        stack.callback(self.close_inside)
         out_r, out_w = self._pipe()
         err_r, err_w = self._pipe()
         self.inside = {1: out_w, 2: err_w}
@@ -191,15 +194,15 @@ class Channels:
         stdin_w: int | None = None
         if wants_stdin:
             self.inside[0], stdin_w = os.pipe2(os.O_CLOEXEC)
+            self._open_inside.add(self.inside[0])
             self._give(self.inside[0])
             os.set_blocking(stdin_w, False)
         else:
             # Not the host's /dev/null: its times could be set through it, and seen by others.
             self.inside[0], nobody = os.pipe2(os.O_CLOEXEC)
+            self._open_inside.add(self.inside[0])
             os.close(nobody)
             self._give(self.inside[0])
-        self._open_inside = set(self.inside.values())
-        stack.callback(self.close_inside)
         self.outside = Outside(self.status, out_r, err_r, channel, stdin_w)
         stack.callback(self.outside.close_stdin)
 
@@ -229,21 +232,25 @@ class Channels:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         self._stack.callback(ours.close)
+        self._open_inside.add(theirs.fileno())
         return ours, theirs.detach()
 
     def _channel(self) -> Channel:
         reports, self.inside[REPORTS_FD_INSIDE] = os.pipe2(os.O_CLOEXEC)
+        self._stack.callback(os.close, reports)
+        self._open_inside.add(self.inside[REPORTS_FD_INSIDE])
         self.inside[REQUESTS_FD_INSIDE], requests = os.pipe2(os.O_CLOEXEC)
+        self._stack.callback(os.close, requests)
+        self._open_inside.add(self.inside[REQUESTS_FD_INSIDE])
         for ours in (reports, requests):
             os.set_blocking(ours, False)
-        channel = Channel(reports, requests)
-        self._stack.callback(channel.close)
-        return channel
+        return Channel(reports, requests)
 
     def _pipe(self) -> tuple[int, int]:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
         self._stack.callback(os.close, reading)
+        self._open_inside.add(writing)
         self._give(writing)
         return reading, writing
 
