@@ -93,8 +93,9 @@ def take_over(
         # (2) Hold.
         stack.enter_context(_held(house, session))
         # (3) The intent.
-        said: dict[str, Json] = {"force": force, "instructions": instructions}
-        write({"step": "intent", "directory": session.request.directory, **said})
+        said: dict[str, Json] = {"instructions": True} if instructions else {}
+        directory = session.request.directory
+        write({"step": "intent", "directory": directory, "force": force, **said})
         # (4) The effect.
         try:
             words = _Words(force=force, instructions=instructions, dry_run=False)

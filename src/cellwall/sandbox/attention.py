@@ -18,10 +18,10 @@ _BUILD = "runs code when built or tested"
 
 
 def ranked(found: Iterable[Change]) -> tuple[Change, ...]:
-    """The same changes with their marks: marked ones first, each kind in order of path."""
+    """The same changes with their marks: marked ones first, else in the same order."""
     marked = [replace(change, mark=mark_of(change.path)) for change in found]
     order = [INSTRUCTIONS, _PROTECTED, _BUILD, ""]
-    return tuple(sorted(marked, key=lambda change: (order.index(change.mark), change.path)))
+    return tuple(sorted(marked, key=lambda change: order.index(change.mark)))
 
 
 def mark_of(path: str) -> str:

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import ConfigError, WorkspaceError
 from cellwall.sandbox.beneath import Beneath
-from cellwall.sandbox.protected import Found, Placeholder, Treatment, fold, load, scan
+from cellwall.sandbox.protected import (
+    Found,
+    Placeholder,
+    Protection,
+    Treatment,
+    fold,
+    load,
+    scan,
+)
 
 HIDE, READ_ONLY = Treatment.HIDE, Treatment.READ_ONLY
 ENTRIES = load().entries
@@ -32,7 +40,7 @@ def test_every_entry_protects_its_name_at_any_depth_and_in_any_case(entry):
         assert protection.treatment_of(f"a/{name}/below/it") in {entry.treatment, HIDE}
     assert re.search(r"\w{3}", entry.reason)
     if "*" not in entry.pattern:
-        assert protection.treatment_of(f"a/{name}~not") is None
+        assert Protection([entry]).treatment_of(f"a/{name}~not") is None
 
 
 @pytest.mark.requirement("FS-4")

@@ -163,12 +163,12 @@ def _sizes(change: Change) -> str:
 
 
 def _as_json(change: Change) -> dict[str, Json]:
-    return {
+    told: dict[str, Json] = {
         "kind": change.kind,
         "path": change.path,
         "entry_kind": change.entry_kind,
         "size_before": change.size_before,
         "size_after": change.size_after,
         "binary": change.binary,
-        "mark": change.mark,
     }
+    return {**told, "mark": change.mark} if change.mark else told
