@@ -109,7 +109,9 @@ class CleanedOutput:
                 # All that came meanwhile together: many small pieces cost more than one large one.
                 batch = list(self._waiting)
                 self._waiting.clear()
-                await anyio.to_thread.run_sync(self._clean, batch)
+                # Shielded: what was taken from the queue arrives, whatever becomes of the run.
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._clean, batch)
                 self._hand_on()
 
     def _clean(self, batch: list[tuple[Name, bytes]]) -> None:
