@@ -29,6 +29,7 @@ MAX_FIELD_BYTES = 8 * 1024
 
 _MAX_BODY_BYTES = 128 * 1024
 _MAX_DEPTH = 16
+_SHORT_CHARACTERS = 4096
 _MAX_ENTRIES = 4096
 _MAX_INTEGER_BITS = 64
 _SCALAR = (str, int, float, type(None))
@@ -74,6 +75,14 @@ def cut_text(text: str, *, max_bytes: int) -> str:
     if len(data) <= max_bytes:
         return text
     return data[:max_bytes].decode("utf-8", "ignore") + _marker(data)
+
+
+def is_short(body: Mapping[str, Json]) -> bool:
+    """Whether it is looked through in a moment, whatever it holds."""
+    try:
+        return len(_encode(body)) <= _SHORT_CHARACTERS
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def encode_body(body: Mapping[str, Json], *, max_field_bytes: int) -> str:

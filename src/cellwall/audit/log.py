@@ -21,7 +21,7 @@ from types import TracebackType
 import anyio
 
 from cellwall.audit import files
-from cellwall.audit.bodies import MAX_FIELD_BYTES
+from cellwall.audit.bodies import MAX_FIELD_BYTES, is_short
 from cellwall.audit.failures import failed
 from cellwall.audit.notary import Notary
 from cellwall.audit.settings import LogSettings
@@ -311,7 +311,7 @@ class AuditLog:
 
         A task that is cancelled meanwhile does not learn whether it was written; the others do.
         """
-        draft = _Waiting(self._without_values(event), self._settings.max_field_bytes)
+        draft = await self._drafted(event)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # another kind of event loop
@@ -325,6 +325,16 @@ class AuditLog:
             tasks = of_loop.setdefault(self, _Tasks(loop, self))
         await tasks.join(draft)
         return draft.outcome()
+
+    async def _drafted(self, event: Event) -> _Waiting:
+        """A long body is looked through for credentials in a thread: the others go on (GRD-11)."""
+
+        def draft() -> _Waiting:
+            return _Waiting(self._without_values(event), self._settings.max_field_bytes)
+
+        if is_short(event.body):
+            return draft()
+        return await anyio.to_thread.run_sync(draft)
 
     def thread(self) -> ThreadPoolExecutor:
         """Of its own: what else the embedding program does in threads must not hold it up."""

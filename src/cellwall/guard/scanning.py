@@ -11,6 +11,7 @@ from cellwall.core.outcomes import SEVERITIES, Finding, Severity
 from cellwall.guard.neutralise import Found, without
 from cellwall.guard.report import Hit, Kind, Report, Treatment
 from cellwall.guard.settings import GuardSettings, Treatments
+from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
 if TYPE_CHECKING:
     from cellwall.guard.channels import Channel, Extracted
@@ -39,13 +40,32 @@ class Scanner:
         """What is in a text, in the raw form of its channel."""
         most = self.settings.max_characters
         looked_at = text[:most]
-        extracted = _extracted(channel, looked_at)
-        if extracted is None or channel in _READ_AS_THEY_ARE:
-            report = self._whole(looked_at, kind, channel, extracted)
-        else:
-            report = self._pieces(looked_at, kind, channel, extracted)
+        budget = ScanBudget()
+        grant(budget, len(looked_at))
+        try:
+            with budget.running():
+                report = self._scanned(looked_at, kind, channel)
+        except ScanUnfinished:
+            return self._unfinished(looked_at, kind)
         is_complete = report.is_complete and len(text) <= most
         return report if is_complete else replace(report, is_complete=False)
+
+    def _scanned(self, text: str, kind: Kind, channel: Channel) -> Report:
+        extracted = _extracted(channel, text)
+        if extracted is None or channel in _READ_AS_THEY_ARE:
+            return self._whole(text, kind, channel, extracted)
+        return self._pieces(text, kind, channel, extracted)
+
+    def _unfinished(self, text: str, kind: Kind) -> Report:
+        """Nobody knows what is in it: treated like the worst that could be (GRD-11)."""
+        finding = Finding(
+            "unscanned",
+            "critical",
+            "the text takes too long to scan: most of it is made to look like an attack",
+            rule="scan.not-finished",
+            span=(0, len(text)),
+        )
+        return self._report([finding], kind, score=1.0, shown=lambda: text, is_complete=False)
 
     def _whole(
         self, text: str, kind: Kind, channel: Channel, extracted: Extracted | None
@@ -84,6 +104,7 @@ class Scanner:
         visible: list[tuple[str, Sequence[Hit]]] = []
         score, is_complete = 0.0, extracted.is_complete
         for piece in extracted.pieces:
+            checkpoint()
             found = self._detector.find(piece.text, kind=kind)
             score, is_complete = max(score, found.score), is_complete and found.is_complete
             hits = [_raised(hit) for hit in found.hits] if piece.is_hidden else found.hits

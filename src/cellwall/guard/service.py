@@ -20,6 +20,7 @@ from cellwall.guard.answers import Answer
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.settings import GuardSettings
 from cellwall.guard.showing import Painter
+from cellwall.parsing.budget import NOT_SCANNED, ScanBudget
 
 if TYPE_CHECKING:
     from cellwall.guard.pii import Pseudonyms
@@ -59,6 +60,10 @@ class Guard:
 
     def clean(self, action: Action, result: RunResult) -> RunResult:
         """Without secrets; with what was found in it, and as a model may see it if one reads it."""
+        with ScanBudget().running():  # one for all texts of a result, however many they are
+            return self._cleaned(action, result)
+
+    def _cleaned(self, action: Action, result: RunResult) -> RunResult:
         result, findings = self._redacted(action, result)
         if isinstance(action.want, ToolResult):
             want = action.want
@@ -219,5 +224,9 @@ def _told(hits: Sequence[SecretHit], where: str) -> Iterator[Finding]:
     for hit in hits:
         counts[hit.rule] = counts.get(hit.rule, 0) + 1
     for rule, count in counts.items():
+        if rule == NOT_SCANNED:
+            message = "the rest was withheld: it takes too long to look through for secrets"
+            yield Finding("unscanned", "high", message, rule="scan.not-finished", where=where)
+            continue
         times = "" if count == 1 else f" {count} times"
         yield Finding("secret", "medium", f"a secret was taken out{times}", rule=rule, where=where)

@@ -1,10 +1,26 @@
-"""The caller's own sink for output, told apart from the host's failures."""
+"""Output on its way from a sandbox through the guard to the caller's own sink (GRD-5, GRD-11)."""
 
 from __future__ import annotations
 
-from typing import Literal
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
 
+import anyio
+import anyio.to_thread
+
+from cellwall.core.ports import GuardPort
 from cellwall.core.types import OutputSink
+
+Name = Literal["stdout", "stderr"]
+Result = TypeVar("Result")
+
+_AT_ONCE_BYTES = 4096
+"""Of a piece that is cleaned where it arrives; a longer one is cleaned in a thread."""
+_AT_ONCE_S, _AT_ONCE_S_PER_BYTE = 0.05, 2e-6
+"""Processor time on the event loop that a run may take for that. Ordinary text takes a tenth; a run
+that takes more is cleaned in a thread from then on, and others do not wait for it."""
 
 
 class Listener:
@@ -14,9 +30,100 @@ class Listener:
         self._sink = sink
         self.error: Exception | None = None
 
-    def __call__(self, name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+    def __call__(self, name: Name, chunk: bytes) -> None:
         try:
             self._sink(name, chunk)
         except Exception as error:
             self.error = error
             raise
+
+
+class CleanedOutput:
+    """What a sandbox writes, handed on without secrets and in order.
+
+    Called by the sandbox on its event loop, and so is the caller's sink; only the guard's work is
+    done elsewhere where it may take long.
+    """
+
+    def __init__(self, guard: GuardPort, sink: OutputSink) -> None:
+        self._sink = sink
+        self._cleaned: list[tuple[Name, bytes]] = []
+        self._guarded = guard.stream(lambda name, chunk: self._cleaned.append((name, chunk)))
+        self._waiting: deque[tuple[Name, bytes]] = deque()  # bounded by the run's output limit
+        self._arrived = anyio.Event()
+        self._turn = anyio.Lock()
+        self._bytes = 0
+        self._spent_s = 0.0
+
+    def __call__(self, name: Name, chunk: bytes) -> None:
+        self._bytes += len(chunk)
+        is_free = not self._waiting and not self._turn.locked()
+        if is_free and len(chunk) <= _AT_ONCE_BYTES and self._may_work_here():
+            begun_s = time.thread_time()
+            self._guarded(name, chunk)
+            self._spent_s += time.thread_time() - begun_s
+            self._hand_on()
+        else:
+            self._waiting.append((name, chunk))
+            self._arrived.set()
+
+    async def beside(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        """Do the work and clean meanwhile. An error of the sink ends the work."""
+        results: list[Result] = []
+        problems: list[Exception] = []
+
+        async def clean() -> None:
+            try:
+                while True:
+                    await self._arrived.wait()
+                    self._arrived = anyio.Event()
+                    await self._work_off()
+            except Exception as error:  # noqa: BLE001  # raised below, not as a group
+                problems.append(error)
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(clean)
+            try:
+                results.append(await work())
+            except Exception as error:  # noqa: BLE001  # as above
+                problems.append(error)
+            tasks.cancel_scope.cancel()
+        if problems:
+            raise problems[0]
+        return results[0]
+
+    async def end(self) -> None:
+        """There is no more: what was held back is handed on."""
+        await self._work_off()
+        async with self._turn:
+            await anyio.to_thread.run_sync(self._guarded.end)
+            self._hand_on()
+
+    def _may_work_here(self) -> bool:
+        return self._spent_s <= _AT_ONCE_S + self._bytes * _AT_ONCE_S_PER_BYTE
+
+    async def _work_off(self) -> None:
+        async with self._turn:
+            while self._waiting:
+                # All that came meanwhile together: many small pieces cost more than one large one.
+                batch = list(self._waiting)
+                self._waiting.clear()
+                # Shielded: what was taken from the queue arrives, whatever becomes of the run.
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._clean, batch)
+                self._hand_on()
+
+    def _clean(self, batch: list[tuple[Name, bytes]]) -> None:
+        at = 0
+        while at < len(batch):
+            name, end = batch[at][0], at + 1
+            while end < len(batch) and batch[end][0] == name:
+                end += 1
+            self._guarded(name, b"".join(chunk for _, chunk in batch[at:end]))
+            at = end
+
+    def _hand_on(self) -> None:
+        cleaned, self._cleaned = self._cleaned, []
+        for name, chunk in cleaned:
+            self._sink(name, chunk)

@@ -13,7 +13,7 @@ or a cancellation leaves as an exception, and the leases are given back then, to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 import anyio
@@ -25,7 +25,6 @@ from cellwall.core.ports import (
     ApproverPort,
     AuditPort,
     BrokerPort,
-    CleanSink,
     EgressPort,
     GovernorPort,
     GuardPort,
@@ -57,7 +56,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.approvals import decision_of
 from cellwall.runtime.bounds import Bounds, check_room
 from cellwall.runtime.guarding import withheld
-from cellwall.runtime.listening import Listener
+from cellwall.runtime.listening import CleanedOutput, Listener
 from cellwall.runtime.needs import beyond
 from cellwall.runtime.outcomes import (
     allowed,
@@ -77,9 +76,11 @@ from cellwall.runtime.questions import question_of, showing_question
 from cellwall.runtime.recording import Recorder
 from cellwall.runtime.toolcalls import called, tool_caller
 
-_SMALL_BYTES = 64 * 1024
+_SMALL_BYTES = 4 * 1024
+"""What is scanned at once: the worst text of this length takes 50 ms. More is scanned in a thread,
+while others go on."""
 _LEAST_CLEANING_S = 10.0
-"""What is cleaned at once; more is cleaned in a thread, while others go on."""
+"""Time to clean what came back, however little of its own time a run has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +177,7 @@ class Runtime:
             lacking = beyond(role, action)
             if lacking is None:
                 # (3) A signal for the judge, never the wall.
-                findings = self.guard.screen(action)
+                findings = await self._screened(action)
                 # (4) Pure; no match is DENY.
                 decision = await self._judged(action, findings)
             else:
@@ -206,7 +207,7 @@ class Runtime:
         except CellwallError as error:
             return self._refused(action, decision, findings, audit_id, error)
         listener = None if sink is None else Listener(sink)
-        clean = None if listener is None else self.guard.stream(listener)
+        clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
             outcome = await self._carry_out(action, decision, audit_id, clean, tools, ask, skills)
         except CellwallError as error:
@@ -231,7 +232,7 @@ class Runtime:
         action: Action,
         decision: Decision,
         audit_id: str,
-        sink: CleanSink | None,
+        sink: CleanedOutput | None,
         tools: ToolsPort | None,
         ask: ApproverPort | None,
         skills: Sequence[Skill],
@@ -277,7 +278,8 @@ class Runtime:
             try:
                 # Its way out ends before the files are looked at: what it had open then is gone.
                 async with way_out(self.vault, self.egress, action) as (network, env):
-                    result = await self.sandbox.run(
+                    run = partial(
+                        self.sandbox.run,
                         replace(action, env=env),
                         slot=slot,
                         workspace=workspace,
@@ -288,13 +290,14 @@ class Runtime:
                         skills=skills,
                         network=network,
                     )
+                    result = await (run() if sink is None else sink.beside(run))
                 noticed = network.noticed() if network is not None else ()
             finally:
                 with anyio.CancelScope(shield=True):
                     settled = await workspace.settle()
             # (9) What comes back is untrusted.
             if sink is not None:
-                sink.end()
+                await sink.end()
             # What was seen at its border and on its way out names what code has chosen as well.
             result = replace(result, findings=(*result.findings, *noticed, *settled))
             result = await self._cleaned(action, result, ask)
@@ -328,6 +331,11 @@ class Runtime:
                 self.guard.clean, action, result, abandon_on_cancel=True
             )
         return unread(result)
+
+    async def _screened(self, action: Action) -> Sequence[Finding]:
+        if _text_length(action) < _SMALL_BYTES:
+            return self.guard.screen(action)
+        return await anyio.to_thread.run_sync(self.guard.screen, action)
 
     async def _judged(self, action: Action, findings: Sequence[Finding]) -> Decision:
         """What an agent writes can take its time to be read; others go on meanwhile."""
@@ -416,6 +424,16 @@ def _is_small(result: RunResult) -> bool:
         return False
     texts = (result.stdout, result.stderr, result.text or "", str(result.value or ""))
     return sum(map(len, texts)) < _SMALL_BYTES
+
+
+def _text_length(action: Action) -> int:
+    """Of all texts in it; of what is nested, as it is written."""
+    parts = (getattr(action.want, each.name) for each in fields(action.want))
+    return sum(
+        len(part) if isinstance(part, str | bytes) else len(str(part))
+        for part in parts
+        if part is not None and not isinstance(part, int | float)
+    )
 
 
 def _host_asks(action: Action) -> bool:

@@ -10,6 +10,8 @@ from cellwall.core.events import Event, EventKind
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import Action, Json
 
+_SHORT_CHARACTERS = 4096
+
 
 class Traffic(threading.local):
     """How many actions are under way on this thread's event loop."""
@@ -29,7 +31,9 @@ class Recorder:
         event = _event(action, kind, body)
         # Alone on its loop, the way through another thread takes longer than the disk, and other
         # threads share the flush anyway; among many tasks, none waits for another's disk.
-        return self.audit.write(event) if self.traffic.count < 2 else await self.audit.record(event)
+        # What is long enough to take long is looked through in a thread in any case.
+        is_alone = self.traffic.count < 2 and len(str(body)) <= _SHORT_CHARACTERS
+        return self.audit.write(event) if is_alone else await self.audit.record(event)
 
     def quietly(
         self, action: Action, body: dict[str, Json], kind: EventKind = EventKind.OUTCOME

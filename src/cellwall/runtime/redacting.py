@@ -73,11 +73,13 @@ class Redactor:
     def _clean_all(self, told: Mapping[str, Json]) -> dict[str, Json]:
         """Of keys below the first level anybody may have chosen some, as of a tool's arguments."""
         cleaned: dict[str, Json] = {}
+        times: dict[str, int] = {}
         for key, value in told.items():
-            name = self._text(key)
+            clean = name = self._text(key)
             # Two that hold secrets can look the same by now; none of them is lost.
             while name in cleaned or (name != key and name in told):
-                name += "'"
+                times[clean] = times.get(clean, 1) + 1
+                name = f"{clean} ({times[clean]})"
             cleaned[name] = self._clean(value)
         return cleaned
 

@@ -777,3 +777,37 @@ def test_without_a_thread_nothing_is_acknowledged(log, folder, monkeypatch):
 
     assert all(isinstance(each, AuditFailed) for each in asyncio.run(main()))
     assert ids_in(folder) == before
+
+
+# --- what may not be written
+
+
+@pytest.mark.requirement("AUD-4")
+@pytest.mark.parametrize("way", ["write", "write among others", "record"])
+def test_neither_values_nor_credentials_reach_the_disk(tmp_path, way):
+    token, value = "ghp_" + "a1B2" * 9, "correct horse"
+    body = {"command": ["echo", token, value], "kept": "a plain word"}
+    with AuditLog.open(str(tmp_path)) as log:
+        log.redact_with(
+            lambda told: {
+                key: [str(each).replace(value, "[secret]") for each in entry]
+                if isinstance(entry, list)
+                else entry
+                for key, entry in told.items()
+            }
+        )
+        if way == "write":
+            log.write(Event(EventKind.INTENT, "a", "ann", "cli", body))
+        elif way == "record":
+            anyio.run(log.record, Event(EventKind.INTENT, "a", "ann", "cli", body))
+        else:
+            with log._turn:
+                waiting = threading.Thread(
+                    target=log.write, args=[Event(EventKind.INTENT, "a", "ann", "cli", body)]
+                )
+                waiting.start()
+            waiting.join()
+    written = records_path(tmp_path).read_bytes()
+    assert b"a plain word" in written
+    assert token.encode() not in written
+    assert value.encode() not in written

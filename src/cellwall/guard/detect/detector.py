@@ -15,6 +15,7 @@ from cellwall.guard.detect.spots import Spot, trimmed
 from cellwall.guard.detect.sweep import Sweep, Vocabulary
 from cellwall.guard.normalise import View, unfold
 from cellwall.guard.report import Hit, Kind
+from cellwall.parsing.budget import checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Detector:
         hits = list(unfolded.hits)
         # (2) What is seen in each of them, translated back.
         for view in unfolded.views:
+            checkpoint()
             hits += self._in_view(view, kind)
         # (3) One finding for each place and kind; what is hidden weighs more.
         told = unmasked(bounded(merged(hits)))

@@ -8,6 +8,7 @@ from cellwall.core.errors import ConfigError
 from cellwall.guard.detect.rules import Pack, Rule
 from cellwall.guard.detect.spots import Spot, without_flood
 from cellwall.guard.detect.sweep import Sweep
+from cellwall.parsing.budget import checkpoint
 
 
 class RuleBook:
@@ -41,6 +42,7 @@ class RuleBook:
         for word in sweep.stretches:
             asked.update(self._by_word.get(word, ()))
         for number in sorted(asked):
+            checkpoint()
             rule = self._rules[number]
             if rule.near and not sweep.has(rule.near):
                 continue

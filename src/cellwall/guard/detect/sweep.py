@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from cellwall.guard.normalise import View
 from cellwall.guard.normalise.characters import CONTINUATION
 from cellwall.guard.normalise.offsets import merged
+from cellwall.parsing.budget import checkpoint
 from cellwall.parsing.matching import Pattern, WordIndex
 
 Span = tuple[int, int]
@@ -134,6 +135,7 @@ class Vocabulary:
         data = view.lower
         stretches: dict[bytes, list[Span]] = {}
         for at in range(0, len(data), _PIECE_BYTES):
+            checkpoint()
             # Pieces overlap, so that no word is cut in two; twice the same place does no harm.
             begin = max(0, at - _LONGEST_WORD_BYTES)
             whole = begin == 0 and len(data) <= _PIECE_BYTES

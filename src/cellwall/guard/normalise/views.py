@@ -16,6 +16,7 @@ from cellwall.guard.normalise.inline import inline
 from cellwall.guard.normalise.offsets import SAME, Collage, Piece, Track, join
 from cellwall.guard.normalise.runs import Opened, runs
 from cellwall.guard.report import Hit
+from cellwall.parsing.budget import checkpoint
 
 _DISGUISES = frozenset({"rot13", "reversed", "leet", "spaced"})
 _MOST_HITS = 256
@@ -101,6 +102,7 @@ class _Unfolding:
             text, track = _ends(text, self._bounds.max_chars)
         waiting: deque[_Layer] = deque([(text, track, ())])
         while waiting:
+            checkpoint()
             waiting.extend(self._layer(*waiting.popleft()))
         is_complete = self._is_complete and not any(one.is_spent for one in self._efforts.values())
         return Unfolded(tuple(self._views), tuple(self._hits), is_complete)

@@ -13,9 +13,11 @@ from itertools import chain, islice
 
 from cellwall.guard.pii import accounts, national, network, numbers, people
 from cellwall.guard.pii.hit import REGIONS, UNREAD, Budget, PiiHit
+from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
 _CHECKS = 20_000
 _MOST_HITS = 100_000
+_HITS_A_STEP = 256
 
 Names = Callable[[str], Sequence[PiiHit]]
 """Finds names of people: `names.NameFinder`, which needs an extra."""
@@ -32,6 +34,18 @@ def find(
 
     Telephone numbers without a country code are known if they are of one of the `regions`.
     """
+    time = ScanBudget()
+    grant(time, len(text))
+    try:
+        with time.running():
+            return _found(text, regions=regions, names=names, most_hits=most_hits)
+    except ScanUnfinished:
+        return (PiiHit(UNREAD, 0, len(text)),)
+
+
+def _found(
+    text: str, *, regions: Sequence[str], names: Names | None, most_hits: int
+) -> tuple[PiiHit, ...]:
     data = text.encode("utf-8", "surrogatepass")
     budget = Budget(_CHECKS)
     finders: list[Callable[[bytes, Budget], Iterator[PiiHit]]] = [network.mails]
@@ -49,7 +63,7 @@ def find(
     ranked = [
         (rank, hit)
         for rank, finder in enumerate(finders)
-        for hit in islice(finder(data, budget), most_hits + 1)
+        for hit in islice(_timed(finder(data, budget)), most_hits + 1)
     ]
     found = list(_in_characters(text, data, _apart(ranked)))
     if names is not None:
@@ -58,6 +72,14 @@ def find(
     if len(found) > most_hits:
         found[most_hits:] = [PiiHit(UNREAD, found[most_hits].start, len(text))]
     return tuple(found)
+
+
+def _timed(hits: Iterator[PiiHit]) -> Iterator[PiiHit]:
+    checkpoint()
+    for number, hit in enumerate(hits):
+        if number % _HITS_A_STEP == 0:
+            checkpoint()
+        yield hit
 
 
 _DIGITS = tuple(bytes([digit]) for digit in b"0123456789")

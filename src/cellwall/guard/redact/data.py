@@ -55,11 +55,14 @@ class DataRedactor:
 
     def _mapping(self, value: Mapping[str, Json], depth: int) -> dict[str, Json]:
         cleaned: dict[str, Json] = {}
+        times: dict[str, int] = {}
         for key, each in value.items():
-            shown = self._text(key).text
-            # Two that hold secrets can look the same by now; none of them is lost.
+            name = shown = self._text(key).text
+            # Two that hold secrets can look the same by now; none of them is lost. Counted on, or
+            # a row of equal names would cost quadratic time.
             while shown in cleaned or (shown != key and shown in value):
-                shown += "'"
+                times[name] = times.get(name, 1) + 1
+                shown = f"{name} ({times[name]})"
             cleaned[shown] = self._data(each, key[-_NAME_CHARACTERS:], depth + 1)
         return cleaned
 

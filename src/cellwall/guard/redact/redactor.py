@@ -16,10 +16,18 @@ from cellwall.core.types import Json
 from cellwall.guard.redact.data import DataRedactor, RedactedText
 from cellwall.guard.redact.known import KnownValues
 from cellwall.guard.redact.stream import RedactingStream
+from cellwall.guard.redact.terminal import may_hold
+from cellwall.parsing.budget import NOT_SCANNED, ScanBudget, ScanUnfinished, checkpoint, grant
+from cellwall.parsing.credentials.looking import spans_in
 from cellwall.parsing.credentials.rules import SecretRules, shipped
-from cellwall.parsing.credentials.spans import SecretHit
+from cellwall.parsing.credentials.spans import SecretHit, mark
 
 Known = Callable[[], Mapping[str, bytes]]
+_SHORT_BYTES = 4096
+_TEXT_BYTES = 8
+"""What each text may cost, however short."""
+_LARGE = 10**1000
+"""No larger number can be written down."""
 _Handler = Literal["surrogatepass", "surrogateescape"]
 
 
@@ -52,7 +60,12 @@ class Redactor:
     def redact_json(self, value: Json) -> Json:
         """The same data; every text and every key in it clean. A key names its value."""
         known = self._values_now()
-        return DataRedactor(lambda text: self._redacted_text(text, known)).redact(value)
+        # Many short texts are looked through for known values together, not one by one.
+        if not known.is_empty and not known.find(_joined(value), 0, is_final=True)[0]:
+            known = KnownValues(())
+        budget = ScanBudget()
+        with budget.running():  # one for all of them
+            return DataRedactor(lambda text: self._redacted_text(text, known)).redact(value)
 
     def stream(self) -> RedactingStream:
         """For what comes in pieces."""
@@ -82,10 +95,35 @@ class Redactor:
         cleaned = stream.end(data)
         return Redacted(cleaned, tuple(stream.hits))
 
+    def _short(self, data: bytes) -> Redacted | None:
+        """As a stream would, without what a stream is: for short texts, of which there may be many.
+
+        None where it takes a stream: for colours, and rules of users that have no words.
+        """
+        if self._rules.wordless or may_hold(data):
+            return None
+        grant(ScanBudget(), len(data) + _TEXT_BYTES)
+        if not self._rules.index.places(data, 1):
+            return Redacted(data, ())
+        parts: list[bytes] = []
+        hits: list[SecretHit] = []
+        done = 0
+        try:
+            checkpoint()
+            spans = spans_in(self._rules, data)
+        except ScanUnfinished:
+            return Redacted(mark(NOT_SCANNED), (SecretHit(NOT_SCANNED, 0, len(data)),))
+        for span in spans:
+            parts += data[done : span.start], mark(span.rule)
+            hits.append(SecretHit(span.rule, span.start, span.end))
+            done = span.end
+        return Redacted(b"".join([*parts, data[done:]]), tuple(hits))
+
     def _redacted_text(self, text: str, known: KnownValues) -> RedactedText:
         handler: _Handler = _handler(text)
         data = text.encode("utf-8", handler)
-        cleaned = self._redacted(data, known)
+        is_short = known.is_empty and len(data) <= _SHORT_BYTES
+        cleaned = (self._short(data) if is_short else None) or self._redacted(data, known)
         if not cleaned.hits:
             return RedactedText(text, ())
         hits = cleaned.hits if text.isascii() else _in_characters(cleaned.hits, data, handler)
@@ -95,6 +133,25 @@ class Redactor:
             # A value of no text has been cut out of the middle of a character.
             shown = cleaned.data.decode("utf-8", "replace")
         return RedactedText(shown, hits)
+
+
+def _joined(value: Json) -> bytes:
+    """All texts and numbers of the data. What stands in one of them stands in this."""
+    told: list[str] = []
+    waiting: list[Json] = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, Mapping):
+            told += each.keys()
+            waiting += each.values()
+        elif isinstance(each, Sequence) and not isinstance(each, str):
+            waiting += each
+        elif isinstance(each, str):
+            told.append(each)
+        elif isinstance(each, float) or (isinstance(each, int) and -_LARGE < each < _LARGE):
+            told.append(repr(each))
+    text = "\n".join(told)
+    return text.encode("utf-8", _handler(text))
 
 
 def _handler(text: str) -> _Handler:

@@ -23,11 +23,14 @@ from collections.abc import Callable, Iterable, Sequence
 from cellwall.guard.redact.known import KnownValues
 from cellwall.guard.redact.terminal import Sequences, may_hold
 from cellwall.guard.redact.window import REMEMBERED_BYTES, Part, Window
+from cellwall.parsing.budget import NOT_SCANNED, ScanBudget, ScanUnfinished, checkpoint, grant
 from cellwall.parsing.credentials.rules import SecretRules
-from cellwall.parsing.credentials.spans import SecretHit
+from cellwall.parsing.credentials.spans import SecretHit, mark
 
 BLOCK_BYTES = 256 * 1024
 """Looked at together; of more, a part after the other."""
+_FEED_BYTES = 250
+"""What each piece may cost, however short: a millisecond."""
 MOST_HITS = 10_000
 """That are listed. All are taken out."""
 
@@ -35,7 +38,12 @@ MOST_HITS = 10_000
 class RedactingStream:
     """`feed` it pieces and pass on what comes back; `end` gives the rest. Thread-safe."""
 
-    def __init__(self, rules: SecretRules, known: Callable[[], KnownValues]) -> None:
+    def __init__(
+        self,
+        rules: SecretRules,
+        known: Callable[[], KnownValues],
+        budget: ScanBudget | None = None,
+    ) -> None:
         self._rules = rules
         self._known = known
         self._lock = threading.Lock()
@@ -49,6 +57,13 @@ class RedactingStream:
         """Whether hits were found by both."""
         self._way_back = _WayBack()
         self._hits: list[SecretHit] = []
+        self._budget = ScanBudget() if budget is None else budget
+        self._is_withheld = False
+
+    @property
+    def spent_s(self) -> float:
+        """Processor time that it took so far."""
+        return self._budget.spent_s
 
     @property
     def hits(self) -> Sequence[SecretHit]:
@@ -72,12 +87,29 @@ class RedactingStream:
             return b"".join(self._steps(data, is_last=True))
 
     def _steps(self, data: bytes, *, is_last: bool) -> Iterable[bytes]:
-        if not data and not is_last:
+        if self._is_withheld or (not data and not is_last):
             return
         known = self._known()
-        for start in range(0, max(1, len(data)), BLOCK_BYTES):
-            is_final = is_last and start + BLOCK_BYTES >= len(data)
-            yield self._step(data[start : start + BLOCK_BYTES], known, is_final=is_final)
+        grant(self._budget, len(data) + _FEED_BYTES)
+        with self._budget.running():
+            for start in range(0, max(1, len(data)), BLOCK_BYTES):
+                is_final = is_last and start + BLOCK_BYTES >= len(data)
+                try:
+                    checkpoint()
+                    cleaned = self._step(
+                        data[start : start + BLOCK_BYTES], known, is_final=is_final
+                    )
+                except ScanUnfinished:
+                    yield self._withhold()
+                    return
+                yield cleaned
+
+    def _withhold(self) -> bytes:
+        """What was not looked at does not leave: neither what is held nor what follows (GRD-11)."""
+        self._is_withheld = True
+        self._note(NOT_SCANNED, self._way_back.read, self._way_back.read)
+        self._plain, self._as_shown, self._sequences = Window(self._rules), None, Sequences()
+        return mark(NOT_SCANNED)
 
     def _step(self, data: bytes, known: KnownValues, *, is_final: bool) -> bytes:
         plain = self._sequences.plain(data, is_final=is_final)

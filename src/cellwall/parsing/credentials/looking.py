@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from cellwall.parsing.budget import checkpoint
 from cellwall.parsing.credentials.gitleaks import SearchRule
-from cellwall.parsing.credentials.rules import SecretRules
+from cellwall.parsing.credentials.rules import SecretRules, ShapeRule
 from cellwall.parsing.credentials.spans import Around, Span, lent_zones, marked_zones, merged
 
 _MANY = 1 << 40
@@ -36,6 +36,7 @@ def looks(
     """
     lent = lent_zones(data)
     looked: dict[str, int] = {}
+    covered: dict[str, int] = {}
     for step, (number, end) in enumerate(rules.index.places(data, _MANY)):
         if step % _STEPS == 0:
             checkpoint()
@@ -48,8 +49,14 @@ def looks(
                 if looker.has_seen(data, looked.get(looker.id), start):
                     continue
                 looked[looker.id] = start
+            elif start < covered.get(looker.id, 0):
+                continue  # within a long value of the same kind: it would end where that one does
             for seen in looker.look(data, start, end, is_final=is_final, around=around):
-                if isinstance(seen, int) or not is_within(zones, seen.start):
+                if isinstance(seen, int):
+                    yield seen
+                elif not is_within(zones, seen.start):
+                    if seen.is_long and isinstance(looker, ShapeRule):
+                        covered[looker.id] = seen.end
                     yield seen
 
 

@@ -16,7 +16,9 @@ from cellwall.guard.detect.tasks.prospects import Company, prospects
 from cellwall.guard.detect.tasks.reading import Read, read
 from cellwall.guard.normalise import View
 from cellwall.guard.report import Hit
+from cellwall.parsing.budget import checkpoint
 
+_SENTENCES_A_STEP = 32
 __all__ = ["LEAST_CARRIER_CHARACTERS", "find"]
 
 _MOST_HITS = 32
@@ -33,7 +35,9 @@ def find(view: View) -> Iterator[Hit]:
     known = model()
     text = read(view, is_unwrapped=bool(view.via))
     found = []
-    for number in _likely(text, known):
+    for step, number in enumerate(_likely(text, known)):
+        if step % _SENTENCES_A_STEP == 0:
+            checkpoint()
         if not (view.via or text.outside(number) >= LEAST_CARRIER_CHARACTERS):
             continue
         sentence = text.sentence(number)
