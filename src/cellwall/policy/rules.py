@@ -51,6 +51,8 @@ class Rule:
     not_match: tuple[str, ...] = ()
     answers: str = ""
     """The rule that asks and that this one answers, once and for all; it allows nothing else."""
+    stops: bool = False
+    """A denial by it also stops the agent that asked."""
 
     @property
     def text(self) -> str:
