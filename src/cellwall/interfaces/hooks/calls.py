@@ -172,7 +172,7 @@ def blocked(reason: str, stdout: bytes = b"") -> Reply:
 def shown(reason: str) -> str:
     """People read it in the agent's terminal: it can neither steer that nor fill it.
 
-    Never empty: a denial without a reason is a failed hook to some hosts, and lets the tool through.
+    Never empty: to some hosts a denial without a reason is a failed hook, and the tool runs.
     """
     text = one_line(reason) if reason.strip() else "refused, without a reason"
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + "…"

@@ -190,14 +190,15 @@ RIGHT = {"toolArgs": (dict,), "tool_input": (dict,), "workspace_roots": (list,)}
 def changed_fields(raw: bytes) -> list[tuple[str, bytes]]:
     """The request once for each field that counts: with values of wrong types, and twice."""
     told = json.loads(raw)
-    found = []
-    for key in sorted(USED & told.keys()):
-        for wrong in (None, 5, True, [], [5], {"a": 1}, "text"):
-            if wrong == [5] or not isinstance(wrong, RIGHT.get(key, (str,))):
-                found.append((f"{key}={wrong!r}", json.dumps({**told, key: wrong}).encode()))
-        twice = raw.strip()[:-1] + f', "{key}": "Read"}}'.encode()
-        found.append((f"{key} twice", twice))
-    return found
+    wrong = [
+        (key, value)
+        for key in sorted(USED & told.keys())
+        for value in (None, 5, True, [], [5], {"a": 1}, "text")
+        if value == [5] or not isinstance(value, RIGHT.get(key, (str,)))
+    ]
+    found = [(f"{k}={v!r}", json.dumps({**told, k: v}).encode()) for k, v in wrong]
+    keys = sorted(USED & told.keys())
+    return found + [(k, raw.strip()[:-1] + f', "{k}": "Read"}}'.encode()) for k in keys]
 
 
 @pytest.mark.requirement("POL-1")
