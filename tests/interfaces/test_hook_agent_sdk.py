@@ -111,7 +111,7 @@ def sdk() -> Any:
 
 
 def test_every_tool_is_matched_and_failures_block(sdk):
-    found = agent_sdk.hooks(run_inside=True)
+    found = agent_sdk.hooks()
     assert sorted(found) == ["PostToolUse", "PreToolUse"]
     for (matcher,) in found.values():
         assert isinstance(matcher, sdk.HookMatcher)
