@@ -125,8 +125,9 @@ async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions
     if is_inside and not asked.is_final:
         rewritten = _inside(house, agent, asked, options)
         updated = rewritten if rewritten is not None else updated
-    verdict = "allow" if _severity(outcome) == _ALLOWED else "ask"
-    return Ruling("ask" if verdict == "ask" else "allow", _reason(outcome), updated)
+    return Ruling(
+        "allow" if _severity(outcome) == _ALLOWED else "ask", _reason(outcome.decision), updated
+    )
 
 
 _ALLOWED, _ASKED, _DENIED = 0, 1, 2
@@ -143,19 +144,22 @@ def _severity(outcome: Outcome | None) -> int:
 
 def _denied(outcome: Outcome) -> Ruling:
     error = outcome.error or ErrorInfo("CW-DENIED", outcome.decision.reason)
-    told = _reason(outcome) if error.code == "CW-DENIED" else f"{error.message} [{error.code}]"
-    stops = error.code == "CW-DENIED" and _stops(outcome.decision)
-    return Ruling("deny", f"{told} {error.mend}".rstrip(), stops=stops)
+    if error.code != "CW-DENIED":
+        return Ruling("deny", f"{error.message} [{error.code}] {error.mend}".rstrip())
+    stopping = _stopping(outcome.decision)
+    told = _reason(outcome.decision if stopping is None else stopping)
+    return Ruling("deny", f"{told} {error.mend}".rstrip(), stops=stopping is not None)
 
 
-def _stops(decision: Decision) -> bool:
-    """Whether a rule that denies any part of the call also stops the agent."""
-    is_denial = decision.verdict is Verdict.DENY
-    return is_denial and (decision.stops or any(map(_stops, decision.parts)))
+def _stopping(decision: Decision) -> Decision | None:
+    """The innermost denial of a part of the call whose rule also stops the agent."""
+    if decision.verdict is not Verdict.DENY:
+        return None
+    within = next((found for part in decision.parts if (found := _stopping(part))), None)
+    return within or (decision if decision.stops else None)
 
 
-def _reason(outcome: Outcome) -> str:
-    decision = outcome.decision
+def _reason(decision: Decision) -> str:
     rule = f" (rule {decision.rule})" if decision.rule else ""
     about = "" if decision.verdict is Verdict.ALLOW else _culprit(decision)
     return f"Cellwall: {decision.reason}{rule}" + (f": {about}" if about else "")

@@ -129,6 +129,34 @@ def test_where_the_host_would_ask_nobody_a_question_is_a_denial(house, mode):
     assert "nobody can be asked" in told["permissionDecisionReason"]
 
 
+STOPPING = """
+[[rule]]
+verdict = "deny"
+rule = "Bash(curl evil.example*)"
+reason = "a known bad place"
+stop = true
+"""
+
+
+@pytest.mark.requirement("POL-5")
+@pytest.mark.parametrize(("host", "stops"), [("evil.example", True), ("other.example", False)])
+def test_a_denial_stops_the_agent_where_the_rule_says_so(state_home, tmp_path, host, stops):
+    rules = tmp_path / "policy.toml"
+    rules.write_text(STOPPING)
+    real = open_house()
+    try:
+        reply = said(real, asking(f"ls; curl {host}"), policy=str(rules))
+    finally:
+        real.close()
+    told = json.loads(reply.stdout)
+    assert told["hookSpecificOutput"]["permissionDecision"] == "deny"
+    if stops:
+        assert told["continue"] is False
+        assert "a known bad place" in told["stopReason"]
+    else:
+        assert told.keys() == {"hookSpecificOutput"}
+
+
 def test_questions_can_be_switched_off(house):
     told = permission(said(with_hook(house, questions="nobody"), asking("ls #ask")))
     assert told["permissionDecision"] == "deny"
