@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -210,11 +209,11 @@ def _rewritten_before(asked: Asking, options: HookOptions) -> Asking:
 
 def _start(options: HookOptions) -> tuple[str, list[str]]:
     """What starts Cellwall from an agent's shell, whose variables are also the project's choice."""
-    pinned = [f"{name}={shlex.quote(value)}" for name, value in pins(options.environ).items()]
+    pinned = [f"{n}={rewrite.quoted(value)}" for n, value in pins(options.environ).items()]
     extra: list[str] = []
     for name, value in (("--config", options.config), ("--profile", options.profile)):
         extra += [name, value] if value else []
-    return " ".join([*pinned, shlex.join(isolated())]), extra
+    return " ".join([*pinned, *map(rewrite.quoted, isolated())]), extra
 
 
 async def reported(house: House, agent: Agent, told: Reporting, question: bytes) -> Reply:

@@ -86,7 +86,8 @@ def _withheld(reason: str) -> int:
 
         _write(1, TEXT_ONLY.format(note=NOTE).encode() + b"\n")
         return 0
-    if b"PostToolUse" not in question or "--agent" in _words:
+    is_other = any(word.startswith("--agent") for word in _words)
+    if b"PostToolUse" not in question or is_other:
         return BLOCK  # which withholds a result of the other agents, as far as anything does
     from cellwall.interfaces.hooks.withheld import answer_to  # noqa: PLC0415  # seldom needed
 

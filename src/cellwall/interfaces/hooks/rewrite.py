@@ -7,6 +7,7 @@ compilers and absolute paths are the user's own.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ SHELL_TOOL = "Bash"
 # outside.
 OTHER_SHELLS = frozenset({"Monitor", "PowerShell", "REPL", "write_bash", "write_stdin"})
 _WITHOUT_OWN_WALLS = "dangerouslyDisableSandbox"
+_PLAIN = re.compile(r"[A-Za-z0-9_@:,./-]+")
+_ODD = re.compile(r"(['\\])")
+_ODD_SPELLED = {"'": '"\'"', "\\": "\\\\"}
 _MOST_TIMEOUT_S = 86_400.0
 _LEAST_TIMEOUT_S = 0.01
 _MOST_COMMAND_BYTES = 100 * 1024  # beneath the kernel's MAX_ARG_STRLEN, with room for quotes
@@ -70,7 +74,19 @@ def inside(
         )
     words = ["run", *extra, "--workspace", f"{place.project}:rw", "--own-path"]
     words += ["--cwd", place.cwd, "--timeout", f"{timeout_s:g}", "--", "bash", "-c", command]
-    return f"{start} {shlex.join(words)}"
+    return f"{start} {' '.join(map(quoted, words))}"
+
+
+def quoted(word: str) -> str:
+    """A word as sh, bash, zsh and fish read it alike.
+
+    Attack: between single quotes fish takes a backslash and a quote for a quote, so a command could
+    leave the quotes of `shlex.quote` in an agent that uses fish. Backslashes stand outside of them.
+    """
+    if _PLAIN.fullmatch(word):
+        return word
+    parts = _ODD.split(word)
+    return "".join(_ODD_SPELLED.get(part, f"'{part}'") for part in parts if part) or "''"
 
 
 def unwrapped(

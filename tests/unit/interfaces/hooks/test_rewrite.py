@@ -17,6 +17,7 @@ from cellwall.interfaces.hooks.rewrite import (
     inside,
     is_shell,
     place_of,
+    quoted,
     timeout_of,
     unwrapped,
 )
@@ -152,3 +153,50 @@ def test_the_wish_to_leave_the_hosts_own_sandbox_is_not_handed_on():
     assert cautious("Bash", given) == {"command": "ls", "timeout": 5}
     assert cautious("Bash", {"command": "ls"}) is None
     assert cautious("Read", given) is None
+
+
+def fish_words(line: str) -> list[str]:
+    """The words of a line as fish(1) splits them: in single quotes, `\\` and `\'` are escapes."""
+    words, word, at, inside = [], "", 0, ""
+    has_word = False
+    while at < len(line):
+        char, following = line[at], line[at + 1 : at + 2]
+        escapes = {"": following, "'": "'\\", '"': '"\\$\n'}[inside]
+        if char == "\\" and following and following in escapes:
+            word, at, has_word = word + following, at + 1, True
+        elif char == inside:
+            inside = ""
+        elif not inside and char in "'\"":
+            inside, has_word = char, True
+        elif not inside and char == " ":
+            words += [word] if has_word else []
+            word, has_word = "", False
+        else:
+            assert inside or char not in "();|&<>$*?~#\n", f"fish would act on {char!r}"
+            word, has_word = word + char, True
+        at += 1
+    assert not inside
+    return words + ([word] if has_word else [])
+
+
+BREAKOUT = r"echo \'; touch /tmp/outside; echo \'"
+
+
+@pytest.mark.requirement("ISO-4")
+@given(
+    st.text(alphabet=st.sampled_from("ab '\"\\$`!;|&(){}*?~#\n=%^"), max_size=12)
+    | st.text(max_size=6)
+)
+def test_a_word_is_the_same_in_every_shell(word):
+    if "\0" not in word:
+        assert shlex.split(f"x {quoted(word)}") == ["x", word]
+        assert fish_words(f"x {quoted(word)}") == ["x", word]
+
+
+@pytest.mark.requirement("ISO-4")
+def test_no_command_leaves_its_quotes_in_fish():
+    # The control: with the usual quotes fish would run what stands behind the first one.
+    with pytest.raises(AssertionError):
+        fish_words(shlex.join(["bash", "-c", BREAKOUT]))
+    line = inside(BREAKOUT, PLACE, start=START, timeout_s=5)
+    assert fish_words(line)[-1] == shlex.split(line)[-1] == BREAKOUT
