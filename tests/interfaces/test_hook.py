@@ -299,7 +299,10 @@ def test_closed_descriptors_block(served, closed):
 
 def test_a_closed_standard_error_does_not_hinder_an_answer(served):
     done = subprocess.run(
-        ["bash", "-c", f"{PROGRAM} hook 2>&-"], input=question(), capture_output=True, check=False
+        ["bash", "-c", f"{PROGRAM} hook {OUTSIDE} 2>&-"],
+        input=question(),
+        capture_output=True,
+        check=False,
     )
     assert verdict(done) == "allow"
 

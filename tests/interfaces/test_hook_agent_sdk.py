@@ -34,7 +34,9 @@ def said(callback: agent_sdk.HookCallback, told: Any) -> dict[str, Any]:
 
 
 def decision(told: dict[str, Any], **options: Any) -> str:
-    answer = said(agent_sdk.pre_tool_use(**options), told)
+    # About verdicts: /tmp is no directory that a sandbox can be given.
+    chosen = {"dangerously_outside": True, **options}
+    answer = said(agent_sdk.pre_tool_use(**chosen), told)
     return answer["hookSpecificOutput"]["permissionDecision"]
 
 
@@ -121,7 +123,7 @@ def test_every_tool_is_matched_and_failures_block(sdk):
 
 @pytest.mark.parametrize(("word", "kind"), [("allow", "allow"), ("deny", "deny"), ("ask", "deny")])
 def test_can_use_tool_answers_in_the_types_of_the_sdk(sdk, word, kind):
-    decide = agent_sdk.can_use_tool()
+    decide = agent_sdk.can_use_tool(dangerously_outside=True)
     context = sdk.ToolPermissionContext(tool_use_id="toolu_9")
     found = anyio.run(decide, "Bash", {"command": f"ls #{word}"}, context)
     assert found.behavior == kind

@@ -7,6 +7,7 @@ allowed, everything else is denied.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,37 @@ def test_a_hook_that_breaks_stops_the_tool(project, name):
     settings.write_text(json.dumps(told))
     try_out(project, "touch through", "--permission-mode", "bypassPermissions")
     assert not (project / "through").exists()
+
+
+@pytest.mark.requirement("POL-1")
+def test_a_hook_whose_program_is_gone_stops_the_tool_without_on_failure(project):
+    """Versions that do not know `onFailure` are told by the shell's own exit code."""
+    install(project)
+    settings = project / ".claude" / "settings.json"
+    told = json.loads(settings.read_text())
+    entry = told["hooks"]["PreToolUse"][0]["hooks"][0]
+    del entry["onFailure"]
+    entry["command"] = entry["command"].replace(sys.executable, "/nowhere/python")
+    settings.write_text(json.dumps(told))
+    try_out(project, "touch through", "--permission-mode", "bypassPermissions")
+    assert not (project / "through").exists()
+    # The control: the same without our ending lets the tool through.
+    entry["command"] = entry["command"].partition(" || ")[0]
+    settings.write_text(json.dumps(told))
+    try_out(project, "touch through", "--permission-mode", "bypassPermissions")
+    assert (project / "through").exists()
+
+
+@pytest.mark.requirement("POL-5")
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_denial_stops_the_agent_where_the_rule_says_so(project, stops):
+    rule = f'\n[[rule]]\nverdict = "deny"\nrule = "Bash(cp *)"\nstop = {str(stops).lower()}\n'
+    (project.parent / "policy.toml").write_text(POLICY + rule)
+    install(project)
+    with fake_model(bash("cp Makefile copied"), bash("touch after")) as model:
+        drive(model, project, project.parent)
+    assert not (project / "copied").exists()
+    assert (project / "after").exists() is not stops
 
 
 def test_a_secret_does_not_reach_the_model(project, monkeypatch):
