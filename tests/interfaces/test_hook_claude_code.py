@@ -153,7 +153,8 @@ def test_a_secret_does_not_reach_the_model(project, monkeypatch):
     try:
         for name, value in served.environment.items():
             monkeypatch.setenv(name, value)
-        install(project)
+        # The guard of the tests knows results of tools, and not the output of runs.
+        install(project, "--dangerously-outside")
         told = try_out(project, "echo a SECRET word; touch ran '#allow'")
     finally:
         served.end()
