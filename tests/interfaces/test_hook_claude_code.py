@@ -140,9 +140,10 @@ def test_a_denial_stops_the_agent_where_the_rule_says_so(project, stops):
     (project.parent / "policy.toml").write_text(POLICY + rule)
     install(project)
     with fake_model(bash("cp Makefile copied"), bash("touch after")) as model:
-        drive(model, project, project.parent)
+        done = drive(model, project, project.parent, is_stopped=stops)
     assert not (project / "copied").exists()
     assert (project / "after").exists() is not stops
+    assert (json.loads(done.stdout)["terminal_reason"] == "hook_stopped") is stops
 
 
 def test_a_secret_does_not_reach_the_model(project, monkeypatch):
