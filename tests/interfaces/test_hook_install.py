@@ -225,3 +225,14 @@ def test_a_hook_that_cannot_stop_anything_is_told(project, ending):
     settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"] += ending
     file.write_text(json.dumps(settings))
     assert cellwall("hook", "status").returncode == 1
+
+
+@pytest.mark.parametrize("switch", [{"enabled": False}, {"disabled": ["cellwall"]}])
+def test_hooks_that_gemini_is_told_not_to_run_are_not_called_good(project, switch):
+    cellwall("hook", "install", "--agent", "gemini")
+    assert cellwall("hook", "status").returncode == 0
+    mine = project / "home" / ".gemini" / "settings.json"
+    mine.parent.mkdir()
+    mine.write_text(json.dumps({"hooksConfig": switch}))
+    done = cellwall("hook", "status")
+    assert (done.returncode, b"hooksConfig" in done.stdout) == (1, True)

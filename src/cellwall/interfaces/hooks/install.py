@@ -17,9 +17,6 @@ from cellwall.interfaces.hooks.agents.agent import Agent
 from cellwall.interfaces.hooks.command import hook_command, options_of
 from cellwall.interfaces.hooks.settings_text import merged, ours, parsed, without
 
-_OFF = ("disableAllHooks",)
-"""Switches in settings that keep an agent from running any hook."""
-
 
 def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> dict[str, str]:  # noqa: ANN401  # those of `hook_command`
     """What each event of the agent starts."""
@@ -101,10 +98,8 @@ class State:
     is_outside: bool = False
     options: tuple[str, ...] = ()
     """What else was asked for at `install`: `--config FILE`, `--policy FILE`."""
-
-    @property
-    def is_off(self) -> bool:
-        return any(name in problem for name in _OFF for problem in self.problems)
+    is_off: bool = False
+    """A switch in this file keeps the agent from running our hooks, wherever they stand."""
 
 
 def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> State | None:
@@ -122,13 +117,12 @@ def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> State | 
             options = _options(hook[layout.key], agent, environ, after=event in layout.after)
             chosen.append(options or {})
             problems += _problems(agent, matcher, hook, is_known=options is not None)
-    for name in _OFF:
-        if parsed(found.data, layout).get(name):
-            problems.append(f'"{name}" is on: the agent runs no hook at all')
+    off = agent.switched_off(parsed(found.data, layout))
+    problems += [f"{off}: the agent does not run the hook"] if off else []
     outside = any(each.get("dangerously_outside") for each in chosen)
     named = [f"--{n} {each[n]}" for each in chosen for n in ("config", "policy") if each.get(n)]
     told_problems, told_options = tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(named))
-    return State(file, told_problems, bool(chosen), outside, told_options)
+    return State(file, told_problems, bool(chosen), outside, told_options, bool(off))
 
 
 def _options(

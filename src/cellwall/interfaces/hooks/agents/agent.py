@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Json
@@ -26,6 +27,10 @@ class Cleaned:
 
 def _never(_asked: Asking) -> bool:
     return False
+
+
+def _all_hooks_off(settings: Mapping[str, Any]) -> str:
+    return '"disableAllHooks" is on' if settings.get("disableAllHooks") else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,5 +62,7 @@ class Agent:
     """How many folders above its settings file are its own, and are made where they are missing."""
     names_no_event: bool = False
     """Questions do not say what they are about, so the command line does (`--after`)."""
+    switched_off: Callable[[Mapping[str, Any]], str] = _all_hooks_off
+    """What in the settings keeps the agent from running our hooks; empty: nothing."""
     note: str = ""
     """What a person still has to do after `hook install`."""

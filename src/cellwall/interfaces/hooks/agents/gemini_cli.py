@@ -159,6 +159,18 @@ def _places(_environ: Mapping[str, str], cwd: str) -> dict[str, str]:
     }
 
 
+def _switched_off(settings: Mapping[str, Any]) -> str:
+    """docs/reference/configuration.md: `hooksConfig`."""
+    chosen = settings.get("hooksConfig")
+    if not isinstance(chosen, Mapping):
+        return ""
+    if chosen.get("enabled") is False:
+        return '"hooksConfig.enabled" is off'
+    disabled = chosen.get("disabled")
+    is_ours = isinstance(disabled, list) and "cellwall" in disabled
+    return '"hooksConfig.disabled" names our hook' if is_ours else ""
+
+
 AGENT = Agent(
     name="gemini-cli",
     title="Gemini CLI",
@@ -168,5 +180,6 @@ AGENT = Agent(
     permit=permit,
     report=report,
     refuse=refuse,
+    switched_off=_switched_off,
     note="Gemini CLI runs the hooks of a project only in a folder that you have trusted.",
 )
