@@ -31,6 +31,7 @@ _MOST_ANSWER_BYTES = 64 * 1024 * 1024
 _MARK = b'{"hook":'
 _WITH_VALUE = ("--agent", "--config", "--profile", "--policy")
 _FLAGS = {"--dangerously-outside": "dangerously_outside", "--after": "after"}
+_CLAUDE = frozenset({"claude-code", "claude"})
 _PAST_FLAGS = frozenset({"--run-inside"})
 """Of older installations; what they ask for is the default now."""
 _WRITTEN_WITHIN_S = 2.0
@@ -86,8 +87,7 @@ def _withheld(reason: str) -> int:
 
         _write(1, TEXT_ONLY.format(note=NOTE).encode() + b"\n")
         return 0
-    is_other = any(word.startswith("--agent") for word in _words)
-    if b"PostToolUse" not in question or is_other:
+    if b"PostToolUse" not in question or not _is_claude(_words):
         return BLOCK  # which withholds a result of the other agents, as far as anything does
     from cellwall.interfaces.hooks.withheld import answer_to  # noqa: PLC0415  # seldom needed
 
@@ -138,9 +138,17 @@ def _parsed(words: list[str]) -> dict[str, str | bool | None]:
         if isinstance(place, str):
             options[name] = os.path.abspath(place)
     options["project"] = None
-    if options["agent"] is None:
+    if _is_claude(words):
         options["project"] = os.environ.get("CLAUDE_PROJECT_DIR") or None
     return options
+
+
+def _is_claude(words: list[str]) -> bool:
+    """Whether the question is in Claude Code's protocol, as far as the command line tells."""
+    return not any(
+        word.startswith("--agent") and (word.partition("=")[2] or following) not in _CLAUDE
+        for word, following in zip(words, [*words[1:], ""], strict=False)
+    )
 
 
 def _read_question() -> bytes:
