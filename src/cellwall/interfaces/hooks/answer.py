@@ -22,7 +22,6 @@ from cellwall.interfaces.hooks.calls import (
     Reply,
     Reporting,
     Ruling,
-    ToolUse,
     blocked,
     line,
 )
@@ -97,8 +96,9 @@ async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions
     """
     settings = house.settings.hook
     is_inside = not (options.dangerously_outside or settings.dangerously_outside)
-    if is_inside and asked.is_final:
-        asked = _rewritten_before(asked, options)
+    inner = _within(asked, options) if is_inside and asked.is_final else None
+    if inner is not None:
+        asked = replace(asked, input={"command": inner})
     host_asks = settings.questions == "agent" and agent.can_ask(asked)
     outcome: Outcome | None = None
     for use in asked.uses:
@@ -121,6 +121,14 @@ async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions
     if _severity(outcome) == _DENIED:
         return _denied(outcome)
     updated: Mapping[str, Json] | None = rewrite.cautious(asked.tool, asked.input)
+    if is_inside and asked.is_final and inner is None:
+        raise Denied(
+            "the command would run outside of the sandbox: the agent has not taken the one that "
+            "runs inside",
+            mend="Update the agent, run it as `cellwall run -- …`, or have commands run outside "
+            "with hook.dangerously_outside = true.",
+            code="CW-HOOK-NOT-INSIDE",
+        )
     if is_inside and not asked.is_final:
         rewritten = _inside(house, agent, asked, options)
         updated = rewritten if rewritten is not None else updated
@@ -191,20 +199,11 @@ def _inside(
     return {"command": command, **{name: given[name] for name in agent.handed_on if name in given}}
 
 
-def _rewritten_before(asked: Asking, options: HookOptions) -> Asking:
-    """For an event where the host takes no other command: only one that runs inside may run."""
+def _within(asked: Asking, options: HookOptions) -> str | None:
+    """For an event where the host takes no other command: the command that ours runs inside."""
     start, extra = _start(options)
     project = asked.project or options.project
-    inner = rewrite.unwrapped(asked.input.get("command"), project, start=start, extra=extra)
-    if inner is None:
-        raise Denied(
-            "the command would run outside of the sandbox: the agent has not taken the one that "
-            "runs inside",
-            mend="Update the agent, run it as `cellwall run -- …`, or have commands run outside "
-            "with hook.dangerously_outside = true.",
-            code="CW-HOOK-NOT-INSIDE",
-        )
-    return replace(asked, input=ToolUse(asked.tool, {"command": inner}).input)
+    return rewrite.unwrapped(asked.input.get("command"), project, start=start, extra=extra)
 
 
 def _start(options: HookOptions) -> tuple[str, list[str]]:

@@ -187,7 +187,7 @@ def test_in_cursor_only_a_command_that_was_rewritten_may_start(house, tmp_path):
         "ls #allow",
         f"{found}; id",
         found.replace(":rw", ":cow"),
-        "cellwall run -- ls",
+        "cellwall run -- ls #allow",
     ):
         reply = said(house, "cursor", cursor_shell(command, project))
         assert is_denied("cursor", reply)
