@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
 import types
 from collections.abc import Iterator
@@ -163,3 +164,38 @@ def test_in_a_real_agent_the_callbacks_decide(sdk, tmp_path, monkeypatch, mode):
         assert "SECRET" not in model.text
     there = sorted(path.name for path in tmp_path.iterdir() if path.is_file() and path.suffix == "")
     assert [name for name in there if name in {"denied", "allowed", "broken"}] == ["allowed"]
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("ISO-4", "POL-8")
+@pytest.mark.xdist_group("claude-code")
+def test_what_a_person_says_yes_to_is_the_command_that_runs_inside(sdk, tmp_path, monkeypatch):
+    monkeypatch.setenv("IS_SANDBOX", "1")
+    project = tmp_path / "project"
+    project.mkdir()
+    shown: list[str] = []
+
+    async def yes(_tool: str, given: dict[str, Any], _context: Any) -> Any:
+        shown.append(given["command"])
+        return sdk.PermissionResultAllow(updated_input=given)
+
+    async def talk(model: FakeModel) -> None:
+        options = sdk.ClaudeAgentOptions(
+            cwd=str(project),
+            cli_path=claude(),
+            env=environment(model, tmp_path),
+            setting_sources=[],
+            hooks=agent_sdk.hooks(project=str(project)),
+            can_use_tool=yes,
+        )
+        async with sdk.ClaudeSDKClient(options=options) as client:
+            await client.query("go on")
+            async for _ in client.receive_response():
+                pass
+
+    command = "echo \"inside=$CELLWALL\" '#ask' > where"
+    with fake_model(("Bash", {"command": command})) as model:
+        anyio.run(talk, model)
+    (line,) = shown
+    assert shlex.split(line)[-3:] == ["bash", "-c", command]
+    assert (project / "where").read_text() == "inside=1 #ask\n"
