@@ -37,8 +37,10 @@ def environment(model: FakeModel, home: Path) -> dict[str, str]:
     }
 
 
-def drive(model: FakeModel, project: Path, home: Path, *words: str) -> subprocess.CompletedProcess:
-    """One prompt, to its end."""
+def drive(
+    model: FakeModel, project: Path, home: Path, *words: str, is_stopped: bool = False
+) -> subprocess.CompletedProcess:
+    """One prompt, to its end; with `is_stopped` a hook ends it, and the model hears nothing."""
     done = subprocess.run(
         [claude(), "-p", "go on", "--output-format", "json", *words],
         cwd=project,
@@ -48,5 +50,5 @@ def drive(model: FakeModel, project: Path, home: Path, *words: str) -> subproces
         timeout=100,
         check=False,
     )
-    assert model.results, (done.stdout, done.stderr)
+    assert bool(model.results) is not is_stopped, (done.stdout, done.stderr)
     return done

@@ -44,18 +44,25 @@ def run(words: list[str], data: bytes, **changes: str) -> subprocess.CompletedPr
     )
 
 
-def hook(data: bytes, *words: str, **changes: str) -> subprocess.CompletedProcess:
-    return run([PROGRAM, "hook", *words], data, **changes)
+# Most of these are about verdicts, and /tmp is no directory that a sandbox can be given.
+OUTSIDE = "--dangerously-outside"
+
+
+def hook(
+    data: bytes, *words: str, inside: bool = False, **changes: str
+) -> subprocess.CompletedProcess:
+    where = [] if inside else [OUTSIDE]
+    return run([PROGRAM, "hook", *where, *words], data, **changes)
 
 
 def doubled_hook(data: bytes, *words: str, **changes: str) -> subprocess.CompletedProcess:
-    return run([sys.executable, DOUBLE, "hook", *words], data, **changes)
+    return run([sys.executable, DOUBLE, "hook", OUTSIDE, *words], data, **changes)
 
 
 def hurried_hook(within_s: float) -> subprocess.Popen[bytes]:
     """One that is asked over pipes and has less time to answer than a real one."""
     return subprocess.Popen(
-        [sys.executable, DOUBLE, "hook"],
+        [sys.executable, DOUBLE, "hook", OUTSIDE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -139,18 +146,20 @@ def test_the_supervisor_says_what_is_said_without_it(served, command):
     )
 
 
+@pytest.mark.requirement("ISO-2", "ISO-4")
 def test_an_allowed_command_runs_inside_and_cannot_see_the_host(served, tmp_path):
     (tmp_path / "here").write_text("content")
     secret = tmp_path.parent / "secret"
     secret.write_text("host")
     command = f"cat here; cat {secret} || echo hidden; pwd; echo made > new #allow"
     data = question(command, cwd=str(tmp_path))
-    done = hook(data, "--run-inside")
+    assert "updatedInput" not in json.loads(hook(data).stdout)["hookSpecificOutput"]  # the control
+    done = hook(data, inside=True)
     assert verdict(done) == "allow"
     line = json.loads(done.stdout)["hookSpecificOutput"]["updatedInput"]["command"]
     ran = run(["bash", "-c", line], b"", CELLWALL_SUPERVISOR="off")
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.decode().splitlines() == ["contenthidden", "/workspace"]
+    assert ran.stdout.decode().splitlines() == ["contenthidden", str(tmp_path)]
     assert (tmp_path / "new").read_text() == "made\n"
 
 
@@ -208,10 +217,10 @@ def test_options_that_are_not_known_block(words):
 @pytest.mark.parametrize("way", ["on", "off"])
 def test_a_configuration_that_cannot_be_read_denies(served, tmp_path, way):
     broken = tmp_path / "cellwall.toml"
-    broken.write_text("[hook]\ncommands = 'sideways'\n")
+    broken.write_text("[hook]\nquestions = 'sideways'\n")
     done = hook(question(), "--config", str(broken), CELLWALL_SUPERVISOR=way)
     assert verdict(done) == "deny"
-    assert b"commands" in done.stdout
+    assert b"questions" in done.stdout
 
 
 def test_a_policy_file_that_is_not_there_denies(state_home):
@@ -290,7 +299,10 @@ def test_closed_descriptors_block(served, closed):
 
 def test_a_closed_standard_error_does_not_hinder_an_answer(served):
     done = subprocess.run(
-        ["bash", "-c", f"{PROGRAM} hook 2>&-"], input=question(), capture_output=True, check=False
+        ["bash", "-c", f"{PROGRAM} hook {OUTSIDE} 2>&-"],
+        input=question(),
+        capture_output=True,
+        check=False,
     )
     assert verdict(done) == "allow"
 
@@ -499,3 +511,42 @@ def test_help_and_install_go_the_usual_way():
     assert done.returncode == 0
     assert b"onFailure" in run([PROGRAM, "hook", "install", "--dry-run"], b"").stdout
     assert b"Never 1" in done.stdout
+
+
+# Other agents
+
+
+AGENT_QUESTIONS = {
+    "codex": {"hook_event_name": "PreToolUse", "session_id": "s", "cwd": "/tmp", "tool_name": "Bash", "tool_input": {"command": "ls #deny"}},
+    "cursor": {"hook_event_name": "preToolUse", "conversation_id": "s", "cwd": "/tmp", "tool_name": "Shell", "tool_input": {"command": "ls #deny"}},
+    "gemini-cli": {"hook_event_name": "BeforeTool", "session_id": "s", "cwd": "/tmp", "tool_name": "run_shell_command", "tool_input": {"command": "ls #deny"}},
+    "copilot": {"sessionId": "s", "cwd": "/tmp", "toolName": "bash", "toolArgs": {"command": "ls #deny"}},
+}  # fmt: skip
+
+
+@pytest.mark.requirement("POL-1")
+@pytest.mark.parametrize("agent", AGENT_QUESTIONS)
+def test_each_agent_is_answered_in_its_own_protocol_with_and_without_a_supervisor(served, agent):
+    data = json.dumps(AGENT_QUESTIONS[agent]).encode()
+    with_it = hook(data, "--agent", agent)
+    alone = doubled_hook(data, "--agent", agent, CELLWALL_SUPERVISOR="off")
+    assert (with_it.returncode, with_it.stdout) == (alone.returncode, alone.stdout)
+    assert (with_it.returncode, b"deny" in with_it.stdout) == (0, True)
+    wrong = hook(data, "--agent", "claude-code" if agent == "copilot" else "copilot")
+    assert is_blocked(wrong)  # another agent's protocol is never guessed
+    assert hook(b"\xff", "--agent", agent).returncode == 2
+
+
+def test_an_agent_that_is_not_known_is_blocked(served):
+    done = hook(question(), "--agent", "aider")
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+@pytest.mark.requirement("GRD-4")
+@pytest.mark.parametrize("words", [["--bad"], ["--config", "/nowhere.toml"]])
+def test_a_result_for_copilot_is_withheld_by_an_answer(state_home, words):
+    """There exit code 2 is a warning after a tool, and the result is shown."""
+    told = {**AGENT_QUESTIONS["copilot"], "toolResult": {"resultType": "success", "textResultForLlm": "SECRET"}}  # fmt: skip
+    done = hook(json.dumps(told).encode(), "--agent", "copilot", "--after", *words)
+    shown = json.loads(done.stdout)["modifiedResult"]["textResultForLlm"]
+    assert (done.returncode, shown.startswith(NOTE), "SECRET" in shown) == (0, True, False)

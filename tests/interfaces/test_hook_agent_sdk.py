@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
 import types
 from collections.abc import Iterator
@@ -34,7 +35,9 @@ def said(callback: agent_sdk.HookCallback, told: Any) -> dict[str, Any]:
 
 
 def decision(told: dict[str, Any], **options: Any) -> str:
-    answer = said(agent_sdk.pre_tool_use(**options), told)
+    # About verdicts: /tmp is no directory that a sandbox can be given.
+    chosen = {"dangerously_outside": True, **options}
+    answer = said(agent_sdk.pre_tool_use(**chosen), told)
     return answer["hookSpecificOutput"]["permissionDecision"]
 
 
@@ -111,7 +114,7 @@ def sdk() -> Any:
 
 
 def test_every_tool_is_matched_and_failures_block(sdk):
-    found = agent_sdk.hooks(run_inside=True)
+    found = agent_sdk.hooks()
     assert sorted(found) == ["PostToolUse", "PreToolUse"]
     for (matcher,) in found.values():
         assert isinstance(matcher, sdk.HookMatcher)
@@ -121,7 +124,7 @@ def test_every_tool_is_matched_and_failures_block(sdk):
 
 @pytest.mark.parametrize(("word", "kind"), [("allow", "allow"), ("deny", "deny"), ("ask", "deny")])
 def test_can_use_tool_answers_in_the_types_of_the_sdk(sdk, word, kind):
-    decide = agent_sdk.can_use_tool()
+    decide = agent_sdk.can_use_tool(dangerously_outside=True)
     context = sdk.ToolPermissionContext(tool_use_id="toolu_9")
     found = anyio.run(decide, "Bash", {"command": f"ls #{word}"}, context)
     assert found.behavior == kind
@@ -161,3 +164,38 @@ def test_in_a_real_agent_the_callbacks_decide(sdk, tmp_path, monkeypatch, mode):
         assert "SECRET" not in model.text
     there = sorted(path.name for path in tmp_path.iterdir() if path.is_file() and path.suffix == "")
     assert [name for name in there if name in {"denied", "allowed", "broken"}] == ["allowed"]
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("ISO-4", "POL-8")
+@pytest.mark.xdist_group("claude-code")
+def test_what_a_person_says_yes_to_is_the_command_that_runs_inside(sdk, tmp_path, monkeypatch):
+    monkeypatch.setenv("IS_SANDBOX", "1")
+    project = tmp_path / "project"
+    project.mkdir()
+    shown: list[str] = []
+
+    async def yes(_tool: str, given: dict[str, Any], _context: Any) -> Any:
+        shown.append(given["command"])
+        return sdk.PermissionResultAllow(updated_input=given)
+
+    async def talk(model: FakeModel) -> None:
+        options = sdk.ClaudeAgentOptions(
+            cwd=str(project),
+            cli_path=claude(),
+            env=environment(model, tmp_path),
+            setting_sources=[],
+            hooks=agent_sdk.hooks(project=str(project)),
+            can_use_tool=yes,
+        )
+        async with sdk.ClaudeSDKClient(options=options) as client:
+            await client.query("go on")
+            async for _ in client.receive_response():
+                pass
+
+    command = "echo \"inside=$CELLWALL\" '#ask' > where"
+    with fake_model(("Bash", {"command": command})) as model:
+        anyio.run(talk, model)
+    (line,) = shown
+    assert shlex.split(line)[-3:] == ["bash", "-c", command]
+    assert (project / "where").read_text() == "inside=1 #ask\n"

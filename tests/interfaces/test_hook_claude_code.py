@@ -7,6 +7,7 @@ allowed, everything else is denied.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,10 +83,9 @@ def test_what_is_asked_about_does_not_run_where_nobody_answers(project, mode):
 
 @pytest.mark.requirement("ISO-2")
 def test_a_rewritten_command_runs_inside(project):
-    install(project, "--run-inside")
+    install(project)
     told = try_out(project, "pwd; touch inside; echo /home/* /root/*")
-    assert "/workspace" in told
-    assert str(project.parent) not in told
+    assert str(project) in told
     assert (project / "inside").exists()
     commands = [r["body"].get("command") for r in audit_records() if r["interface"] == "cli"]
     assert ["bash", "-c", "pwd; touch inside; echo /home/* /root/*"] in commands
@@ -114,6 +114,38 @@ def test_a_hook_that_breaks_stops_the_tool(project, name):
     assert not (project / "through").exists()
 
 
+@pytest.mark.requirement("POL-1")
+def test_a_hook_whose_program_is_gone_stops_the_tool_without_on_failure(project):
+    """Versions that do not know `onFailure` are told by the shell's own exit code."""
+    install(project)
+    settings = project / ".claude" / "settings.json"
+    told = json.loads(settings.read_text())
+    entry = told["hooks"]["PreToolUse"][0]["hooks"][0]
+    del entry["onFailure"]
+    entry["command"] = entry["command"].replace(sys.executable, "/nowhere/python")
+    settings.write_text(json.dumps(told))
+    try_out(project, "touch through", "--permission-mode", "bypassPermissions")
+    assert not (project / "through").exists()
+    # The control: the same without our ending lets the tool through.
+    entry["command"] = entry["command"].partition(" || ")[0]
+    settings.write_text(json.dumps(told))
+    try_out(project, "touch through", "--permission-mode", "bypassPermissions")
+    assert (project / "through").exists()
+
+
+@pytest.mark.requirement("POL-5")
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_denial_stops_the_agent_where_the_rule_says_so(project, stops):
+    rule = f'\n[[rule]]\nverdict = "deny"\nrule = "Bash(cp *)"\nstop = {str(stops).lower()}\n'
+    (project.parent / "policy.toml").write_text(POLICY + rule)
+    install(project)
+    with fake_model(bash("cp Makefile copied"), bash("touch after")) as model:
+        done = drive(model, project, project.parent, is_stopped=stops)
+    assert not (project / "copied").exists()
+    assert (project / "after").exists() is not stops
+    assert (json.loads(done.stdout)["terminal_reason"] == "hook_stopped") is stops
+
+
 def test_a_secret_does_not_reach_the_model(project, monkeypatch):
     """With the guard of the tests: ours finds nothing yet."""
     home = project.parent / "served"
@@ -122,7 +154,8 @@ def test_a_secret_does_not_reach_the_model(project, monkeypatch):
     try:
         for name, value in served.environment.items():
             monkeypatch.setenv(name, value)
-        install(project)
+        # The guard of the tests knows results of tools, and not the output of runs.
+        install(project, "--dangerously-outside")
         told = try_out(project, "echo a SECRET word; touch ran '#allow'")
     finally:
         served.end()

@@ -30,7 +30,7 @@ def test_there_and_back_again(project):
     file = project / ".claude" / "settings.json"
     file.write_text(ORIGINAL)
     assert cellwall("hook", "status").returncode == 1
-    done = cellwall("hook", "install", "--run-inside", "--json")
+    done = cellwall("hook", "install", "--dangerously-outside", "--json")
     told = json.loads(done.stdout)
     assert (done.returncode, told["changed"], told["file"]) == (0, True, str(file))
     assert Path(told["backup"]).read_text() == ORIGINAL
@@ -38,12 +38,79 @@ def test_there_and_back_again(project):
         (group,) = json.loads(file.read_text())["hooks"][event]
         (hook,) = group["hooks"]
         words = shlex.split(hook["command"])
-        assert (words[-2:], sys.executable in words) == (["hook", "--run-inside"], True)
+        at = words.index("||")
+        assert words[at - 2 : at] == ["hook", "--dangerously-outside"]
+        assert sys.executable in words
         assert (hook["onFailure"], group["matcher"]) == ("block", "*")
     status = cellwall("hook", "status", "--json")
-    assert (status.returncode, json.loads(status.stdout)["ok"]) == (0, True)
+    found = json.loads(status.stdout)
+    assert (status.returncode, found["ok"]) == (0, True)
+    assert found["agents"]["claude-code"]["project"]["dangerously_outside"] is True
+    assert b"DANGEROUSLY OUTSIDE" in cellwall("hook", "status").stdout
+    cellwall("hook", "install")
+    assert b"runs commands inside a sandbox" in cellwall("hook", "status").stdout
     assert cellwall("hook", "uninstall").returncode == 0
     assert file.read_text() == ORIGINAL
+
+
+PLACES = {
+    "codex": (".codex/hooks.json", "home/.codex/hooks.json", "PreToolUse"),
+    "cursor": (".cursor/hooks.json", "home/.cursor/hooks.json", "beforeShellExecution"),
+    "gemini": (".gemini/settings.json", "home/.gemini/settings.json", "BeforeTool"),
+    "copilot": (".github/hooks/cellwall.json", "home/.copilot/hooks/cellwall.json", "preToolUse"),
+}
+
+
+@pytest.mark.parametrize("agent", PLACES)
+def test_each_agent_has_its_own_settings_there_and_back_again(project, agent):
+    *places, event = PLACES[agent]
+    for place, words in zip(places, ([], ["--user"]), strict=True):
+        told = cellwall("hook", "install", "--agent", agent, *words)
+        assert told.returncode == 0, told.stderr
+        assert event in json.loads((project / place).read_text())["hooks"]
+        assert not cellwall("hook", "install", "--agent", agent, *words, "--json").stdout.count(
+            b'"changed": true'
+        )
+    status = json.loads(cellwall("hook", "status", "--json").stdout)
+    (found,) = [places for places in status["agents"].values() if places]
+    assert {name: each["problems"] for name, each in found.items()} == {"project": [], "user": []}
+    assert status["ok"] is True
+    for place, words in zip(places, ([], ["--user"]), strict=True):
+        assert cellwall("hook", "uninstall", "--agent", agent, *words).returncode == 0
+        assert not (project / place).exists()
+
+
+def test_what_an_agent_s_settings_held_before_stays(project):
+    file = project / ".cursor" / "hooks.json"
+    file.parent.mkdir()
+    original = '{ "version": 1,\n  "hooks": {"stop": [{"command": "./mine.sh"}],\n "preToolUse": [{"command": "lint"}]} }'
+    file.write_text(original)
+    assert cellwall("hook", "install", "--agent", "cursor").returncode == 0
+    told = json.loads(file.read_text())
+    assert told["hooks"]["stop"] == [{"command": "./mine.sh"}]
+    first, ours = told["hooks"]["preToolUse"]
+    assert (first, ours["failClosed"]) == ({"command": "lint"}, True)
+    assert cellwall("hook", "uninstall", "--agent", "cursor").returncode == 0
+    assert file.read_text() == original
+
+
+@pytest.mark.requirement("FS-1")
+@pytest.mark.parametrize("link", [".github", ".github/hooks"])
+def test_folders_of_an_agent_that_are_links_are_not_entered(project, link):
+    elsewhere = project / "elsewhere"
+    elsewhere.mkdir()
+    (project / link).parent.mkdir(exist_ok=True)
+    (project / link).symlink_to(elsewhere)
+    done = cellwall("hook", "install", "--agent", "copilot")
+    assert (done.returncode, error_code(done)) == (125, "CW-HOOK-SETTINGS")
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words", [("--agent", "aider"), ("--agent", "codex", "--local"), ("--run-inside",)]
+)
+def test_what_there_is_not_is_told(words):
+    assert cellwall("hook", "install", *words).returncode in {2, 125}
 
 
 @pytest.mark.parametrize(
@@ -158,3 +225,14 @@ def test_a_hook_that_cannot_stop_anything_is_told(project, ending):
     settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"] += ending
     file.write_text(json.dumps(settings))
     assert cellwall("hook", "status").returncode == 1
+
+
+@pytest.mark.parametrize("switch", [{"enabled": False}, {"disabled": ["cellwall"]}])
+def test_hooks_that_gemini_is_told_not_to_run_are_not_called_good(project, switch):
+    cellwall("hook", "install", "--agent", "gemini")
+    assert cellwall("hook", "status").returncode == 0
+    mine = project / "home" / ".gemini" / "settings.json"
+    mine.parent.mkdir()
+    mine.write_text(json.dumps({"hooksConfig": switch}))
+    done = cellwall("hook", "status")
+    assert (done.returncode, b"hooksConfig" in done.stdout) == (1, True)

@@ -37,10 +37,9 @@ class PolicySection(Section):
 class HookSection(Section):
     """What `cellwall hook` answers to an agent that asks before it uses a tool."""
 
-    commands: Annotated[str, one_of("outside", "inside")] = word(
-        "where shell commands that are allowed run: as the agent would, or in a sandbox",
-        "outside",
-        "inside",
+    dangerously_outside: bool = danger(
+        "shell commands that are allowed run as the agent would run them, with all that its user "
+        "may do, and not in a sandbox with the project"
     )
     questions: Annotated[str, one_of("agent", "nobody")] = word(
         "who is asked where a rule says so: the person at the agent's own prompt, or nobody, and "

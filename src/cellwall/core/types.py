@@ -210,6 +210,8 @@ class WorkspaceRequest:
 
     mode: WorkspaceMode = WorkspaceMode.PRIVATE
     directory: str | None = None
+    at_own_path: bool = False
+    """Show the directory inside at the host's own path as well, not only at /workspace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +231,8 @@ class WorkspaceMount:
     covers: tuple[Cover, ...] = ()
     home: bool = True
     """Whether the program's HOME is the workspace; not for a directory of the user's."""
+    own_path: str | None = None
+    """The second mount point: the path that the directory has on the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ class Decision:
     """In what the subject stands, from the outside in: for people."""
     parts: tuple[Decision, ...] = ()
     """What it is made of, each judged by itself; the strictest of them is the whole."""
+    stops: bool = False
+    """A denial after which the agent is to stop, because its rule says so."""
 
     def to_json(self) -> dict[str, str]:
         return {

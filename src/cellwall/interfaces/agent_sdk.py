@@ -1,6 +1,6 @@
 """Cellwall for programs that drive an agent with `claude-agent-sdk`: the extra `cellwall[claude]`.
 
-    options = ClaudeAgentOptions(hooks=agent_sdk.hooks(run_inside=True))
+    options = ClaudeAgentOptions(hooks=agent_sdk.hooks())
 
 `can_use_tool` alone is not enough: the SDK calls it only where Claude Code would have asked, so a
 tool that its settings or its mode allow never gets there. `hooks()` sees every call.
@@ -18,8 +18,9 @@ from typing import Any
 import anyio
 
 from cellwall.core.errors import CellwallError
+from cellwall.interfaces.hooks.agents.claude_code import AFTER, BEFORE, permission, refusal
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
-from cellwall.interfaces.hooks.protocol import AFTER, BEFORE, Reply, permission, refusal
+from cellwall.interfaces.hooks.calls import Reply
 from cellwall.runtime.wiring import House, shared_house
 
 HookCallback = Callable[[Any, str | None, Any], Awaitable[dict[str, Any]]]
@@ -32,11 +33,13 @@ def pre_tool_use(
     config: str | None = None,
     profile: str | None = None,
     policy: str | None = None,
-    run_inside: bool = False,
+    dangerously_outside: bool = False,
     project: str | None = None,
 ) -> HookCallback:
     """A `PreToolUse` callback: allow, deny or ask, as `cellwall hook` would answer."""
-    options = _options(config, profile, policy, run_inside=run_inside, project=project)
+    options = _options(
+        config, profile, policy, dangerously_outside=dangerously_outside, project=project
+    )
 
     async def callback(told: Any, _tool_use_id: str | None, _context: Any) -> dict[str, Any]:  # noqa: ANN401  # the SDK's own types
         return _answer_of(await _reply(told, BEFORE, options))
@@ -61,12 +64,16 @@ def hooks(
     config: str | None = None,
     profile: str | None = None,
     policy: str | None = None,
-    run_inside: bool = False,
+    dangerously_outside: bool = False,
     project: str | None = None,
 ) -> dict[str, list[Any]]:
     """For `ClaudeAgentOptions(hooks=…)`; a callback that fails or is late stops the tool."""
     before = pre_tool_use(
-        config=config, profile=profile, policy=policy, run_inside=run_inside, project=project
+        config=config,
+        profile=profile,
+        policy=policy,
+        dangerously_outside=dangerously_outside,
+        project=project,
     )
     after = post_tool_use(config=config, profile=profile, policy=policy)
     return {BEFORE: [_matcher(before)], AFTER: [_matcher(after)]}
@@ -77,14 +84,16 @@ def can_use_tool(
     config: str | None = None,
     profile: str | None = None,
     policy: str | None = None,
-    run_inside: bool = False,
+    dangerously_outside: bool = False,
     project: str | None = None,
 ) -> Callable[[str, dict[str, Any], Any], Awaitable[Any]]:
     """For `ClaudeAgentOptions(can_use_tool=…)`, beside `hooks()`, never instead of it.
 
     It is itself the answer to a question, so what a rule would ask about is denied.
     """
-    options = _options(config, profile, policy, run_inside=run_inside, project=project)
+    options = _options(
+        config, profile, policy, dangerously_outside=dangerously_outside, project=project
+    )
     sdk = _sdk()
 
     async def decide(tool: str, given: dict[str, Any], context: Any) -> Any:  # noqa: ANN401  # the SDK's own types
@@ -109,11 +118,16 @@ def _options(
     profile: str | None,
     policy: str | None,
     *,
-    run_inside: bool = False,
+    dangerously_outside: bool = False,
     project: str | None = None,
 ) -> HookOptions:
     return HookOptions(
-        config=config, profile=profile, policy=policy, run_inside=run_inside, project=project
+        config=config,
+        profile=profile,
+        policy=policy,
+        dangerously_outside=dangerously_outside,
+        project=project,
+        environ=dict(os.environ),
     )
 
 

@@ -46,17 +46,15 @@ class EditedFile:
     path: str
     code: str
     mend: str
+    own_folders: int = 1
+    """How many folders above the file are the other program's own: made where they are missing, and
+    never entered through a link."""
 
     @contextmanager
     def opened(self, *, makes: bool) -> Iterator[Folder | None]:
         """Its folder, which is made if it is missing and wanted; None: there is none."""
-        place = os.path.dirname(self.path)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            if makes:
-                with suppress(FileExistsError):
-                    os.mkdir(place, 0o777)
-            descriptor = os.open(place, flags)
+            descriptor = self._open_folder(makes=makes)
         except FileNotFoundError:
             if makes:
                 raise self.refused("is in a folder that does not exist") from None
@@ -71,6 +69,22 @@ class EditedFile:
             raise self.refused("could not be read or written", detail=str(error)) from error
         finally:
             os.close(descriptor)
+
+    def _open_folder(self, *, makes: bool) -> int:
+        *above, _file = self.path.split("/")
+        names = above[len(above) - self.own_folders :]
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = os.open("/".join(above[: -len(names)]) or "/", flags)
+        for name in names:
+            try:
+                if makes:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, 0o777, dir_fd=descriptor)
+                below = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+            descriptor = below
+        return descriptor
 
     def refused(self, problem: str, *, detail: str = "") -> CellwallError:
         return CellwallError(

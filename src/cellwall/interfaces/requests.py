@@ -13,15 +13,21 @@ from cellwall.core.types import WorkspaceMode, WorkspaceRequest
 _GIVEN = frozenset(mode.value for mode in WorkspaceMode) - {WorkspaceMode.PRIVATE.value}
 
 
-def parse_workspace(text: str | None) -> WorkspaceRequest:
+def parse_workspace(text: str | None, *, at_own_path: bool = False) -> WorkspaceRequest:
     """`DIR`, `DIR:ro`, `DIR:rw` or `DIR:cow`; without a mode it is read-only."""
+    if text is None and at_own_path:
+        raise BadInput(
+            "without a workspace there is no path to show",
+            mend="Write --workspace DIR:rw --own-path.",
+            code="CW-BAD-WORKSPACE",
+        )
     if text is None:
         return WorkspaceRequest()
     directory, colon, mode = text.rpartition(":")
     if not colon or "/" in mode:
-        return WorkspaceRequest(WorkspaceMode.READ_ONLY, text)
+        return WorkspaceRequest(WorkspaceMode.READ_ONLY, text, at_own_path)
     if mode in _GIVEN:
-        return WorkspaceRequest(WorkspaceMode(mode), directory)
+        return WorkspaceRequest(WorkspaceMode(mode), directory, at_own_path)
     raise BadInput(
         f"{mode[:20]!r} is not a way to give a workspace",
         mend="Write DIR:ro, DIR:rw or DIR:cow.",

@@ -36,7 +36,7 @@ MISTAKES_MOST = 100
 
 VERDICTS = {"deny": Verdict.DENY, "ask": Verdict.ASK, "allow": Verdict.ALLOW}
 _TOP_KEYS = ("permissions", "rule")
-_RULE_KEYS = ("verdict", "rule", "reason", "match", "not_match", "answers")
+_RULE_KEYS = ("verdict", "rule", "reason", "match", "not_match", "answers", "stop")
 
 _CLAUDE_NAMES = frozenset({"settings.json", "settings.local.json", "managed-settings.json"})
 _CLAUDE_KEYS = frozenset({"defaultMode", "additionalDirectories", "disableBypassPermissionsMode"})
@@ -194,8 +194,15 @@ class _Reader:
         if answers and verdict is not Verdict.ALLOW:
             mend = 'Write verdict = "allow", or take it out.'
             self.wrong((*path, "answers"), "only a rule that allows answers a question", mend)
+        stops = table.get("stop", False)
+        if not isinstance(stops, bool):
+            self.wrong((*path, "stop"), "this is neither true nor false", "Write stop = true.")
+        elif stops and verdict is not Verdict.DENY:
+            mend = 'Write verdict = "deny", or take it out.'
+            self.wrong((*path, "stop"), "only a rule that denies stops an agent", mend)
         if verdict is not None and isinstance(text, str):
-            self.add((*path, "rule"), text, verdict, reason, match, not_match, answers)
+            place: KeyPath = (*path, "rule")
+            self.add(place, text, verdict, reason, match, not_match, answers, stops=stops is True)
 
     def add(
         self,
@@ -206,6 +213,8 @@ class _Reader:
         match: tuple[str, ...] = (),
         not_match: tuple[str, ...] = (),
         answers: str = "",
+        *,
+        stops: bool = False,
     ) -> None:
         try:
             self.rules.append(
@@ -218,6 +227,7 @@ class _Reader:
                     match=match,
                     not_match=not_match,
                     answers=answers,
+                    stops=stops,
                     is_foreign=self.is_claude,
                 )
             )

@@ -17,7 +17,7 @@ speak of a call can only tighten it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.policy.rules import Layer, Rule
@@ -141,7 +141,8 @@ def judge_layer(layer: LayerRules, matches: Matches, *, subject: str = "") -> De
 def decided(rule: Rule, subject: str = "") -> Decision:
     """The decision that a rule brings with it (POL-5)."""
     reason = rule.reason or f"the {rule.layer.word} rules {_VERBS[rule.verdict]}"
-    return Decision(rule.verdict, rule.text, reason, str(rule.source), subject)
+    found = Decision(rule.verdict, rule.text, reason, str(rule.source), subject)
+    return replace(found, stops=True) if rule.stops else found
 
 
 _VERBS = {
@@ -151,9 +152,14 @@ _VERBS = {
 }
 
 
-def _denied(layers: Iterable[LayerRules], matches: Matches, subject: str) -> Decision | None:
+def _denied(layers: Sequence[LayerRules], matches: Matches, subject: str) -> Decision | None:
     found = (rule for each in layers for rule in each.deny if matches(rule))
-    return next((decided(rule, subject) for rule in found), None)
+    decision = next((decided(rule, subject) for rule in found), None)
+    if decision is None or decision.stops:
+        return decision
+    # The first denial is the one that is told; another one may say that it stops the agent.
+    stops = any(rule.stops and matches(rule) for each in layers for rule in each.deny)
+    return replace(decision, stops=True) if stops else decision
 
 
 def _without_denials(layer: LayerRules, matches: Matches, subject: str) -> Decision | None:

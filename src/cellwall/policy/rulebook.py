@@ -6,6 +6,7 @@ How rules and layers come together stands in merge.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
@@ -60,7 +61,7 @@ class RuleBook:
             layers = self._layered.for_group(subject.group)
             found = judge(layers, lambda rule: matches(rule, subject))
             self._judged[subject] = found
-        return Decision(found.verdict, found.rule, found.reason, found.source, what)
+        return replace(found, subject=what)
 
     def forbids(self, subjects: Sequence[Subject], what: str) -> Decision | None:
         """Only what denies or asks: for what a command that is allowed touches."""
@@ -74,9 +75,10 @@ class RuleBook:
 
     def _forbidding(self, subjects: Sequence[Subject]) -> Rule | None:
         for verdict in (Verdict.DENY, Verdict.ASK):
-            for rule in self._paths[subjects[0].group, verdict].about(subjects):
-                if any(matches(rule, each) for each in subjects):
-                    return rule
+            about = self._paths[subjects[0].group, verdict].about(subjects)
+            found = [rule for rule in about if any(matches(rule, each) for each in subjects)]
+            if found:  # the first, or one that also stops the agent
+                return next((rule for rule in found if rule.stops), found[0])
         return None
 
     def is_like_secret(self, token: Word, access: Access) -> bool:

@@ -58,6 +58,8 @@ class Rule:
     answers: str = ""
     """The rule that asks and that this one answers, once and for all; it allows nothing else."""
     name_kind: NameKind = ""
+    stops: bool = False
+    """A denial by it also stops the agent that asked."""
 
     @property
     def text(self) -> str:

@@ -42,6 +42,21 @@ _NEVER = frozenset(
 )
 _NEVER_BELOW = ("/proc", "/sys", "/dev", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib", "/run")
 
+# The first directories of paths at which a cell has files of its own.
+_OF_CELLS = (
+    *_NEVER_BELOW,
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/workspace",
+    "/code",
+    "/skills",
+    "/.cellwall",
+    "/opt/python",
+    "/opt/packages",
+)
+_OWN_PATH_MOST_BYTES = 1024
+_OWN_PATH_MOST_PARTS = 64
 
 # The inside of one of these is protected by its name, which is lost when it becomes the root.
 _NEVER_WITHIN = frozenset({".git", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker"})
@@ -93,6 +108,30 @@ def own_places(place: str) -> tuple[str, ...]:
         if own.startswith(prefix):
             found.add(own.removeprefix(prefix))
     return tuple(sorted(found))
+
+
+def own_path(place: str) -> str | None:
+    """Where inside the directory appears a second time; None: /workspace is that path already.
+
+    Over what a cell has of its own nothing is mounted: a project below such a path is refused.
+    """
+    if place == "/workspace":
+        return None
+    parts = place.split("/")
+    if (
+        any(place == own or place.startswith(own + "/") for own in _OF_CELLS)
+        or place == "/tmp"  # below it, a cell's own /tmp has room for a mount point
+        or not place.isprintable()
+        or len(os.fsencode(place)) > _OWN_PATH_MOST_BYTES
+        or len(parts) > _OWN_PATH_MOST_PARTS
+    ):
+        raise WorkspaceError(
+            f"{place[-200:]!r} cannot be shown inside at its own path: a sandbox has files of its "
+            "own there, or the path is too long",
+            mend="Move the project, for example below your home directory.",
+            code="CW-WORKSPACE-OWN-PATH",
+        )
+    return place
 
 
 def _check_place(directory: str, place: str, state_home: str) -> None:

@@ -33,7 +33,7 @@ from cellwall.core.types import (
 from cellwall.sandbox import border, git_config, placeholders, protected
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.descriptors import unlock_root
-from cellwall.sandbox.given import identity_of, open_given, own_places
+from cellwall.sandbox.given import identity_of, open_given, own_path, own_places
 from cellwall.sandbox.leases import LayeredLease, Lease, WorkspaceSettings, WrittenLease
 from cellwall.sandbox.protected import Protection, Treatment
 from cellwall.sandbox.root import Judge, Root
@@ -201,7 +201,12 @@ class Workspaces:
             session = self._store.make(own_id, own, identity=identity_of(beneath.fd))
             stack.callback(self._store.retire, session)
         mount = WorkspaceMount(
-            mode=request.mode, dir_fd=beneath.fd, path=path, covers=covers, home=False
+            mode=request.mode,
+            dir_fd=beneath.fd,
+            path=path,
+            covers=covers,
+            home=False,
+            own_path=own_path(path) if request.at_own_path else None,
         )
         if request.mode is WorkspaceMode.READ_ONLY:
             return _Opened(mount, session, given=beneath)

@@ -81,6 +81,7 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         "sandbox.dangerously_without_landlock",
         "workspace.dangerously_expose_sensitive_names",
         "policy.dangerously_observe",
+        "hook.dangerously_outside",
         "egress.dangerously_allow_addresses",
         "guard.dangerously_only_annotate",
     )

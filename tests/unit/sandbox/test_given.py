@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.sandbox.given import open_given
+from cellwall.sandbox.given import open_given, own_path
 
 
 @contextmanager
@@ -100,3 +100,21 @@ def test_no_descriptor_is_leaked_by_a_refusal(home: Path) -> None:
         with pytest.raises(WorkspaceError), given(directory, home):
             pass
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.requirement("FS-1")
+@pytest.mark.parametrize("place", ["/home/u/project", "/tmp/x", "/srv/a b", "/root/p", "/var/www/p", "/opt/p", "/workspaces/p", "/usrlocal/p", "/opt/pythonic"])  # fmt: skip
+def test_an_ordinary_project_can_appear_at_its_own_path(place: str) -> None:
+    assert own_path(place) == place
+
+
+def test_a_project_at_the_path_of_workspaces_is_there_already() -> None:
+    assert own_path("/workspace") is None
+
+
+@pytest.mark.requirement("FS-1", "ISO-2")
+@pytest.mark.parametrize("place", ["/usr", "/usr/src/p", "/etc/p", "/proc/1", "/dev/shm/p", "/tmp", "/workspace/p", "/code", "/code/p", "/skills/p", "/.cellwall/net", "/bin/p", "/lib64/p", "/opt/python", "/opt/python/bin", "/opt/packages/p", "/run/p", "/sys/p", "/home/a\nb", "/x" * 600, "/a" * 80])  # fmt: skip
+def test_nothing_is_mounted_over_what_a_cell_has_of_its_own(place: str) -> None:
+    with pytest.raises(WorkspaceError) as refused:
+        own_path(place)
+    assert (refused.value.code, bool(refused.value.mend)) == ("CW-WORKSPACE-OWN-PATH", True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,47 +14,51 @@ from cellwall.interfaces.cli.options import json_option
 from cellwall.interfaces.cli.telling import print_json, print_text
 from cellwall.interfaces.cli.terminal import one_line
 
+if TYPE_CHECKING:
+    from cellwall.interfaces.hooks.agents.agent import Agent
+    from cellwall.interfaces.hooks.install import State
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-_PLACES = ("project", "local", "user")
+_NAMES = "claude-code, codex, cursor, gemini-cli, copilot"
 
 
 def _place_options(function: Decorated) -> Decorated:
     for option in (
-        click.option("--user", "place", flag_value="user", help="~/.claude/settings.json: yours."),
+        click.option(
+            "--user", "place", flag_value="user", help="Your own settings, for all projects."
+        ),
         click.option(
             "--local",
             "place",
             flag_value="local",
-            help=".claude/settings.local.json: yours, for this project.",
+            help="Yours, for this project (Claude Code's settings.local.json).",
         ),
         click.option(
             "--project",
             "place",
             flag_value="project",
-            help=".claude/settings.json: for everybody who works on it.  [default]",
+            help="The project's, for everybody who works on it.  [default]",
         ),
         click.option("--settings", metavar="FILE", type=click.Path(), help="This very file."),
+        click.option("--agent", metavar="NAME", help=f"One of {_NAMES}.  [default: claude-code]"),
     ):
         function = option(function)
     return function
 
 
-def _file(place: str | None, settings: str | None) -> str:
+def _file(agent: Agent, place: str | None, settings: str | None) -> str:
     if place and settings:
         raise BadInput("name one place, not two", code="CW-USAGE")
     if settings:
         return os.path.abspath(settings)
-    return _files()[place or "project"]
-
-
-def _files() -> dict[str, str]:
-    theirs = os.environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude")
-    here = os.path.join(os.getcwd(), ".claude")
-    return {
-        "project": os.path.join(here, "settings.json"),
-        "local": os.path.join(here, "settings.local.json"),
-        "user": os.path.join(os.path.abspath(theirs), "settings.json"),
-    }
+    files = agent.places(os.environ, os.getcwd())
+    if (place or "project") not in files:
+        raise BadInput(
+            f"{agent.title} has no settings of that kind",
+            mend=f"Write one of {', '.join(f'--{name}' for name in files)}.",
+            code="CW-USAGE",
+        )
+    return files[place or "project"]
 
 
 @click.group(
@@ -68,9 +72,11 @@ How an agent uses it (installed by `cellwall hook install`):
 
 \b
 Options of `cellwall hook` itself:
-  --run-inside    rewrite allowed shell commands so that they run in a sandbox with the project
+  --agent NAME    whose protocol: claude-code (default), codex, cursor, gemini-cli, copilot
   --config FILE   configuration;  --profile NAME, --policy FILE as in `cellwall run`
-  [hook] in the configuration: commands = "inside", questions = "nobody"
+  --dangerously-outside
+                  run allowed shell commands as the agent would, not in a sandbox
+  [hook] in the configuration: dangerously_outside = true, questions = "nobody"
 
 \b
 Exit codes:
@@ -80,7 +86,8 @@ Exit codes:
 
 \b
 Examples:
-  cellwall hook install --run-inside
+  cellwall hook install
+  cellwall hook install --agent codex
   cellwall hook status
   echo '{"hook_event_name":"PreToolUse","session_id":"s","cwd":"/tmp","tool_name":"Bash",
          "tool_input":{"command":"ls"}}' | cellwall hook
@@ -89,9 +96,10 @@ Examples:
 def hook() -> None:
     """Answer an agent that asks before it uses a tool.
 
-    Reads one question on standard input, in the form of Claude Code's hooks, and has it judged and
-    recorded like everything else. A warm supervisor answers in milliseconds; one is started when
-    the first question comes.
+    Reads one question on standard input, in the form of the agent's hooks, and has it judged and
+    recorded like everything else. Shell commands that are allowed run in a sandbox with the
+    project. A warm supervisor answers in milliseconds; one is started when the first question
+    comes.
     """
 
 
@@ -100,66 +108,86 @@ def hook() -> None:
 Examples:
   cellwall hook install                 this project's .claude/settings.json
   cellwall hook install --user          all your projects
-  cellwall hook install --run-inside    and run what is allowed in a sandbox
+  cellwall hook install --agent codex   this project's .codex/hooks.json
   cellwall hook install --dry-run       show what the file would hold
 """
 )
 @_place_options
-@click.option("--run-inside", is_flag=True, help="Run allowed shell commands in a sandbox.")
+@click.option(
+    "--dangerously-outside",
+    is_flag=True,
+    help="Run allowed shell commands as the agent would, with all that you may do, and not in a "
+    "sandbox.",
+)
 @click.option("--config", metavar="FILE", type=click.Path(), help="Configuration for the hook.")
 @click.option("--policy", metavar="FILE", type=click.Path(), help="Rules for the hook.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; print what the file would hold.")
 @json_option("Print one JSON object.")
 def install(
+    agent: str | None,
     place: str | None,
     settings: str | None,
     config: str | None,
     policy: str | None,
     *,
-    run_inside: bool,
+    dangerously_outside: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Have Claude Code ask Cellwall before and after every tool.
+    """Have an agent ask Cellwall before and after every tool.
+
+    Shell commands that are allowed then run in a sandbox that sees the project, read-write, at its
+    own path, and nothing else of yours.
 
     The hook starts this very Python, shut off from what the environment says to Python, with the
     home, state folder and configuration that are in force now. Install it again when they move.
 
-    Adds two hooks to its settings, with "onFailure": "block", so that a hook that fails or is late
-    stops the tool. All else in the file stays; what was there is kept beside it as
-    settings.json.cellwall-backup. A settings file that is a link is refused: a repository could
-    bring one that leads to a file of yours.
+    The command blocks the tool also where it cannot start, crashes or hangs. All else in the file
+    stays; what was there is kept beside it with the ending .cellwall-backup. A settings file that
+    is a link is refused: a repository could bring one that leads to a file of yours.
     """
     from cellwall.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.hooks.command import hook_command  # noqa: PLC0415
+    from cellwall.interfaces.hooks.agents.table import agent_named  # noqa: PLC0415
 
-    command = hook_command(environ=os.environ, run_inside=run_inside, config=config, policy=policy)
-    change = work.install(_file(place, settings), command, is_dry=dry_run)
-    return _told(change, "installed", is_dry=dry_run, as_json=as_json)
+    known = agent_named(agent)
+    commands = work.commands_for(
+        known,
+        os.environ,
+        dangerously_outside=dangerously_outside,
+        config=config,
+        policy=policy,
+    )
+    change = work.install(_file(known, place, settings), known, commands, is_dry=dry_run)
+    return _told(change, "installed", known.note, is_dry=dry_run, as_json=as_json)
 
 
 @hook.command(
     epilog="""\b
 Examples:
   cellwall hook uninstall
+  cellwall hook uninstall --agent codex
   cellwall hook uninstall --user --dry-run
 """
 )
 @_place_options
 @click.option("--dry-run", is_flag=True, help="Change nothing; print what the file would hold.")
 @json_option("Print one JSON object.")
-def uninstall(place: str | None, settings: str | None, *, dry_run: bool, as_json: bool) -> int:
+def uninstall(
+    agent: str | None, place: str | None, settings: str | None, *, dry_run: bool, as_json: bool
+) -> int:
     """Take our hooks out of the settings again, and nothing else.
 
     Where nothing but our hooks was changed since, the file is byte for byte what it was.
     """
     from cellwall.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.hooks.agents.table import agent_named  # noqa: PLC0415
 
-    change = work.uninstall(_file(place, settings), is_dry=dry_run)
-    return _told(change, "removed", is_dry=dry_run, as_json=as_json)
+    known = agent_named(agent)
+    change = work.uninstall(_file(known, place, settings), known, is_dry=dry_run)
+    return _told(change, "removed", "", is_dry=dry_run, as_json=as_json)
 
 
-def _told(change: Any, word: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
+def _told(change: Any, word: str, note: str, *, is_dry: bool, as_json: bool) -> int:  # noqa: ANN401  # a Change, imported late
     if as_json:
         text = None if change.text is None else change.text.decode("utf-8", "replace")
         told = {"file": change.file, "changed": change.is_changed, "backup": change.backup}
@@ -173,6 +201,8 @@ def _told(change: Any, word: str, *, is_dry: bool, as_json: bool) -> int:  # noq
         return 0
     kept = f" What was there is in {one_line(change.backup)}." if change.backup else ""
     print_text(f"The hooks are {word}: {one_line(change.file)}.{kept}\n")
+    if note:
+        print_text(f"{note}\n")
     return 0
 
 
@@ -180,46 +210,71 @@ def _told(change: Any, word: str, *, is_dry: bool, as_json: bool) -> int:  # noq
     epilog="""\b
 Examples:
   cellwall hook status
+  cellwall hook status --agent cursor
   cellwall hook status --json
 """
 )
 @click.option("--settings", metavar="FILE", type=click.Path(), help="Look at this file alone.")
+@click.option("--agent", metavar="NAME", help=f"Only this one of {_NAMES}.")
 @json_option("Print one JSON object.")
-def status(settings: str | None, *, as_json: bool) -> int:
+def status(settings: str | None, agent: str | None, *, as_json: bool) -> int:
     """Tell where our hooks are installed, and whether they would stop anything.
 
     Exit code 0 if they are installed somewhere and nothing is wrong with them, else 1.
     """
+    from cellwall.interfaces.hooks.agents.table import AGENTS, agent_named  # noqa: PLC0415
     from cellwall.interfaces.hooks.install import state_of  # noqa: PLC0415  # keeps --help quick
 
-    files = {"settings": os.path.abspath(settings)} if settings else _files()
-    states = {name: state_of(file, environ=os.environ) for name, file in files.items()}
-    there = {name: state for name, state in states.items() if state and state.is_installed}
+    one = agent_named(agent) if agent or settings else None
+    known = [one] if one is not None else list(AGENTS.values())
+    found: dict[str, dict[str, State | None]] = {}
+    files: dict[str, dict[str, str]] = {}
+    for each in known:
+        files[each.name] = each.places(os.environ, os.getcwd())
+        if settings:
+            files[each.name] = {"settings": os.path.abspath(settings)}
+        found[each.name] = {
+            name: state_of(file, each, environ=os.environ)
+            for name, file in files[each.name].items()
+        }
+    states = [state for places in found.values() for state in places.values() if state]
+    there = [state for state in states if state.is_installed]
     # A switch that turns all hooks off counts wherever it stands.
-    off = [s for s in states.values() if s and any("disableAllHooks" in p for p in s.problems)]
-    is_good = bool(there) and not off and not any(state.problems for state in there.values())
+    off = [state for state in states if state.is_off]
+    is_good = bool(there) and not off and not any(state.problems for state in there)
     if as_json:
         told: dict[str, Json] = {
-            name: {
-                "file": state.file,
-                "installed": state.is_installed,
-                "run_inside": state.is_inside,
-                "options": list(state.options),
-                "problems": list(state.problems) if state.is_installed or state in off else [],
-            }
-            for name, state in states.items()
-            if state
+            name: {place: _plain(state) for place, state in places.items() if state}
+            for name, places in found.items()
         }
-        print_json({"ok": is_good, "places": told})
+        print_json({"ok": is_good, "agents": told})
         return 0 if is_good else 1
     lines = []
-    for name, file in files.items():
-        state = states[name]
-        word = "not installed" if name not in there else "installed"
-        word += ", runs commands inside" if state and state.is_inside else ""
-        word += "".join(f", {one_line(each)}" for each in state.options) if state else ""
-        lines.append(f"{name:9}{word}: {one_line(file)}")
-        if state and (name in there or state in off):
-            lines += [f"{'':9}  problem: {one_line(problem)}" for problem in state.problems]
+    for name, places in found.items():
+        for place, state in places.items():
+            lines += _lines(name, place, files[name][place], state)
     print_text("\n".join([*lines, ""]))
     return 0 if is_good else 1
+
+
+def _plain(state: State) -> dict[str, Json]:
+    return {
+        "file": state.file,
+        "installed": state.is_installed,
+        "dangerously_outside": state.is_outside,
+        "options": list(state.options),
+        "problems": list(state.problems) if state.is_installed or state.is_off else [],
+    }
+
+
+def _lines(agent: str, place: str, file: str, state: State | None) -> list[str]:
+    is_there = state is not None and state.is_installed
+    word = "installed" if is_there else "not installed"
+    if is_there and state is not None:
+        where = "DANGEROUSLY OUTSIDE of any sandbox" if state.is_outside else "inside a sandbox"
+        word += f", runs commands {where}"
+        word += "".join(f", {one_line(each)}" for each in state.options)
+    lines = [f"{agent:12}{place:9}{word}: {one_line(file)}"]
+    if state is not None and (is_there or state.is_off):
+        lines += [f"{'':21}  problem: {one_line(problem)}" for problem in state.problems]
+    return lines

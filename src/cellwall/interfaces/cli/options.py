@@ -188,6 +188,8 @@ class SandboxOptions:
     skill: tuple[str, ...]
     stdin: bool
     as_json: bool
+    own_path: bool = False
+    """Only of `run`."""
 
     def typed(self) -> dict[str, Any]:
         """For a supervisor with another working directory: names made absolute."""
@@ -240,7 +242,7 @@ class SandboxOptions:
         return Action(
             principal=principal("cli"),
             want=want,
-            workspace=parse_workspace(self.workspace),
+            workspace=parse_workspace(self.workspace, at_own_path=self.own_path),
             limits=limits,
             env=_variables(self.env),
             allow_domains=self.allow_domain,

@@ -26,6 +26,12 @@ Examples:
 )
 @sandbox_options
 @click.option(
+    "--own-path",
+    is_flag=True,
+    help="Show the workspace inside at the path that it has here, too: absolute paths and the "
+    "paths in messages are the same inside and outside.",
+)
+@click.option(
     "--cwd",
     metavar="DIR",
     default="/workspace",

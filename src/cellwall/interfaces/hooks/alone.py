@@ -22,7 +22,7 @@ def answer_alone(
     if starts_supervisor:
         with suppress(OSError, CellwallError):
             start_supervisor(os.environ, wait=False)
-    reply = anyio.run(reply_to, question, HookOptions.of(told), _own_house)
+    reply = anyio.run(reply_to, question, HookOptions.of(told, os.environ), _own_house)
     return reply.exit_code, reply.stdout, reply.stderr
 
 

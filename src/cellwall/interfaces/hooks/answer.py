@@ -1,51 +1,66 @@
-"""From a question to a reply: the runtime judges the `Action`, and the agent is told."""
+"""From a question to a reply: the runtime judges each `Action`, and the agent is told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.errors import BadInput, CellwallError, Denied
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.plain import plain
-from cellwall.core.types import Action, ToolResult, UseTool
+from cellwall.core.types import Action, Json, ToolResult, UseTool
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.interfaces.hooks import protocol, rewrite
-from cellwall.interfaces.hooks.protocol import Asking, Malformed, Passing, Reply, Reporting
-from cellwall.interfaces.program import own_program
+from cellwall.interfaces.hooks import rewrite
+from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned
+from cellwall.interfaces.hooks.agents.table import agent_named
+from cellwall.interfaces.hooks.calls import (
+    Asking,
+    Malformed,
+    Passing,
+    Reply,
+    Reporting,
+    Ruling,
+    blocked,
+    line,
+)
+from cellwall.interfaces.hooks.command import isolated, pins
 from cellwall.interfaces.requests import named_policy
-from cellwall.runtime.walls import check_walls
+from cellwall.runtime.walls import check_walls, check_workspace
 from cellwall.runtime.wiring import House, principal
 
-# In these the agent's host asks a person. In others it answers by itself, and not always with no.
-_ASKING_MODES = frozenset({"default", "acceptEdits", "plan"})
+_FLAGS = frozenset({"dangerously_outside", "after"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookOptions:
     """How the hook was started."""
 
+    agent: str | None = None
+    after: bool = False
+    """The question is about a result, by the word of the command line."""
     config: str | None = None
     profile: str | None = None
     policy: str | None = None
-    run_inside: bool = False
+    dangerously_outside: bool = False
     project: str | None = None
-    """The agent's project, by the word of its host."""
+    """The agent's project, by the word of its host, where the question does not tell it."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """The variables that choose our places, as the hook's own process has them."""
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> HookOptions:
+    def of(cls, told: Mapping[str, Any], environ: Mapping[str, str]) -> HookOptions:
         """From another process of ours; checked all the same."""
         for name, value in told.items():
             is_right = (
                 isinstance(value, bool)
-                if name == "run_inside"
+                if name in _FLAGS
                 else value is None or isinstance(value, str)
             )
             if not is_right:
                 raise BadInput("the options of a hook are not of the form that is known")
-        return cls(**told)
+        return cls(**told, environ=dict(environ))
 
 
 Houses = Callable[[HookOptions], AbstractAsyncContextManager[House]]
@@ -53,59 +68,105 @@ Houses = Callable[[HookOptions], AbstractAsyncContextManager[House]]
 
 async def reply_to(question: bytes, options: HookOptions, houses: Houses) -> Reply:
     """What the hook answers; every refusal is one, too."""
-    event = ""
     try:
-        told = protocol.parse(question)
+        agent = agent_named(options.agent)
+    except BadInput as error:
+        return blocked(f"{error} {error.mend}")
+    told: Asking | Reporting | Passing | None = None
+    try:
+        told = agent.parse(question, options.after)
         if isinstance(told, Passing):
-            return protocol.passed()
-        event = protocol.BEFORE if isinstance(told, Asking) else protocol.AFTER
+            return Reply(0, line({}))
         async with houses(options) as house:
             if isinstance(told, Asking):
-                return await judged(house, told, options)
-            return await reported(house, told)
+                return agent.permit(told, await judged(house, agent, told, options))
+            return await reported(house, agent, told, question)
     except Malformed as error:
-        return protocol.refusal_of(question, error.event, str(error))
+        return agent.refuse(question, error.event, str(error))
     except CellwallError as error:
-        if event == protocol.BEFORE:
-            return protocol.permission("deny", str(error))
-        return protocol.refusal_of(question, event, str(error))
+        if isinstance(told, Asking):
+            return agent.permit(told, Ruling("deny", str(error)))
+        return agent.refuse(question, agent.layout.after[0], str(error))
 
 
-async def judged(house: House, asked: Asking, options: HookOptions) -> Reply:
-    """To a tool that an agent wants to use."""
+async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions) -> Ruling:
+    """Of a tool that an agent wants to use: all that the call does is judged, the strictest counts.
+
+    Allowed shell commands run inside; what a sandbox cannot be had for is denied, not run outside.
+    """
     settings = house.settings.hook
-    is_inside = options.run_inside or settings.commands == "inside"
-    want = UseTool(
-        asked.tool,
-        asked.input,
-        asked.cwd,
-        agent_session=asked.session,
-        call=asked.call,
-        is_inside=is_inside,
-        host_asks=settings.questions == "agent" and asked.mode in _ASKING_MODES,
-    )
-    action = Action(principal=principal("hook"), want=want, policy=named_policy(options.policy))
-    outcome = await house.runtime.perform(action)
-    if outcome.status is not Status.OK:
-        return _refused(outcome)
-    updated = rewrite.cautious(asked.tool, asked.input)
-    if is_inside:
-        rewritten = _inside(house, asked, options)
+    is_inside = not (options.dangerously_outside or settings.dangerously_outside)
+    inner = _within(asked, options) if is_inside and asked.is_final else None
+    if inner is not None:
+        asked = replace(asked, input={"command": inner})
+    host_asks = settings.questions == "agent" and agent.can_ask(asked)
+    outcome: Outcome | None = None
+    for use in asked.uses:
+        want = UseTool(
+            use.tool,
+            use.input,
+            asked.cwd,
+            agent_session=asked.session,
+            call=asked.call,
+            is_inside=is_inside,
+            host_asks=host_asks,
+        )
+        action = Action(principal=principal("hook"), want=want, policy=named_policy(options.policy))
+        found = await house.runtime.perform(action)
+        if _severity(found) > _severity(outcome):
+            outcome = found
+        if _severity(found) == _DENIED:
+            break
+    assert outcome is not None  # noqa: S101  # a call is at least one use
+    if _severity(outcome) == _DENIED:
+        return _denied(outcome)
+    updated: Mapping[str, Json] | None = rewrite.cautious(asked.tool, asked.input)
+    if is_inside and asked.is_final and inner is None:
+        raise Denied(
+            "the command would run outside of the sandbox: the agent has not taken the one that "
+            "runs inside",
+            mend="Update the agent, run it as `cellwall run -- …`, or have commands run outside "
+            "with hook.dangerously_outside = true.",
+            code="CW-HOOK-NOT-INSIDE",
+        )
+    if is_inside and not asked.is_final:
+        rewritten = _inside(house, agent, asked, options)
         updated = rewritten if rewritten is not None else updated
-    return protocol.permission("allow", _reason(outcome), updated)
+    return Ruling(
+        "allow" if _severity(outcome) == _ALLOWED else "ask", _reason(outcome.decision), updated
+    )
 
 
-def _refused(outcome: Outcome) -> Reply:
+_ALLOWED, _ASKED, _DENIED = 0, 1, 2
+
+
+def _severity(outcome: Outcome | None) -> int:
+    if outcome is None:
+        return -1
+    if outcome.status is Status.OK:
+        return _ALLOWED
     is_question = outcome.error is not None and outcome.error.code == "CW-ASK"
-    if is_question and outcome.decision.verdict is Verdict.ASK:
-        return protocol.permission("ask", _reason(outcome))
+    return _ASKED if is_question and outcome.decision.verdict is Verdict.ASK else _DENIED
+
+
+def _denied(outcome: Outcome) -> Ruling:
     error = outcome.error or ErrorInfo("CW-DENIED", outcome.decision.reason)
-    told = _reason(outcome) if error.code == "CW-DENIED" else f"{error.message} [{error.code}]"
-    return protocol.permission("deny", f"{told} {error.mend}".rstrip())
+    if error.code != "CW-DENIED":
+        return Ruling("deny", f"{error.message} [{error.code}] {error.mend}".rstrip())
+    stopping = _stopping(outcome.decision)
+    told = _reason(outcome.decision if stopping is None else stopping)
+    return Ruling("deny", f"{told} {error.mend}".rstrip(), stops=stopping is not None)
 
 
-def _reason(outcome: Outcome) -> str:
-    decision = outcome.decision
+def _stopping(decision: Decision) -> Decision | None:
+    """The innermost denial of a part of the call whose rule also stops the agent."""
+    if decision.verdict is not Verdict.DENY:
+        return None
+    within = next((found for part in decision.parts if (found := _stopping(part))), None)
+    return within or (decision if decision.stops else None)
+
+
+def _reason(decision: Decision) -> str:
     rule = f" (rule {decision.rule})" if decision.rule else ""
     about = "" if decision.verdict is Verdict.ALLOW else _culprit(decision)
     return f"Cellwall: {decision.reason}{rule}" + (f": {about}" if about else "")
@@ -119,26 +180,42 @@ def _culprit(decision: Decision) -> str:
     return decision.subject
 
 
-def _inside(house: House, asked: Asking, options: HookOptions) -> dict[str, Any] | None:
+def _inside(
+    house: House, agent: Agent, asked: Asking, options: HookOptions
+) -> dict[str, Json] | None:
+    """The input whose command runs in a sandbox; None: the call starts no command."""
+    if not any(rewrite.is_shell(use.tool) for use in asked.uses):
+        return None
+    given = asked.given or asked.input
+    place = rewrite.place_of(asked.cwd, asked.project or options.project)
+    timeout_s = rewrite.timeout_of(given, agent.timeout_key, agent.default_timeout_s)
+    start, extra = _start(options)
+    command = rewrite.inside(
+        given.get("command"), place, start=start, extra=extra, timeout_s=timeout_s
+    )
+    # Now, with a hint, rather than as a command that fails for reasons an agent would work around.
+    check_walls(house)
+    check_workspace(house, place.project)
+    return {"command": command, **{name: given[name] for name in agent.handed_on if name in given}}
+
+
+def _within(asked: Asking, options: HookOptions) -> str | None:
+    """For an event where the host takes no other command: the command that ours runs inside."""
+    start, extra = _start(options)
+    project = asked.project or options.project
+    return rewrite.unwrapped(asked.input.get("command"), project, start=start, extra=extra)
+
+
+def _start(options: HookOptions) -> tuple[str, list[str]]:
+    """What starts Cellwall from an agent's shell, whose variables are also the project's choice."""
+    pinned = [f"{n}={rewrite.quoted(value)}" for n, value in pins(options.environ).items()]
     extra: list[str] = []
     for name, value in (("--config", options.config), ("--profile", options.profile)):
         extra += [name, value] if value else []
-    rewritten = rewrite.inside(
-        asked.tool,
-        asked.input,
-        cwd=asked.cwd,
-        project=options.project,
-        program=own_program(),
-        extra=extra,
-    )
-    if rewritten is not None:
-        # Now, with a mend, rather than as a command that fails for reasons an agent would work
-        # around.
-        check_walls(house)
-    return rewritten
+    return " ".join([*pinned, *map(rewrite.quoted, isolated())]), extra
 
 
-async def reported(house: House, told: Reporting) -> Reply:
+async def reported(house: House, agent: Agent, told: Reporting, question: bytes) -> Reply:
     """To what a tool has brought back."""
     response = plain(told.response)
     want = ToolResult(told.tool, response, agent_session=told.session, call=told.call)
@@ -146,7 +223,6 @@ async def reported(house: House, told: Reporting) -> Reply:
     if outcome.error is not None:
         error = outcome.error
         reason = f"{error.message} [{error.code}] {error.mend}"
-        return protocol.refusal(protocol.AFTER, reason, tool=told.tool, response=told.response)
-    return protocol.received(
-        outcome.findings, response=outcome.value, is_changed=outcome.value != response
-    )
+        return agent.refuse(question, agent.layout.after[0], reason)
+    cleaned = Cleaned(outcome.findings, outcome.value, outcome.value != response)
+    return agent.report(told, cleaned)

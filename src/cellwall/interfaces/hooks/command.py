@@ -1,4 +1,9 @@
-"""The command that an agent's settings start for each hook, and how to know it again."""
+"""The command that an agent's settings start for each hook, and how to know it again.
+
+It must block where it cannot start: hosts take a missing program, a crash or a signal for "nothing
+to say" and let the tool through. So the shell that starts it turns every end but an answer into
+exit code 2 with a reason, and a hook that hangs is killed before the host would give it up.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +15,29 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from cellwall.core.errors import CellwallError
+from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.home import state_path
-from cellwall.interfaces.hooks.settings_text import START
+from cellwall.interfaces.hooks.settings_text import SHELL, START
+from cellwall.interfaces.hooks.withheld import NOTE, TEXT_ONLY
+
+_KILLED_AFTER_S = 15
+"""The hook itself answers within 10; hosts wait 20."""
+_TIMEOUT = "/usr/bin/timeout"
+_NOT_ANSWERED = "cellwall: the hook did not start or did not end as it should, so it is refused"
+_OTHERWISE = f"|| {{ [ $? -eq 2 ] || echo {shlex.quote(_NOT_ANSWERED)} >&2; exit 2; }}"
+# For an event whose host reads nothing but an answer: the result is withheld by one.
+_OTHERWISE_WITHHELD = f"|| echo {shlex.quote(TEXT_ONLY.format(note=NOTE))}"
+_CHOICES = {"--dangerously-outside": "dangerously_outside", "--after": "after"}
+_NAMED = {"--agent": "agent", "--config": "config", "--policy": "policy"}
 
 
 def hook_command(
     *,
     environ: Mapping[str, str],
-    run_inside: bool = False,
+    agent: str = "claude-code",
+    is_posix_shell: bool = True,
+    after: bool = False,
+    dangerously_outside: bool = False,
     config: str | None = None,
     policy: str | None = None,
 ) -> str:
@@ -28,11 +47,32 @@ def hook_command(
     (`-I`), where no variable and no file in the working directory changes what it runs; and what
     chooses our state, configuration and rules is set to what it is now.
     """
-    words = [*isolated(), "hook", *(["--run-inside"] if run_inside else [])]
+    words = [*_bounded(), *isolated(), "hook"]
+    words += [] if agent == "claude-code" else ["--agent", agent]
+    words += ["--after"] if after else []
+    words += ["--dangerously-outside"] if dangerously_outside else []
     for name, file in (("--config", config), ("--policy", policy)):
         words += [name, os.path.abspath(file)] if file else []
     pinned = (f"{name}={shlex.quote(value)}" for name, value in pins(environ).items())
-    return " ".join([*pinned, shlex.join(words)])
+    otherwise = _OTHERWISE_WITHHELD if after else _OTHERWISE
+    command = " ".join([*pinned, shlex.join(words), otherwise])
+    _refuse_odd(command)
+    return command if is_posix_shell else shlex.join([*SHELL, command])
+
+
+def _refuse_odd(command: str) -> None:
+    """Shells differ in what a backslash means between quotes; a line break ends a command."""
+    if "\\" in command or not command.isprintable():
+        raise BadInput(
+            "a path of this installation holds a backslash or a character that cannot be seen",
+            mend="Install Cellwall, and name its files, with plain paths.",
+            code="CW-HOOK-PATH",
+        )
+
+
+def _bounded() -> list[str]:
+    """By its fixed place: a name looked up in PATH would be the project's choice."""
+    return [_TIMEOUT, "-s", "KILL", str(_KILLED_AFTER_S)] if os.access(_TIMEOUT, os.X_OK) else []
 
 
 def isolated() -> list[str]:
@@ -68,23 +108,31 @@ def _home(environ: Mapping[str, str]) -> str:
     return told if os.path.isabs(told) else pwd.getpwuid(os.geteuid()).pw_dir
 
 
-def options_of(command: str, environ: Mapping[str, str]) -> dict[str, Any] | None:
+def options_of(
+    command: str, environ: Mapping[str, str], *, is_posix_shell: bool = True
+) -> dict[str, Any] | None:
     """With which options `install` would write this very command here; None: with none.
 
     A shell reads it, so nothing but the same characters is the same: `|| true` is an option, too.
     """
     try:
         words = shlex.split(command)
-        rest = words[words.index("hook") + 1 :]
-    except ValueError:
+        if tuple(words[:2]) == SHELL:
+            words = shlex.split(words[2])
+        rest = words[words.index("hook") + 1 : words.index("||")]
+    except (ValueError, IndexError):
         return None
-    options: dict[str, Any] = {"run_inside": False}
+    options: dict[str, Any] = {}
     while rest:
         name = rest.pop(0)
-        if name == "--run-inside":
-            options["run_inside"] = True
-        elif name in {"--config", "--policy"} and rest:
-            options[name[2:]] = rest.pop(0)
+        if name in _CHOICES:
+            options[_CHOICES[name]] = True
+        elif name in _NAMED and rest:
+            options[_NAMED[name]] = rest.pop(0)
         else:
             return None
-    return options if hook_command(environ=environ, **options) == command else None
+    try:
+        again = hook_command(environ=environ, is_posix_shell=is_posix_shell, **options)
+    except CellwallError:
+        return None
+    return options if again == command else None

@@ -6,66 +6,84 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.edited_file import Change, EditedFile
-from cellwall.interfaces.hooks.command import options_of
-from cellwall.interfaces.hooks.settings_text import hook_entry, merged, ours, parsed, without
+from cellwall.interfaces.hooks.agents.agent import Agent
+from cellwall.interfaces.hooks.command import hook_command, options_of
+from cellwall.interfaces.hooks.settings_text import merged, ours, parsed, without
 
-_TIMEOUT_S = 20  # the answer takes at most 10; the rest is for a busy host to start it
+
+def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> dict[str, str]:  # noqa: ANN401  # those of `hook_command`
+    """What each event of the agent starts."""
+    layout = agent.layout
+    told = {"agent": agent.name, "is_posix_shell": agent.is_posix_shell, **options}
+    plain = hook_command(environ=environ, **told)
+    # Where the question itself does not name its event, the command line does.
+    about_result = (
+        hook_command(environ=environ, after=True, **told) if agent.names_no_event else plain
+    )
+    return dict.fromkeys(layout.before, plain) | dict.fromkeys(layout.after, about_result)
 
 
-def install(file: str, command: str, *, is_dry: bool) -> Change:
+def install(file: str, agent: Agent, commands: Mapping[str, str], *, is_dry: bool) -> Change:
     """Add our hooks, or bring those that are there up to date."""
-    with _edited(file).opened(makes=not is_dry) as folder:
+    layout = agent.layout
+    with _edited(file, agent).opened(makes=not is_dry) as folder:
         found = None if folder is None else folder.read()
         before = b"" if found is None else found.data
-        after = merged(before, hook_entry(command, timeout_s=_TIMEOUT_S))
+        after = merged(before, layout, commands)
         if after == before or is_dry or folder is None:
             return Change(file, after != before, None, after)
         backup = None
-        if found is not None and not any(ours(before).values()):
+        if found is not None and not any(ours(before, layout).values()):
             backup = folder.keep(before)
         folder.replace(after, found)
         return Change(file, True, backup, after)
 
 
-def uninstall(file: str, *, is_dry: bool) -> Change:
+def uninstall(file: str, agent: Agent, *, is_dry: bool) -> Change:
     """Take out exactly what is ours; the very bytes of before where nothing else has changed."""
-    with _edited(file).opened(makes=False) as folder:
+    layout = agent.layout
+    with _edited(file, agent).opened(makes=False) as folder:
         found = None if folder is None else folder.read()
         if found is None or folder is None:
             return Change(file, is_changed=False)
-        entries = [hook for hooks in ours(found.data).values() for _matcher, hook in hooks]
-        if not entries:
+        there = ours(found.data, layout)
+        if not any(there.values()):
             return Change(file, False, None, found.data)
-        for name in folder.backups():
+        commands = {event: hooks[0][1][layout.key] for event, hooks in there.items() if hooks}
+        is_whole = len(commands) == len(layout.events)
+        for name in folder.backups() if is_whole else ():
             kept = folder.read(name)
-            if kept is not None and _is_before(kept.data, entries[0], found.data):
+            if kept is not None and _is_before(kept.data, agent, commands, found.data):
                 if not is_dry:
                     folder.replace(kept.data, found)
                     folder.remove_backup(name)
                 return Change(file, True, None, kept.data)
-        if _is_before(b"", entries[0], found.data):  # we made it
+        if is_whole and _is_before(b"", agent, commands, found.data):  # we made it
             if not is_dry:
                 folder.remove(found)
             return Change(file, True, None, None)
-        after = without(found.data)
+        after = without(found.data, layout)
         if not is_dry:
             folder.replace(after, found)
         return Change(file, True, None, after)
 
 
-def _is_before(kept: bytes, entry: dict[str, object], now: bytes) -> bool:
+def _is_before(kept: bytes, agent: Agent, commands: Mapping[str, str], now: bytes) -> bool:
     """Whether this is what we found at `install`: all but our hooks is what is there now.
 
     A repository can bring a backup of its own. One with a hook of ours in it is none: we keep what
     was there before the first, and what it starts may be anything that only looks like ours.
     """
+    layout = agent.layout
     try:
-        return not any(ours(kept).values()) and merged(kept, entry) == now
+        return not any(ours(kept, layout).values()) and merged(kept, layout, commands) == now
     except BadInput:
         return False
 
@@ -77,41 +95,65 @@ class State:
     file: str
     problems: tuple[str, ...]
     is_installed: bool
-    is_inside: bool = False
+    is_outside: bool = False
     options: tuple[str, ...] = ()
     """What else was asked for at `install`: `--config FILE`, `--policy FILE`."""
+    is_off: bool = False
+    """A switch in this file keeps the agent from running our hooks, wherever they stand."""
 
 
-def state_of(file: str, *, environ: Mapping[str, str]) -> State | None:
+def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> State | None:
     """None: there is no such file."""
-    with _edited(file).opened(makes=False) as folder:
+    layout = agent.layout
+    with _edited(file, agent).opened(makes=False) as folder:
         found = None if folder is None else folder.read()
     if found is None:
         return None
-    told = ours(found.data)
+    told = ours(found.data, layout)
     problems = [f"no hook for {event}" for event, hooks in told.items() if not hooks]
-    hooks = [(matcher, hook) for hooks in told.values() for matcher, hook in hooks]
-    for matcher, hook in hooks:
-        options = options_of(hook["command"], environ)
-        if options is None:
-            problems.append(f"it starts something else than we would: {hook['command'][:200]}")
-        elif hook != hook_entry(hook["command"], timeout_s=_TIMEOUT_S):
-            problems.append("it is not as `hook install` writes it, see its keys and its timeout")
-        if hook.get("onFailure") != "block":
-            problems.append('without "onFailure": "block" a failure lets the tool through')
-        if matcher not in {"*", ""}:
-            problems.append(f"only for the tools {matcher!r}")
-        if hook.get("async") or hook.get("asyncRewake") or hook.get("if"):
-            problems.append("it does not decide every call before the call")
-    if parsed(found.data).get("disableAllHooks"):
-        problems.append('"disableAllHooks" is on: the agent runs no hook at all')
-    chosen = [options_of(hook["command"], environ) or {} for _, hook in hooks]
-    inside = any(each.get("run_inside") for each in chosen)
+    chosen: list[dict[str, Any]] = []
+    for event, hooks in told.items():
+        for matcher, hook in hooks:
+            options = _options(hook[layout.key], agent, environ, after=event in layout.after)
+            chosen.append(options or {})
+            problems += _problems(agent, matcher, hook, is_known=options is not None)
+    off = agent.switched_off(parsed(found.data, layout))
+    problems += [f"{off}: the agent does not run the hook"] if off else []
+    outside = any(each.get("dangerously_outside") for each in chosen)
     named = [f"--{n} {each[n]}" for each in chosen for n in ("config", "policy") if each.get(n)]
     told_problems, told_options = tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(named))
-    return State(file, told_problems, bool(hooks), inside, told_options)
+    return State(file, told_problems, bool(chosen), outside, told_options, bool(off))
 
 
-def _edited(file: str) -> EditedFile:
+def _options(
+    command: str, agent: Agent, environ: Mapping[str, str], *, after: bool
+) -> dict[str, Any] | None:
+    options = options_of(command, environ, is_posix_shell=agent.is_posix_shell)
+    if options is None or options.get("agent", "claude-code") != agent.name:
+        return None
+    return options if options.get("after", False) == (after and agent.names_no_event) else None
+
+
+def _problems(agent: Agent, matcher: str, hook: dict[str, Any], *, is_known: bool) -> list[str]:
+    layout = agent.layout
+    problems = []
+    expected = layout.entry(hook[layout.key])
+    if not is_known:
+        told = hook[layout.key][:200]
+        problems.append(f"it starts something else than we would; install it again: {told}")
+    elif {**hook, "matcher": ""} != {**expected, "matcher": ""}:
+        problems.append("it is not as `hook install` writes it, see its keys and its timeout")
+    for name, word in (("onFailure", "block"), ("failClosed", True)):
+        if name in expected and hook.get(name) != word:
+            problems.append(f'without "{name}" a failure of the hook may let the tool through')
+    if matcher not in {"*", ""}:
+        problems.append(f"only for the tools {matcher!r}")
+    if hook.get("async") or hook.get("asyncRewake") or hook.get("if"):
+        problems.append("it does not decide every call before the call")
+    return problems
+
+
+def _edited(file: str, agent: Agent) -> EditedFile:
     mend = "Name the settings file itself with --settings, and look at what is there."
-    return EditedFile(file, code="CW-HOOK-SETTINGS", mend=mend)
+    folders = agent.own_folders if os.path.basename(os.path.dirname(file)) == "hooks" else 1
+    return EditedFile(file, code="CW-HOOK-SETTINGS", mend=mend, own_folders=folders)

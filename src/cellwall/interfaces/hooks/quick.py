@@ -29,10 +29,16 @@ _STARTED_LATELY_S = 10.0
 _CHUNK_BYTES = 1 << 18
 _MOST_ANSWER_BYTES = 64 * 1024 * 1024
 _MARK = b'{"hook":'
-_WITH_VALUE = ("--config", "--profile", "--policy")
+_WITH_VALUE = ("--agent", "--config", "--profile", "--policy")
+_FLAGS = {"--dangerously-outside": "dangerously_outside", "--after": "after"}
+_CLAUDE = frozenset({"claude-code", "claude"})
+_PAST_FLAGS = frozenset({"--run-inside"})
+"""Of older installations; what they ask for is the default now."""
 _WRITTEN_WITHIN_S = 2.0
 _heard: list[bytes] = []
 """The question, as far as it was read, for whoever has to refuse it."""
+_words: list[str] = []
+"""What the hook was started with, for the same."""
 _turn = _thread.allocate_lock()
 """Of the thread that answers; never given back, since one answer is all there may be."""
 
@@ -43,6 +49,7 @@ class Blocked(Exception):
 
 def answer(words: list[str]) -> int:
     """The exit code: 0 with an answer on standard output, else 2 with a reason."""
+    _words[:] = words
     try:
         _check_descriptors()
         _thread.start_new_thread(_watch, ())
@@ -78,8 +85,13 @@ def _block(reason: str) -> int:
 def _withheld(reason: str) -> int:
     """Takes away what a tool has brought back; 2 if the question is about anything else."""
     question = b"".join(_heard)
-    if b"PostToolUse" not in question:
-        return BLOCK
+    if "--after" in _words:
+        from cellwall.interfaces.hooks.withheld import NOTE, TEXT_ONLY  # noqa: PLC0415
+
+        _write(1, TEXT_ONLY.format(note=NOTE).encode() + b"\n")
+        return 0
+    if b"PostToolUse" not in question or not _is_claude(_words):
+        return BLOCK  # which withholds a result of the other agents, as far as anything does
     from cellwall.interfaces.hooks.withheld import answer_to  # noqa: PLC0415  # seldom needed
 
     out = answer_to(question, reason)
@@ -111,13 +123,15 @@ def _check_descriptors() -> None:
 
 
 def _parsed(words: list[str]) -> dict[str, str | bool | None]:
-    options: dict[str, str | bool | None] = {"run_inside": False}
+    options: dict[str, str | bool | None] = dict.fromkeys(_FLAGS.values(), False)
     options |= {name[2:]: None for name in _WITH_VALUE}
     rest = list(words)
     while rest:
         name, equals, value = rest.pop(0).partition("=")
-        if name == "--run-inside" and not equals:
-            options["run_inside"] = True
+        if name in _FLAGS and not equals:
+            options[_FLAGS[name]] = True
+        elif name in _PAST_FLAGS and not equals:
+            continue
         elif name in _WITH_VALUE and (equals or rest):
             options[name[2:]] = value if equals else rest.pop(0)
         else:
@@ -126,8 +140,18 @@ def _parsed(words: list[str]) -> dict[str, str | bool | None]:
         place = options[name]
         if isinstance(place, str):
             options[name] = os.path.abspath(place)
-    options["project"] = os.environ.get("CLAUDE_PROJECT_DIR") or None
+    options["project"] = None
+    if _is_claude(words):
+        options["project"] = os.environ.get("CLAUDE_PROJECT_DIR") or None
     return options
+
+
+def _is_claude(words: list[str]) -> bool:
+    """Whether the question is in Claude Code's protocol, as far as the command line tells."""
+    return not any(
+        word.startswith("--agent") and (word.partition("=")[2] or following) not in _CLAUDE
+        for word, following in zip(words, [*words[1:], ""], strict=False)
+    )
 
 
 def _read_question() -> bytes:

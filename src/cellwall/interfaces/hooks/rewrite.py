@@ -1,24 +1,39 @@
-"""Makes a shell command of an agent one that runs inside Cellwall. Pure but for resolved names."""
+"""Makes a shell command of an agent one that runs inside Cellwall. Pure but for resolved names.
+
+The project is the workspace, read-write, at the path that it has on the host: `pwd`, messages of
+compilers and absolute paths are the user's own.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput, Denied
 from cellwall.core.types import Json
 
 SHELL_TOOL = "Bash"
-# They start programs in ways of their own; allowed as they are, they would be outside.
-OTHER_SHELLS = frozenset({"Monitor", "PowerShell", "REPL"})
+# They start programs, or type into some, in ways of their own; allowed as they are, they would be
+# outside.
+OTHER_SHELLS = frozenset({"Monitor", "PowerShell", "REPL", "write_bash", "write_stdin"})
 _WITHOUT_OWN_WALLS = "dangerouslyDisableSandbox"
-# All others, known or not, could change what the host makes of the command.
-_HANDED_ON = ("description", "timeout", "run_in_background")
-_USUAL_TIMEOUT_S = 120.0  # Claude Code's own, where the call names none
+_PLAIN = re.compile(r"[A-Za-z0-9_@:,./-]+")
+_ODD = re.compile(r"(['\\])")
+_ODD_SPELLED = {"'": '"\'"', "\\": "\\\\"}
 _MOST_TIMEOUT_S = 86_400.0
 _LEAST_TIMEOUT_S = 0.01
 _MOST_COMMAND_BYTES = 100 * 1024  # beneath the kernel's MAX_ARG_STRLEN, with room for quotes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The directory that is given, and where in it the command begins."""
+
+    project: str
+    cwd: str
 
 
 def cautious(tool: str, given: Mapping[str, Json]) -> dict[str, Json] | None:
@@ -31,25 +46,24 @@ def cautious(tool: str, given: Mapping[str, Json]) -> dict[str, Json] | None:
     return {name: value for name, value in given.items() if name != _WITHOUT_OWN_WALLS}
 
 
-def inside(
-    tool: str,
-    given: Mapping[str, Json],
-    *,
-    cwd: str,
-    project: str | None,
-    program: str,
-    extra: Sequence[str] = (),
-) -> dict[str, Json] | None:
-    """The input that runs the command in a sandbox with the project in it; None: no shell."""
+def is_shell(tool: str) -> bool:
+    """Whether it is the tool whose commands are rewritten; raises for those that cannot be."""
     if tool in OTHER_SHELLS:
         raise Denied(
             f"{tool} cannot be run inside Cellwall",
-            mend="Use Bash, which can.",
+            mend="Use the tool that runs one shell command, which can.",
             code="CW-HOOK-NOT-INSIDE",
         )
-    if tool != SHELL_TOOL:
-        return None
-    command = given.get("command")
+    return tool == SHELL_TOOL
+
+
+def inside(
+    command: object, place: Place, *, start: str, extra: Sequence[str] = (), timeout_s: float
+) -> str:
+    """The command that runs this one in a sandbox with the project in it.
+
+    `start` is what starts Cellwall, as a shell reads it.
+    """
     if not isinstance(command, str) or not command.strip() or "\0" in command:
         raise BadInput("the command is no text that a shell could run", code="CW-HOOK-COMMAND")
     if len(command.encode("utf-8", "surrogatepass")) > _MOST_COMMAND_BYTES:
@@ -58,15 +72,45 @@ def inside(
             mend="Write it to a file and run that.",
             code="CW-HOOK-COMMAND",
         )
-    workspace, place = _places(cwd, project)
-    words = [program, "run", *extra, "--workspace", f"{workspace}:rw", "--cwd", place]
-    words += ["--timeout", f"{_timeout_s(given):g}", "--", "bash", "-c", command]
-    handed_on = {name: given[name] for name in _HANDED_ON if name in given}
-    return {"command": shlex.join(words), **handed_on}
+    words = ["run", *extra, "--workspace", f"{place.project}:rw", "--own-path"]
+    words += ["--cwd", place.cwd, "--timeout", f"{timeout_s:g}", "--", "bash", "-c", command]
+    return f"{start} {' '.join(map(quoted, words))}"
 
 
-def _places(cwd: str, project: str | None) -> tuple[str, str]:
-    """The directory that is given, and where in it the command begins."""
+def quoted(word: str) -> str:
+    """A word as sh, bash, zsh and fish read it alike.
+
+    Attack: between single quotes fish takes a backslash and a quote for a quote, so a command could
+    leave the quotes of `shlex.quote` in an agent that uses fish. Backslashes stand outside of them.
+    """
+    if _PLAIN.fullmatch(word):
+        return word
+    parts = _ODD.split(word)
+    return "".join(_ODD_SPELLED.get(part, f"'{part}'") for part in parts if part) or "''"
+
+
+def unwrapped(
+    command: object, project: str | None, *, start: str, extra: Sequence[str] = ()
+) -> str | None:
+    """The command within one that `inside` has made, for this project; None: it has not.
+
+    Not by its looks: it is made again from its parts, and must come out the same.
+    """
+    if not isinstance(command, str) or not command.startswith(start + " "):
+        return None
+    try:
+        words = shlex.split(command.removeprefix(start))
+        inner = words[-1]
+        place = place_of(words[words.index("--cwd") + 1], project)
+        timeout_s = float(words[words.index("--timeout") + 1])
+        again = inside(inner, place, start=start, extra=extra, timeout_s=timeout_s)
+    except (ValueError, IndexError, BadInput, Denied):
+        return None
+    return inner if again == command else None
+
+
+def place_of(cwd: str, project: str | None) -> Place:
+    """The real places; raises where the command would begin outside of the project."""
     here = os.path.realpath(cwd)
     if not os.path.isdir(here):
         raise BadInput("the working directory does not exist", code="CW-BAD-DIRECTORY")
@@ -78,16 +122,16 @@ def _places(cwd: str, project: str | None) -> tuple[str, str]:
             mend="Go back into the project, or start the agent in that folder.",
             code="CW-HOOK-OUTSIDE-PROJECT",
         )
-    below = os.path.relpath(here, root)
-    return root, "/workspace" if below == "." else f"/workspace/{below}"
+    return Place(root, here)
 
 
-def _timeout_s(given: Mapping[str, Json]) -> float:
+def timeout_of(given: Mapping[str, Json], key: str | None, default_s: float) -> float:
+    """The time that a call may take; `key` is where it says so, in milliseconds."""
     if given.get("run_in_background"):
         return _MOST_TIMEOUT_S
-    told = given.get("timeout")
+    told = None if key is None else given.get(key)
     if told is None:
-        return _USUAL_TIMEOUT_S
+        return default_s
     if isinstance(told, bool) or not isinstance(told, int | float):
         raise BadInput("the timeout is no number", code="CW-HOOK-COMMAND")
     return min(max(told / 1000, _LEAST_TIMEOUT_S), _MOST_TIMEOUT_S)

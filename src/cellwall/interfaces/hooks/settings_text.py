@@ -1,4 +1,4 @@
-"""Claude Code's settings.json with our hooks in it, and without them. Pure: bytes in, bytes out.
+"""An agent's settings with our hooks in them, and without them. Pure: bytes in, bytes out.
 
 Everything else in the file stays: keys, their order, other hooks, indentation, line ends, and the
 very spelling of numbers and texts.
@@ -10,21 +10,58 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.hooks.respelling import BOM, respelled
 
-EVENTS = ("PreToolUse", "PostToolUse")
 _ENTRY = "cellwall.interfaces.entry"
 START = ("-I", "-c", f"from {_ENTRY} import main; raise SystemExit(main())")
 """What our hook gives to Python; `-m` would take a quarter longer for the same."""
+SHELL = ("/bin/sh", "-c")
+"""In front of the command where the host may start it with a shell that is no POSIX shell."""
 _MOST_ENTRIES = 1000
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_TIMEOUT_WORDS = 4  # timeout -s KILL N
 
 
-def parsed(data: bytes) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How an agent's settings hold hooks."""
+
+    before: tuple[str, ...]
+    """The events before a tool is used."""
+    after: tuple[str, ...]
+    entry: Callable[[str], dict[str, Any]]
+    """One hook that starts a command."""
+    key: str = "command"
+    """Where a hook has its command."""
+    is_grouped: bool = True
+    """Hooks stand in groups, each with a matcher; else each stands alone in the event's list."""
+    top: Mapping[str, Any] = field(default_factory=dict)
+    """What the file must hold besides, such as its version."""
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        return self.before + self.after
+
+    def hooks_in(self, item: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Of one item of an event's list."""
+        return list(item["hooks"]) if self.is_grouped else [dict(item)]
+
+    def item(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        return {"matcher": "*", "hooks": [dict(entry)]} if self.is_grouped else dict(entry)
+
+    def is_item(self, item: object) -> bool:
+        if not isinstance(item, dict):
+            return False
+        hooks = item.get("hooks") if self.is_grouped else [item]
+        return isinstance(hooks, list) and all(isinstance(hook, dict) for hook in hooks)
+
+
+def parsed(data: bytes, layout: Layout) -> dict[str, Any]:
     """The settings; raises `BadInput`, since what cannot be read must not be written over."""
     try:
         text = data.decode("utf-8").removeprefix(BOM)
@@ -34,24 +71,19 @@ def parsed(data: bytes) -> dict[str, Any]:
         raise _unusable(f"are no valid JSON{place}") from None
     if not isinstance(value, dict):
         raise _unusable("are no JSON object")
+    for name, wanted in layout.top.items():
+        if value.get(name, wanted) != wanted:
+            raise _unusable(f'have a "{name}" that is not {wanted!r}')
     hooks = value.get("hooks", {})
     if not isinstance(hooks, dict):
         raise _unusable('have "hooks" that are no object')
-    for event in EVENTS:
-        groups = hooks.get(event, [])
-        if not isinstance(groups, list) or not all(map(_is_group, groups)):
-            raise _unusable(f'have a "hooks.{event}" that is no list of matchers with hooks')
-        if len(groups) + sum(len(group["hooks"]) for group in groups) > _MOST_ENTRIES:
+    for event in layout.events:
+        items = hooks.get(event, [])
+        if not isinstance(items, list) or not all(map(layout.is_item, items)):
+            raise _unusable(f'have a "hooks.{event}" that is no list of hooks of the known form')
+        if len(items) + sum(len(layout.hooks_in(item)) for item in items) > _MOST_ENTRIES:
             raise _unusable(f'have a "hooks.{event}" of more than {_MOST_ENTRIES} entries')
     return value
-
-
-def _is_group(group: object) -> bool:
-    return (
-        isinstance(group, dict)
-        and isinstance(group.get("hooks"), list)
-        and all(isinstance(hook, dict) for hook in group["hooks"])
-    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -73,93 +105,102 @@ def _unusable(problem: str) -> BadInput:
     )
 
 
-def hook_entry(command: str, *, timeout_s: int) -> dict[str, Any]:
-    """One hook. Without `onFailure` a crash or a time-out would let the tool through."""
-    return {"type": "command", "command": command, "timeout": timeout_s, "onFailure": "block"}
-
-
-def is_ours(hook: Mapping[str, Any]) -> bool:
+def is_ours(hook: Mapping[str, Any], key: str = "command") -> bool:
     """By what it starts: `python -I … hook …`, or `…/cellwall hook …`, with any options."""
-    command = hook.get("command")
-    if hook.get("type") != "command" or not isinstance(command, str):
+    command = hook.get(key)
+    if hook.get("type", "command") != "command" or not isinstance(command, str):
         return False
     try:
         words = shlex.split(command)
+        if tuple(words[:2]) == SHELL and len(words) > len(SHELL):
+            words = shlex.split(words[2])
     except ValueError:
         return False
     while words and _ASSIGNMENT.match(words[0]):
         words = words[1:]
+    if words and os.path.basename(words[0]) == "timeout":
+        words = words[_TIMEOUT_WORDS:]
     if len(words) > 1 and os.path.basename(words[0]) == "cellwall":
         return words[1] == "hook"
     return words[1:2] == [START[0]] and any(_ENTRY in word for word in words[2:4])
 
 
-def ours(data: bytes) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+def ours(data: bytes, layout: Layout) -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """For each event our hooks, each with its matcher."""
-    hooks = parsed(data).get("hooks", {})
+    hooks = parsed(data, layout).get("hooks", {})
     return {
         event: [
-            (str(group.get("matcher", "")), hook)
-            for group in hooks.get(event, [])
-            for hook in group["hooks"]
-            if is_ours(hook)
+            (str(item.get("matcher", "")), hook)
+            for item in hooks.get(event, [])
+            for hook in layout.hooks_in(item)
+            if is_ours(hook, layout.key)
         ]
-        for event in EVENTS
+        for event in layout.events
     }
 
 
-def merged(data: bytes, entry: Mapping[str, Any]) -> bytes:
-    """With our hooks, and only once; `data` itself if they are there already."""
-    settings = parsed(data)
+def merged(data: bytes, layout: Layout, commands: Mapping[str, str]) -> bytes:
+    """With our hooks, and only once; `data` itself if they are there already.
+
+    `commands` has what each event starts.
+    """
+    settings = parsed(data, layout)
     changed = False
+    for name, value in layout.top.items():
+        changed = changed or name not in settings
+        settings.setdefault(name, value)
     hooks = settings.setdefault("hooks", {})
-    for event in EVENTS:
-        groups = hooks.setdefault(event, [])
-        wanted = {"matcher": "*", "hooks": [dict(entry)]}
-        mine = [group for group in groups if any(map(is_ours, group["hooks"]))]
+    for event in layout.events:
+        items = hooks.setdefault(event, [])
+        wanted = layout.item(layout.entry(commands[event]))
+        mine = [item for item in items if _has_ours(item, layout)]
         if mine == [wanted]:
             continue
         changed = True
-        at = groups.index(mine[0]) if mine else len(groups)
-        groups[at:at] = [wanted]
+        at = items.index(mine[0]) if mine else len(items)
+        items[at:at] = [wanted]
         hooks[event] = [
-            left for group in groups if (left := group if group is wanted else _left(group))
+            left for item in items if (left := item if item is wanted else _left(item, layout))
         ]
-    return _written(data, settings) if changed else data
+    return _written(data, settings, layout) if changed else data
 
 
-def without(data: bytes) -> bytes:
+def without(data: bytes, layout: Layout) -> bytes:
     """Without our hooks; lists and objects that held nothing else go with them."""
-    settings = parsed(data)
+    settings = parsed(data, layout)
     hooks = settings.get("hooks", {})
     changed = False
-    for event in EVENTS:
-        groups = hooks.get(event, [])
-        if not any(is_ours(hook) for group in groups for hook in group["hooks"]):
+    for event in layout.events:
+        items = hooks.get(event, [])
+        if not any(_has_ours(item, layout) for item in items):
             continue
         changed = True
-        hooks[event] = [left for group in groups if (left := _left(group))]
+        hooks[event] = [left for item in items if (left := _left(item, layout))]
         if not hooks[event]:
             del hooks[event]
     if changed and not hooks:
         del settings["hooks"]
-    return _written(data, settings) if changed else data
+    return _written(data, settings, layout) if changed else data
 
 
-def _left(group: dict[str, Any]) -> dict[str, Any] | None:
-    """What is left of a matcher; None if all of it was ours. An empty one of others stays."""
-    others = [hook for hook in group["hooks"] if not is_ours(hook)]
-    if len(others) == len(group["hooks"]):
-        return group
-    return {**group, "hooks": others} if others else None
+def _has_ours(item: Mapping[str, Any], layout: Layout) -> bool:
+    return any(is_ours(hook, layout.key) for hook in layout.hooks_in(item))
 
 
-def _written(data: bytes, settings: Mapping[str, Any]) -> bytes:
+def _left(item: dict[str, Any], layout: Layout) -> dict[str, Any] | None:
+    """What is left of an item; None if all of it was ours. An empty group of others stays."""
+    if not _has_ours(item, layout):
+        return item
+    others = [hook for hook in layout.hooks_in(item) if not is_ours(hook, layout.key)]
+    return {**item, "hooks": others} if others else None
+
+
+def _written(data: bytes, settings: Mapping[str, Any], layout: Layout) -> bytes:
     try:
         after = respelled(data.decode("utf-8"), settings).encode("utf-8")
     except UnicodeEncodeError:
         raise _unusable("would hold a path that is no text") from None
     # Proof instead of trust: it reads back as what it should be.
-    if parsed(after) != settings:
+    if parsed(after, layout) != settings:
         raise _unusable("cannot be written as they should be")
     return after

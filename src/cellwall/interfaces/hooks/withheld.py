@@ -16,6 +16,8 @@ from typing import Any
 
 AFTER = "PostToolUse"
 NOTE = "[cellwall: withheld: it could not be looked at]"
+TEXT_ONLY = '{{"modifiedResult": {{"resultType": "success", "textResultForLlm": "{note}"}}}}'
+"""GitHub Copilot's form, in which a text replaces every result."""
 _MOST_BYTES = 8 * 1024 * 1024
 _LONGEST_REASON = 2000
 _DEEPEST = 6

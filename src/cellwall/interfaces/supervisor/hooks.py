@@ -32,6 +32,6 @@ async def answer_hook(
         finally:
             houses.give_back(house)
 
-    reply = await reply_to(question, HookOptions.of(message["options"]), taken)
+    reply = await reply_to(question, HookOptions.of(message["options"], shaping), taken)
     size = len(reply.stdout).to_bytes(4, "big")
     await talk.send({"hook": True}, bytes([reply.exit_code]) + size + reply.stdout + reply.stderr)

@@ -289,8 +289,13 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     mount = job.mount
     if mount.dir_fd is None or _has_layers_inside(walls, job):
         plan.step("dir", "/workspace")  # else bubblewrap has mounted it
+    in_memory = mount.own_path is not None and mount.own_path.startswith("/tmp/")
+    if mount.own_path is not None and not in_memory:
+        plan.step("path", mount.own_path)
     plan.step("seal", "/")
     _plan_memory(plan, walls, job.limits)
+    if mount.own_path is not None and in_memory:
+        plan.step("path", mount.own_path)
     if mount.dir_fd is None:
         plan.step("tmpfs", "/workspace", _workspace_options(job.limits))
     elif _has_layers_inside(walls, job):
@@ -320,6 +325,10 @@ def _plan_watch(plan: Plan, limits: Limits, mount: WorkspaceMount) -> None:
         plan.step("workspace", "/workspace")
         for treatment, path in mount.covers:
             plan.step("protect", treatment, path)
+    if mount.own_path is not None:
+        # Last, with all covers; Landlock's rule for /workspace holds for the directory itself,
+        # whatever path leads to it.
+        plan.step("mirror", "/workspace", mount.own_path)
     for path in watched:
         plan.step("watch", path)
     if mount.dir_fd is not None:

@@ -90,6 +90,8 @@ class WarmPath:
     ) -> Template | None:
         if workspace.mount.dir_fd is not None and os.geteuid() != 0:
             return None  # an ordinary user cannot hand a mount into another namespace
+        if workspace.mount.own_path is not None:
+            return None  # the root that a template's cells share is sealed: no new mount point
         spec = spec_for(action, self._settings) if program.is_interpreter else SHELL
         must = self._settings.path == "warm"
         found = self._pool.template(spec, wait=False)

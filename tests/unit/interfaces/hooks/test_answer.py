@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ from cellwall.core.errors import AuditFailed, LayerMissing
 from cellwall.interfaces.hooks import answer
 from cellwall.interfaces.hooks.alone import answer_alone
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
-from cellwall.interfaces.hooks.protocol import Reply
+from cellwall.interfaces.hooks.calls import Reply
 from cellwall.interfaces.hooks.withheld import NOTE
 from cellwall.runtime.wiring import House, open_house
 from conftest import audit_records
@@ -37,7 +38,9 @@ def said(house: House, question: dict[str, Any] | bytes, **options: Any) -> Repl
         yield house
 
     data = question if isinstance(question, bytes) else json.dumps(question).encode()
-    return anyio.run(reply_to, data, HookOptions(**options), houses)
+    # Most of these are about verdicts, and /tmp is no directory that can be given.
+    chosen = {"dangerously_outside": True, "environ": dict(os.environ), **options}
+    return anyio.run(reply_to, data, HookOptions(**chosen), houses)
 
 
 def asking(command: str = "ls #allow", **changes: Any) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def assert_withheld(reply: Reply) -> None:
     assert told["hookSpecificOutput"]["updatedToolOutput"]["stdout"] == NOTE
 
 
-def with_hook(house: House, **changes: str) -> House:
+def with_hook(house: House, **changes: Any) -> House:
     hook = house.settings.hook.model_copy(update=changes)
     return replace(house, settings=house.settings.model_copy(update={"hook": hook}))
 
@@ -126,6 +129,34 @@ def test_where_the_host_would_ask_nobody_a_question_is_a_denial(house, mode):
     assert "nobody can be asked" in told["permissionDecisionReason"]
 
 
+STOPPING = """
+[[rule]]
+verdict = "deny"
+rule = "Bash(curl evil.example*)"
+reason = "a known bad place"
+stop = true
+"""
+
+
+@pytest.mark.requirement("POL-5")
+@pytest.mark.parametrize(("host", "stops"), [("evil.example", True), ("other.example", False)])
+def test_a_denial_stops_the_agent_where_the_rule_says_so(state_home, tmp_path, host, stops):
+    rules = tmp_path / "policy.toml"
+    rules.write_text(STOPPING)
+    real = open_house()
+    try:
+        reply = said(real, asking(f"ls; curl {host}"), policy=str(rules))
+    finally:
+        real.close()
+    told = json.loads(reply.stdout)
+    assert told["hookSpecificOutput"]["permissionDecision"] == "deny"
+    if stops:
+        assert told["continue"] is False
+        assert "a known bad place" in told["stopReason"]
+    else:
+        assert told.keys() == {"hookSpecificOutput"}
+
+
 def test_questions_can_be_switched_off(house):
     told = permission(said(with_hook(house, questions="nobody"), asking("ls #ask")))
     assert told["permissionDecision"] == "deny"
@@ -158,18 +189,27 @@ def test_other_events_are_not_judged(house):
     assert not [r for r in audit_records() if r["interface"] == "hook"]
 
 
-@pytest.mark.parametrize("way", ["option", "configuration"])
-def test_an_allowed_command_is_rewritten_to_run_inside(house, tmp_path, way):
-    options = {"run_inside": True} if way == "option" else {}
-    chosen = house if way == "option" else with_hook(house, commands="inside")
-    given = {"command": "ls 'a b' #allow", "description": "Look", "timeout": 9000}
+INSIDE = {"dangerously_outside": False}
+
+
+@pytest.mark.requirement("ISO-4")
+@pytest.mark.parametrize("verdict", ["allow", "ask"])
+def test_a_command_is_rewritten_to_run_inside_unless_it_is_denied(house, tmp_path, verdict):
+    """With `ask` the person sees the command that runs inside, and a yes is a yes to that one."""
+    given = {"command": f"ls 'a b' #{verdict}", "description": "Look", "timeout": 9000}
     question = asking(cwd=str(tmp_path), tool_input=given)
-    updated = permission(said(chosen, question, config="/etc/h.toml", **options))["updatedInput"]
+    told = permission(said(house, question, config="/etc/h.toml", **INSIDE))
+    assert told["permissionDecision"] == verdict
+    updated = told["updatedInput"]
     words = shlex.split(updated["command"])
-    assert Path(words[0]).is_absolute()
-    assert words[1:] == [
-        "run", "--config", "/etc/h.toml", "--workspace", f"{tmp_path}:rw", "--cwd", "/workspace",
-        "--timeout", "9", "--", "bash", "-c", "ls 'a b' #allow",
+    at = words.index(sys.executable)
+    assert [word.partition("=")[0] for word in words[:at]] == [
+        "HOME", "CELLWALL_HOME", "CELLWALL_CONFIG", "XDG_CONFIG_HOME",
+    ]  # fmt: skip
+    assert words[at + 1 : at + 3] == ["-I", "-c"]
+    assert words[at + 4 :] == [
+        "run", "--config", "/etc/h.toml", "--workspace", f"{tmp_path}:rw", "--own-path", "--cwd",
+        str(tmp_path), "--timeout", "9", "--", "bash", "-c", f"ls 'a b' #{verdict}",
     ]  # fmt: skip
     assert {k: v for k, v in updated.items() if k != "command"} == {
         "description": "Look",
@@ -177,22 +217,40 @@ def test_an_allowed_command_is_rewritten_to_run_inside(house, tmp_path, way):
     }
 
 
-def test_only_what_is_allowed_is_rewritten(house):
-    for verdict in ("deny", "ask"):
-        told = permission(said(house, asking(f"ls #{verdict}"), run_inside=True))
-        assert told["permissionDecision"] == verdict
-        assert "updatedInput" not in told
+@pytest.mark.parametrize("way", ["option", "configuration"])
+def test_outside_is_an_explicit_setting(house, tmp_path, way):
+    chosen = house if way == "option" else with_hook(house, dangerously_outside=True)
+    question = asking(cwd=str(tmp_path))
+    told = permission(said(chosen, question, dangerously_outside=way == "option"))
+    assert (told["permissionDecision"], "updatedInput" in told) == ("allow", False)
+    inside = permission(said(house, question, **INSIDE))  # the control
+    assert "updatedInput" in inside
+
+
+def test_a_denial_and_a_tool_that_starts_nothing_are_not_rewritten(house, tmp_path):
+    told = permission(said(house, asking("ls #deny", cwd=str(tmp_path)), **INSIDE))
+    assert (told["permissionDecision"], "updatedInput" in told) == ("deny", False)
     read = asking(tool_name="Read", tool_input={"file_path": "/a #allow"})
-    assert "updatedInput" not in permission(said(house, read, run_inside=True))
+    assert "updatedInput" not in permission(said(house, read, **INSIDE))
+
+
+@pytest.mark.requirement("FS-1")
+@pytest.mark.parametrize("cwd", ["/", "/tmp", "/usr/share", "/etc"])
+def test_a_directory_that_no_sandbox_may_be_given_is_refused_with_a_reason(house, cwd):
+    told = permission(said(house, asking(cwd=cwd), **INSIDE))
+    assert told["permissionDecision"] == "deny"
+    assert "CW-WORKSPACE" in told["permissionDecisionReason"] or "workspace" in str(told)
 
 
 @pytest.mark.requirement("ISO-4")
-def test_where_no_sandbox_can_be_had_nothing_is_allowed_to_run_outside_instead(house, monkeypatch):
+def test_where_no_sandbox_can_be_had_nothing_is_allowed_to_run_outside_instead(
+    house, monkeypatch, tmp_path
+):
     def missing(_: House) -> None:
         raise LayerMissing("bubblewrap is not installed", mend="Install it.")
 
     monkeypatch.setattr(answer, "check_walls", missing)
-    told = permission(said(house, asking(), run_inside=True))
+    told = permission(said(house, asking(cwd=str(tmp_path)), **INSIDE))
     assert told["permissionDecision"] == "deny"
     assert "Install it." in told["permissionDecisionReason"]
 
@@ -207,8 +265,8 @@ def test_where_no_sandbox_can_be_had_nothing_is_allowed_to_run_outside_instead(h
         {"tool_name": "Monitor"},
     ],
 )
-def test_what_cannot_be_rewritten_is_denied(house, changes):
-    told = permission(said(house, asking(**changes), run_inside=True))
+def test_what_cannot_be_rewritten_is_denied(house, changes, tmp_path):
+    told = permission(said(house, asking(**{"cwd": str(tmp_path), **changes}), **INSIDE))
     assert told["permissionDecision"] == "deny"
 
 
@@ -275,7 +333,9 @@ def test_rules_that_cannot_be_enforced_are_not_ignored(house):
         "config": None,
         "profile": None,
         "policy": "/nowhere.toml",
-        "run_inside": False,
+        "agent": None,
+        "after": False,
+        "dangerously_outside": False,
         "project": None,
     }
     code, out, _err = answer_alone(told, json.dumps(asking()).encode(), starts_supervisor=False)

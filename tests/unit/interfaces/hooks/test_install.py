@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from cellwall.core.errors import CellwallError
 from cellwall.interfaces import edited_file
+from cellwall.interfaces.edited_file import Change
+from cellwall.interfaces.hooks import command as hook_commands
 from cellwall.interfaces.hooks import install as installing
 from cellwall.interfaces.hooks import quick
+from cellwall.interfaces.hooks.agents.claude_code import TIMEOUT_S
+from cellwall.interfaces.hooks.agents.table import AGENTS
 from cellwall.interfaces.hooks.command import hook_command
-from cellwall.interfaces.hooks.install import install, state_of, uninstall
-from cellwall.interfaces.hooks.settings_text import hook_entry, merged
+from cellwall.interfaces.hooks.install import State
+from cellwall.interfaces.hooks.settings_text import merged
 
 COMMAND = "/bin/true/cellwall hook"
+CLAUDE = AGENTS["claude-code"]
 ORIGINAL = b'{\n\t"model":   "opus",\n\t"n": 1e5 , "hooks": { "Stop": [] }\n}'
+
+
+def install(file: str, command: str, *, is_dry: bool) -> Change:
+    commands = dict.fromkeys(CLAUDE.layout.events, command)
+    return installing.install(file, CLAUDE, commands, is_dry=is_dry)
+
+
+def uninstall(file: str, *, is_dry: bool) -> Change:
+    return installing.uninstall(file, CLAUDE, is_dry=is_dry)
+
+
+def state_of(file: str, *, environ: Mapping[str, str]) -> State | None:
+    return installing.state_of(file, CLAUDE, environ=environ)
 
 
 @pytest.fixture
@@ -156,11 +175,11 @@ def test_uninstalling_what_is_not_there_changes_nothing(file):
 
 def test_the_state_names_what_would_let_a_tool_through(file, tmp_path):
     assert state_of(str(file), environ=os.environ) is None
-    command = hook_command(environ=os.environ, run_inside=True)
+    command = hook_command(environ=os.environ, dangerously_outside=True)
     install(str(file), command, is_dry=False)
     good = state_of(str(file), environ=os.environ)
     assert good is not None
-    assert (good.is_installed, good.is_inside, good.problems) == (True, True, ())
+    assert (good.is_installed, good.is_outside, good.problems) == (True, True, ())
     settings = json.loads(file.read_bytes())
     hook = settings["hooks"]["PreToolUse"][0]
     hook["matcher"] = "Bash"
@@ -236,7 +255,9 @@ def test_a_backup_that_a_repository_brought_is_not_restored(file, command):
     Path(f"{file}.cellwall-backup.50").write_text(evil)
     put_in(file)
     # As if it had been made from the repository's own.
-    file.write_bytes(merged(evil.encode(), hook_entry(COMMAND, timeout_s=20)))
+    file.write_bytes(
+        merged(evil.encode(), CLAUDE.layout, dict.fromkeys(CLAUDE.layout.events, COMMAND))
+    )
     uninstall(str(file), is_dry=False)
     assert json.loads(file.read_bytes()) == {"a": 1}
     assert Path(f"{file}.cellwall-backup.50").read_text() == evil
@@ -252,4 +273,5 @@ def test_numbers_that_no_float_holds_stay(file):
 
 def test_a_host_waits_longer_than_an_answer_takes():
     """A host that gives up first lets the tool through, or blocks it without a reason."""
-    assert installing._TIMEOUT_S >= quick._ANSWER_WITHIN_S + 5
+    killed_after_s = hook_commands._KILLED_AFTER_S
+    assert quick._ANSWER_WITHIN_S + quick._WRITTEN_WITHIN_S < killed_after_s < TIMEOUT_S

@@ -10,40 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput, Denied
-from cellwall.interfaces.hooks.rewrite import OTHER_SHELLS, cautious, inside
+from cellwall.interfaces.hooks.rewrite import (
+    OTHER_SHELLS,
+    Place,
+    cautious,
+    inside,
+    is_shell,
+    place_of,
+    quoted,
+    timeout_of,
+    unwrapped,
+)
 
-PROGRAM = "/opt/cellwall/bin/cellwall"
+START = "A='b c' /opt/python -I"
+PLACE = Place("/home/u/my project", "/home/u/my project/sub")
 
 
-def rewritten(command: str, **fields: object) -> list[str]:
-    given = {"command": command, **fields}
-    found = inside("Bash", given, cwd="/tmp", project=None, program=PROGRAM)
-    assert found is not None
-    return shlex.split(str(found["command"]))
+def rewritten(command: str) -> list[str]:
+    return shlex.split(inside(command, PLACE, start=START, timeout_s=120.0))
 
 
-def test_the_command_runs_in_bash_with_the_directory_it_had():
+@pytest.mark.requirement("FS-1")
+def test_the_command_runs_in_bash_with_the_project_at_its_own_path():
     assert rewritten("ls -la | head") == [
-        PROGRAM, "run", "--workspace", "/tmp:rw", "--cwd", "/workspace", "--timeout", "120",
-        "--", "bash", "-c", "ls -la | head",
+        "A=b c", "/opt/python", "-I", "run", "--workspace", "/home/u/my project:rw", "--own-path",
+        "--cwd", "/home/u/my project/sub", "--timeout", "120", "--", "bash", "-c", "ls -la | head",
     ]  # fmt: skip
-
-
-@pytest.mark.requirement("ISO-4")
-def test_no_field_that_could_change_what_the_host_does_is_handed_on():
-    given = {"command": "ls", "dangerouslyDisableSandbox": True, "new_in_2030": 1, "timeout": 5}
-    found = inside("Bash", given, cwd="/tmp", project=None, program=PROGRAM)
-    assert found is not None
-    assert {name: found[name] for name in found if name != "command"} == {"timeout": 5}
-
-
-def test_the_fields_that_are_known_stay_as_they_are():
-    given = {"command": "ls", "description": "Look", "timeout": 5000, "run_in_background": False}
-    found = inside("Bash", given, cwd="/tmp", project=None, program=PROGRAM)
-    assert found is not None
-    assert {k: v for k, v in found.items() if k != "command"} == {
-        k: v for k, v in given.items() if k != "command"
-    }
 
 
 HOSTILE = [
@@ -60,11 +52,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("command", HOSTILE)
 def test_the_shell_of_the_host_hands_it_over_as_it_was(command):
-    found = inside(
-        "Bash", {"command": command}, cwd="/tmp", project=None, program="/usr/bin/printf"
-    )
-    assert found is not None
-    line = str(found["command"]).replace("/usr/bin/printf run", "/usr/bin/printf '%s\\0'", 1)
+    line = inside(command, PLACE, start="/usr/bin/printf '%s\\0'", timeout_s=5)
     done = subprocess.run(["bash", "-c", line], capture_output=True, check=True)
     assert done.stdout.split(b"\0")[-2] == command.encode()
 
@@ -80,36 +68,32 @@ def test_no_text_gets_out_of_its_quotes(command):
 @pytest.mark.parametrize("command", [None, 5, "", "  ", "a\0b", "x" * 200_000, ["ls"]])
 def test_what_no_shell_could_run_is_refused(command):
     with pytest.raises(BadInput):
-        inside("Bash", {"command": command}, cwd="/tmp", project=None, program=PROGRAM)
+        inside(command, PLACE, start=START, timeout_s=5)
 
 
 @pytest.mark.parametrize("timeout", ["5", [1], True])
 def test_a_timeout_that_is_no_number_is_refused(timeout):
     with pytest.raises(BadInput):
-        inside(
-            "Bash", {"command": "ls", "timeout": timeout}, cwd="/tmp", project=None, program=PROGRAM
-        )
+        timeout_of({"timeout": timeout}, "timeout", 120)
 
 
 @pytest.mark.parametrize(
     ("fields", "seconds"),
-    [({}, "120"), ({"timeout": 1500}, "1.5"), ({"timeout": -1}, "0.01"), ({"run_in_background": True}, "86400"), ({"timeout": 1e30}, "86400")],
+    [({}, 120), ({"timeout": 1500}, 1.5), ({"timeout": -1}, 0.01), ({"run_in_background": True}, 86400), ({"timeout": 1e30}, 86400)],
 )  # fmt: skip
 def test_the_time_of_the_call_is_the_time_of_the_run(fields, seconds):
-    words = rewritten("ls", **fields)
-    assert words[words.index("--timeout") + 1] == seconds
+    assert timeout_of(fields, "timeout", 120) == seconds
+
+
+def test_a_host_whose_calls_name_no_time_has_its_own():
+    assert timeout_of({"timeout": 5}, None, 3600) == 3600
 
 
 def test_below_the_project_the_whole_project_is_given(tmp_path):
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    found = inside(
-        "Bash", {"command": "ls"}, cwd=str(below), project=str(tmp_path), program=PROGRAM
-    )
-    assert found is not None
-    words = shlex.split(str(found["command"]))
-    assert words[words.index("--workspace") + 1] == f"{tmp_path}:rw"
-    assert words[words.index("--cwd") + 1] == "/workspace/a/b"
+    assert place_of(str(below), str(tmp_path)) == Place(str(tmp_path), str(below))
+    assert place_of(str(below), None) == Place(str(below), str(below))
 
 
 @pytest.mark.requirement("FS-1")
@@ -118,27 +102,50 @@ def test_outside_of_the_project_nothing_is_given(tmp_path):
     project.mkdir()
     other.mkdir()
     (project / "link").symlink_to(other)
-    wanted = {"project": str(project), "program": PROGRAM}
     for cwd in (other, project / "link", tmp_path, "/"):
         with pytest.raises(Denied) as refused:
-            inside("Bash", {"command": "ls"}, cwd=str(cwd), **wanted)
+            place_of(str(cwd), str(project))
         assert refused.value.code == "CW-HOOK-OUTSIDE-PROJECT"
-    assert inside("Bash", {"command": "ls"}, cwd=str(project), **wanted) is not None
+    assert place_of(str(project), str(project)) == Place(str(project), str(project))
 
 
 def test_a_directory_that_is_not_there_is_refused():
     with pytest.raises(BadInput):
-        inside("Bash", {"command": "ls"}, cwd="/nowhere/at/all", project=None, program=PROGRAM)
+        place_of("/nowhere/at/all", None)
 
 
 @pytest.mark.parametrize("tool", sorted(OTHER_SHELLS))
 def test_other_ways_to_start_programs_are_denied(tool):
     with pytest.raises(Denied):
-        inside(tool, {"command": "ls"}, cwd="/tmp", project=None, program=PROGRAM)
+        is_shell(tool)
 
 
 def test_tools_that_start_nothing_stay_as_they_are():
-    assert inside("Read", {"file_path": "/a"}, cwd="/tmp", project=None, program=PROGRAM) is None
+    assert (is_shell("Bash"), is_shell("Read")) == (True, False)
+
+
+@pytest.mark.requirement("ISO-4")
+@pytest.mark.parametrize("command", [*HOSTILE, "ls"])
+def test_only_what_was_rewritten_here_is_known_as_running_inside(command, tmp_path):
+    project = str(tmp_path)
+    line = inside(command, Place(project, project), start=START, timeout_s=7.5)
+    assert unwrapped(line, project, start=START) == command
+    for changed in (
+        command,
+        f"{line} ; id",
+        f"{line}\nid",
+        f"true; {line}",
+        f"X=1 {line}",
+        line.replace(":rw", ":cow"),
+        line.replace("--own-path", "--own-path --env A=1"),
+        line.replace("--timeout 7.5", "--timeout 7.5 --allow-domain a.com"),
+        line.replace("/opt/python", "/tmp/python"),
+        line.replace(" bash -c", " sh -c"),
+        line.replace(project, "/"),
+    ):
+        assert unwrapped(changed, project, start=START) is None
+    assert unwrapped(line, "/srv", start=START) is None
+    assert unwrapped(None, project, start=START) is None
 
 
 def test_the_wish_to_leave_the_hosts_own_sandbox_is_not_handed_on():
@@ -146,3 +153,50 @@ def test_the_wish_to_leave_the_hosts_own_sandbox_is_not_handed_on():
     assert cautious("Bash", given) == {"command": "ls", "timeout": 5}
     assert cautious("Bash", {"command": "ls"}) is None
     assert cautious("Read", given) is None
+
+
+def fish_words(line: str) -> list[str]:
+    """The words of a line as fish(1) splits them: in single quotes, `\\` and `\'` are escapes."""
+    words, word, at, inside = [], "", 0, ""
+    has_word = False
+    while at < len(line):
+        char, following = line[at], line[at + 1 : at + 2]
+        escapes = {"": following, "'": "'\\", '"': '"\\$\n'}[inside]
+        if char == "\\" and following and following in escapes:
+            word, at, has_word = word + following, at + 1, True
+        elif char == inside:
+            inside = ""
+        elif not inside and char in "'\"":
+            inside, has_word = char, True
+        elif not inside and char == " ":
+            words += [word] if has_word else []
+            word, has_word = "", False
+        else:
+            assert inside or char not in "();|&<>$*?~#\n", f"fish would act on {char!r}"
+            word, has_word = word + char, True
+        at += 1
+    assert not inside
+    return words + ([word] if has_word else [])
+
+
+BREAKOUT = r"echo \'; touch /tmp/outside; echo \'"
+
+
+@pytest.mark.requirement("ISO-4")
+@given(
+    st.text(alphabet=st.sampled_from("ab '\"\\$`!;|&(){}*?~#\n=%^"), max_size=12)
+    | st.text(max_size=6)
+)
+def test_a_word_is_the_same_in_every_shell(word):
+    if "\0" not in word:
+        assert shlex.split(f"x {quoted(word)}") == ["x", word]
+        assert fish_words(f"x {quoted(word)}") == ["x", word]
+
+
+@pytest.mark.requirement("ISO-4")
+def test_no_command_leaves_its_quotes_in_fish():
+    # The control: with the usual quotes fish would run what stands behind the first one.
+    with pytest.raises(AssertionError):
+        fish_words(shlex.join(["bash", "-c", BREAKOUT]))
+    line = inside(BREAKOUT, PLACE, start=START, timeout_s=5)
+    assert fish_words(line)[-1] == shlex.split(line)[-1] == BREAKOUT

@@ -9,18 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput
+from cellwall.interfaces.hooks import settings_text
+from cellwall.interfaces.hooks.agents.table import AGENTS
 from cellwall.interfaces.hooks.command import hook_command
-from cellwall.interfaces.hooks.settings_text import (
-    EVENTS,
-    hook_entry,
-    is_ours,
-    merged,
-    ours,
-    without,
-)
+from cellwall.interfaces.hooks.settings_text import is_ours
 
-ENTRY = hook_entry("/opt/bin/cellwall hook", timeout_s=15)
+LAYOUT = AGENTS["claude-code"].layout
+EVENTS = LAYOUT.events
+COMMANDS = dict.fromkeys(EVENTS, "/opt/bin/cellwall hook")
+ENTRY = LAYOUT.entry("/opt/bin/cellwall hook")
 OTHER = {"type": "command", "command": "/usr/bin/lint --cellwall hook"}
+
+
+def merged(data: bytes) -> bytes:
+    return settings_text.merged(data, LAYOUT, COMMANDS)
+
+
+def without(data: bytes) -> bytes:
+    return settings_text.without(data, LAYOUT)
+
+
+def ours(data: bytes) -> object:
+    return settings_text.ours(data, LAYOUT)
 
 
 def text(value: object, **style: object) -> bytes:
@@ -28,7 +38,7 @@ def text(value: object, **style: object) -> bytes:
 
 
 def test_into_nothing_both_hooks_are_written_and_block_on_failure():
-    told = json.loads(merged(b"", ENTRY))
+    told = json.loads(merged(b""))
     assert told == {"hooks": {event: [{"matcher": "*", "hooks": [ENTRY]}] for event in EVENTS}}
     assert ENTRY["onFailure"] == "block"
 
@@ -61,8 +71,8 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_it_is_written_in_the_style_of_the_file_and_comes_out_again(name):
     before = FILES[name]
-    after = merged(before, ENTRY)
-    assert merged(after, ENTRY) == after
+    after = merged(before)
+    assert merged(after) == after
     assert json.loads(without(after).decode("utf-8-sig")) == {
         key: value
         for key, value in json.loads(before.decode("utf-8-sig")).items()
@@ -77,7 +87,7 @@ def test_it_is_written_in_the_style_of_the_file_and_comes_out_again(name):
 
 
 def test_order_and_other_hooks_stay():
-    told = json.loads(merged(FILES["others"], ENTRY))
+    told = json.loads(merged(FILES["others"]))
     assert list(told) == ["permissions", "hooks", "env"]
     assert told["hooks"]["PreToolUse"][0] == {"matcher": "Bash", "hooks": [OTHER]}
     assert told["hooks"]["Stop"] == [{"hooks": [OTHER]}]
@@ -87,7 +97,7 @@ def test_an_older_entry_of_ours_is_replaced_where_it_stands():
     old = {"type": "command", "command": "/old/cellwall hook"}
     group = {"matcher": "Bash", "hooks": [OTHER, old]}
     before = text({"hooks": {"PreToolUse": [group, {"hooks": [OTHER]}]}})
-    told = json.loads(merged(before, ENTRY))["hooks"]["PreToolUse"]
+    told = json.loads(merged(before))["hooks"]["PreToolUse"]
     assert told == [
         {"matcher": "*", "hooks": [ENTRY]},
         {"matcher": "Bash", "hooks": [OTHER]},
@@ -107,7 +117,7 @@ def test_only_our_own_is_taken_out_of_a_group_with_others():
     [
         "cellwall",
         "/bin/cellwall run",
-        "/bin/sh -c 'cellwall hook'",
+        "/bin/sh -c 'echo cellwall hook'",
         "/bin/python -I -c 'print(1)' hook",
         "echo cellwall hook",
         "'unclosed",
@@ -145,7 +155,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_settings_that_are_not_understood_are_not_written_over(name):
-    for work in (lambda data: merged(data, ENTRY), without, ours):
+    for work in (lambda data: merged(data), without, ours):
         with pytest.raises(BadInput, match="nothing was changed"):
             work(BAD[name])
 
@@ -169,7 +179,7 @@ def test_whatever_else_is_in_the_file_survives_both_ways(value, indent):
         before.decode()
     except UnicodeDecodeError:
         return
-    after = merged(before, ENTRY)
+    after = merged(before)
     assert {k: v for k, v in json.loads(after).items() if k != "hooks"} == value
     assert json.loads(without(after)) == value
 
@@ -182,7 +192,7 @@ SPELLED = (
 
 
 def test_what_is_not_ours_keeps_its_very_characters():
-    after = merged(SPELLED, ENTRY)
+    after = merged(SPELLED)
     after.decode("utf-8")
     whole = json.dumps({"matcher": "*", "hooks": [ENTRY]}).encode()
     assert after == SPELLED.replace(
@@ -204,7 +214,7 @@ def test_numbers_beside_an_entry_of_ours_keep_their_characters_when_it_goes():
     ours_old = b'{"type": "command", "command": "/x/cellwall hook"}'
     group = b'{"matcher": "*", "hooks": [{"type": "x", "n": 1.10}, %s]}' % ours_old
     before = b'{"hooks": {"PreToolUse": [%s, {"hooks": [], "n": 2.50}]}}' % group
-    for after in (without(before), merged(before, ENTRY)):
+    for after in (without(before), merged(before)):
         assert b'{"type": "x", "n": 1.10}' in after
         assert b'{"hooks": [], "n": 2.50}' in after
         assert ours_old not in after
@@ -212,4 +222,5 @@ def test_numbers_beside_an_entry_of_ours_keep_their_characters_when_it_goes():
 
 def test_a_path_that_is_no_text_is_not_written():
     with pytest.raises(BadInput, match="nothing was changed"):
-        merged(b"{}", hook_entry("/\udcff/cellwall hook", timeout_s=15))
+        odd = dict.fromkeys(EVENTS, "/\udcff/cellwall hook")
+        settings_text.merged(b"{}", LAYOUT, odd)

@@ -106,6 +106,11 @@ static int mount_step(const char *verb, struct plan *plan, int *workspace_fd) {
   } else if (strcmp(verb, "same") == 0) {
     const char *from = plan_need(plan);
     show_file(from, plan_need(plan));
+  } else if (strcmp(verb, "path") == 0) {
+    make_path(plan_need(plan));
+  } else if (strcmp(verb, "mirror") == 0) {
+    const char *from = plan_need(plan);
+    mirror(from, plan_need(plan));
   } else {
     return 0;
   }

@@ -123,6 +123,8 @@ void cover(int root_fd, const char *path, const char *treatment, int must_exist)
 int copy_tree(int dir_fd, int userns_fd, int read_only);
 void attach_tree(int tree, const char *target);
 void show_file(const char *from, const char *to);
+void make_path(const char *path);
+void mirror(const char *from, const char *to);
 int clone_mount(const char *path);
 
 /* walls.c */

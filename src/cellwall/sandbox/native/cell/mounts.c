@@ -204,6 +204,40 @@ void show_file(const char *from, const char *to) {
   close(source);
 }
 
+/* Makes each directory of a path that is missing. What is there must be a directory itself: through
+ * a link the mount point would lie elsewhere. */
+void make_path(const char *path) {
+  char begun[4096];
+  size_t length = strlen(path);
+  if (path[0] != '/' || length >= sizeof begun) {
+    errno = EINVAL;
+    die("path-name");
+  }
+  memcpy(begun, path, length + 1);
+  for (size_t at = 1; at <= length; at++) {
+    if (path[at] != '/' && path[at] != '\0') continue;
+    begun[at] = '\0';
+    struct stat info;
+    if (mkdir(begun, 0755) != 0 && errno != EEXIST) die("path-make");
+    if (lstat(begun, &info) != 0) die("path-stat");
+    if (!S_ISDIR(info.st_mode)) {
+      errno = ENOTDIR;
+      die("path-kind");
+    }
+    begun[at] = path[at];
+  }
+}
+
+/* A directory under a second path, with every cover that lies over names in it. */
+void mirror(const char *from, const char *to) {
+  int source = open(from, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (source < 0) die("mirror-open");
+  int tree = clone_tree(source, 1);
+  if (tree < 0) die("mirror-clone");
+  attach_tree(tree, to);
+  close(source);
+}
+
 int clone_mount(const char *path) {
   int place = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
   int tree = place < 0 ? -1 : clone_tree(place, 0);

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.outcomes import Finding
-from cellwall.interfaces.hooks import protocol, withheld
-from cellwall.interfaces.hooks.protocol import Asking, Malformed, Passing, Reply, Reporting
+from cellwall.interfaces.hooks import calls, withheld
+from cellwall.interfaces.hooks.agents import claude_code as protocol
+from cellwall.interfaces.hooks.calls import Asking, Malformed, Passing, Reply, Reporting
 
 ASKED = {
     "session_id": "abc",
@@ -33,7 +34,13 @@ def raw(**changes: object) -> bytes:
 
 def test_a_question_before_a_tool_is_read_whole():
     assert protocol.parse(raw()) == Asking(
-        "Bash", {"command": "ls", "description": "Look"}, "/work", "abc", "toolu_1", "default"
+        "Bash",
+        {"command": "ls", "description": "Look"},
+        "/work",
+        "abc",
+        "toolu_1",
+        "default",
+        "PreToolUse",
     )
 
 
@@ -71,7 +78,7 @@ BAD = {
     "unknown event": raw(hook_event_name="PreToolUSE"),
     "an event for which {} is an answer": raw(hook_event_name="WorktreeCreate"),
     "event of another type": raw(hook_event_name=["PreToolUse"]),
-    "too large": raw(tool_input={"command": "x" * protocol.MOST_BYTES}),
+    "too large": raw(tool_input={"command": "x" * calls.MOST_BYTES}),
 }
 
 
@@ -248,7 +255,7 @@ UNREADABLE = {
     "no end": told_raw(b'{"a": "' + b'\\"' * 1000),
     "no UTF-8": told_raw(b'"\xff"'),
     "of another event inside": told_raw(b'{"hook_event_name": "PreToolUse", "x": NaN}'),
-    "too large": told_raw(b'"' + b"x" * protocol.MOST_BYTES + b'"'),
+    "too large": told_raw(b'"' + b"x" * calls.MOST_BYTES + b'"'),
 }
 
 

@@ -1,0 +1,30 @@
+"""The agents that Cellwall knows."""
+
+from __future__ import annotations
+
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.hooks.agents import claude_code, codex, copilot, cursor, gemini_cli
+from cellwall.interfaces.hooks.agents.agent import Agent
+
+AGENTS: dict[str, Agent] = {
+    module.AGENT.name: module.AGENT for module in (claude_code, codex, cursor, gemini_cli, copilot)
+}
+ALIASES = {
+    "claude": "claude-code",
+    "copilot-cli": "copilot",
+    "gemini": "gemini-cli",
+    "github-copilot": "copilot",
+}
+
+
+def agent_named(name: str | None) -> Agent:
+    """Claude Code where none is named; one that is not known is refused, never guessed."""
+    wanted = name or "claude-code"
+    found = AGENTS.get(ALIASES.get(wanted, wanted))
+    if found is None:
+        raise BadInput(
+            f"there is no agent {wanted[:40]!r}",
+            mend=f"Write one of {', '.join(AGENTS)}.",
+            code="CW-HOOK-AGENT",
+        )
+    return found
