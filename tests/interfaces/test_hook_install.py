@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interfaces.test_cli_process import PROGRAM, cellwall, error_code
+from interfaces.test_cli_process import PROGRAM, cellwall, error_code, person
 
 ORIGINAL = '{\n    "model": "opus",\n    "hooks": {}\n}\n'
 
@@ -42,7 +42,9 @@ def test_there_and_back_again(project):
         assert (hook["onFailure"], group["matcher"]) == ("block", "*")
     status = cellwall("hook", "status", "--json")
     assert (status.returncode, json.loads(status.stdout)["ok"]) == (0, True)
-    assert cellwall("hook", "uninstall").returncode == 0
+    refused = cellwall("hook", "uninstall")
+    assert (refused.returncode, error_code(refused)) == (125, "CW-NOT-CONFIRMED")
+    assert person("hook", "uninstall").returncode == 0
     assert file.read_text() == ORIGINAL
 
 
@@ -58,7 +60,7 @@ def test_there_and_back_again(project):
 def test_each_place_can_be_chosen(project, option, place):
     assert cellwall("hook", "install", option).returncode == 0
     assert "PreToolUse" in json.loads((project / place).read_text())["hooks"]
-    assert cellwall("hook", "uninstall", option).returncode == 0
+    assert person("hook", "uninstall", option).returncode == 0
     assert not (project / place).exists()
 
 

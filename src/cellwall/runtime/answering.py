@@ -9,7 +9,8 @@ from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import BadInput, Denied
 from cellwall.core.roles import Permission
 from cellwall.core.types import Principal
-from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.approval_queue import ApprovalQueue, not_offered
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import roles_of
 
@@ -37,18 +38,25 @@ class Answering:
         self, question: Question, kind: AnswerKind, *, rule: str = "", via: str = "queue"
     ) -> Answer:
         """Refused here with a clear word, and by who asks again if this process should lie."""
+        self.check(question, kind, rule=rule)
+        answer = Answer(kind=kind, by=self._who, via=via, rule=rule)
+        self._queue.answer(question, answer).until_taken()
+        return answer
+
+    def check(self, question: Question, kind: AnswerKind, *, rule: str = "") -> None:
+        """Raises for an answer that would be refused; before anybody is asked to confirm it."""
         if "queue" not in self._settings.approvals.channels:
             raise Denied(
                 "the configuration takes no answers from other processes",
                 mend='Add "queue" to approvals.channels.',
             )
         if kind is not AnswerKind.DENY:
+            refuse_agents("a yes to a question")
             self._roles.require(self._who, Permission.APPROVALS_ANSWER)
         if kind is AnswerKind.RULE:
             self._roles.require(self._who, Permission.POLICY_WRITE)
-        answer = Answer(kind=kind, by=self._who, via=via, rule=rule)
-        self._queue.answer(question, answer)
-        return answer
+        if not question.takes(kind, rule):
+            raise not_offered(question, kind)
 
 
 def chosen_rule(question: Question, text: str) -> str:
