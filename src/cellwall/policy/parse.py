@@ -32,6 +32,7 @@ def parse_rule(
     match: tuple[str, ...] = (),
     not_match: tuple[str, ...] = (),
     answers: str = "",
+    unless: tuple[str, ...] = (),
     is_foreign: bool = False,
 ) -> Rule:
     """`Tool` or `Tool(specifier)`. `Tool()` and `Tool(*)` are `Tool`.
@@ -47,7 +48,9 @@ def parse_rule(
             specifier = _checked(tool, specifier, verdict, source, is_foreign=is_foreign)
         except BadRule as error:
             raise error.moved(start) from None
-    return Rule(verdict, tool, specifier, source, layer, reason, match, not_match, answers)
+    return Rule(
+        *(verdict, tool, specifier, source, layer, reason, match, not_match, answers, unless)
+    )
 
 
 def _refuse_odd(text: str) -> None:

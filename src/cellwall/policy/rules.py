@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from fnmatch import fnmatchcase
 
 from cellwall.core.verdict import Verdict
 
@@ -36,6 +37,10 @@ class Source:
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
+OTHERWISE = "otherwise"
+"""The tool of the rule that `otherwise = "ask"` is: for what no other rule of a file matches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`Tool` or `Tool(specifier)`, and what becomes of a call that it matches."""
@@ -51,6 +56,13 @@ class Rule:
     not_match: tuple[str, ...] = ()
     answers: str = ""
     """The rule that asks and that this one answers, once and for all; it allows nothing else."""
+    unless: tuple[str, ...] = ()
+    """Names of files, with wildcards, that a rule for paths does not mean after all."""
+
+    def excepts(self, path: str) -> bool:
+        """Whether this file is one of those that the rule does not mean."""
+        name = path.rpartition("/")[2]
+        return any(fnmatchcase(name, each) for each in self.unless)
 
     @property
     def text(self) -> str:

@@ -209,8 +209,9 @@ _READERS = {
 _HEAD = """\
 # What an agent may do in this project. Written by `cellwall policy init`; change it as you like.
 #
-# deny goes before ask, ask before allow, and what no rule allows is denied. Commands are judged by
-# what they really do: each one in a pipe, a script or a substitution by itself.
+# deny goes before ask, ask before allow. Commands are judged by what they really do: each one in a
+# pipe, a script or a substitution by itself. What Cellwall denies by itself needs no rule here:
+# secrets, files of others, private addresses, what ends or takes over the machine.
 #
 #   cellwall policy check 'Bash(git push)'     what becomes of a call
 #   cellwall policy explain 'Bash(...)'        and why
@@ -218,6 +219,9 @@ _HEAD = """\
 #                                              only once a person has seen it
 
 [permissions]
+
+# What no rule is about: "ask" a person, or "deny".
+otherwise = "ask"
 """
 _TITLES = {
     Verdict.ALLOW: "What needs no question.",

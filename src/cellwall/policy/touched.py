@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.hints import tokens_of
+from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import normalise
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.shell.command import Command
@@ -16,7 +17,7 @@ from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import Access, Code, File, Opened
 from cellwall.policy.shell.redirections import is_descriptor
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
-from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
+from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
 _MOST_WILDCARDS = 64
@@ -188,10 +189,22 @@ class Files:
         if UNKNOWN in path or word.has_glob:
             paths = () if UNKNOWN in path else _samples(path)
             return Subject(
-                tool, access, self.cwd, self.home, paths, globs=(path,), is_whole=is_whole
+                *(tool, access, self.cwd, self.home, paths),
+                globs=(path,),
+                is_whole=is_whole,
+                owner_trouble=self._owner_trouble(paths),
             )
-        found = dict.fromkeys([normalise(path), *self.targets(path)])
-        return Subject(tool, access, self.cwd, self.home, tuple(found), is_whole=is_whole)
+        found = tuple(dict.fromkeys([normalise(path), *self.targets(path)]))
+        return Subject(
+            *(tool, access, self.cwd, self.home, found),
+            is_whole=is_whole,
+            owner_trouble=self._owner_trouble(found),
+        )
+
+    def _owner_trouble(self, paths: tuple[str, ...]) -> str:
+        if self.targets is only_itself:  # inside are no other people
+            return ""
+        return owner_trouble(paths, cwd=self.cwd, home=self.home)
 
 
 def _all_files(command: Command, opened: Opened) -> Iterator[File]:
