@@ -39,9 +39,9 @@ def _is_others_home(path: str, own: str) -> bool:
 
 def _is_others_file(path: str) -> bool:
     """By the nearest folder or file on the way that is there; root's are everybody's."""
-    folder = next(each for each in _SHARED if path.startswith(each))
+    folder = next((each for each in _SHARED if path.startswith(each)), "")
     place = folder.rstrip("/")
-    for part in path[len(folder) :].split("/"):
+    for part in path[len(folder) :].split("/") if folder else ():
         place = f"{place}/{part}"
         try:
             owner = os.lstat(place).st_uid
