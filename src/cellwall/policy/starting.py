@@ -108,7 +108,7 @@ def start(found: Found) -> Start:
         names = _names(each, found, notes)
         chosen.append(_with_names(each, names))
     text = _HEAD + "".join(_array(verdict, chosen) for verdict in Verdict)
-    count = sum(len(rules) for each in chosen for rules in each.rules.values())
+    count = 1 + sum(len(rules) for each in chosen for rules in each.rules.values())
     return Start(text, tuple(each.name for each in chosen), count, tuple(notes))
 
 
