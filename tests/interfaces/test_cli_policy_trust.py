@@ -36,7 +36,7 @@ def test_a_person_at_a_terminal_sees_the_rules_and_is_asked(says, code):
 def test_without_a_terminal_nothing_is_trusted_and_untrust_takes_it_back(project):
     done = cellwall("policy", "trust", stdin=b"y\ny\n")
     assert (done.returncode, error_code(done)) == (125, "CW-NOT-CONFIRMED")
-    assert cellwall("policy", "trust", "--yes").returncode == 2  # there is no such option
+    assert error_code(cellwall("policy", "trust", "--yes")) == "CW-USAGE"  # no such option
     assert verdict() == "deny"
     told = json.loads(person("policy", "trust", "--json").stdout)["trusted"]
     assert [(each["new"], each["rules"]) for each in told] == [

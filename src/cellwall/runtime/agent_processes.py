@@ -11,8 +11,8 @@ the process at the other side of its terminal:
    (3) variables that agents set for their shells
 
 What remains: a process that another daemon of the user starts on the agent's behalf (systemd-run,
-tmux, cron) is no descendant of the agent. docs/limitations.md names these, and the built-in rules deny
-or ask about them.
+tmux, cron) is no descendant of the agent. docs/limitations.md names these, and the built-in rules
+deny or ask about them.
 """
 
 from __future__ import annotations

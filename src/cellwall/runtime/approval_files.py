@@ -236,16 +236,18 @@ def _answer_at(question_id: str, folder: int) -> tuple[Answer, dict[str, Any]]:
     finally:
         os.close(file)
     told = [value[name] for name in ("by", "interface", "via", "rule", "reason")]
+    told.append(value.get("signature", ""))
     if not all(_is_plain(word) for word in told):
         raise TypeError("not plain text")
-    via, rule, reason = told[2:]
+    via, rule, reason, signature = told[2:]
     kind = AnswerKind(value["answer"])
     if via == _NOBODY and kind is AnswerKind.DENY:
         return denial(reason), value
     if via not in CHANNELS:
         raise ValueError("no channel")
     by = Principal(_name_of(owner), _FILES_INTERFACE)
-    return Answer(kind=kind, by=by, via=_QUEUE, rule=rule, reason=reason), value
+    answer = Answer(kind=kind, by=by, via=_QUEUE, rule=rule, reason=reason, signature=signature)
+    return answer, value
 
 
 def _is_plain(word: object) -> bool:

@@ -43,6 +43,7 @@ from cellwall.runtime.approval_files import (
     read_question,
     unusable,
 )
+from cellwall.runtime.approver_key import ApproverKey
 
 MOST_WAITING = 1000
 _LOOK_EVERY_S = 0.05
@@ -58,9 +59,13 @@ Witness = Callable[[int | None], str | None]
 class ApprovalQueue:
     """The folder `approvals` of a state folder."""
 
-    def __init__(self, home: str, *, witness: Witness = objection_to) -> None:
+    def __init__(
+        self, home: str, *, witness: Witness = objection_to, key: ApproverKey | None = None
+    ) -> None:
         self._path = os.path.join(home, "approvals")
         self._witness = witness
+        self.key = key
+        """Whose signature a yes needs; None: nobody's."""
 
     @contextmanager
     def waiting(self, question: Question) -> Iterator[Waiting]:
@@ -72,7 +77,7 @@ class ApprovalQueue:
             held = lay_down(folder, question)
             made_by = os.getpid()
             try:
-                yield Waiting(folder, question, self._witness)
+                yield Waiting(folder, question, self._witness, self.key)
             finally:
                 if os.getpid() == made_by:  # a forked child that ends leaves its parent's alone
                     with suppress(OSError):
@@ -170,10 +175,13 @@ class Delivery:
 class Waiting:
     """A question that lies there."""
 
-    def __init__(self, folder: int, question: Question, witness: Witness) -> None:
+    def __init__(
+        self, folder: int, question: Question, witness: Witness, key: ApproverKey | None
+    ) -> None:
         self._folder = folder
         self._question = question
         self._witness = witness
+        self._key = key
         self._seen: Answer | None = None
         """What was read once: its giver may be gone when it is asked for again."""
 
@@ -196,6 +204,11 @@ class Waiting:
         giver = answerer(self._folder, self._question.id)  # first: it may leave when it is read
         answer = read_answer(self._folder, self._question)
         why = self._witness(giver) if answer.allows else None
+        if why is None and answer.allows and answerer(self._folder, self._question.id) != giver:
+            why = "the process that answered was gone before it was looked at"
+        if why is None and answer.allows and self._key is not None:
+            is_signed = self._key.has_signed(self._question, answer)
+            why = None if is_signed else "it bears no signature of the approver's"
         if why is not None:
             answer = denial(f"the answer was not given by a person at a terminal: {why}")
         self._seen = answer

@@ -136,6 +136,30 @@ def deny(question_id: str, profile: str | None, config: str | None, *, as_json: 
     return _answer(answering, answering.read(question_id), AnswerKind.DENY, as_json=as_json)
 
 
+@approvals.command(
+    epilog="""\b
+Examples:
+  cellwall approvals key
+"""
+)
+def key() -> int:
+    """Make a key of an approver: a yes in another terminal then needs its passphrase.
+
+    Prints the line for your configuration. The private key is nowhere; it is made from the
+    passphrase each time. The prompt of a run itself is not asked then.
+    """
+    from cellwall.interfaces.cli.hidden import ask_twice  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli.telling import print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.runtime.approver_key import ApproverKey  # noqa: PLC0415  # heavy
+
+    passphrase = ask_twice("New passphrase of the approver")
+    try:
+        print_text(f'[approvals]\nkey = "{ApproverKey.make(passphrase)}"\n')
+    finally:
+        passphrase[:] = bytes(len(passphrase))
+    return 0
+
+
 def _is_wanted(question: Question, kind: AnswerKind, rule: str) -> bool:
     from cellwall.core.showing import block  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
@@ -166,9 +190,12 @@ def _answer(
     rule: str = "",
     as_json: bool,
 ) -> int:
+    from cellwall.interfaces.cli.hidden import ask  # noqa: PLC0415  # only here
     from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
-    answer = answering.answer(question, kind, rule=rule)
+    answer = answering.answer(
+        question, kind, rule=rule, ask=lambda: ask("Passphrase of the approver: ")
+    )
     if as_json:
         print_json({"id": question.id, "shown_sha256": question.shown_sha256, **answer.to_json()})
     else:
