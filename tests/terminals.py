@@ -8,9 +8,11 @@ import pty
 import re
 import struct
 import subprocess
+import sys
 import termios
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -52,6 +54,7 @@ class Screen:
         os.write(self._terminal, text.encode())
 
 
+Anything = TypeVar("Anything")
 AnyScreen = TypeVar("AnyScreen", bound=Screen)
 
 
@@ -73,16 +76,50 @@ def on_terminal(
         os.close(ours)
 
 
-def answered(words: Sequence[str], answer: bytes) -> tuple[int, bytes]:
-    """How a program ends that asks on standard input, and what it has said about it."""
+_ON_IT = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    " os.execvp(sys.argv[1], sys.argv[1:])"
+)
+"""The terminal becomes the controlling one, as in a shell."""
+
+
+def confirmed(
+    words: Sequence[str], *, says: str | None = None, **changes: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """How a command ends that a person at a terminal of their own types and confirms.
+
+    `says` is typed in place of the word that the command shows. What the terminal shows is
+    `stderr`; `changes` are for `Popen`.
+    """
     ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    streams = {"stdin": theirs, "stdout": subprocess.PIPE, "stderr": theirs}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _ON_IT, *words], start_new_session=True, **{**streams, **changes}
+    )
+    os.close(theirs)
+    screen, is_typed = Screen(process, ours), 0
     try:
-        process = subprocess.Popen(
-            words, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        os.write(ours, answer)
-        _, errors = process.communicate(timeout=DEADLINE_S)
+        with suppress(OSError):  # nobody is on the terminal any more
+            while ready_to_read(ours, timeout_s=DEADLINE_S) and screen._look():
+                words_shown = re.findall(r"Type (\w{5}) to do so .*: ", screen.seen)
+                for word in words_shown[is_typed:]:
+                    screen.type(f"{word if says is None else says}\n")
+                    is_typed += 1
+        out, _ = process.communicate(timeout=DEADLINE_S)
     finally:
+        process.kill()
+        process.wait()
         os.close(ours)
-        os.close(theirs)
-    return process.returncode, errors
+    return subprocess.CompletedProcess(words, process.returncode, out, screen.seen.encode())
+
+
+@contextmanager
+def in_thread(work: Callable[[], Anything]) -> Iterator[list[Anything]]:
+    """Does something beside the block; at its end the list holds what came of it."""
+    found: list[Anything] = []
+    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    thread.start()
+    yield found
+    thread.join(DEADLINE_S)
+    assert found, "it has not ended"

@@ -35,6 +35,7 @@ from cellwall.runtime.wiring import principal
 from conftest import need
 from interfaces import test_cli_process
 from interfaces.mcp_agent import environment
+from terminals import confirmed
 
 pytestmark = pytest.mark.only_on("warm", reason="the server is a process that makes its own cells")
 
@@ -243,7 +244,8 @@ def _allowed_elsewhere(pipe: Pipe) -> None:
     """By a person at a terminal, while the client still shows the question."""
     asked = _approvals(pipe, "list", "--json")
     [question] = json.loads(asked)["questions"]
-    _approvals(pipe, "allow", question["id"])
+    words = [test_cli_process.PROGRAM, "approvals", "allow", question["id"]]
+    assert confirmed(words, env=environment(pipe.home)).returncode == 0
 
 
 def _approvals(pipe: Pipe, *words: str) -> bytes:

@@ -21,7 +21,7 @@ from cellwall.runtime.vault_keys import KeyChoice
 from cellwall.runtime.wiring import principal
 from cellwall.secrets.vault import Vault
 from conftest import audit_records
-from interfaces.test_cli_process import PROGRAM, cellwall
+from interfaces.test_cli_process import PROGRAM, cellwall, person
 from unit.secrets.vaults import (
     BY_FILE,
     OTHER,
@@ -454,7 +454,8 @@ def test_a_value_is_in_no_argument_variable_file_log_or_record(state_home, tmp_p
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert b"a-mark-that-is-seen" in seen
-    done = cellwall("vault", "grant", "TOKEN", "--host", "api.github.com")
+    done = person("vault", "grant", "TOKEN", "--host", "api.github.com")
+    assert done.returncode == 0, done
     shown = [out, err, done.stdout, done.stderr, cellwall("vault", "list", "--json").stdout]
     shown.append(cellwall("audit", "export", "--form", "jsonl", "--to", "-").stdout)
     assert b'"change":"set"' in shown[-1].replace(b" ", b"")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from conftest import audit_records
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, error_code
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, error_code, person
 
 RULES = '[permissions]\nallow = ["Bash(ls *)"]\nask = ["Bash(echo *)"]\n'
 
@@ -81,8 +81,8 @@ def test_a_run_waits_and_a_yes_from_another_terminal_lets_it_go_on(policy, setti
         shown = cellwall("approvals", "show", name).stdout.decode()
         assert "wants to use Bash:\n| echo hi\n" in shown
         assert f"cellwall approvals allow {name}\n" in shown
-        done = cellwall("approvals", "allow", name)
-        assert done.returncode == 0
+        done = person("approvals", "allow", name)
+        assert done.returncode == 0, done
         assert done.stdout.decode().endswith(f"{name} was allowed (once)\n")
         outcome = outcome_of(process)
     assert (outcome["status"], outcome["stdout"]) == ("ok", "hi\n")
@@ -93,6 +93,17 @@ def test_a_run_waits_and_a_yes_from_another_terminal_lets_it_go_on(policy, setti
     assert (told["question"], told["verdict"], told["via"]) == (name, "allow", "queue")
     assert "| echo hi" in told["shown"]
     assert cellwall("approvals", "list").stdout == b"no question waits\n"
+
+
+@pytest.mark.requirement("POL-8", "POL-13")
+@pytest.mark.parametrize("says", ["", "y", "yes", "abcd"])
+def test_another_word_than_the_one_shown_is_no_yes(policy, settings, says):
+    with asking(policy, settings) as (process, name):
+        done = person("approvals", "allow", name, says=says)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert b"nothing was answered; the question still waits" in done.stderr
+        assert person("approvals", "allow", name).returncode == 0  # the control
+        assert outcome_of(process)["status"] == "ok"
 
 
 @pytest.mark.requirement("POL-8")
@@ -126,7 +137,7 @@ def test_a_rule_is_written_to_the_users_policy(policy, settings, choice):
         assert error_code(wrong) == "CW-APPROVAL-NOT-OFFERED"
         both = cellwall("approvals", "allow", "--rule", "1", "--session", name)
         assert error_code(both) == "CW-USAGE"
-        assert cellwall("approvals", "allow", "--rule", choice, name).returncode == 0
+        assert person("approvals", "allow", "--rule", choice, name).returncode == 0
         assert outcome_of(process)["status"] == "ok"
     written = Path(os.environ["XDG_CONFIG_HOME"], "cellwall", "policy.toml")
     (rule,) = tomllib.loads(written.read_text())["rule"]
@@ -223,12 +234,17 @@ def test_an_id_that_is_none_is_refused(words):
 def test_on_a_narrow_terminal_a_command_cannot_write_at_the_left_edge(policy, settings, columns):
     forged = "x" * 12 + "Circumstances:  in a test sandbox only"
     with asking(policy, settings, "echo", forged) as (_, name):
-        for words in (["list"], ["show", name], ["allow", name]):
+        for words in (["list"], ["show", name], ["deny", name]):
             lines = shown_on(columns, "approvals", *words)
             assert any("xxxx" in line for line in lines), lines
             assert all(len(line) < columns for line in lines)
             rows = [line for line in lines if "test sandbox only" in line.replace("|+", "")]
             assert all(line.startswith(("|", name[:20])) for line in rows)
+
+
+def test_on_too_narrow_a_terminal_nothing_is_shown(policy, settings):
+    with asking(policy, settings, "echo", "x" * 12) as (_, name):
+        assert any("xxxx" in line for line in shown_on(40, "approvals", "show", name))
         narrow = shown_on(10, "approvals", "show", name)
         assert not any("xxxx" in line for line in narrow)
 

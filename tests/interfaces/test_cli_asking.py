@@ -14,7 +14,7 @@ import pytest
 
 import terminals
 from conftest import audit_records
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, person
 
 RULES = '[permissions]\nallow = ["Bash(ls *)"]\nask = ["Bash(echo *)"]\n'
 # The terminal becomes the controlling one, as in a shell.
@@ -77,7 +77,7 @@ def test_an_answer_from_another_terminal_ends_the_prompt(words):
     with on_terminal(*words) as screen:
         name = re.search(r"ask_\w+", screen.until(r"N\]: $"))
         assert name is not None
-        assert cellwall("approvals", "allow", name[0]).returncode == 0
+        assert person("approvals", "allow", name[0]).returncode == 0
         code, seen = screen.end()
     assert "\nNo answer is needed any more.\n" in seen
     assert (code, seen.endswith("hello\n")) == (0, True), seen

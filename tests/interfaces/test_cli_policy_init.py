@@ -23,7 +23,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_writes_a_policy_that_counts_at_once(project):
     done = cellwall("policy", "init")
     assert done.returncode == 0, done
-    assert done.stdout.endswith(b"for reading, files, steering, secrets, network, npm\n")
+    assert done.stdout.endswith(
+        b"for reading, files, agent, inside, steering, secrets, network, npm\n"
+    )
     assert b"1 names are no plain words and were left out" in done.stderr
     assert b"\x1b" not in done.stderr + done.stdout
     checked = cellwall("policy", "check", "Bash(npm run lint)", "--json")

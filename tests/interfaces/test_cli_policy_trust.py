@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interfaces.test_cli_process import PROGRAM, cellwall, error_code
-from terminals import answered
+from interfaces.test_cli_process import cellwall, error_code, person
 
 
 @pytest.fixture(autouse=True)
@@ -25,19 +24,21 @@ def verdict() -> str:
 
 
 @pytest.mark.requirement("POL-7")
-@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 1), (b"\n", 1)])
-def test_a_person_at_a_terminal_sees_the_rules_and_is_asked(answer, code):
-    ended, errors = answered([PROGRAM, "policy", "trust"], answer)
-    assert ended == code
-    assert b"It allows, without a question:\n| Bash(ls)\n" in errors
+@pytest.mark.parametrize(("says", "code"), [(None, 0), ("y", 1), ("", 1)])
+def test_a_person_at_a_terminal_sees_the_rules_and_is_asked(says, code):
+    done = person("policy", "trust", says=says)
+    assert done.returncode == code
+    assert b"It allows, without a question:\n| Bash(ls)\n" in done.stderr
     assert verdict() == ("deny" if code else "allow")
 
 
-@pytest.mark.requirement("POL-7")
-def test_without_a_terminal_it_needs_yes_and_untrust_takes_it_back(project):
-    done = cellwall("policy", "trust")
-    assert (done.returncode, error_code(done)) == (125, "CW-POLICY-NOT-CONFIRMED")
-    told = json.loads(cellwall("policy", "trust", "--yes", "--json").stdout)["trusted"]
+@pytest.mark.requirement("POL-7", "POL-13")
+def test_without_a_terminal_nothing_is_trusted_and_untrust_takes_it_back(project):
+    done = cellwall("policy", "trust", stdin=b"y\ny\n")
+    assert (done.returncode, error_code(done)) == (125, "CW-NOT-CONFIRMED")
+    assert error_code(cellwall("policy", "trust", "--yes")) == "CW-USAGE"  # no such option
+    assert verdict() == "deny"
+    told = json.loads(person("policy", "trust", "--json").stdout)["trusted"]
     assert [(each["new"], each["rules"]) for each in told] == [
         (True, [{"verdict": "allow", "rule": "Bash(ls)", "reason": "", "answers": ""}])
     ]
@@ -51,7 +52,7 @@ def test_without_a_terminal_it_needs_yes_and_untrust_takes_it_back(project):
 
 
 def test_a_broken_list_is_told(state_home):
-    cellwall("policy", "trust", "--yes")
+    assert person("policy", "trust").returncode == 0
     Path(state_home, "policy", "trusted.json").write_text("{")
     done = cellwall("policy", "trust", "--list")
     assert (done.returncode, error_code(done)) == (125, "CW-POLICY-TRUST")

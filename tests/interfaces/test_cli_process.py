@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import terminals
 from cellwall.interfaces.cli.main import main
 from conftest import need
 from interfaces import prepared_program
@@ -28,6 +29,11 @@ def cellwall(*words: str | bytes, stdin: bytes = b"", **changes) -> subprocess.C
     return prepared_program.run(
         words, stdin=stdin, env={**os.environ, **changes}, timeout_s=DEADLINE_S
     )
+
+
+def person(*words: str, says: str | None = None, **changes: str) -> subprocess.CompletedProcess:
+    """As a person types it at a terminal, and confirms what has to be confirmed."""
+    return terminals.confirmed([PROGRAM, *words], says=says, env={**os.environ, **changes})
 
 
 def in_process(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess:

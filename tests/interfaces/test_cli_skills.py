@@ -10,8 +10,7 @@ import pytest
 
 import cellwall as sdk
 from cellwall.core.keys import make_key
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, error_code
-from terminals import answered
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, error_code, person
 
 
 @pytest.fixture
@@ -136,12 +135,12 @@ def test_a_proposal_is_not_loadable_until_a_person_approves_it(folder):
     assert [file["text"] for file in shown["files"]] == ["Say hello.\n"]
 
     done = cellwall("skills", "approve", number)  # nobody at a terminal
-    assert (done.returncode, error_code(done)) == (125, "CW-SKILL-NOT-CONFIRMED")
-    done = cellwall("skills", "approve", number, "--yes", "--digest", "0" * 64)
+    assert (done.returncode, error_code(done)) == (125, "CW-NOT-CONFIRMED")
+    done = cellwall("skills", "approve", number, "--digest", "0" * 64)
     assert (done.returncode, error_code(done)) == (125, "CW-SKILL-CHANGED")
     assert error_code(cellwall(*words)) == "CW-SKILL-UNKNOWN"
 
-    done = cellwall("skills", "approve", number, "--yes", "--digest", shown["digest"])
+    done = person("skills", "approve", number, "--digest", shown["digest"])
     assert done.returncode == 0
     assert cellwall(*words).stdout == b"Say hello.\n"
     assert told("skills", "list")["proposals"] == []
@@ -185,12 +184,13 @@ def test_review_tells_what_would_change(folder):
     ]
 
 
-@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 1)])
-def test_a_person_at_a_terminal_is_asked(folder, answer, code):
+@pytest.mark.requirement("POL-13")
+@pytest.mark.parametrize(("says", "code"), [(None, 0), ("y", 1)])
+def test_a_person_at_a_terminal_is_asked(folder, says, code):
     number = proposed(folder)
-    ended, errors = answered([PROGRAM, "skills", "approve", number], answer)
-    assert ended == code
-    assert b"SKILL.md (11 bytes)" in errors
+    done = person("skills", "approve", number, says=says)
+    assert done.returncode == code
+    assert b"SKILL.md (11 bytes)" in done.stderr
     assert len(told("skills", "list")["skills"]) == 1 - code
 
 

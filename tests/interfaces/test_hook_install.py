@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interfaces.test_cli_process import PROGRAM, cellwall, error_code
+from interfaces.test_cli_process import PROGRAM, cellwall, error_code, person
 
 ORIGINAL = '{\n    "model": "opus",\n    "hooks": {}\n}\n'
 
@@ -49,7 +49,9 @@ def test_there_and_back_again(project):
     assert b"DANGEROUSLY OUTSIDE" in cellwall("hook", "status").stdout
     cellwall("hook", "install")
     assert b"runs commands inside a sandbox" in cellwall("hook", "status").stdout
-    assert cellwall("hook", "uninstall").returncode == 0
+    refused = cellwall("hook", "uninstall")
+    assert (refused.returncode, error_code(refused)) == (125, "CW-NOT-CONFIRMED")
+    assert person("hook", "uninstall").returncode == 0
     assert file.read_text() == ORIGINAL
 
 
@@ -125,7 +127,7 @@ def test_what_there_is_not_is_told(words):
 def test_each_place_can_be_chosen(project, option, place):
     assert cellwall("hook", "install", option).returncode == 0
     assert "PreToolUse" in json.loads((project / place).read_text())["hooks"]
-    assert cellwall("hook", "uninstall", option).returncode == 0
+    assert person("hook", "uninstall", option).returncode == 0
     assert not (project / place).exists()
 
 

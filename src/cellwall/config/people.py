@@ -113,3 +113,9 @@ class ApprovalsSection(Section):
         "the person at an MCP client (elicitation)",
         most=len(CHANNELS),
     )
+    key: str = Field(
+        default="",
+        max_length=66,
+        description="the key of an approver, made by `cellwall approvals key`: a yes from another "
+        "terminal then needs its passphrase, and the prompt of a run is not asked",
+    )

@@ -83,6 +83,8 @@ class Answer:
     rule: str = ""
     reason: str = ""
     """Why it is a denial, where it is not simply a person's no."""
+    signature: str = ""
+    """The approver's, where the configuration names one."""
 
     @property
     def allows(self) -> bool:
@@ -96,6 +98,7 @@ class Answer:
             "via": self.via,
             "rule": self.rule,
             "reason": self.reason,
+            **({"signature": self.signature} if self.signature else {}),
         }
 
 

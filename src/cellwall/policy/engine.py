@@ -17,6 +17,7 @@ from cellwall.policy.examples import check_examples
 from cellwall.policy.files import builtin_rules, load_policy_file
 from cellwall.policy.judge import Judgement
 from cellwall.policy.links import targets
+from cellwall.policy.reached import judged_address
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import Layer, Rule
 from cellwall.policy.shell.words import literals
@@ -54,10 +55,12 @@ class Policy:
         cwd: str | None = None,
         home: str | None = None,
         links: Targets = targets,
+        outside: bool = False,
     ) -> Decision:
         """Judge one call: `"Bash(git push)"`, or `{"tool": "Bash", "input": {"command": …}}`.
 
-        `links` tells where the symbolic links on the way to a file lead.
+        `links` tells where the symbolic links on the way to a file lead; `outside`: a command will
+        run outside of a sandbox.
         """
         if not isinstance(call, ToolCall):
             where = {
@@ -69,19 +72,21 @@ class Policy:
             real = os.path.realpath(call.cwd)
             call = call if real == call.cwd else replace(call, cwd=real)
         try:
-            return self._check(call, links)
+            return self._check(call, links, is_outside=outside)
         except BadInput as problem:
             return denied(problem.message, call.tool, "bad-call")
 
-    def _check(self, call: ToolCall, links: Targets) -> Decision:
+    def _check(self, call: ToolCall, links: Targets, *, is_outside: bool) -> Decision:
         if call.tool == "Bash":
             command = call.input.get("command")
             if not isinstance(command, str):
                 raise BadInput("Bash was called without a command")
-            return Judgement(self._book, call.home, links).text(command, call.cwd)
+            judgement = Judgement(self._book, call.home, links, is_outside=is_outside)
+            return judgement.text(command, call.cwd)
         subject = look(call, targets=links)
         what = f"{call.tool}({', '.join(subject.paths[:1]) or subject.host or subject.language})"
-        return self._book.judge(subject, what)
+        decision = self._book.judge(subject, what)
+        return judged_address(decision, subject.host) if subject.host else decision
 
     def check_argv(
         self, argv: Sequence[str], *, cwd: str, home: str, links: Targets = targets

@@ -27,7 +27,7 @@ from cellwall.policy.paths import normalise
 from cellwall.policy.positions import Document, Misplaced, read_json, read_toml
 from cellwall.policy.protected_rules import protected_rules
 from cellwall.policy.reading import read_text
-from cellwall.policy.rules import Layer, Rule, Source
+from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
 
 RULES_MOST = 10_000
 EXAMPLES_MOST = 64
@@ -36,7 +36,7 @@ MISTAKES_MOST = 100
 
 VERDICTS = {"deny": Verdict.DENY, "ask": Verdict.ASK, "allow": Verdict.ALLOW}
 _TOP_KEYS = ("permissions", "rule")
-_RULE_KEYS = ("verdict", "rule", "reason", "match", "not_match", "answers", "stop")
+_RULE_KEYS = ("verdict", "rule", "reason", "match", "not_match", "answers", "unless", "stop")
 
 _CLAUDE_NAMES = frozenset({"settings.json", "settings.local.json", "managed-settings.json"})
 _CLAUDE_KEYS = frozenset({"defaultMode", "additionalDirectories", "disableBypassPermissionsMode"})
@@ -155,7 +155,8 @@ class _Reader:
             self.refuse_unknown((), top, (*_TOP_KEYS, "$schema"))
         permissions = self.table(("permissions",), top.get("permissions", {}))
         if not self.is_claude:
-            self.refuse_unknown(("permissions",), permissions, VERDICTS)
+            self.refuse_unknown(("permissions",), permissions, (*VERDICTS, OTHERWISE))
+            self.read_otherwise(permissions.get(OTHERWISE, "deny"))
         for word, verdict in VERDICTS.items():
             path: KeyPath = ("permissions", word)
             for place, text in self.texts(path, permissions.get(word, [])):
@@ -164,6 +165,17 @@ class _Reader:
             self.read_rules(top.get("rule", []))
         self.report()
         return tuple(self.rules)
+
+    def read_otherwise(self, found: object) -> None:
+        """What becomes of a call that no rule of the file matches: asked about, or denied."""
+        path: KeyPath = ("permissions", OTHERWISE)
+        if found not in {"ask", "deny"}:
+            self.wrong(path, "this is neither ask nor deny", 'Write otherwise = "ask".')
+        elif found == "ask":
+            reason = f"no rule in {self.file} is about this"
+            self.rules.append(
+                Rule(Verdict.ASK, OTHERWISE, None, self.source(path), self.layer, reason)
+            )
 
     def read_rules(self, found: object) -> None:
         if not isinstance(found, list):
@@ -201,8 +213,17 @@ class _Reader:
             mend = 'Write verdict = "deny", or take it out.'
             self.wrong((*path, "stop"), "only a rule that denies stops an agent", mend)
         if verdict is not None and isinstance(text, str):
+            unless = tuple(
+                each for _, each in self.examples((*path, "unless"), table.get("unless", []))
+            )
+            if unless and verdict is not Verdict.DENY:
+                mend = 'Write verdict = "deny", or take it out.'
+                self.wrong((*path, "unless"), "only a rule that denies has exceptions", mend)
             place: KeyPath = (*path, "rule")
-            self.add(place, text, verdict, reason, match, not_match, answers, stops=stops is True)
+            self.add(
+                *(place, text, verdict, reason, match, not_match, answers, unless),
+                stops=stops is True,
+            )
 
     def add(
         self,
@@ -213,6 +234,7 @@ class _Reader:
         match: tuple[str, ...] = (),
         not_match: tuple[str, ...] = (),
         answers: str = "",
+        unless: tuple[str, ...] = (),
         *,
         stops: bool = False,
     ) -> None:
@@ -227,6 +249,7 @@ class _Reader:
                     match=match,
                     not_match=not_match,
                     answers=answers,
+                    unless=unless,
                     stops=stops,
                     is_foreign=self.is_claude,
                 )

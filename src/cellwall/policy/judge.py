@@ -19,7 +19,10 @@ from functools import lru_cache
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy import variables
+from cellwall.policy.outside import asked_outside
+from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
+from cellwall.policy.rules import OTHERWISE
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.inline import screen
@@ -30,6 +33,7 @@ from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
 from cellwall.policy.touched import Files
+from cellwall.policy.unguarded import guard_trouble
 
 _MAX_DEPTH = 8
 _EVERYTHING = frozenset(("Bash", "Bash(*)"))
@@ -52,6 +56,8 @@ class Judgement:
     covering: Decision | None = None
     """An allow whose rule spells out the command that is judged now, together with its wrapper."""
     place: tuple[str, ...] = ()
+    is_outside: bool = False
+    """It will run outside of a sandbox."""
     files: Files = field(init=False)
 
     def text(self, text: str, cwd: str) -> Decision:
@@ -154,6 +160,15 @@ class Judgement:
         self.covering = before
 
     def _judge_opened(self, command: Command, opened: Opened, what: str) -> None:
+        if self.is_outside:
+            for decision in asked_outside(self.book, command, opened, home=self.home, what=what):
+                self._note(decision)
+        for rule, trouble in (
+            ("addresses", address_trouble(command, opened)),
+            ("guard", guard_trouble(command.words)),
+        ):
+            if trouble is not None:
+                self._note(denied(trouble, what, rule))
         for assignment in opened.assignments:
             trouble = variables.trouble(assignment)
             if trouble is not None:
@@ -206,12 +221,16 @@ class Judgement:
         decision = self.book.judge_command(
             words, plain=plain, needs=demanded, home=self.home, what=what
         )
-        if decision.rule == "default" and self.covering is not None and not needs:
+        is_unruled = decision.rule in {"default", OTHERWISE}
+        if is_unruled and self.covering is not None and not needs:
             decision = replace(self.covering, subject=what)
-        if needs and decision.rule == "default":
+        if needs and is_unruled:
             option, why = next(iter(needs.items()))
             reason = f"{why}; only a rule that spells out {option!r} allows it"
-            decision = denied(reason, what, "arguments")
+            if decision.verdict is Verdict.ASK:
+                decision = replace(decision, reason=reason)
+            else:
+                decision = denied(reason, what, "arguments")
         self._note(decision)
         return decision.rule
 

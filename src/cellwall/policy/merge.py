@@ -1,8 +1,8 @@
 """Rules of several layers become one verdict, the strictest (POL-7). Pure.
 
 (1) Within a layer: a rule that denies, else one that asks, else one that allows.
-(2) No rule of the layer matches: a layer that allows anything at all denies the rest; a layer
-    that only denies and asks says nothing.
+(2) No rule of the layer matches: a layer with `otherwise` asks about the rest; a layer that allows
+    anything at all denies it; a layer that only denies and asks says nothing.
 (3) Over the layers: the strictest of what they say.
 (4) Nobody says anything: denied.
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cellwall.core.verdict import Decision, Verdict, strictest
-from cellwall.policy.rules import Layer, Rule
+from cellwall.policy.rules import OTHERWISE, Layer, Rule
 from cellwall.policy.tools import Group, group_of
 
 Matches = Callable[[Rule], bool]
@@ -38,6 +38,10 @@ class LayerRules:
     """What people have answered to its questions, in this layer or one before it."""
     is_closed: bool = False
     """It allows something, so what it does not allow it denies."""
+    otherwise: Rule | None = None
+    """It asks about what none of its rules matches."""
+    file: str = ""
+    """Where a rule that is missing could be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,12 @@ class Layered:
         found = self.by_group.get(group)
         if found is not None:
             return found
-        return tuple(LayerRules(each.layer, is_closed=each.is_closed) for each in self.layers)
+        return tuple(
+            LayerRules(
+                each.layer, is_closed=each.is_closed, otherwise=each.otherwise, file=each.file
+            )
+            for each in self.layers
+        )
 
 
 def _sorted(
@@ -81,10 +90,17 @@ def _sorted(
         return tuple(
             rule
             for rule in rules
-            if rule.layer is layer and rule.verdict is verdict and not rule.answers
+            if rule.layer is layer and rule.verdict is verdict
+            if not rule.answers and rule.tool != OTHERWISE
         )
 
     answers = tuple(rule for rule in rules if rule.answers)
+    rest = {rule.layer: rule for rule in everything if rule.tool == OTHERWISE}
+    files = {
+        rule.layer: rule.source.file
+        for rule in reversed(everything)
+        if rule.verdict is Verdict.ALLOW
+    }
     return tuple(
         LayerRules(
             layer,
@@ -93,6 +109,8 @@ def _sorted(
             of(layer, Verdict.ALLOW),
             tuple(rule for rule in answers if Layer.ADMINISTRATOR < rule.layer <= layer),
             layer in closed,
+            rest.get(layer),
+            files.get(layer, ""),
         )
         for layer in sorted({rule.layer for rule in everything})
     )
@@ -172,9 +190,13 @@ def _without_denials(layer: LayerRules, matches: Matches, subject: str) -> Decis
     for rule in (*layer.allow, *([answered] if answered else [])):
         if matches(rule):
             return decided(rule, subject)
+    if layer.otherwise is not None:
+        return decided(_answer(layer, layer.otherwise, matches) or layer.otherwise, subject)
     if not layer.is_closed:
         return None
     reason = f"the {layer.layer.word} rules allow other things, and not this"
+    if layer.file:
+        reason += f"; a rule that does belongs into {layer.file}"
     return Decision(Verdict.DENY, "default", reason, layer.layer.word, subject)
 
 

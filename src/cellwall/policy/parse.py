@@ -32,6 +32,7 @@ def parse_rule(
     match: tuple[str, ...] = (),
     not_match: tuple[str, ...] = (),
     answers: str = "",
+    unless: tuple[str, ...] = (),
     stops: bool = False,
     is_foreign: bool = False,
 ) -> Rule:
@@ -48,7 +49,11 @@ def parse_rule(
             specifier = _checked(tool, specifier, verdict, source, is_foreign=is_foreign)
         except BadRule as error:
             raise error.moved(start) from None
-    return Rule(verdict, tool, specifier, source, layer, reason, match, not_match, answers, stops)
+    return Rule(
+        *(verdict, tool, specifier, source, layer, reason, match, not_match, answers),
+        unless=unless,
+        stops=stops,
+    )
 
 
 def _refuse_odd(text: str) -> None:

@@ -14,7 +14,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.merge import Layered, LayerRules, Matches, decided, judge, restrict
 from cellwall.policy.path_index import PathIndex
 from cellwall.policy.patterns import CommandPattern
-from cellwall.policy.rules import Rule
+from cellwall.policy.rules import Layer, Rule
 from cellwall.policy.shell.opened import Access
 from cellwall.policy.shell.words import Word
 from cellwall.policy.subjects import Subject, matches
@@ -23,6 +23,9 @@ from cellwall.policy.tools import group_of
 _MOST_PROGRAMS = 1024
 _MOST_KNOWN = 8192
 _TELLING_NOTHING = frozenset(("", ".", "..", "~", ".config", ".local", ".cache"))
+
+OTHERS_FILES = "files of others"
+"""The name of the denial that is no rule: who owns a file is not written in one."""
 
 pattern_of = lru_cache(maxsize=8192)(CommandPattern.parse)
 
@@ -54,6 +57,8 @@ class RuleBook:
 
     def judge(self, subject: Subject, what: str) -> Decision:
         """A call of a tool: no match is DENY."""
+        if subject.owner_trouble:
+            return denied(subject.owner_trouble, what, OTHERS_FILES)
         found = self._judged.get(subject)
         if found is None:
             if len(self._judged) >= _MOST_KNOWN:
@@ -65,6 +70,9 @@ class RuleBook:
 
     def forbids(self, subjects: Sequence[Subject], what: str) -> Decision | None:
         """Only what denies or asks: for what a command that is allowed touches."""
+        trouble = next((each.owner_trouble for each in subjects if each.owner_trouble), "")
+        if trouble:
+            return denied(trouble, what, OTHERS_FILES)
         key = tuple(subjects)
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
@@ -114,6 +122,16 @@ class RuleBook:
         hits = _hits(words, plain, frozenset(), home)
         return restrict(self._about(words[0]), hits, subject=what)
 
+    def is_administrators(self, words: Sequence[Word], *, home: str) -> bool:
+        """Whether a rule of the administrator's allows it by the program's name."""
+        hits = _hits(words, None, frozenset(), home)
+        return any(
+            rule.layer is Layer.ADMINISTRATOR and not pattern_of(rule.specifier).is_any
+            for layer in self._about(words[0])
+            for rule in layer.allow
+            if hits(rule)
+        )
+
     def _about(self, program: Word) -> tuple[LayerRules, ...]:
         """The layers with only the rules that could speak of this program."""
         name = program.text.rpartition("/")[2]
@@ -150,6 +168,8 @@ def _only(layer: LayerRules, name: str) -> LayerRules:
         about(layer.allow),
         about(layer.answers),
         layer.is_closed,
+        layer.otherwise,
+        layer.file,
     )
 
 

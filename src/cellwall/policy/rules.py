@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from cellwall.core.verdict import Verdict
@@ -42,6 +43,10 @@ class Source:
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
+OTHERWISE = "otherwise"
+"""The tool of the rule that `otherwise = "ask"` is: for what no other rule of a file matches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`Tool` or `Tool(specifier)`, and what becomes of a call that it matches."""
@@ -60,6 +65,13 @@ class Rule:
     name_kind: NameKind = ""
     stops: bool = False
     """A denial by it also stops the agent that asked."""
+    unless: tuple[str, ...] = ()
+    """Names of files, with wildcards, that a rule for paths does not mean after all."""
+
+    def excepts(self, path: str) -> bool:
+        """Whether this file is one of those that the rule does not mean."""
+        name = path.rpartition("/")[2]
+        return any(fnmatchcase(name, each) for each in self.unless)
 
     @property
     def text(self) -> str:

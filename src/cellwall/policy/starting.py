@@ -118,7 +118,7 @@ def start(found: Found) -> Start:
         names = _names(each, found, notes)
         chosen.append(_with_names(each, names))
     text = _HEAD + "".join(_array(verdict, chosen) for verdict in Verdict)
-    count = sum(len(rules) for each in chosen for rules in each.rules.values())
+    count = 1 + sum(len(rules) for each in chosen for rules in each.rules.values())
     return Start(text, tuple(each.name for each in chosen), count, tuple(notes))
 
 
@@ -219,8 +219,9 @@ _READERS = {
 _HEAD = """\
 # What an agent may do in this project. Written by `cellwall policy init`; change it as you like.
 #
-# deny goes before ask, ask before allow, and what no rule allows is denied. Commands are judged by
-# what they really do: each one in a pipe, a script or a substitution by itself.
+# deny goes before ask, ask before allow. Commands are judged by what they really do: each one in a
+# pipe, a script or a substitution by itself. What Cellwall denies by itself needs no rule here:
+# secrets, files of others, private addresses, what ends or takes over the machine.
 #
 #   cellwall policy check 'Bash(git push)'     what becomes of a call
 #   cellwall policy explain 'Bash(...)'        and why
@@ -228,6 +229,9 @@ _HEAD = """\
 #                                              only once a person has seen it
 
 [permissions]
+
+# What no rule is about: "ask" a person, or "deny".
+otherwise = "ask"
 """
 _TITLES = {
     Verdict.ALLOW: "What needs no question.",

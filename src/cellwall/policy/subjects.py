@@ -15,6 +15,7 @@ from cellwall.core.languages import canonical
 from cellwall.core.verdict import Verdict
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.domains import HostPattern, host_of
+from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import path_pattern, readings
 from cellwall.policy.protected_rules import is_of_protected_name, names_path
 from cellwall.policy.rules import Rule
@@ -55,6 +56,8 @@ class Subject:
     """The path is taken away."""
     is_seen: bool = False
     """`paths` holds the protected names that exist and that `globs` find."""
+    owner_trouble: str = ""
+    """Why one of the paths is another person's; looked at by denials."""
 
 
 def only_itself(path: str) -> Iterable[str]:
@@ -71,9 +74,8 @@ def look(call: ToolCall, *, targets: Targets = only_itself) -> Subject:
     host = language = ""
     match group:
         case "read" | "write":
-            named = _named_paths(call)
             globs = _globs(call)
-            paths, doubtful = _spellings(named, call, targets)
+            paths, doubtful = _spellings(_named_paths(call), call, targets)
         case "fetch":
             host = host_of(_text(call, "url"))
         case "code":
@@ -81,8 +83,12 @@ def look(call: ToolCall, *, targets: Targets = only_itself) -> Subject:
         case _:
             pass
     is_whole = call.tool == "Grep" and not globs  # it prints lines of all that lies there
+    named = (*paths, *doubtful) if targets is not only_itself else ()  # inside are no other people
+    trouble = owner_trouble(named, cwd=call.cwd, home=call.home)
     return Subject(
-        call.tool, group, call.cwd, call.home, paths, doubtful, globs, host, language, is_whole
+        *(call.tool, group, call.cwd, call.home, paths, doubtful, globs, host, language),
+        is_whole,
+        trouble,
     )
 
 
@@ -117,7 +123,7 @@ def matches_paths(rule: Rule, subject: Subject) -> bool:
         fits = (pattern.matches(path, subject.cwd) for path in subject.paths)
         return bool(subject.paths) and all(fits)
     named = (*subject.paths, *subject.doubtful)
-    if any(pattern.matches(path, subject.cwd) for path in named):
+    if any(pattern.matches(path, subject.cwd) and not rule.excepts(path) for path in named):
         return True
     if subject.is_whole and any(pattern.lies_in(path, subject.cwd) for path in named):
         return True

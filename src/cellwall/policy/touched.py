@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from cellwall.core.protected_names import fold
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.hints import tokens_of
+from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import normalise
 from cellwall.policy.protected_rules import folders_around
 from cellwall.policy.rulebook import RuleBook, denied
@@ -203,16 +204,18 @@ class Files:
         else:
             paths = tuple(dict.fromkeys([normalise(path), *self.targets(path)]))
         return Subject(
-            tool,
-            access,
-            self.cwd,
-            self.home,
-            paths,
+            *(tool, access, self.cwd, self.home, paths),
             globs=globs,
             is_whole=is_whole,
             is_removed=is_removed,
             is_seen=is_seen,
+            owner_trouble=self._owner_trouble(paths),
         )
+
+    def _owner_trouble(self, paths: tuple[str, ...]) -> str:
+        if self.targets is only_itself:  # inside are no other people
+            return ""
+        return owner_trouble(paths, cwd=self.cwd, home=self.home)
 
 
 def _all_files(command: Command, opened: Opened) -> Iterator[File]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 
 from cellwall.config.load import load_settings
 from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import BadInput, Denied
 from cellwall.core.roles import Permission
 from cellwall.core.types import Principal
-from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.approval_queue import ApprovalQueue, not_offered
+from cellwall.runtime.approver_key import ApproverKey, approver_key
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import roles_of
 
@@ -25,7 +29,8 @@ class Answering:
         self._who = who
         self._settings = load_settings(file=config, profile=profile, environ=os.environ)
         self._roles = roles_of(self._settings)
-        self._queue = ApprovalQueue(state_home(os.environ))
+        self._key = approver_key(self._settings)
+        self._queue = ApprovalQueue(state_home(os.environ), key=self._key)
 
     def waiting(self) -> list[Question]:
         return self._queue.listed()
@@ -34,21 +39,54 @@ class Answering:
         return self._queue.read(question_id)
 
     def answer(
-        self, question: Question, kind: AnswerKind, *, rule: str = "", via: str = "queue"
+        self,
+        question: Question,
+        kind: AnswerKind,
+        *,
+        rule: str = "",
+        via: str = "queue",
+        ask: Callable[[], bytearray] | None = None,
     ) -> Answer:
         """Refused here with a clear word, and by who asks again if this process should lie."""
+        self.check(question, kind, rule=rule)
+        answer = Answer(kind=kind, by=self._who, via=via, rule=rule)
+        if self._key is not None and answer.allows:
+            answer = replace(answer, signature=self._signed(self._key, question, answer, ask))
+        self._queue.answer(question, answer).until_taken()
+        return answer
+
+    def _signed(
+        self,
+        key: ApproverKey,
+        question: Question,
+        answer: Answer,
+        ask: Callable[[], bytearray] | None,
+    ) -> str:
+        if ask is None:
+            raise Denied(
+                "a yes needs the passphrase of the approver",
+                mend=f"In a terminal: cellwall approvals allow {question.id}",
+            )
+        passphrase = ask()
+        try:
+            return key.sign(passphrase, question, answer)
+        finally:
+            passphrase[:] = bytes(len(passphrase))
+
+    def check(self, question: Question, kind: AnswerKind, *, rule: str = "") -> None:
+        """Raises for an answer that would be refused; before anybody is asked to confirm it."""
         if "queue" not in self._settings.approvals.channels:
             raise Denied(
                 "the configuration takes no answers from other processes",
                 mend='Add "queue" to approvals.channels.',
             )
         if kind is not AnswerKind.DENY:
+            refuse_agents("a yes to a question")
             self._roles.require(self._who, Permission.APPROVALS_ANSWER)
         if kind is AnswerKind.RULE:
             self._roles.require(self._who, Permission.POLICY_WRITE)
-        answer = Answer(kind=kind, by=self._who, via=via, rule=rule)
-        self._queue.answer(question, answer)
-        return answer
+        if not question.takes(kind, rule):
+            raise not_offered(question, kind)
 
 
 def chosen_rule(question: Question, text: str) -> str:

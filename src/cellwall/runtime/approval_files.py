@@ -12,6 +12,7 @@ import os
 import pwd
 import secrets
 import stat
+import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -37,6 +38,8 @@ _MOST_BYTES = 1 << 20
 _MOST_TEXT = 512
 _NOBODY, _QUEUE = "nobody", "queue"
 _FILES_INTERFACE = "cli"
+_FLOCK = struct.Struct("@hhqqi4x")
+"""`struct flock` of fcntl(2)."""
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -73,9 +76,22 @@ def lay_down(folder: int, question: Question) -> int:
 
 def claim(folder: int, question: Question, answer: Answer) -> bool:
     """Make the answer in one step, whole; False if there is one already."""
+    file = claim_held(folder, question, answer)
+    if file is not None:
+        os.close(file)
+    return file is not None
+
+
+def claim_held(folder: int, question: Question, answer: Answer) -> int | None:
+    """As `claim`, with the file still open and locked: by this lock the kernel names who answers.
+
+    A record lock (fcntl(2)), since unlike one of flock(2) it tells the process that holds it.
+    """
     draft = f".{question.id}.{secrets.token_hex(8)}"
     file = os.open(draft, _NEW, 0o600, dir_fd=folder)
+    is_made = False
     try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         told = {"question": question.id, "shown_sha256": question.shown_sha256}
         said = answer.to_json()
         for name in ("by", "interface", "reason"):  # only plain text can be read again
@@ -84,11 +100,13 @@ def claim(folder: int, question: Question, answer: Answer) -> bool:
         name = question.id + ANSWER
         try:
             os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            is_made = True
         except FileExistsError:
-            return False
-        return True
+            return None
+        return file
     finally:
-        os.close(file)
+        if not is_made:
+            os.close(file)
         os.unlink(draft, dir_fd=folder)
 
 
@@ -173,6 +191,22 @@ def _question_of(value: Mapping[str, Any]) -> Question:
     )
 
 
+def answerer(folder: int, question_id: str) -> int | None:
+    """The process that holds the lock of an answer; None: no other process does."""
+    try:
+        file = os.open(question_id + ANSWER, READ, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    return None if kind == fcntl.F_UNLCK or pid <= 0 else pid
+
+
 def read_answer(folder: int, question: Question) -> Answer:
     """What was answered; `CellwallError` for what is not an answer to this very question."""
     try:
@@ -202,16 +236,18 @@ def _answer_at(question_id: str, folder: int) -> tuple[Answer, dict[str, Any]]:
     finally:
         os.close(file)
     told = [value[name] for name in ("by", "interface", "via", "rule", "reason")]
+    told.append(value.get("signature", ""))
     if not all(_is_plain(word) for word in told):
         raise TypeError("not plain text")
-    via, rule, reason = told[2:]
+    via, rule, reason, signature = told[2:]
     kind = AnswerKind(value["answer"])
     if via == _NOBODY and kind is AnswerKind.DENY:
         return denial(reason), value
     if via not in CHANNELS:
         raise ValueError("no channel")
     by = Principal(_name_of(owner), _FILES_INTERFACE)
-    return Answer(kind=kind, by=by, via=_QUEUE, rule=rule, reason=reason), value
+    answer = Answer(kind=kind, by=by, via=_QUEUE, rule=rule, reason=reason, signature=signature)
+    return answer, value
 
 
 def _is_plain(word: object) -> bool:

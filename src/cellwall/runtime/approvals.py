@@ -74,6 +74,9 @@ class Broker:
 
     async def _answered(self, question: Question, near: ApproverPort | None) -> Answer:
         near = near if near is not None and near.name in self.channels else None
+        is_signed = self.queue is not None and self.queue.key is not None
+        if near is not None and near.name == "terminal" and is_signed:
+            near = None  # nothing is signed there
         troubles: list[str] = []
         with ExitStack() as stack:
             waiting = self._laid_down(question, stack, troubles)

@@ -27,7 +27,7 @@ from cellwall.policy.calls import parse_call
 from cellwall.policy.engine import Policy
 from cellwall.policy.files import load_policy_file
 from cellwall.policy.parse import parse_rule
-from cellwall.policy.rules import Layer, Rule, Source
+from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
 from cellwall.runtime import policy_places, policy_trusted
 from cellwall.runtime.policy_places import is_there, project_files, user_policy
 
@@ -131,7 +131,12 @@ def _loaded(
         if is_allowed_above:  # it can only tighten; but a question is not for it to answer
             rules += [rule for rule in file.rules if not rule.answers]
             continue
-        kept = [rule for rule in file.rules if rule.verdict is not Verdict.ALLOW]
+        # `otherwise` turns a denial into a question: that is no more for it to say than an allow.
+        kept = [
+            rule
+            for rule in file.rules
+            if rule.verdict is not Verdict.ALLOW and rule.tool != OTHERWISE
+        ]
         aside += [file.file] if len(kept) < len(file.rules) else []
         rules += kept
     return _Loaded(Policy.of(rules), tuple(aside))

@@ -23,6 +23,7 @@ from cellwall.policy.engine import Policy
 from cellwall.policy.files import parse_policy
 from cellwall.policy.rules import Layer
 from cellwall.policy.starting import Found, Start, start
+from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require
 from cellwall.runtime.policy_places import PROJECT_FILES, project_files, user_policy
 from cellwall.runtime.policy_trust import Offered, PolicyTrust
@@ -108,6 +109,7 @@ def place_of(*, is_user: bool, path: str | None, cwd: str, environ: Mapping[str,
 def write(found: Start, path: str, *, is_forced: bool, who: Principal) -> Written:
     """Puts the file there, readable for all and writable for the owner."""
     # Before anything is touched, wherever it is to be written.
+    refuse_agents("a policy")
     require(load_settings(environ=os.environ), who, Permission.POLICY_WRITE)
     data = found.text.encode()
     with _folder_of(path) as folder:

@@ -24,6 +24,7 @@ from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal
 from cellwall.policy.files import load_policy_file
 from cellwall.policy.rules import Layer, Rule
+from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
 from cellwall.runtime.policy_places import PROJECT_FILES, project_files
@@ -78,6 +79,7 @@ class PolicyTrust:
 
     def trust(self, offered: Offered, *, who: Principal) -> None:
         """What was read counts from now on."""
+        refuse_agents("trust in a project's rules")
         require(self._settings, who, Permission.POLICY_WRITE)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         with self._changed("trust", offered.path, who, {"sha256": offered.sha256}) as entries:

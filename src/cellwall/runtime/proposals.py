@@ -41,6 +41,8 @@ def propose(tool: str, text: str, decision: Decision) -> tuple[Proposal, ...]:
     """Rules that would allow this call; none where no short literal text means exactly it."""
     if tool == "Bash":
         asked = asking_parts(decision)
+        if any(part.source.startswith("built-in") for part in asked):
+            return ()  # asked about every time, whatever a rule says
         # With two parts that ask one rule would not be enough, and two were never asked for.
         subjects = {part.subject for part in asked if part.subject}
         if len(subjects) > 1:

@@ -43,8 +43,9 @@ def ruled(
 
 def _judged(policy: Policy, action: Action) -> Decision:
     match action.want:
-        case UseTool(tool, given, cwd):
-            return policy.check(ToolCall(tool, given, cwd, os.path.expanduser("~")))
+        case UseTool(tool, given, cwd) as use:
+            call = ToolCall(tool, given, cwd, os.path.expanduser("~"))
+            return policy.check(call, outside=not use.is_inside)
         case RunCommand(argv, cwd):
             return policy.check_argv(argv, cwd=cwd, home=_INSIDE, links=only_itself)
         case RunCode(language):

@@ -21,6 +21,7 @@ from cellwall.core.notes import PublicKey
 from cellwall.core.roles import Permission
 from cellwall.core.skills import Skill
 from cellwall.core.types import Json, Principal, check_id
+from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
 from cellwall.runtime.record import Change, open_record
@@ -114,6 +115,7 @@ class Skills:
         self, folder: str, *, name: str | None, choice: KeyChoice, principal: Principal
     ) -> Signed:
         """Sign all that lies in a folder; the manifest is written into it."""
+        refuse_agents("a signature under a skill")
         require(self._settings, principal, Permission.SKILLS_APPROVE)
         with _opened(folder) as descriptor:
             chosen = check_name(name or os.path.basename(os.path.abspath(folder)))
@@ -153,6 +155,7 @@ class Skills:
 
     def add(self, folder: str, *, principal: Principal) -> tuple[Skill, bool]:
         """Approve a signed skill; tells whether it replaced another one of its name."""
+        refuse_agents("the approval of a skill")
         require(self._settings, principal, Permission.SKILLS_APPROVE)
         loaded = self._verified(folder)  # (1)
         with self._recorded("add", loaded.skill.name, principal, loaded.skill.digest) as outcome:
@@ -202,6 +205,7 @@ class Skills:
 
     def approve(self, review: Review, *, choice: KeyChoice, principal: Principal) -> Skill:
         """Sign what was shown, put it among the approved ones, end the proposal."""
+        refuse_agents("the approval of a skill")
         require(self._settings, principal, Permission.SKILLS_APPROVE)
         draft, proposal = review.draft, review.proposal  # (1) was `review`
         digest = draft.manifest.digest

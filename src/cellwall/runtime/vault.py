@@ -25,6 +25,7 @@ from cellwall.core.network import Binding
 from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal, new_id
 from cellwall.egress.reach.allowlist import parse_rule
+from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.core_files import keep_out_of_core_files
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
@@ -250,6 +251,7 @@ class Vault:
         until_s: float | None = None,
     ) -> Grant:
         """Let it be used at one place on the wire."""
+        refuse_agents("a grant of a secret")
         binding = replace(binding, host=_canonical_host(binding.host))
         with self._changing("grant", name, principal) as outcome:
             made = self._store.grant(name, binding, tools=tools, session=session, until_s=until_s)

@@ -20,6 +20,7 @@ from cellwall.core.limits import Limits
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
 from cellwall.runtime.approval_queue import ApprovalQueue
 from cellwall.runtime.approvals import Broker
+from cellwall.runtime.approver_key import approver_key
 from cellwall.runtime.bounds import Bounds
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
@@ -203,7 +204,7 @@ def open_house(
             roles=roles,
             timeout_s=settings.approvals.timeout_s,
             channels=settings.approvals.channels,
-            queue=ApprovalQueue(home),
+            queue=ApprovalQueue(home, key=approver_key(settings)),
             policy_path=user_policy(environ),
         ),
         bounds=Bounds(

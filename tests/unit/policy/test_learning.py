@@ -163,13 +163,13 @@ def test_a_word_that_only_steers_the_shell_gets_a_rule_of_its_own():
 
 
 def test_what_a_rule_denies_or_asks_about_gets_no_rule():
-    own = rules(ask=["Bash(git push *)"], deny=["Read(.env)"])
-    lesson = learnt("Bash(git push)", "Read(.env)", "Bash(cat .env)", given_rules=own)
+    own = rules(ask=["Bash(git push *)"], deny=["Read(own.txt)"])
+    lesson = learnt("Bash(git push)", "Read(own.txt)", "Bash(cat own.txt)", given_rules=own)
     assert lesson.proposed == ()
     assert [each.reason.partition("[")[2] for each in lesson.refused] == [
         "Bash(git push *), p.toml:1]",
-        "Read(.env), p.toml:1]",
-        "Read(.env), p.toml:1]",
+        "Read(own.txt), p.toml:1]",
+        "Read(own.txt), p.toml:1]",
     ]
 
 

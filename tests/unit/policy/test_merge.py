@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.engine import Policy
 from cellwall.policy.merge import Layered, LayerRules, decided, judge, judge_layer, restrict
-from cellwall.policy.rules import Layer, Rule, Source
+from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
 from unit.policy.policies import rule as made_rule
 from unit.policy.policies import rules as made_rules
 from unit.policy.policies import verdict as shell_verdict
@@ -71,7 +71,7 @@ def test_a_decision_names_rule_reason_and_place() -> None:
     )
     assert decided(rule(ASK, "X")).reason == "the user rules ask a person about this"
     closed = judge(Layered.of([rule(ALLOW, "X", Layer.PROJECT)]).layers, lambda each: False)
-    assert closed.reason == "the project rules allow other things, and not this"
+    assert closed.reason.startswith("the project rules allow other things, and not this")
 
 
 def test_of_two_denials_the_highest_layer_is_told() -> None:
@@ -108,10 +108,22 @@ def test_a_group_keeps_the_layers_as_closed_as_they_are() -> None:
         (Layer.PROJECT, False),
     ]
     assert layered.for_group("code") == (
-        LayerRules(Layer.USER, is_closed=True),
+        LayerRules(Layer.USER, is_closed=True, file="user.toml"),
         LayerRules(Layer.PROJECT),
     )
     assert judge(layered.for_group("code"), lambda each: True).verdict is DENY
+
+
+@pytest.mark.requirement("POL-1", "POL-7")
+def test_otherwise_asks_about_what_no_rule_of_its_layer_matches_and_loosens_no_other_layer() -> (
+    None
+):
+    rest = rule(ASK, OTHERWISE, Layer.PROJECT)
+    own = [rule(ALLOW, "X", Layer.PROJECT), rule(DENY, "Y", Layer.PROJECT), rest]
+    assert [verdict_of(own, name) for name in ("X", "Y", "Z")] == [ALLOW, DENY, ASK]
+    users = [rule(ALLOW, "X", Layer.USER), rule(ALLOW, "V", Layer.USER)]
+    assert [verdict_of([*own, *users], name) for name in ("X", "V", "Z")] == [ALLOW, ASK, DENY]
+    assert verdict_of([rule(ALLOW, "X", Layer.PROJECT)], "Z") is DENY  # without it
 
 
 TOOLS = ["Bash", "Read", "Write", "Task"]

@@ -54,9 +54,10 @@ def test_every_kind_loads_with_comments_and_is_chosen_by_its_files(starter):
 
 def test_an_empty_folder_gives_what_is_good_everywhere():
     found = start(Found())
-    assert found.kinds == ("reading", "files", "steering", "secrets", "network")
+    wanted = ("reading", "files", "agent", "inside", "steering", "secrets", "network")
+    assert found.kinds == wanted
     policy = Policy.of(rules_of(found))
-    assert verdict(policy, "Bash(cargo test)") == "deny"
+    assert verdict(policy, "Bash(cargo test)") == "ask"
 
 
 EVERYDAY = {
@@ -76,6 +77,18 @@ EVERYDAY = {
         *("Bash(git log --oneline -5)", "Bash(git add -A && git commit -m done)", "Bash(wc -l a)"),
         *("Bash(npm run lint)", "Bash(npm run test -- --watch=false)", "Bash(npm ci)"),
         *("Bash(pytest -q)", "Bash(ruff check .)", "Bash(cargo test)", "Bash(go test ./...)"),
+        *(
+            "TodoWrite",
+            "Task",
+            "ExitPlanMode",
+            "AskUserQuestion",
+            "BashOutput",
+            "KillShell",
+            "Skill",
+        ),
+        *("Glob(**/*.py)", "Grep(src)", "LS(.)", "NotebookRead(a.ipynb)", "ToolSearch"),
+        *("mcp__cellwall__run_code", "mcp__cellwall__run_command", "mcp__cellwall__read_file"),
+        *("Code(python)", "Code(javascript)", "Read(.env.example)", "Bash(echo x > /tmp/x)"),
         *("Bash(make test)", "Bash(just build)", "Bash(mkdir -p out)", "Bash(docker ps)"),
     ],
     "ask": [
@@ -83,19 +96,21 @@ EVERYDAY = {
         *("Bash(npm publish)", "Bash(npm install left-pad)", "Bash(pip install requests)"),
         *("Bash(npm run deploy)", "Bash(make release)", "Bash(curl https://example.com)"),
         *("Bash(docker push x)", "WebFetch(https://example.com)", "Bash(find . -name x -delete)"),
+        *("Bash(npm run unknown)", "Bash(make unknown)", "Bash(nonsense)", "mcp__github__x"),
+        *("Bash(find . -exec nonsense {} \\;)", "Read(/srv/data.txt)", "SomeNewTool"),
         *("Bash(terraform apply)", "Edit(.github/workflows/ci.yml)", "Bash(git branch -D old)"),
     ],
     "deny": [
         *("Read(.env)", "Read(.env.production)", "Read(config/secrets/key)", "Bash(cat .env)"),
         *("Read(certs/server.pem)", "Read(~/.ssh/id_ed25519)", "Edit(.cellwall/policy.toml)"),
+        *("Bash(grep KEY .env)", "Read(/etc/shadow)", "Edit(CLAUDE.md)", "Edit(docs/AGENTS.md)"),
         *(
-            "Bash(grep KEY .env)",
-            "Bash(npm run unknown)",
-            "Bash(make unknown)",
-            "Read(/etc/shadow)",
+            "Edit(.cursor/rules/x.mdc)",
+            "Edit(.github/copilot-instructions.md)",
+            "Bash(gh auth token)",
         ),
+        *("Bash(sudo ls)", "Bash(curl http://169.254.169.254/)", "Edit(.claude/settings.json)"),
         *("Bash(terraform destroy)", "Bash(npm token create)", "Read(terraform.tfstate)"),
-        *("Bash(nonsense)", "Bash(find . -exec nonsense {} \\;)"),
     ],
 }
 

@@ -19,7 +19,7 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.runtime import approval_queue
 from cellwall.runtime.approval_queue import ApprovalQueue
 from cellwall.runtime.wiring import principal
-from unit.runtime.questions_for_tests import SESSION, question_for, said
+from unit.runtime.questions_for_tests import SESSION, anybody, question_for, said
 
 ONCE, DENY = AnswerKind.ONCE, AnswerKind.DENY
 OWNER = principal("cli")
@@ -28,7 +28,7 @@ OWNER = principal("cli")
 
 @pytest.fixture
 def queue(state_home: str) -> ApprovalQueue:
-    return ApprovalQueue(state_home)
+    return ApprovalQueue(state_home, witness=anybody)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.cli.options import json_option, place_options
+from cellwall.interfaces.cli.telling import say
 
 if TYPE_CHECKING:
     from cellwall.core.types import Json
@@ -27,7 +28,8 @@ Examples:
 def approvals() -> None:
     """Answer questions that other runs have put to a person.
 
-    Where the policy says `ask`, a run waits. Who does not answer in time has said no.
+    Where the policy says `ask`, a run waits. Who does not answer in time has said no. A yes is
+    given at a terminal, by typing a word that stands there; an agent's shell cannot give one.
     """
 
 
@@ -107,11 +109,14 @@ def allow(
         raise BadInput("--session and --rule are two answers", mend="Use one.", code="CW-USAGE")
     answering = _answering(config, profile)
     question = answering.read(question_id)
-    if rule is not None:
-        chosen = chosen_rule(question, rule)
-        return _answer(answering, question, AnswerKind.RULE, rule=chosen, as_json=as_json)
+    chosen = "" if rule is None else chosen_rule(question, rule)
     kind = AnswerKind.SESSION if session else AnswerKind.ONCE
-    return _answer(answering, question, kind, as_json=as_json)
+    kind = kind if rule is None else AnswerKind.RULE
+    answering.check(question, kind, rule=chosen)
+    if not _is_wanted(question, kind, chosen):
+        say("nothing was answered; the question still waits")
+        return 1
+    return _answer(answering, question, kind, rule=chosen, as_json=as_json)
 
 
 @approvals.command(
@@ -129,6 +134,38 @@ def deny(question_id: str, profile: str | None, config: str | None, *, as_json: 
 
     answering = _answering(config, profile)
     return _answer(answering, answering.read(question_id), AnswerKind.DENY, as_json=as_json)
+
+
+@approvals.command(
+    epilog="""\b
+Examples:
+  cellwall approvals key
+"""
+)
+def key() -> int:
+    """Make a key of an approver: a yes in another terminal then needs its passphrase.
+
+    Prints the line for your configuration. The private key is nowhere; it is made from the
+    passphrase each time. The prompt of a run itself is not asked then.
+    """
+    from cellwall.interfaces.cli.hidden import ask_twice  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli.telling import print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.runtime.approver_key import ApproverKey  # noqa: PLC0415  # heavy
+
+    passphrase = ask_twice("New passphrase of the approver")
+    try:
+        print_text(f'[approvals]\nkey = "{ApproverKey.make(passphrase)}"\n')
+    finally:
+        passphrase[:] = bytes(len(passphrase))
+    return 0
+
+
+def _is_wanted(question: Question, kind: AnswerKind, rule: str) -> bool:
+    from cellwall.core.showing import block  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
+
+    written = f"This rule is written to your policy:\n{block(rule)}" if rule else ""
+    return confirm(f"{question.shown}{written}", what=f"a yes ({kind.value}) to {question.id}")
 
 
 def _answering(config: str | None, profile: str | None) -> Answering:
@@ -153,15 +190,19 @@ def _answer(
     rule: str = "",
     as_json: bool,
 ) -> int:
+    from cellwall.interfaces.cli.hidden import ask  # noqa: PLC0415  # only here
     from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
-    answer = answering.answer(question, kind, rule=rule)
+    answer = answering.answer(
+        question, kind, rule=rule, ask=lambda: ask("Passphrase of the approver: ")
+    )
     if as_json:
         print_json({"id": question.id, "shown_sha256": question.shown_sha256, **answer.to_json()})
     else:
         # What was answered is what is seen, also by who never called `show`.
         word = "allowed" if answer.allows else "denied"
-        told = f"{question.shown}{question.id} was {word} ({answer.kind.value})\n"
+        shown = "" if answer.allows else question.shown  # a yes was shown it when it was given
+        told = f"{shown}{question.id} was {word} ({answer.kind.value})\n"
         print_text(_fitted(told))
     return 0
 

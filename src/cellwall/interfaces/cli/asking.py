@@ -49,7 +49,8 @@ class TerminalApprover:
         """What was typed; raises where no person can see and answer it."""
         async with self._turn:
             try:
-                with _terminal() as terminal, self._hush():
+                _refuse_agents()
+                with open_terminal() as terminal, self._hush():
                     return await _Prompt(terminal, question, self._who).ask()
             except NoTerminal:
                 say(waiting_line(question))
@@ -60,6 +61,15 @@ class NoTerminal(CellwallError):
     """There is none, or not one that can show a question."""
 
     default_code = "CW-NO-TERMINAL"
+
+
+def _refuse_agents() -> None:
+    """An agent can make a terminal and answer on it (POL-13)."""
+    from cellwall.runtime.agent_processes import agent_behind  # noqa: PLC0415  # only where asked
+
+    why = agent_behind(os.getpid())
+    if why is not None:
+        raise NoTerminal(f"a person has to answer, and this is an agent's shell: {why}")
 
 
 def waiting_line(question: Question) -> str:
@@ -170,7 +180,7 @@ class _Prompt:
 
 
 @contextmanager
-def _terminal() -> Iterator[int]:
+def open_terminal() -> Iterator[int]:
     """The terminal, in the state in which people type lines; as it was afterwards."""
     if not (os.isatty(0) or os.isatty(2)):
         raise NoTerminal("nobody is at a terminal")

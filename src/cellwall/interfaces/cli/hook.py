@@ -11,7 +11,7 @@ import click
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.cli.telling import print_json, print_text
+from cellwall.interfaces.cli.telling import print_json, print_text, say
 from cellwall.interfaces.cli.terminal import one_line
 
 if TYPE_CHECKING:
@@ -179,11 +179,18 @@ def uninstall(
 
     Where nothing but our hooks was changed since, the file is byte for byte what it was.
     """
+    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.hooks.agents.table import agent_named  # noqa: PLC0415
 
     known = agent_named(agent)
-    change = work.uninstall(_file(known, place, settings), known, is_dry=dry_run)
+    file = _file(known, place, settings)
+    if not dry_run and not confirm(
+        f"{one_line(file)}\n", what="that agents ask no more, and nothing of theirs is judged"
+    ):
+        say("nothing was removed")
+        return 1
+    change = work.uninstall(file, known, is_dry=dry_run)
     return _told(change, "removed", "", is_dry=dry_run, as_json=as_json)
 
 

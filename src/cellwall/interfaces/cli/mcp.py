@@ -95,8 +95,10 @@ def _pattern(options: SandboxOptions, house: House) -> Action:
 def _served(house: House, pattern: Action) -> int:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
+    from cellwall.runtime.agent_processes import mark_agent  # noqa: PLC0415  # heavy
     from cellwall.runtime.walls import check_walls  # noqa: PLC0415  # heavy
 
+    mark_agent(os.getpid())
     check_walls(house)  # now, and not at the agent's first call
     house.warm_up()  # meanwhile the SDK is imported, which takes longer
     from cellwall.interfaces.mcp.server import serve  # noqa: PLC0415  # heavy: see above

@@ -89,6 +89,9 @@ _policy_option = click.option(
     metavar="FILE",
     help="Judge by this file, in place of yours and the project's. May be given more than once.",
 )
+_outside_option = click.option(
+    "--outside", is_flag=True, help="Judge commands that would run outside of a sandbox."
+)
 _cwd_option = click.option(
     "--cwd", default=None, metavar="DIR", help="Where the call would run. Default: here."
 )
@@ -106,6 +109,7 @@ Examples:
 @click.argument("calls", nargs=-1, metavar="[TOOLCALL]...")
 @_policy_option
 @_cwd_option
+@_outside_option
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read a JSON list of calls from stdin.")
 @json_option("Print a JSON list of decisions.")
 def check(
@@ -113,12 +117,15 @@ def check(
     calls: tuple[str, ...],
     files: tuple[str, ...],
     cwd: str | None,
+    outside: bool,
     from_stdin: bool,
     as_json: bool,
 ) -> int:
     """Tell what becomes of calls such as 'Bash(git push)'.
 
-    The exit code is that of the strictest: 0 allow, 3 ask, 4 deny.
+    The exit code is that of the strictest: 0 allow, 3 ask, 4 deny. A hook whose commands run
+    outside of a sandbox judges as with --outside: what reaches other processes, the environment or
+    other machines, and code in a command, is asked about whatever the rules allow.
     """
     where = os.path.abspath(cwd or os.getcwd())
     wanted = [*_from_stdin(where)] if from_stdin else []
@@ -129,7 +136,7 @@ def check(
         )
     rules = effective_policy(named=files, cwd=where, environ=os.environ)
     _tell_untrusted(files, where)
-    decisions = [rules.check(call) for call in wanted]
+    decisions = [rules.check(call, outside=outside) for call in wanted]
     if as_json:
         print_json([told(each) for each in decisions])
     else:
@@ -150,13 +157,16 @@ Examples:
 @click.argument("call", metavar="TOOLCALL")
 @_policy_option
 @_cwd_option
+@_outside_option
 @json_option("Print one decision as JSON.")
-def explain(*, call: str, files: tuple[str, ...], cwd: str | None, as_json: bool) -> int:
+def explain(
+    *, call: str, files: tuple[str, ...], cwd: str | None, outside: bool, as_json: bool
+) -> int:
     """Draw what a call is made of, with the verdict and the rule for each part."""
     where = os.path.abspath(cwd or os.getcwd())
     rules: Policy = effective_policy(named=files, cwd=where, environ=os.environ)
     _tell_untrusted(files, where)
-    decision = rules.check(parse_call(call, cwd=where, home=_home()))
+    decision = rules.check(parse_call(call, cwd=where, home=_home()), outside=outside)
     if as_json:
         print_json(told(decision))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -44,7 +43,6 @@ Examples:
 {_EXIT_CODES}"""
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
-@click.option("--yes", "-y", is_flag=True, help="Do not ask; you have looked at them.")
 @click.option("--list", "is_list", is_flag=True, help="Show what is trusted, and change nothing.")
 @place_options
 @json_option("Print one JSON object.")
@@ -53,7 +51,6 @@ def trust(
     profile: str | None,
     config: str | None,
     *,
-    yes: bool,
     is_list: bool,
     as_json: bool,
 ) -> int:
@@ -72,7 +69,7 @@ def trust(
     offered = book.offered(paths, cwd=os.getcwd())
     fresh = [each for each in offered if not each.is_trusted]
     for each in fresh:
-        if not yes and not _is_wanted(each):
+        if not _is_wanted(each):
             say("nothing more was trusted")
             return 1
         book.trust(each, who=_me())
@@ -132,16 +129,9 @@ def _list(book: PolicyTrust, *, as_json: bool) -> int:
 
 
 def _is_wanted(offered: Offered) -> bool:
-    if not sys.stdin.isatty():
-        raise BadInput(
-            "a person has to confirm this, and there is no terminal to ask on",
-            mend="Look at the file, then use --yes.",
-            code="CW-POLICY-NOT-CONFIRMED",
-        )
-    from cellwall.interfaces.cli.asking import fitted  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
 
-    click.echo(fitted(shown(offered), stream=2), err=True, nl=False)
-    return click.confirm("May agents in this project do what it allows?", err=True)
+    return confirm(shown(offered), what="that agents in this project may do what it allows")
 
 
 def shown(offered: Offered) -> str:
@@ -159,7 +149,7 @@ def shown(offered: Offered) -> str:
     if told.count("\n") > _MOST_SHOWN_ROWS:
         raise BadInput(
             f"{offered.file} has more rules than can be shown to be judged: {_counts(offered)}",
-            mend="Read the file itself, then use --yes; or have fewer rules.",
+            mend="Have fewer rules, or put them into your own policy.",
             code="CW-POLICY-TOO-LONG",
         )
     return told

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from cellwall.core.errors import BadInput, SkillRefused
+from cellwall.core.errors import SkillRefused
 from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.skill_words import (
     proposal_json,
@@ -313,7 +312,7 @@ def review(
     epilog="""\b
 Examples:
   cellwall skills approve prop_...
-  cellwall skills approve --yes --digest 5f1c... prop_...
+  cellwall skills approve --digest 5f1c... prop_...
 
 \b
 Exit codes:
@@ -323,7 +322,6 @@ Exit codes:
 """
 )
 @click.argument("proposal_id", metavar="ID")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask; you have looked at it.")
 @click.option(
     "--digest", metavar="SHA256", help="Only if this is still what it holds; see `skills review`."
 )
@@ -338,12 +336,11 @@ def approve(
     profile: str | None,
     config: str | None,
     *,
-    yes: bool,
     as_json: bool,
 ) -> int:
     """Sign a proposal with your key, and move it to the approved skills.
 
-    It asks on a terminal; where there is none it refuses without --yes.
+    It asks at your terminal; where there is none it refuses.
     """
     from cellwall.runtime.skills import KeyChoice  # noqa: PLC0415  # heavy
 
@@ -355,7 +352,7 @@ def approve(
             mend=f"Look at it again: cellwall skills review {proposal_id}",
             code="CW-SKILL-CHANGED",
         )
-    if not yes and not _is_wanted(found):
+    if not _is_wanted(found):
         say("nothing was approved")
         return 1
     skill = store.approve(found, choice=KeyChoice(key, signer), principal=_me())
@@ -367,16 +364,10 @@ def approve(
 
 
 def _is_wanted(found: Review) -> bool:
+    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # only here
     from cellwall.interfaces.cli.skill_review import summary_of  # noqa: PLC0415  # only here
 
-    if not sys.stdin.isatty():
-        raise BadInput(
-            "a person has to confirm this, and there is no terminal to ask on",
-            mend="Look at the proposal, then use --yes, best with --digest.",
-            code="CW-SKILL-NOT-CONFIRMED",
-        )
-    click.echo(summary_of(found), err=True, nl=False)
-    return click.confirm("Have you read it, and may agents follow it?", err=True)
+    return confirm(summary_of(found), what="that you have read it and agents may follow it")
 
 
 def _store(config: str | None, profile: str | None) -> Skills:

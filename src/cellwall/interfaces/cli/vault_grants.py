@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.telling import print_json, print_text
+from cellwall.interfaces.cli.telling import print_json, print_text, say
 from cellwall.interfaces.cli.terminal import one_line
 from cellwall.interfaces.cli.vault_options import (
     EXIT_CODES,
@@ -22,6 +22,7 @@ from cellwall.interfaces.cli.vault_words import grant_line
 
 if TYPE_CHECKING:
     from cellwall.core.network import Place
+    from cellwall.runtime.vault import Vault
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -83,7 +84,8 @@ def grant(
 ) -> int:
     """Let a secret be put into requests to a host; to any other host its placeholder stays.
 
-    A secret has as many grants as it needs, and without one it is used for nothing.
+    A secret has as many grants as it needs, and without one it is used for nothing. A grant is
+    confirmed at your terminal, or by the passphrase of the vault where it has one.
     """
     from cellwall.core.network import Binding  # noqa: PLC0415  # heavy
 
@@ -98,9 +100,11 @@ def grant(
     )
     until_s = None if duration is None else time.time() + _seconds(duration)
     name = secret_name(words)
-    made = open_vault(config, profile, passphrase_fd).grant(
-        name, binding, me(), tools=tools, session=session, until_s=until_s
-    )
+    vault = open_vault(config, profile, passphrase_fd)
+    if not _is_wanted(vault, name, host, path):
+        say("nothing was granted")
+        return 1
+    made = vault.grant(name, binding, me(), tools=tools, session=session, until_s=until_s)
     if as_json:
         print_json(made.to_json())
     else:
@@ -140,6 +144,16 @@ def revoke(
     else:
         print_text(f"{name}: {count} grants revoked\n")
     return 0
+
+
+def _is_wanted(vault: Vault, name: str, host: str, path: str) -> bool:
+    """The vault's passphrase is proof enough: a person alone has it, and it is asked for now."""
+    if not vault.opens_alone:
+        return True
+    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
+
+    where = one_line(f"{host}{path}")
+    return confirm(f"{name} may be sent to {where}\n", what="a grant of a secret")
 
 
 def _place(header: str | None, query: str | None, basic: str | None) -> tuple[Place, str]:

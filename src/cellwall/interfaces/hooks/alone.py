@@ -11,6 +11,7 @@ import anyio
 
 from cellwall.core.errors import CellwallError
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
+from cellwall.runtime.agent_processes import mark_agent
 from cellwall.runtime.supervision import start_supervisor
 from cellwall.runtime.wiring import House, open_house
 
@@ -19,6 +20,7 @@ def answer_alone(
     told: Mapping[str, Any], question: bytes, *, starts_supervisor: bool
 ) -> tuple[int, bytes, bytes]:
     """Exit code, standard output, standard error."""
+    mark_agent(os.getpid())
     if starts_supervisor:
         with suppress(OSError, CellwallError):
             start_supervisor(os.environ, wait=False)

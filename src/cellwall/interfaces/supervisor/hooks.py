@@ -10,6 +10,7 @@ import anyio
 
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
 from cellwall.interfaces.supervisor.houses import Houses
+from cellwall.runtime.agent_processes import mark_agent
 from cellwall.runtime.wiring import House
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ async def answer_hook(
     talk: Conversation, houses: Houses, message: Mapping[str, Any], question: bytes
 ) -> None:
     """The frame holds exit code, length of the output, output and errors, ready to be written."""
+    mark_agent(talk.pid)  # before the answer: all that the agent starts after it is marked
     shaping = {str(name): str(value) for name, value in message["shaping"].items()}
 
     @asynccontextmanager

@@ -43,8 +43,10 @@ _CREDENTIALS = struct.Struct("3i")
 class Conversation:
     """One client's request and everything said about it."""
 
-    def __init__(self, stream: anyio.abc.ByteStream) -> None:
+    def __init__(self, stream: anyio.abc.ByteStream, pid: int = 0) -> None:
         self._stream = stream
+        self.pid = pid
+        """The client's process, by the kernel's word."""
         self._reader = FrameReader(max_frame_bytes=_MOST_FRAME_BYTES)
         self._frames: list[tuple[Mapping[str, Any], bytes]] = []
         self._sending = anyio.Lock()
@@ -140,14 +142,15 @@ class Supervisor:
     async def _greet(self, line: socket.socket) -> None:
         # The folder is the user's alone already; this is the second lock on the same door.
         raw = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        if _CREDENTIALS.unpack(raw)[1] != os.geteuid():
+        pid, uid, _ = _CREDENTIALS.unpack(raw)
+        if uid != os.geteuid():
             line.close()
             return
         line.setblocking(False)
         self._busy += 1
         try:
             async with await anyio.abc.UNIXSocketStream.from_socket(line) as stream:
-                await self._answer(Conversation(stream))
+                await self._answer(Conversation(stream, pid))
         finally:
             self._busy -= 1
             self._used_at = time.monotonic()

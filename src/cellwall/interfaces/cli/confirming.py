@@ -1,0 +1,69 @@
+"""A person confirms, at a terminal of their own, what no agent may do for itself (POL-13).
+
+   (1) this process is not an agent's, see `runtime.agent_processes`
+   (2) there is a terminal, and the question stands on it
+   (3) a random word, shown on the terminal alone, is typed there: no pipe, file or option answers
+
+There is no option that skips a step.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import termios
+
+from cellwall.core.errors import BadInput
+from cellwall.core.showing import fit
+from cellwall.interfaces.cli.asking import NoTerminal, open_terminal
+from cellwall.runtime.agent_processes import refuse_agents
+
+_LETTERS = "abcdefghkmnpqrstuvwxyz"
+_WORD_LENGTH = 5
+_MAX_LINE_BYTES = 4096
+_USUAL_COLUMNS = 80
+_RESET = b"\x1b[0m"
+
+
+def confirm(shown: str, *, what: str) -> bool:
+    """Whether the person at the terminal wants it; raises where there is none.
+
+    `what` completes the sentence "… is for a person".
+    """
+    refuse_agents(what)  # (1)
+    try:
+        with open_terminal() as terminal:  # (2)
+            return _typed(terminal, shown, what)
+    except NoTerminal as problem:
+        raise BadInput(
+            f"{what} is for a person at a terminal: {problem.message}",
+            mend="Type the command in a terminal of your own; no option takes its place.",
+            code="CW-NOT-CONFIRMED",
+        ) from None
+
+
+def _typed(terminal: int, shown: str, what: str) -> bool:
+    word = "".join(secrets.choice(_LETTERS) for _ in range(_WORD_LENGTH))
+    columns = os.get_terminal_size(terminal).columns or _USUAL_COLUMNS
+    asked = f"\n{shown}You confirm {what}.\nType {word} to do so (Enter alone: no): "
+    # A word typed before the question was there would be an answer to something else.
+    termios.tcflush(terminal, termios.TCIFLUSH)
+    _write(terminal, _RESET + fit(asked, columns).encode())
+    while True:  # (3)
+        select.select([terminal], [], [])
+        try:
+            line = os.read(terminal, _MAX_LINE_BYTES)
+        except BlockingIOError:
+            continue
+        return line.decode("utf-8", "replace").strip().lower() == word
+
+
+def _write(terminal: int, told: bytes) -> None:
+    data = memoryview(told)
+    while data:
+        select.select([], [terminal], [])
+        try:
+            data = data[os.write(terminal, data) :]
+        except BlockingIOError:
+            continue

@@ -1,0 +1,177 @@
+"""Addresses that no agent may reach: metadata, link-local and private ones (NET-3). Pure.
+
+A name is not looked up here: the egress proxy does that, with the address it then connects to.
+
+  denied    metadata services hand out credentials; link-local and private networks hold routers,
+            databases and consoles that trust whoever can reach them
+  loopback  is the person's own development server as often as not: a rule that names the host
+            allows it, a rule for any host does not
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+Kind = Literal["metadata", "link-local", "private", "loopback"]
+
+REASONS: dict[Kind, str] = {
+    "metadata": "hands this machine's credentials in the cloud to whoever asks",
+    "link-local": "is a link-local address: devices there trust whoever can reach them",
+    "private": "is a private address: what listens there trusts whoever can reach it",
+    "loopback": "is this machine itself: services that listen there trust whoever can reach them",
+}
+
+_METADATA = frozenset(
+    ipaddress.ip_address(text)
+    for text in (
+        "169.254.169.254",  # AWS, Azure, Google Cloud, Oracle, DigitalOcean, OpenStack
+        "169.254.170.2",  # AWS containers
+        "169.254.170.23",  # AWS EKS pod identity
+        "169.254.169.123",
+        "169.254.42.42",  # Scaleway
+        "100.100.100.200",  # Alibaba Cloud
+        "192.0.0.192",  # Oracle Cloud
+        "168.63.129.16",  # Azure
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fd20:ce::254",  # Google Cloud
+        "fd00:42::42",
+    )
+)
+_METADATA_NAMES = frozenset(
+    ("metadata", "metadata.google.internal", "metadata.goog", "instance-data", "metadata.azure.com",
+     "instance-data.ec2.internal", "metadata.azure.internal", "metadata.tencentyun.com")
+)  # fmt: skip
+_LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
+_LINK_LOCAL = tuple(map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10")))
+_LOOPBACK = tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "0.0.0.0/8", "::1/128", "::/128")))
+_PRIVATE = tuple(
+    map(
+        ipaddress.ip_network,
+        ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "192.0.0.0/24",
+         "198.18.0.0/15", "fc00::/7", "fec0::/10"),
+    )
+)  # fmt: skip
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,24}")
+_LEAST_WHOLE = 1 << 24
+"""A lone number below it is a port, a count or a time; as an address it would be 0.x.y.z."""
+_WILD_NAMES = (".nip.io", ".sslip.io", ".xip.io", ".traefik.me")
+_EMBEDDED = re.compile(r"(?:^|[.-])([0-9]{1,3}[.-][0-9]{1,3}[.-][0-9]{1,3}[.-][0-9]{1,3})$")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://([^\s/?#'\"`\\<>]{1,300})")
+_SEPARATORS = re.compile(r"[\s=,;]+")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def kind_of(host: str) -> Kind | None:
+    """Of a host as any program could spell it; None: a public address, or a name to look up."""
+    text = host.strip().strip("[]").rstrip(".").lower().partition("%")[0]
+    if text in _METADATA_NAMES:
+        return "metadata"
+    if text in _LOOPBACK_NAMES or text.endswith(".localhost"):
+        return "loopback"
+    address = _address(text) or _embedded(text)
+    return None if address is None else _kind(address)
+
+
+def _kind(address: Address) -> Kind | None:
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _METADATA:
+            return "metadata"
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is None and int(address) >> 32 == 0 and int(address) > 1:  # ::a.b.c.d
+            inner = ipaddress.IPv4Address(int(address))
+        if inner is not None:
+            return _kind(inner)
+    if address in _METADATA:
+        return "metadata"
+    for kind, networks in (
+        ("loopback", _LOOPBACK),
+        ("link-local", _LINK_LOCAL),
+        ("private", _PRIVATE),
+    ):
+        if any(address in network for network in networks):
+            return kind  # type: ignore[return-value]  # the three words are of the type
+    return None
+
+
+def _address(text: str) -> Address | None:
+    """As inet_aton(3) reads it: decimal, octal and hexadecimal, one to four parts; or IPv6."""
+    if ":" in text:
+        try:
+            return ipaddress.IPv6Address(text)
+        except ValueError:
+            return None
+    parts = text.split(".")
+    if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
+        return None
+    try:
+        numbers = [_number(part) for part in parts]
+    except ValueError:
+        return None
+    *first, last = numbers
+    if any(number > 255 for number in first) or last >= 1 << 8 * (4 - len(first)):
+        return None
+    if not first and last < _LEAST_WHOLE:
+        return None
+    value = last + sum(number << 8 * (3 - at) for at, number in enumerate(first))
+    return ipaddress.IPv4Address(value)
+
+
+def _number(text: str) -> int:
+    if text.lower().startswith("0x"):
+        return int(text, 16)
+    return int(text, 8) if len(text) > 1 and text.startswith("0") else int(text)
+
+
+def _embedded(text: str) -> Address | None:
+    """`10.0.0.1.nip.io` resolves to the address in its name."""
+    for suffix in _WILD_NAMES:
+        found = _EMBEDDED.search(text.removesuffix(suffix)) if text.endswith(suffix) else None
+        if found is not None:
+            return _address(found[1].replace("-", "."))
+    return None
+
+
+def hosts_in(word: str) -> Iterator[str]:
+    """Every host that an argument of a program that connects could name."""
+    urls = _URL.findall(word)
+    for authority in urls:
+        yield _without_port(authority.rpartition("@")[2])
+    if urls:
+        return
+    for part in _SEPARATORS.split(word):
+        target = part.rpartition("@")[2].partition("/")[0]
+        yield target
+        yield _without_port(target)
+        # `--resolve name:port:address`, `TCP:host:port` of socat, `-L port:host:port` of ssh
+        if target.count(":") in {1, 2, 3}:
+            yield from target.split(":")
+
+
+def _without_port(authority: str) -> str:
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0] if authority.count(":") == 1 else authority
+
+
+def forbidden_in(words: Iterator[str] | tuple[str, ...]) -> tuple[str, Kind] | None:
+    """The first host among them that is denied, with its kind."""
+    for word in words:
+        for host in hosts_in(word):
+            kind = kind_of(host)
+            if kind not in {None, "loopback"}:
+                assert kind is not None  # noqa: S101  # for the type checker
+                return host, kind
+    return None
+
+
+def forbidden_in_code(text: str) -> tuple[str, Kind] | None:
+    """The same for the URLs in a program's text."""
+    return forbidden_in(tuple(f"x://{authority}" for authority in _URL.findall(text)))

@@ -1,0 +1,248 @@
+"""Tells an agent's processes from a person's (POL-13), by what the kernel says of them.
+
+An agent's shell runs as the same user as the person, can make pseudo-terminals and can clear its
+environment. Three facts are looked at, of a process, of its ancestors, of its session leader and of
+the process at the other side of its terminal:
+
+   (1) the mark: a hard resource limit that `mark_agent` lowers on the agent's own process. The
+       kernel hands it to every child, whatever `setsid`, `env -i`, a double fork or a new terminal
+       do, and only CAP_SYS_RESOURCE can raise it again (setrlimit(2)).
+   (2) the name of an agent's program
+   (3) variables that agents set for their shells
+
+What remains: a process that another daemon of the user starts on the agent's behalf (systemd-run,
+tmux, cron) is no descendant of the agent. docs/limitations.md names these, and the built-in rules
+deny or ask about them.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from cellwall.core.errors import Denied
+
+_RTTIME = 15
+"""RLIMIT_RTTIME, which Python does not name: microseconds of processor time that a process of a
+real-time scheduling class may use in one go. No limit by default, and no tool sets it."""
+_UNIT = 1 << 20
+_MARK = 0xCE11
+"""What is left of a marked limit when it is divided by `_UNIT`."""
+_LARGEST = 1 << 62
+_MAX_ANCESTORS = 64
+_MAX_ENVIRONMENT_BYTES = 1 << 20
+_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ash", "ksh", "busybox"))
+_INTERPRETERS = ("node", "bun", "deno", "python", "ruby")
+_PSEUDO_TERMINALS = range(136, 144)
+_MASTERS = frozenset(("/dev/ptmx", "/dev/pts/ptmx"))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAgents:
+    """agents.toml."""
+
+    programs: frozenset[str]
+    packages: tuple[str, ...]
+    variables: frozenset[str]
+
+
+@cache
+def known_agents() -> KnownAgents:
+    """Read once."""
+    text = resources.files("cellwall.runtime").joinpath("agents.toml").read_text("utf-8")
+    told = tomllib.loads(text)
+    return KnownAgents(
+        frozenset(told["programs"]), tuple(told["packages"]), frozenset(told["variables"])
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of /proc/PID/stat, and the command line."""
+
+    pid: int
+    name: str
+    parent: int
+    session: int
+    terminal: int
+    """The number of the controlling terminal's device; 0: none."""
+    words: tuple[str, ...]
+
+    @property
+    def is_shell_command(self) -> bool:
+        """A shell that was started for one command, not for a person."""
+        program = os.path.basename(self.words[0]).lstrip("-") if self.words else self.name
+        options = [word for word in self.words[1:3] if word.startswith("-")]
+        return program in _SHELLS and any("c" in word.lstrip("-") for word in options)
+
+
+def read_process(pid: int) -> Process | None:
+    """None: there is no such process, or it is not shown to us."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            head, _, rest = file.read().rpartition(")")
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            line = file.read(1 << 16)
+    except (OSError, ValueError):
+        return None
+    fields = rest.split()
+    words = tuple(word.decode("utf-8", "replace") for word in line.split(b"\0")[:-1])
+    name = head.partition("(")[2]
+    return Process(pid, name, int(fields[1]), int(fields[3]), int(fields[4]), words)
+
+
+def ancestors(pid: int) -> Iterator[Process]:
+    """The process itself first, the first process of the system last."""
+    for _ in range(_MAX_ANCESTORS):
+        process = read_process(pid)
+        if process is None:
+            return
+        yield process
+        if process.parent <= 0:
+            return
+        pid = process.parent
+
+
+def mark_agent(pid: int) -> bool:
+    """Mark the agent that has started this process of ours; whether there was one to mark.
+
+    Only a process that is an agent by its name: whatever else calls us, an editor or a terminal,
+    starts the person's shells as well.
+    """
+    for process in list(ancestors(pid))[1:]:
+        if process.is_shell_command:
+            continue
+        return _is_agent(process) and _mark(process.pid)
+    return False
+
+
+def _mark(pid: int) -> bool:
+    try:
+        soft, hard = resource.prlimit(pid, _RTTIME)
+        if _is_mark(hard):
+            return True
+        most = _LARGEST if hard == resource.RLIM_INFINITY else hard
+        lowered = most - (most - _MARK) % _UNIT
+        if lowered <= _UNIT:
+            return False
+        unlimited = soft == resource.RLIM_INFINITY
+        resource.prlimit(pid, _RTTIME, (lowered if unlimited else min(soft, lowered), lowered))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _is_mark(hard: int) -> bool:
+    return hard != resource.RLIM_INFINITY and hard % _UNIT == _MARK
+
+
+def is_marked(pid: int) -> bool:
+    """Whether a process descends from an agent; the file is open to all users."""
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/limits", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("Max realtime timeout"):
+                hard = line.split()[4]
+                return hard.isdigit() and _is_mark(int(hard))
+    return False
+
+
+def agent_behind(pid: int) -> str | None:
+    """Why this process counts as an agent's; None: nothing says so."""
+    seen: set[int] = set()
+    for start in (pid, *_connected(pid)):
+        for process in ancestors(start):
+            if process.pid in seen:
+                break
+            seen.add(process.pid)
+            if is_marked(process.pid):
+                return f"process {process.pid} ({process.name}) was started by an agent"
+            if _is_agent(process):
+                return f"process {process.pid} ({process.name}) is an agent"
+            variable = _variable_of_agents(process.pid)
+            if variable is not None:
+                told = f"process {process.pid} ({process.name})"
+                return f"{told} has the variable {variable}, which agents set for their shells"
+    return None
+
+
+def objection_to(pid: int | None) -> str | None:
+    """Why an answer that this process gives is not a person's; None: it may be one."""
+    process = None if pid is None else read_process(pid)
+    if process is None:
+        return "no process stands behind the answer"
+    if process.terminal == 0:
+        return "the process that answers has no terminal"
+    return agent_behind(process.pid)
+
+
+def refuse_agents(what: str) -> None:
+    """Raises where this process is an agent's: for all that only a person may do."""
+    why = agent_behind(os.getpid())
+    if why is not None:
+        raise Denied(
+            f"{what} is for a person, and this is an agent's shell: {why}",
+            mend="A person does it, in a terminal that no agent has started.",
+            code="CW-AGENT-SHELL",
+        )
+
+
+def _is_agent(process: Process) -> bool:
+    known = known_agents()
+    names = {process.name, *(os.path.basename(word) for word in process.words[:1])}
+    program = os.path.basename(process.words[0]) if process.words else process.name
+    scripts = [word for word in process.words[1:] if not word.startswith("-")][:1]
+    if program.startswith(_INTERPRETERS):
+        names |= {os.path.basename(word) for word in scripts}
+        if any(part in word for word in scripts for part in known.packages):
+            return True
+    return not names.isdisjoint(known.programs)
+
+
+def _variable_of_agents(pid: int) -> str | None:
+    if pid == os.getpid():
+        names = set(os.environ)
+    else:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                text = file.read(_MAX_ENVIRONMENT_BYTES).decode("utf-8", "replace")
+        except OSError:  # of another user, or not dumpable
+            return None
+        names = {entry.partition("=")[0] for entry in text.split("\0")}
+    return min(names & known_agents().variables, default=None)
+
+
+def _connected(pid: int) -> Iterator[int]:
+    """The session leader, and who reads and writes at the other side of the terminal."""
+    process = read_process(pid)
+    if process is None:
+        return
+    if process.session > 0:
+        yield process.session
+    major = process.terminal >> 8 & 0xFFF
+    minor = process.terminal & 0xFF | process.terminal >> 12 & 0xFFF00
+    if process.terminal and major in _PSEUDO_TERMINALS:
+        yield from _holders((major - _PSEUDO_TERMINALS.start) * 256 + minor)
+
+
+def _holders(index: int) -> Iterator[int]:
+    """Processes with the master of this pseudo-terminal open, as far as they are shown to us."""
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            for number in os.listdir(f"/proc/{entry}/fd"):
+                with suppress(OSError):
+                    if os.readlink(f"/proc/{entry}/fd/{number}") in _MASTERS and _has_index(
+                        f"/proc/{entry}/fdinfo/{number}", index
+                    ):
+                        yield int(entry)
+                        break
+
+
+def _has_index(path: str, index: int) -> bool:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return any(line.split() == ["tty-index:", str(index)] for line in file)

@@ -1,0 +1,118 @@
+"""The approver's key: a yes that only who knows a passphrase can give, whatever runs as the user.
+
+`approvals.key` in the configuration is a salt and a public Ed25519 key. The private key is nowhere:
+it is made from the passphrase and the salt by Argon2id, each time a yes is signed. Who asks checks
+the signature, so a process that writes answers by itself needs the passphrase as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cellwall.config.models import Settings
+from cellwall.core.approvals import Answer, Question
+from cellwall.core.errors import BadInput, ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+LEAST_PASSPHRASE_BYTES = 12
+_SALT_BYTES, _KEY_BYTES = 16, 32
+_MEMORY_KIB, _PASSES, _LANES = 65_536, 3, 4
+_FORM = re.compile(r"[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}")
+_DOMAIN = b"cellwall approval 1"
+
+
+@dataclass(frozen=True, slots=True)
+class ApproverKey:
+    """What the configuration says."""
+
+    salt: bytes
+    public: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> ApproverKey:
+        if _FORM.fullmatch(text) is None:
+            raise ConfigError(
+                "approvals.key is not a key of an approver",
+                mend="Make one with `cellwall approvals key`, and copy the whole line.",
+                code="CW-APPROVER-KEY",
+            )
+        salt, public = (_decoded(part) for part in text.split("."))
+        return cls(salt, public)
+
+    @classmethod
+    def make(cls, passphrase: bytearray) -> ApproverKey:
+        """A new one, for a passphrase that is not short."""
+        if len(passphrase) < LEAST_PASSPHRASE_BYTES:
+            raise BadInput(
+                f"the passphrase has fewer than {LEAST_PASSPHRASE_BYTES} bytes",
+                mend="Who can read the configuration can guess at it: take several words.",
+                code="CW-APPROVER-KEY",
+            )
+        salt = os.urandom(_SALT_BYTES)
+        return cls(salt, _private(passphrase, salt).public_key().public_bytes_raw())
+
+    def __str__(self) -> str:
+        return f"{_encoded(self.salt)}.{_encoded(self.public)}"
+
+    def sign(self, passphrase: bytearray, question: Question, answer: Answer) -> str:
+        private = _private(passphrase, self.salt)
+        if private.public_key().public_bytes_raw() != self.public:
+            raise BadInput(
+                "this is not the passphrase of the approver",
+                mend="Try again. A new key is made by `cellwall approvals key`.",
+                code="CW-APPROVER-KEY",
+            )
+        return _encoded(private.sign(_text(question, answer)))
+
+    def has_signed(self, question: Question, answer: Answer) -> bool:
+        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  # heavy, seldom
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+            Ed25519PublicKey,
+        )
+
+        try:
+            signature = _decoded(answer.signature)
+            Ed25519PublicKey.from_public_bytes(self.public).verify(
+                signature, _text(question, answer)
+            )
+        except (InvalidSignature, ValueError, binascii.Error):
+            return False
+        return True
+
+
+def approver_key(settings: Settings) -> ApproverKey | None:
+    """Of the configuration; None where it names none."""
+    return ApproverKey.parse(settings.approvals.key) if settings.approvals.key else None
+
+
+def _text(question: Question, answer: Answer) -> bytes:
+    """No part holds a NUL: an id, digests, a word, a rule in printable text."""
+    parts = (question.id, question.shown_sha256, question.call_sha256, answer.kind.value)
+    return b"\0".join((_DOMAIN, *(part.encode() for part in parts), answer.rule.encode()))
+
+
+def _private(passphrase: bytearray, salt: bytes) -> Ed25519PrivateKey:
+    from argon2.low_level import Type, hash_secret_raw  # noqa: PLC0415  # heavy, seldom
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PrivateKey,
+    )
+
+    made = hash_secret_raw(
+        bytes(passphrase), salt, _PASSES, _MEMORY_KIB, _LANES, _KEY_BYTES, Type.ID
+    )
+    return Ed25519PrivateKey.from_private_bytes(made)
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def _decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

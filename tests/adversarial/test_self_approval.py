@@ -1,0 +1,303 @@
+"""An agent with a shell answers its own question, trusts its own rules, grants itself a secret.
+
+The agent is a process of its own that runs as the same user, has used the hook once, and may make
+terminals, leave its session and clear its environment. The control is the same script without the
+agent above it: there the same words do what they say (POL-13).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cellwall.core.approvals import Answer, Question
+from cellwall.runtime.approval_queue import ApprovalQueue, Waiting
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, person
+from terminals import in_thread
+from unit.runtime.questions_for_tests import question_for
+
+pytestmark = [
+    pytest.mark.requirement("POL-13"),
+    pytest.mark.only_on("cold", reason="nothing here runs in a cell"),
+]
+
+# What `expect` would do: starts a program on a terminal of its own, types the word that it shows.
+EXPECT = """
+import os, pty, re, sys
+pid, ours = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+seen = b""
+while True:
+    try:
+        part = os.read(ours, 65536)
+    except OSError:
+        break
+    if not part:
+        break
+    seen += part
+    os.write(2, part)
+    for word in re.findall(rb"Type ([a-z]{5}) to do so", seen):
+        os.write(ours, word + b"\\n")
+        seen = b""
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+# Our own code, with the checks of the side that answers left out.
+FORGE = """
+import sys
+from cellwall.runtime.approval_queue import ApprovalQueue
+from cellwall.core.approvals import Answer, AnswerKind
+from cellwall.core.types import Principal
+queue = ApprovalQueue(sys.argv[1])
+answer = Answer(kind=AnswerKind.ONCE, by=Principal("person", "cli"), via="terminal")
+queue.answer(queue.read(sys.argv[2]), answer).until_taken()
+"""
+TWICE = """
+import os, sys
+os.fork() and os._exit(0)
+os.setsid()
+os.fork() and os._exit(0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+AGENT = """
+import subprocess, sys
+told = b'{"hook_event_name":"PreToolUse","session_id":"s","cwd":"/","tool_name":"Bash",'
+told += b'"tool_input":{"command":"true"}}'
+if sys.argv[1] == "hook":
+    done = subprocess.run([sys.argv[2], "hook"], input=told, stdout=subprocess.DEVNULL)
+    assert done.returncode in (0, 2), done
+sys.exit(subprocess.run(sys.argv[3:], stdin=subprocess.DEVNULL).returncode)
+"""
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> list[str]:
+    """An interpreter's script by the name of an agent, as most agents are."""
+    script = tmp_path / "bin" / "claude"
+    script.parent.mkdir()
+    script.write_text(AGENT)
+    return [sys.executable, str(script), "hook", PROGRAM]
+
+
+@pytest.fixture
+def queue(state_home: str) -> ApprovalQueue:
+    return ApprovalQueue(state_home)
+
+
+def run(words: Sequence[str], **changes: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=4 * DEADLINE_S,
+        check=False,
+        env={**os.environ, **changes},
+    )
+
+
+def codes_of(words: Sequence[str], attacks: Sequence[Sequence[str]], place: Path) -> list[int]:
+    """How each of them ends; all are started by the same agent, or without one."""
+    script = place / "attacks.sh"
+    lines = [f"{shlex.join(attack)}; echo $? >>{place}/codes" for attack in attacks]
+    script.write_text("".join(f"{line}\n" for line in lines))
+    (place / "codes").unlink(missing_ok=True)
+    done = run([*words, "sh", str(script)])
+    codes = [int(line) for line in (place / "codes").read_text().split()]
+    assert len(codes) == len(attacks), done
+    return codes
+
+
+def answer_to(waiting: Waiting) -> Answer:
+    return anyio.run(waiting.answered)
+
+
+@contextmanager
+def asked(queue: ApprovalQueue, question: Question) -> Iterator[list[Answer]]:
+    """Somebody waits for an answer meanwhile; at the end the list holds it."""
+
+    def ask() -> Answer:
+        with queue.waiting(question) as waiting:
+            return answer_to(waiting)
+
+    with in_thread(ask) as heard:
+        while not queue.listed():
+            time.sleep(0.01)
+        yield heard
+
+
+def spellings(question: Question, place: Path) -> list[list[str]]:
+    """The program in other words, each on a terminal that the agent makes."""
+    link, copy = place / "harmless", place / "copied"
+    link.symlink_to(PROGRAM)
+    shutil.copy(PROGRAM, copy)
+    allow = ["approvals", "allow", question.id]
+    module = [sys.executable, "-I", "-m", "cellwall.interfaces.entry", *allow]
+    code = f"from cellwall.interfaces.cli.main import main; raise SystemExit(main({allow!r}))"
+    home = f"CELLWALL_HOME={os.environ['CELLWALL_HOME']}"
+    started = [
+        [PROGRAM, *allow],
+        [str(link), *allow],
+        [str(copy), *allow],
+        module,
+        [sys.executable, "-c", code],
+        ["sh", "-c", shlex.join([PROGRAM, *allow])],
+        ["env", "-i", home, *module],
+        ["setsid", "--wait", PROGRAM, *allow],
+    ]
+    return [[sys.executable, "-c", EXPECT, *words] for words in started]
+
+
+def test_no_spelling_of_the_program_lets_an_agent_answer(agent, queue, tmp_path):
+    question = question_for(timeout_s=600)
+    with asked(queue, question) as heard:
+        attacks = spellings(question, tmp_path)
+        # The first one on its own, too: without a terminal, and with one of script(1).
+        attacks += [[PROGRAM, "approvals", "allow", question.id]]
+        if shutil.which("script"):
+            line = shlex.join([PROGRAM, "approvals", "allow", question.id])
+            attacks += [["script", "-qec", line, "/dev/null"], ["sh", "-c", f"yes | {line}"]]
+        codes = codes_of(agent, attacks, tmp_path)
+        assert all(code in {1, 125} for code in codes), codes
+        assert queue.listed() == [question]
+        # The control: the same script where no agent stands above it.
+        assert codes_of([], attacks[:1], tmp_path) == [0]
+    assert heard[0].allows
+
+
+def test_an_agent_that_leaves_session_parents_and_environment_is_known_all_the_same(
+    agent, queue, tmp_path
+):
+    """Nothing but the mark tells: the parent is the first process, the environment is empty."""
+    home = f"CELLWALL_HOME={os.environ['CELLWALL_HOME']}"
+    question = question_for(timeout_s=600)
+    words = ["env", home, PROGRAM, "approvals", "allow", question.id]
+    attack = [sys.executable, "-c", EXPECT, *words]
+    ways = (
+        ["setsid", "-f", "env", "-i"],
+        ["env", "-i", "setsid", "-f", "setsid", "-f"],
+        ["env", "-i", sys.executable, "-c", TWICE],
+    )
+    with asked(queue, question) as heard:
+        for number, away in enumerate(ways):
+            assert detached(agent, away, attack, tmp_path / f"end{number}") == 125
+        assert queue.listed() == [question]
+        # The control: an agent that was never marked is believed. All else is gone by then.
+        unmarked = [*agent[:2], "no-hook", PROGRAM]
+        assert detached(unmarked, ways[1], attack, tmp_path / "control") == 0
+    assert heard[0].allows
+
+
+def detached(agent: Sequence[str], away: Sequence[str], attack: Sequence[str], end: Path) -> int:
+    """How a process ends that nobody waits for."""
+    script = f"{shlex.join(attack)} >{end}.out 2>&1; echo $? >{end}.draft; mv {end}.draft {end}"
+    subprocess.run([*agent, *away, "sh", "-c", script], timeout=DEADLINE_S, check=False)
+    deadline = time.monotonic() + DEADLINE_S
+    while not end.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return int(end.read_text())
+
+
+def test_an_answer_that_an_agent_writes_by_itself_is_no_answer(agent, queue, state_home):
+    question = question_for(timeout_s=600)
+    forged = [sys.executable, "-c", FORGE, state_home, question.id]
+    on_terminal = [sys.executable, "-c", EXPECT, *forged]
+    with queue.waiting(question) as waiting:
+        with in_thread(lambda: answer_to(waiting)) as heard:
+            process = subprocess.Popen([*agent, *on_terminal], stdin=subprocess.DEVNULL)
+        assert not heard[0].allows
+        assert "was started by an agent" in heard[0].reason
+    assert process.wait(DEADLINE_S) == 0  # it had written its file, and believes that it counts
+
+
+def test_an_answer_from_a_process_without_a_terminal_is_no_answer(queue, state_home):
+    question = question_for(timeout_s=600)
+    with queue.waiting(question) as waiting:
+        with in_thread(lambda: answer_to(waiting)) as heard:
+            words = [sys.executable, "-c", FORGE, state_home, question.id]
+            process = subprocess.Popen(words, start_new_session=True)
+        assert "has no terminal" in heard[0].reason
+    assert process.wait(DEADLINE_S) == 0
+
+
+def test_a_file_that_nobody_stands_behind_is_no_answer(queue, state_home):
+    """Written by any process of the user, which is gone: the kernel names nobody."""
+    question = question_for(timeout_s=600)
+    said = {"answer": "once", "by": "me", "interface": "cli", "via": "terminal", "rule": "",
+            "reason": "", "question": question.id, "shown_sha256": question.shown_sha256,
+            "at_s": time.time()}  # fmt: skip
+    with queue.waiting(question) as waiting:
+        draft = Path(state_home, "approvals", ".draft")
+        draft.touch(0o600)
+        draft.write_text(json.dumps(said))
+        os.link(draft, Path(state_home, "approvals", f"{question.id}.answer"))
+        assert "no process stands behind the answer" in answer_to(waiting).reason
+        # The control: the very same file is a yes for who asks nobody about it.
+    trusting = ApprovalQueue(state_home, witness=lambda _: None)
+    with trusting.waiting(question) as waiting:
+        assert answer_to(waiting).allows
+
+
+def test_what_only_a_person_may_do_an_agent_cannot(agent, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".cellwall").mkdir()
+    (tmp_path / ".cellwall" / "policy.toml").write_text('[permissions]\nallow = ["Bash(*)"]\n')
+    for name in ("skill", "signed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "SKILL.md").write_text("Say hello.\n")
+    assert cellwall("skills", "sign", "signed").returncode == 0
+    assert cellwall("hook", "install").returncode == 0
+    assert cellwall("vault", "init", "--key", "file").returncode == 0
+    assert cellwall("vault", "set", "TOKEN", stdin=b"value").returncode == 0
+    proposal = json.loads(cellwall("skills", "propose", "skill", "--json").stdout)["id"]
+    commands = [
+        ["policy", "trust"],
+        ["vault", "grant", "TOKEN", "--host", "example.com"],
+        ["skills", "sign", "skill"],
+        ["skills", "add", "signed"],
+        ["skills", "approve", proposal],
+        ["hook", "uninstall"],
+        ["policy", "init", "--force"],
+    ]
+    on_terminal = [[sys.executable, "-c", EXPECT, PROGRAM, *words] for words in commands]
+    assert codes_of(agent, on_terminal, tmp_path) == [125] * len(commands)
+    assert codes_of([], on_terminal, tmp_path) == [0] * len(commands)
+
+
+def test_a_shell_with_the_variables_of_an_agent_is_no_persons(queue):
+    question = question_for(timeout_s=600)
+    with queue.waiting(question):
+        for variable in ("CLAUDECODE", "GEMINI_CLI", "CURSOR_AGENT", "CODEX_SANDBOX"):
+            refused = person("approvals", "allow", question.id, **{variable: "1"})
+            assert (refused.returncode, b"[CW-AGENT-SHELL]" in refused.stderr) == (125, True)
+        # Taken out of its own environment, it is in that of the shell above.
+        line = (
+            f"env -u CLAUDECODE {shlex.join([PROGRAM, 'approvals', 'allow', question.id])}; exit $?"
+        )
+        words = [sys.executable, "-c", EXPECT, "sh", "-c", line]
+        assert run(words, CLAUDECODE="1").returncode == 125
+
+
+def test_the_prompt_of_a_run_is_not_answered_by_an_agent(agent, tmp_path):
+    """`cellwall run` asks at its own terminal: one that the agent has made is none."""
+    policy, config = tmp_path / "rules.toml", tmp_path / "cellwall.toml"
+    policy.write_text('[permissions]\nallow = ["Bash(ls *)"]\nask = ["Bash(echo *)"]\n')
+    config.write_text("[approvals]\ntimeout_s = 2\n")
+    words = ["run", "--config", str(config), "--policy", str(policy), "--", "echo", "it-ran"]
+    typist = EXPECT.replace("Type ([a-z]{5}) to do so", r"N\]: ").replace("word + b", 'b"y" + b')
+    assert typist != EXPECT
+    on_terminal = [sys.executable, "-c", typist, PROGRAM, *words]
+    assert run([*agent, *on_terminal]).returncode == 125
+    config.write_text("[approvals]\ntimeout_s = 60\n")
+    assert run(on_terminal).returncode == 0

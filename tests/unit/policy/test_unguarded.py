@@ -1,0 +1,84 @@
+"""Agents without their questions, Cellwall removed, another copy of it: denied whatever is allowed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from cellwall.core.verdict import Verdict
+from cellwall.policy.engine import Policy
+from cellwall.policy.parse import parse_rule
+from cellwall.policy.rules import Layer, Source
+from cellwall.policy.unguarded import unguarded
+
+pytestmark = pytest.mark.requirement("POL-4", "POL-13")
+
+
+@cache
+def everything() -> Policy:
+    rule = parse_rule("Bash", verdict=Verdict.ALLOW, source=Source("p"), layer=Layer.ADMINISTRATOR)
+    return Policy.of([rule])
+
+
+def verdict(command: str) -> str:
+    checked = everything().check(f"Bash({command})", cwd="/home/me/p", home="/home/me")
+    return checked.verdict.word
+
+
+DENIED = [
+    *("pip uninstall cellwall", "pip uninstall -y cellwall", "pip3 uninstall requests Cellwall"),
+    *("pip3.12 uninstall cellwall", "python -m pip uninstall -y cellwall", "python3.11 -m pip uninstall cellwall"),
+    *("uv pip uninstall cellwall", "uv tool uninstall cellwall", "pipx uninstall cellwall"),
+    *("pipx uninstall-all", "uv tool uninstall --all", "uv remove cellwall", "poetry remove cellwall"),
+    *("/usr/bin/pip uninstall 'cellwall[claude]'", "sh -c 'pip uninstall -y cellwall'"),
+    *("uvx cellwall approvals allow x", "uvx cellwall@latest run -- ls", "uvx --from cellwall cellwall x"),
+    *("uvx --from=cellwall x", "pipx run cellwall approvals allow x", "uv tool run cellwall vault list"),
+    *("python -m cellwall approvals allow x", "python3 -I -m cellwall.interfaces.entry approvals allow x"),
+    *("python3 -Im cellwall.interfaces.cli.main", "cellwall approvals allow x", "cellwall policy trust"),
+    *("cellwall vault grant T --host x", "cellwall hook uninstall", "cellwall skills sign x"),
+    *("cellwall policy init --force", "cellwall stop --all", "cellwall token create --user me"),
+    *("CELLWALL_SUPERVISOR=off ls", "CELLWALL_HOME=/tmp/x cellwall run -- ls", "GOOSE_MODE=auto goose"),
+    *("tmux send-keys -t 0 'cellwall approvals allow x' Enter", "screen -S x -X stuff y"),
+    *("expect -c 'spawn cellwall approvals allow x'", "xdotool type abcde"),
+    *("timeout 5 claude --dangerously-skip-permissions", "sh -c 'codex --yolo'"),
+    *("npx -y @anthropic-ai/claude-code@latest --dangerously-skip-permissions", "npx @openai/codex --yolo"),
+    *("bunx @google/gemini-cli --yolo", "/opt/bin/claude --permission-mode bypassPermissions"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", DENIED)
+def test_what_takes_the_guard_away_is_denied(command):
+    assert verdict(command) == "deny"
+
+
+@pytest.mark.parametrize("agent", sorted(unguarded().options))
+def test_every_option_of_the_table_is_denied_in_both_spellings(agent):
+    assert verdict(f"{agent} --version") == "allow"
+    for option in unguarded().options[agent]:
+        assert (option, verdict(f"{agent} {' '.join(option)} x")) == (option, "deny")
+        assert (option, verdict(f"{agent} -p x {'='.join(option)}")) == (option, "deny")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "pip uninstall requests",
+            "uv remove flask",
+            "pip install cellwall",
+            "cellwall run -- ls",
+        ),
+        *("uvx ruff check cellwall/", "uv run pytest cellwall", "python -m pytest cellwall"),
+        *(
+            "claude --version",
+            "codex exec 'fix it'",
+            "gemini -p hello",
+            "grep claude --yes README.md",
+        ),
+        *("git commit -m 'claude --yolo'", "echo pip uninstall cellwall", "npm remove left-pad"),
+        *("cellwall policy check 'Bash(ls)'", "cellwall audit tail", "tmux ls"),
+    ],
+)
+def test_ordinary_work_with_the_same_words_passes(command):
+    assert verdict(command) == "allow"
