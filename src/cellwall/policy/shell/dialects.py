@@ -10,7 +10,7 @@ options and functions that a person's own start-up files define cannot be seen h
     ~[…]               in zsh the result of a function (see tildes.py)
     $~x  $=x  $^x  $+x in zsh expansions with another meaning; in bash a literal dollar sign
     $x[…]              in zsh a subscript, which can hold flags and arithmetic
-    $x:h               in zsh a modifier that cuts the value, so the value is unknown
+    $x:h               in zsh a modifier that changes the value
     $#x                in zsh the length of x
     <1-9>              in zsh a pattern for numbers; in bash two redirections
 """
@@ -19,13 +19,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
-from cellwall.policy.shell.braces import Mark, Token
+from cellwall.policy.shell.braces import Mark
 from cellwall.policy.shell.parser import Node, NotUnderstood
-from cellwall.policy.shell.quoting import Piece
-from cellwall.policy.shell.words import UNKNOWN
 
 _FLAGS = frozenset("~=^+")
 _is_name_sign = re.compile(r"[A-Za-z0-9_]").fullmatch
@@ -54,15 +51,14 @@ def check_target(operator: str, text: str) -> None:
         raise NotUnderstood("zsh takes <…-…> for a pattern; put ./ before the name of the file")
 
 
-def read_following(name: str, token: Token, text: str) -> Token:
-    """`$name`, and the text right behind it: unknown where zsh would cut the value."""
+def check_following(name: str, text: str, *, is_known: bool) -> None:
+    """`$name`, and the text right behind it; `is_known`: the text itself gives it a value."""
     if text.startswith("["):
         raise NotUnderstood(f"zsh takes ${name}[…] for a subscript; write ${{{name}}}[…]")
     if name == "#" and _is_name_sign(text[:1]):
         raise NotUnderstood(f"zsh takes $#{text[:1]}… for a length; write ${{#}}{text[:1]}…")
-    if _modifies(text):
-        return replace(token, pieces=(Piece(UNKNOWN),))
-    return token
+    if is_known and _modifies(text):
+        raise NotUnderstood(f"zsh changes the value in ${name}{text}…; write ${{{name}}}{text}…")
 
 
 def is_short(part: Node) -> bool:

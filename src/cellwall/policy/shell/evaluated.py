@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from cellwall.policy.shell.command import Command
@@ -9,10 +10,13 @@ from cellwall.policy.shell.expand import GIVEN, Expander
 from cellwall.policy.shell.names import is_name, plain_text
 from cellwall.policy.shell.opened import Assignment
 from cellwall.policy.shell.parser import Node, NotUnderstood
+from cellwall.policy.shell.spelling import source_of
 from cellwall.policy.shell.tildes import Place
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 _MAX_VALUE = 4096
+# The parser reads arithmetic behind `let`, and bash words: `let x<(id)` runs id.
+_is_plain_let = re.compile(rb"let(?:[ \t]+[\w$=+*/%,-]+)+").fullmatch
 _ARITHMETIC_TESTS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 
 
@@ -70,12 +74,14 @@ def declare(clause: Node, expander: Expander) -> Command:
     return Command(tuple(words), tuple(assignments))
 
 
-def evaluate(command: Node, expander: Expander) -> None:
-    """`((…))`, `let` and `[[ … ]]`."""
+def evaluate(command: Node, expander: Expander, text: bytes) -> None:
+    """`((…))`, `let` and `[[ … ]]`; `text` is the whole text that they stand in."""
     match command["Type"]:
         case "ArithmCmd":
             expander.arithmetic(command["X"])
         case "LetClause":
+            if not _is_plain_let(source_of(command, text)):
+                raise NotUnderstood("let takes words, not a sum; write ((…))")
             for each in command["Exprs"]:
                 expander.arithmetic(each)
         case "TestClause":

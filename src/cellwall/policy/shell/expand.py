@@ -134,6 +134,8 @@ class Expander:
                 movable = all(e["Type"] == "Lit" or is_movable(e, self._text) for e in inner)
                 return Token(tuple(draft.pieces), draft.is_split, is_movable=movable)
             case "ProcSubst":
+                if not part.get("Stmts"):
+                    raise NotUnderstood("a process substitution holds no command")
                 self._read(part.get("Stmts", ()), f"{part['Op']}…)")
                 # As bash names it; a pipe in any case.
                 return Token((Piece("/dev/fd/63"),), is_movable=False)
@@ -163,13 +165,13 @@ class Expander:
             case other:
                 raise NotUnderstood(f"it holds {other}, which is not known here")
         is_short = dialects.is_short(part)
+        if is_short:
+            name, end = part["Param"]["Value"], part["End"]["Offset"]
+            following = self._text[end : end + 2].decode("utf-8", "replace")
+            is_known = not any(UNKNOWN in piece.text for piece in draft.pieces)
+            dialects.check_following(name, following, is_known=is_known)
         movable = is_movable(part, self._text)
-        token = Token(tuple(draft.pieces), draft.is_split, is_movable=movable, is_short=is_short)
-        if not is_short:
-            return token
-        end = part["End"]["Offset"]
-        following = self._text[end : end + 2].decode("utf-8", "replace")
-        return dialects.read_following(part["Param"]["Value"], token, following)
+        return Token(tuple(draft.pieces), draft.is_split, is_movable=movable, is_short=is_short)
 
     def _printed(self, part: Node, draft: Draft, *, is_quoted: bool) -> None:
         number = printed(part, self._names)

@@ -163,7 +163,7 @@ class _Reader:
             case "DeclClause":
                 self._add(declare(command, self.expander))
             case _:
-                evaluate(command, self.expander)
+                evaluate(command, self.expander, self.text)
 
     def _binary(self, command: Node, *, is_inner: bool = False) -> None:
         operator, values = command["Op"], self.expander.values

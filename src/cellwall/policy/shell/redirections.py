@@ -41,6 +41,9 @@ def read_redirections(nodes: Sequence[Node], expander: Expander, text: bytes) ->
             is_text = operator == "<<<"
             word = expander.word(node["Word"]) if is_text else expander.target(node["Word"])
             check_target(operator, word.text)
+            if operator in {">&", "<&"} and word.text.startswith("-") and word.text != "-":
+                # To bash `>& -id` closes a descriptor and runs id.
+                raise NotUnderstood("a dash behind >& ends the redirection; write >&- and a blank")
             files.extend(() if is_text else _opened_files(operator, word))
         if operator.startswith("<") and number in {"", "0"}:
             if stdin is not None:

@@ -48,6 +48,9 @@ def check_expansion(part: Node, text: bytes, *, is_quoted: bool) -> None:
         source = _without_substitutions(part, text)
         if _find_bare_brace(source, 2):
             raise NotUnderstood("a brace inside of ${…} is read in two ways; use a variable for it")
+        if b"<(" in source or b">(" in source:
+            # To bash a process substitution, to the parser text.
+            raise NotUnderstood("${…} holds a process substitution; use a variable for it")
 
 
 def _check_backquotes(source: bytes, *, is_quoted: bool) -> None:

@@ -47,7 +47,9 @@ def expand_tildes(marks: Sequence[Mark], home: str, place: Place, *, is_braced: 
         mark = marks[at]
         if mark == "~" and at in starts | doubtful:
             end, token = _prefix(marks, at, home)
-            found.append(token if at in starts else _UNSURE)
+            # Whether a colon ends the prefix depends on what follows it, but in an assignment.
+            is_odd = place is not Place.VALUE and at == 0 and marks[end : end + 1] == [":"]
+            found.append(_UNSURE if at in doubtful or is_odd else token)
             at = end
         else:
             found.append(mark)
