@@ -30,7 +30,7 @@ command_not_found_handle() {
   builtin printf '%s\0' $# "$@" >&9
   case $1 in
     cat) for f in "${@:2}"; do [[ -f $f ]] && : < "$f"; done ;;
-    cp) [[ -f $2 ]] && : < "$2"; [[ -d ${@: -1} ]] || : >> "${@: -1}" ;;
+    cp) [[ -f $2 ]] && : < "$2"; [[ $# -lt 3 || -d ${@: -1} ]] || : >> "${@: -1}" ;;
     dd) for f in "${@:2}"; do
       case $f in if=*) : < "${f#if=}" ;; of=*) : >> "${f#of=}" ;; esac
     done ;;

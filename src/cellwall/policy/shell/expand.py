@@ -45,7 +45,7 @@ class Expander:
     ) -> None:
         self._text, self._names, self._directories, self._read = text, names, directories, read
         self._home = UNKNOWN if names.counts.get("HOME") else directories.home
-        self._sums = Arithmetic(names, read, self._odd_parameter)
+        self._sums = Arithmetic(names, read, self._number_parameter)
         self.index, self.arithmetic = self._sums.index, self._sums.evaluate
         self.values: Mapping[str, Word] = {}
         self.is_made_up = False
@@ -104,7 +104,8 @@ class Expander:
 
     def _marks(self, node: Node, *, is_pattern: bool = False) -> list[Mark]:
         marks: list[Mark] = []
-        for part in node.get("Parts", ()):
+        parts = node.get("Parts", ())
+        for part in parts:
             match part["Type"]:
                 case "Lit":
                     for piece in unquoted(part["Value"]):
@@ -116,6 +117,8 @@ class Expander:
                     marks.append(Token((Piece(UNKNOWN),), is_movable=False))
                 case "ExtGlob":
                     raise NotUnderstood(dialects.EXTENDED_GLOB)
+                case "ProcSubst" if marks[-1:] not in ([], ["="]) or part is not parts[-1]:
+                    raise NotUnderstood("a process substitution stands inside of a word")
                 case _:
                     marks.append(self._token(part))
         return marks
@@ -173,6 +176,10 @@ class Expander:
         movable = is_movable(part, self._text)
         return Token(tuple(draft.pieces), draft.is_split, is_movable=movable, is_short=is_short)
 
+    def _number_parameter(self, part: Node) -> None:
+        check_expansion(part, self._text, is_quoted=True)
+        self._odd_parameter(part)
+
     def _printed(self, part: Node, draft: Draft, *, is_quoted: bool) -> None:
         number = printed(part, self._names)
         if number is Number.NONE:
@@ -188,6 +195,8 @@ class Expander:
         elif is_plain and name == "PWD" and self._is_in_one_place():
             draft.pieces.append(Piece(self._directories.now[0]))
         elif is_plain and name in self.values:
+            # The name of a file may hold blanks, and then its parts are names that nobody gave.
+            self.is_made_up = self.is_made_up or (self.values[name].has_glob and not is_quoted)
             draft.value(self.values[name], is_quoted=is_quoted)
         elif is_plain and name in PARAMETERS and not self._names.counts.get(name):
             draft.number(PARAMETERS[name], is_quoted=is_quoted)

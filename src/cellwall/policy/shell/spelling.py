@@ -44,6 +44,8 @@ def check_expansion(part: Node, text: bytes, *, is_quoted: bool) -> None:
         raise NotUnderstood("$[…] is read in two ways; write $((…))")
     if kind == "CmdSubst" and part.get("Backquotes"):
         _check_backquotes(source_of(part, text), is_quoted=is_quoted)
+    if kind == "ParamExp" and text[part["End"]["Offset"] - 1 :][:2] == b"${":
+        raise NotUnderstood("braces behind $$ are read in two ways; write ${$}")
     if kind == "ParamExp" and not is_simple(part):
         source = _without_substitutions(part, text)
         if _find_bare_brace(source, 2):
@@ -54,7 +56,7 @@ def check_expansion(part: Node, text: bytes, *, is_quoted: bool) -> None:
 
 
 def _check_backquotes(source: bytes, *, is_quoted: bool) -> None:
-    if b"\\" in source or b"{" in source or (is_quoted and b'"' in source):
+    if b"\\" in source or (is_quoted and b'"' in source and b"{" in source):
         raise NotUnderstood("quotes and braces in backquotes are read in two ways; write $(…)")
 
 
