@@ -191,9 +191,9 @@ class Expander:
         name = part["Param"]["Value"] if "Param" in part else ""
         is_plain = is_simple(part)
         if is_plain and name == "HOME" and self._names.counts.get("HOME", 0) == 0:
-            draft.pieces.append(Piece(self._home))
+            draft.value(Word(self._home), is_quoted=is_quoted)
         elif is_plain and name == "PWD" and self._is_in_one_place():
-            draft.pieces.append(Piece(self._directories.now[0]))
+            draft.value(Word(self._directories.now[0]), is_quoted=is_quoted)
         elif is_plain and name in self.values:
             # The name of a file may hold blanks, and then its parts are names that nobody gave.
             self.is_made_up = self.is_made_up or (self.values[name].has_glob and not is_quoted)
@@ -259,7 +259,8 @@ def _holds_quotes(part: Node) -> bool:
         if isinstance(each, dict):
             if each.get("Type") == "SglQuoted":
                 return True
-            waiting.extend(each.values())
+            if each.get("Type") != "CmdSubst" or each.get("Backquotes"):  # `$(…)` is read afresh
+                waiting.extend(each.values())
         elif isinstance(each, list):
             waiting.extend(each)
     return False
