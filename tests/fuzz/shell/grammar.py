@@ -9,7 +9,56 @@ from __future__ import annotations
 import random
 import re
 
-_SIGNS = [*"$`\"'\\{},.~*?[]()=:+-@!#^%&|;<>/ \t\n", "a", "x", "1", "..", "$(", "${", "$'"]
+_SIGNS = [
+    *"$`\"'\\{},.~*?[]()=:+-@!#^%&|;<>/ \t\n",
+    *(
+        "a",
+        "x",
+        "1",
+        "..",
+        "$(",
+        "${",
+        "$'",
+        "#",
+        "`#",
+        "((",
+        "))",
+        "[[ ",
+        " ]]",
+        ";;",
+        "<<",
+        "<<<",
+    ),
+    *(
+        "<(",
+        ">(",
+        " esac",
+        "do ",
+        " fi",
+        "time ",
+        "coproc ",
+        "function ",
+        "{ ",
+        " }",
+        "&>",
+        "|&",
+        " #",
+    ),
+    *(
+        "\\\n",
+        "$((",
+        "$[",
+        "p1",
+        ";p1",
+        "\np1",
+        "(p1)",
+        "`p1`",
+        "$(p1)",
+        "<(p1)",
+        " in ",
+        "select ",
+    ),
+]
 _TABLES: dict[str, list[str]] = {
     # Literal text, and pieces that braces, tildes and dollar signs could make something of.
     "l": [
@@ -295,7 +344,81 @@ _TABLES: dict[str, list[str]] = {
         ),
         *("printf {w} {w}", ". {k}", "trap '{C}' EXIT", "read x {r}", "time {C}", "! {C}", "f {w}"),
     ],
+    # What evaluates names, subscripts and sums, or runs text, by another door.
+    "X": [
+        *("[ -v {v} ]", "test -v {v}", "[[ {v} -eq {v} ]]", "[[ {v} -lt 1 ]]", "read {v} <<< a"),
+        *(
+            "printf -v {v} a",
+            "unset {v}",
+            "declare {v}",
+            "export {v}",
+            "((x[{v}]))",
+            "readonly {v}",
+        ),
+        *("echo $((x[{v}]))", "a[{v}]=1", "echo ${{a[{v}]}}", "declare -i x; x={v}", "local {v}"),
+        *("getopts a {v}", "mapfile {v} < a.txt", "wait -p {v} -n", "echo ${{x:{v}}}", "let {v}"),
+        *(
+            "trap {v} EXIT",
+            "trap {v} DEBUG; :",
+            "time -- {C}",
+            "time -p {C}",
+            "jobs -x {C}",
+            "coproc p1",
+        ),
+        *(
+            "command -- {C}",
+            "command -p {C}",
+            "command -v {w}",
+            "exec p1",
+            "echo $((echo a); (p1))",
+        ),
+        *(
+            "case a in a) {C};& b) {C};; esac",
+            "p0 <<E a\n$(p1)\nE\n",
+            "cat <<E <<F\n{d}\nE\n{d}\nF\n",
+        ),
+        *(
+            "declare -a 'a={v}'",
+            "declare -A a=([{v}]=b)",
+            "a=([{v}]=b)",
+            "((x={v}))",
+            "echo $(({v}))",
+        ),
+        *(
+            "printf %s {v} > {k}",
+            "mapfile -C p1 -c 1 a < a.txt",
+            "read -a {v} <<< a",
+            "hash -p /a p0",
+        ),
+        *(
+            "((x++)) {r}",
+            "[[ -n {w} ]] {r}",
+            "echo ${{x@A}}",
+            "x={v}; eval $x",
+            "declare -n x={v}; echo $x",
+        ),
+        *(
+            "x={v}; (( x ))",
+            "x={v}; [[ $x -eq 1 ]]",
+            "x={v}; echo ${{a[x]}}",
+            "x={v}; y=$x$x; (( y ))",
+        ),
+        *(
+            "x={v}; cat $x",
+            'x={v}; cat "$x"',
+            "x={v}; y={v}; cat $x$y",
+            "x={v}; cat ${{x}}{l}",
+            "shift {v}",
+        ),
+        *(
+            "p0 $(case a in a) {C};; esac)",
+            "p0 $(: # {w}\n{C})",
+            "p0 $({C} <<E\n{d}\nE\n)",
+            "f=p1; $f",
+        ),
+    ],
     "S": [
+        *("{X}", "{X}", "{X}", "{X}", "{X}", "{X}", "{a}; {X}", "{a}; {X}"),
         *("{C}", "{C}", "{C}", "{a}; {C}", "{a}; {C}", "{a}; {C}", "{a}; {a}; {C}", "{a}\n{C}"),
         *("{C}; {C}", "{C} | {C}", "{C} && {C}", "{C} || {C}", "{C} & {C}", "$({C})", "({C})"),
         *("{{ {C}; }}", "if {C}; then {C}; else {C}; fi", "for x in {w} {w}; do {C}; done"),
@@ -368,11 +491,11 @@ class Texts:
 
     def word_text(self) -> str:
         """A call of `p0` with generated words."""
-        return self._spoiled(self._draw("W", 0))
+        return self._spoiled(self._draw("W", 0), 0.15)
 
     def command_text(self) -> str:
         """Any statement."""
-        return self._spoiled(self._draw("S", 0))
+        return self._spoiled(self._draw("S", 0), 0.4)
 
     def _draw(self, table: str, depth: int) -> str:
         self.words += table == "w"
@@ -387,8 +510,8 @@ class Texts:
 
         return _find_slot(fill, form)
 
-    def _spoiled(self, text: str) -> str:
-        if self._random.random() < 0.12:
+    def _spoiled(self, text: str, share: float) -> str:
+        while self._random.random() < share:
             at = self._random.randint(0, len(text))
             text = text[:at] + self._random.choice(_SIGNS) + text[at:]
         return text

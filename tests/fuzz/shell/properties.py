@@ -26,16 +26,19 @@ from cellwall.policy.shell.reader import read_shell
 from cellwall.policy.shell.words import UNKNOWN, Number, Word
 from fuzz.shell.cell import HOME, WORK, Observed
 
-ALLOWED = frozenset(("p0", "echo", "cat", "cp", "dd"))
+ALLOWED = frozenset(("p0", "echo", "cat", "cp", "dd", "printf", "mapfile", "time", "jobs"))
 SECRET = frozenset((f"{WORK}/.env", f"{HOME}/.ssh/id_rsa", f"{WORK}/secrets/key"))
 PROTECTED = frozenset((f"{WORK}/.env", f"{HOME}/.ssh/id_rsa", f"{HOME}/.bashrc", f"{HOME}/n.txt"))
 RULES = """
 [permissions]
-allow = ["Bash(p0 *)", "Bash(echo *)", "Bash(cat *)", "Bash(cp *)", "Bash(dd *)", "Read(./**)", "Write(./**)"]
+allow = [
+  "Bash(p0 *)", "Bash(echo *)", "Bash(cat *)", "Bash(cp *)", "Bash(dd *)", "Bash(printf *)",
+  "Bash(mapfile *)", "Bash(time *)", "Bash(jobs *)", "Read(./**)", "Write(./**)",
+]
 deny = ["Read(.env)", "Write(.env)", "Read(secrets/**)", "Read(~/.ssh/**)", "Write(~/**)"]
 """
 _OPENING = frozenset(
-    ("eval", ".", "source", "trap", "command", "builtin", "exec", "alias", "env", "time", "coproc")
+    ("eval", ".", "source", "trap", "command", "builtin", "exec", "alias", "env", "mapfile")
 )
 """Their models open them; (3) judges what comes of it."""
 _find_pipe = re.compile(r"/dev/fd/[0-9]{2}").sub

@@ -16,7 +16,7 @@ from cellwall.policy.shell.directories import Directories
 from cellwall.policy.shell.evaluated import assign, declare, evaluate
 from cellwall.policy.shell.expand import Expander
 from cellwall.policy.shell.functions import Functions
-from cellwall.policy.shell.names import Names, names_of
+from cellwall.policy.shell.names import Names, names_of, plain_text
 from cellwall.policy.shell.numeric import JOB
 from cellwall.policy.shell.opened import Assignment, File
 from cellwall.policy.shell.parser import Node, NotUnderstood, parse
@@ -157,13 +157,21 @@ class _Reader:
             case "FuncDecl":
                 self._function(command)
             case "TimeClause":
-                self._statements([command["Stmt"]] if "Stmt" in command else [])
+                self._timed(command.get("Stmt", {}))
             case "CoprocClause":  # the parser takes some programs for the name of the coprocess
                 raise NotUnderstood("a coprocess is not understood well enough to be judged")
             case "DeclClause":
                 self._add(declare(command, self.expander))
             case _:
                 evaluate(command, self.expander, self.text)
+
+    def _timed(self, statement: Node) -> None:
+        words = statement.get("Cmd", {}).get("Args", ())
+        if words and (plain_text(words[0]) or "-").startswith("-"):
+            # To bash `--` is no command, but ends the options of `time`.
+            raise NotUnderstood("options stand behind time; write the command right behind it")
+        if statement:
+            self._statement(statement)
 
     def _binary(self, command: Node, *, is_inner: bool = False) -> None:
         operator, values = command["Op"], self.expander.values

@@ -5,7 +5,7 @@ the other in a word; the list is closed:
 
     a-b/c.d                   characters that mean nothing to bash
     \a  'a b'  "a b"          escaped or quoted characters
-    $'a\tb\x41\101\u41\''     escapes a b e f n r t v \ ' " and codes of printable ASCII, tab, newline
+    $'a\tb\x41\101\u41\''     escapes abefnrtv\'" and codes of printable ASCII, tab, newline
     ~  ~/a                    at the begin of a word; behind `name=`, and behind `:` there
     $HOME  $PWD               where the text sets neither, and is in one directory
     $name  ${name}            which the text sets once, surely before, to a plain word; without

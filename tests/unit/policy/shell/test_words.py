@@ -177,7 +177,15 @@ def test_escapes_that_shells_read_differently_are_refused(escape):
     [
         *("export x={a,b}", "declare x={1..2}", "let x<(a)", "let x>a", "echo ${x:-<(a)}"),
         *("[[ ${x/<(a)/b} -eq 1 ]]", "echo a<(b)", "echo <(a)b", "echo >()", "a >& -b", "a <& -b"),
-        *("echo `echo $x#; a`", "echo $(echo $((1))#; a\n)", 'echo $"a"', "a > {b,c}", "a > {,}"),
+        *(
+            "echo `echo $x#; a`",
+            "echo $(echo $((1))#; a\n)",
+            'echo $"a"',
+            "a > {b,c}",
+            "a > {,}",
+            "time -- a",
+            "time $x a",
+        ),
     ],
 )
 def test_spellings_that_are_read_in_two_ways_are_refused(text):
