@@ -41,6 +41,9 @@ _OPENING = frozenset(
     ("eval", ".", "source", "trap", "command", "builtin", "exec", "alias", "env", "mapfile")
 )
 """Their models open them; (3) judges what comes of it."""
+_NAMING = frozenset(
+    ("printf", "read", "unset", "test", "[", "getopts", "wait", "declare", "export", "readonly")
+)
 _find_pipe = re.compile(r"/dev/fd/[0-9]{2}").sub
 _COPYING = frozenset(("cat", "cp", "dd"))
 
@@ -94,7 +97,7 @@ def differences(
 
 def _unread(text: str, commands: Sequence[Command], observed: Observed) -> Iterator[Difference]:
     called = [each.words for each in commands if each.words]
-    if any(not words[0].is_literal or words[0].text in _OPENING for words in called):
+    if any(_is_opened_later(words) for words in called):
         return
     for call in observed.calls:  # (1)
         if not any(could_become(words, call) for words in called):
@@ -108,6 +111,15 @@ def _unread(text: str, commands: Sequence[Command], observed: Observed) -> Itera
         is_known = all(each in fitting for each in sure if each) and bool(fitting)
         if not is_copied and not is_known:
             yield Difference(text, f"opens {path} ({sure}), which was not read")
+
+
+def _is_opened_later(words: Sequence[Word]) -> bool:
+    """What runs text, or evaluates the subscript of a name that it is given: (3) judges those."""
+    if not words[0].is_literal or words[0].text in _OPENING:
+        return True
+    return words[0].text in _NAMING and any(
+        "[" in word.text or UNKNOWN in word.text for word in words
+    )
 
 
 def _is_opened(path: str, access: str, commands: Sequence[Command]) -> bool:
