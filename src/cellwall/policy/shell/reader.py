@@ -30,6 +30,7 @@ _MAX_DEPTH = 40
 _MAX_ITEMS = 16
 _MAX_ROUNDS = 500
 _BODIES = frozenset(("Block", "Subshell", "IfClause", "WhileClause", "ForClause", "CaseClause"))
+_lists_jobs = re.compile(r"-[lnprs]*|%.*|[0-9]+").fullmatch
 _is_plain_option = re.compile(r"[-+][eux]{0,3}o?|pipefail|errexit|nounset|xtrace").fullmatch
 
 
@@ -301,5 +302,7 @@ class _Reader:
                 self.directories.change((Word("cd"), Word(token or UNKNOWN)))
         elif name == "set" and not all(_is_plain_option(word.text) for word in words[1:]):
             raise NotUnderstood("set gives arguments, or options that change how text is read")
+        elif name == "jobs" and not all(_lists_jobs(word.text) for word in words[1:]):
+            raise NotUnderstood("jobs -x runs a command; write the command by itself")
         elif name == "unset" and any("f" in word.text for word in words[1:2]):
             self.functions.defined.clear()
