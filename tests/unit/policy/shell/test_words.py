@@ -276,3 +276,36 @@ def test_what_zsh_reads_alike_or_refuses_itself_is_read(text):
 )
 def test_ordinary_words_stay_understood(text):
     assert read_shell(text, directories=("/w",), home=HOME)
+
+
+# --- commands that bash finds where the tree has none
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "a >& '$(b)'",
+            "a >& $x",
+            "a >& '~/b'",
+            "a >& \\~",
+            "a 1>& '{b,}'",
+            "a >& 'b c'",
+            "a >& b*",
+        ),
+        *("time -- a", "time $x a", "time -x a", "jobs -x a", "jobs -lx a", "jobs $x a"),
+    ],
+)
+def test_commands_that_the_tree_does_not_show_are_refused(text):
+    assert refusal(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a > b 2>&1", "a >& b.log", "a >&2", "a 3>&1 1>&2 2>&3-", "a <&-", "a &> b", "a 2>& 1"),
+        *("time a -x", "time -p a", "time (a)", "jobs", "jobs -l", "jobs %1"),
+    ],
+)
+def test_their_everyday_forms_are_read(text):
+    assert read_shell(text, directories=("/w",), home=HOME)
