@@ -86,7 +86,23 @@ def _parsed(text: str) -> Node:
         raise NotUnderstood("it is nested too deeply") from None
     if not isinstance(tree, dict):
         raise NotUnderstood("its parser said nothing")
+    if "#" in text:
+        _check_comments(tree, text.encode())
     return tree
+
+
+def _check_comments(tree: Node, text: bytes) -> None:
+    """In a substitution the parser takes the `#` of `$x#; id` for a comment, and bash does not."""
+    waiting: list[Any] = [tree]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            start = each["Hash"]["Offset"] if "Hash" in each else 0
+            if start and text[start - 1] not in b" \t\n;&|(":
+                raise NotUnderstood("where a comment begins can be read in two ways; quote the #")
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)
 
 
 @cache

@@ -16,11 +16,12 @@ from cellwall.policy.shell.directories import Directories
 from cellwall.policy.shell.evaluated import assign, declare, evaluate
 from cellwall.policy.shell.expand import Expander
 from cellwall.policy.shell.functions import Functions
-from cellwall.policy.shell.names import Names, names_of
+from cellwall.policy.shell.names import Names, names_of, plain_text
 from cellwall.policy.shell.numeric import JOB
 from cellwall.policy.shell.opened import Assignment, File
 from cellwall.policy.shell.parser import Node, NotUnderstood, parse
 from cellwall.policy.shell.redirections import read_redirections
+from cellwall.policy.shell.tildes import Place
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 MAX_COMMANDS = 1000
@@ -29,6 +30,7 @@ _MAX_DEPTH = 40
 _MAX_ITEMS = 16
 _MAX_ROUNDS = 500
 _BODIES = frozenset(("Block", "Subshell", "IfClause", "WhileClause", "ForClause", "CaseClause"))
+_lists_jobs = re.compile(r"-[lnprs]*|%.*|[0-9]+").fullmatch
 _is_plain_option = re.compile(r"[-+][eux]{0,3}o?|pipefail|errexit|nounset|xtrace").fullmatch
 
 
@@ -72,7 +74,7 @@ class _Reader:
 
     def __post_init__(self) -> None:
         self.functions = Functions(self.names.functions)
-        self.expander = Expander(self.names, self.directories, self._substituted)
+        self.expander = Expander(self.text, self.names, self.directories, self._substituted)
 
     def read(self, tree: Node) -> tuple[Command, ...]:
         self._statements(tree.get("Stmts", ()))
@@ -156,13 +158,21 @@ class _Reader:
             case "FuncDecl":
                 self._function(command)
             case "TimeClause":
-                self._statements([command["Stmt"]] if "Stmt" in command else [])
+                self._timed(command.get("Stmt", {}))
             case "CoprocClause":  # the parser takes some programs for the name of the coprocess
                 raise NotUnderstood("a coprocess is not understood well enough to be judged")
             case "DeclClause":
                 self._add(declare(command, self.expander))
             case _:
-                evaluate(command, self.expander)
+                evaluate(command, self.expander, self.text)
+
+    def _timed(self, statement: Node) -> None:
+        words = statement.get("Cmd", {}).get("Args", ())
+        if words and (plain_text(words[0]) or "-").startswith("-"):
+            # To bash `--` is no command, but ends the options of `time`.
+            raise NotUnderstood("options stand behind time; write the command right behind it")
+        if statement:
+            self._statement(statement)
 
     def _binary(self, command: Node, *, is_inner: bool = False) -> None:
         operator, values = command["Op"], self.expander.values
@@ -199,7 +209,7 @@ class _Reader:
         for item in clause.get("Items", ()):
             with self._in("case"):
                 for pattern in item["Patterns"]:
-                    self.expander.word(pattern)
+                    self.expander.word(pattern, Place.ELEMENT)
                 self._statements(item.get("Stmts", ()))
 
     def _function(self, command: Node) -> None:
@@ -292,5 +302,7 @@ class _Reader:
                 self.directories.change((Word("cd"), Word(token or UNKNOWN)))
         elif name == "set" and not all(_is_plain_option(word.text) for word in words[1:]):
             raise NotUnderstood("set gives arguments, or options that change how text is read")
+        elif name == "jobs" and not all(_lists_jobs(word.text) for word in words[1:]):
+            raise NotUnderstood("jobs -x runs a command; write the command by itself")
         elif name == "unset" and any("f" in word.text for word in words[1:2]):
             self.functions.defined.clear()

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cellwall.policy.shell.command import Stdin
+from cellwall.policy.shell.dialects import check_target
 from cellwall.policy.shell.expand import Expander
 from cellwall.policy.shell.opened import File
 from cellwall.policy.shell.parser import Node, NotUnderstood
-from cellwall.policy.shell.words import Word
+from cellwall.policy.shell.words import Number, Word
 
 _NOWHERE = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/zero"))
+_is_twice_itself = re.compile(r"-|[0-9]+-?|[A-Za-z0-9_./][A-Za-z0-9_./-]*").fullmatch
 is_descriptor = re.compile(r"/dev/fd/[0-9]{1,4}").fullmatch
 
 
@@ -37,15 +39,29 @@ def read_redirections(nodes: Sequence[Node], expander: Expander, text: bytes) ->
         if operator in {"<<", "<<-"}:
             word = _document(node, expander, text)
         else:
-            word = expander.word(node["Word"])
-            files.extend(() if operator == "<<<" else _opened_files(operator, word))
+            is_text = operator == "<<<"
+            word = expander.word(node["Word"]) if is_text else expander.target(node["Word"])
+            check_target(operator, word.text)
+            if operator in {">&", "<&"}:
+                _check_duplicated(word)
+            files.extend(() if is_text else _opened_files(operator, word))
         if operator.startswith("<") and number in {"", "0"}:
+            if stdin is not None:
+                raise NotUnderstood("standard input is given twice; zsh reads both")
             is_file = operator == "<" and not posixpath.normpath(word.text).lstrip("/").startswith(
                 ("dev/", "proc/")
             )
             source: Stdin = "file" if is_file else "pipe"
             stdin, given = ("text", word) if operator.startswith("<<") else (source, None)
     return Redirected(tuple(files), stdin, given)
+
+
+def _check_duplicated(word: Word) -> None:
+    """bash expands the word behind `>&` a second time: `>& '$(id)'` runs id, and `>& '~/a'` is in
+    the home folder. A dash ends it, so `>& -id` runs id, too."""
+    is_plain = word.is_literal and _is_twice_itself(word.text)
+    if not is_plain and word.number is Number.NONE:
+        raise NotUnderstood("bash expands the word behind >& twice; write > FILE 2>&1")
 
 
 def _document(node: Node, expander: Expander, text: bytes) -> Word:

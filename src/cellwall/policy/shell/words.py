@@ -1,4 +1,27 @@
-"""A word of a command, as far as it is known before the command runs. Pure."""
+r"""A word of a command, as far as it is known before the command runs. Pure.
+
+A word is *plain*, its value known exactly, or *unknown*. These forms are plain, alone or one behind
+the other in a word; the list is closed:
+
+    a-b/c.d                   characters that mean nothing to bash
+    \a  'a b'  "a b"          escaped or quoted characters
+    $'a\tb\x41\101\u41\''     escapes abefnrtv\'" and codes of printable ASCII, tab, newline
+    ~  ~/a                    at the begin of a word; behind `name=`, and behind `:` there
+    $HOME  $PWD               where the text sets neither, and is in one directory
+    $name  ${name}            which the text sets once, surely before, to a plain word; without
+                              quotes only if the value holds no blank, wildcard or backslash
+    {a,b}  {1..3}  {a..c}     of plain forms, and of expansions that braces cannot change: braces.py
+
+All other words hold `UNKNOWN` in the place of what is not known; `$!`, `$#`, `$((…))` and the like
+are at least known to be numbers. Without quotes an unknown value is any number of words
+(`is_split`), and `*`, `?`, `[…]` are names that match (`has_glob`). Unknown is not allowed as the
+name of a program, as code, as the file that a redirection writes, as a file where the text itself
+puts names together, and where an option of a program could stand that runs code or writes files.
+
+Refused, because they can run what was not read: braces that make or change another expansion,
+`${x@P}`, `${!x}`, arithmetic over what is not a number, subscripts that are evaluated, and
+spellings that bash, its parser here, and zsh do not read alike (spelling.py, dialects.py).
+"""
 
 from __future__ import annotations
 

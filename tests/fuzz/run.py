@@ -1,0 +1,54 @@
+"""`./dev fuzz TARGET --minutes N [--seed S]`: generated input against the real thing, for as long as told.
+
+Exit 0: no difference. 1: a difference; the shortest one found is printed last. The same seed gives
+the same input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+
+def policy(seed: str, seconds: float) -> int:
+    """shell texts: what is read and judged against what bash, in a cell, starts and opens"""
+    from fuzz.shell import campaign  # noqa: PLC0415  only this target needs a cell
+
+    tally = campaign.run(seed, seconds=seconds, report=lambda line: print(line, flush=True))
+    print(f"seed {seed}: {tally.line()}")
+    if not tally.found:
+        return 0
+    shortest = tally.found[0]
+    print(f"shortest difference: {shortest.what}\n    {shortest.text!r}")
+    return 1
+
+
+TARGETS: dict[str, Callable[[str, float], int]] = {"policy": policy}
+
+
+def main() -> int:
+    """Reads the arguments."""
+    listed = "\n".join(f"  {name:10} {target.__doc__}" for name, target in TARGETS.items())
+    parser = argparse.ArgumentParser(
+        prog="./dev fuzz",
+        description=__doc__,
+        epilog=f"targets:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", choices=sorted(TARGETS), metavar="TARGET")
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long (default: 1)")
+    parser.add_argument("--seed", default="1", help="any text (default: 1)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cellwall-fuzz-") as home:
+        os.environ["CELLWALL_HOME"] = home
+        return TARGETS[options.target](options.seed, options.minutes * 60)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The shell reader against the real bash: generated texts, what bash does with them, what was read."""
