@@ -24,9 +24,10 @@ from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.inline import screen
 from cellwall.policy.shell.models import open_command
-from cellwall.policy.shell.opened import Code, Inner, Opened, Script
+from cellwall.policy.shell.opened import STDIN, Code, Inner, Opened, Script
 from cellwall.policy.shell.parser import NotUnderstood
 from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
+from cellwall.policy.shell.unmodelled import is_typed_command
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
 from cellwall.policy.touched import Files
@@ -133,7 +134,7 @@ class Judgement:
         for assignment in command.assignments:
             if is_reading and assignment.name == "IFS":
                 continue  # how this one line is cut
-            trouble = variables.trouble(assignment)
+            trouble = variables.trouble(assignment, is_exported=bool(command.words))
             if trouble is not None:
                 self._note(denied(trouble, f"{assignment.name}=…", "variables"))
             elif _runs_as_a_number(assignment.value.text):
@@ -180,6 +181,8 @@ class Judgement:
             if trouble is not None:
                 yield code.option, trouble
             yield from self.files.named_in(code)
+        if opened.is_typed and self._has_typed_commands(command, opened):
+            yield STDIN, "the text on its standard input may be commands for it"
         language = opened.reads_stdin_as
         if language is None or command.stdin == "file":
             return
@@ -191,6 +194,16 @@ class Judgement:
             if trouble is not None:
                 yield "", trouble
             yield from self.files.named_in(code)
+
+    def _has_typed_commands(self, command: Command, opened: Opened) -> bool:
+        """A here-document always counts, for who writes one for a program that asks a person means
+        to command it; of a pipe only what is written out in the text itself can be seen."""
+        if command.stdin_text is not None:
+            return opened.is_unmodelled or is_typed_command(command.stdin_text.text)
+        if command.stdin != "pipe":
+            return False
+        feeding = [each for each in self.files.commands if each.is_feeding]
+        return any(is_typed_command(text) for each in feeding for text in _printed(each))
 
     def _by_rules(self, command: Command, opened: Opened, needs: dict[str, str], what: str) -> str:
         """The rule that decides."""
@@ -234,6 +247,15 @@ class Judgement:
         for each in found:
             self._command(replace(each, place=(*command.place, script.why, *each.place)), depth + 1)
         self.covering = before
+
+
+def _printed(command: Command) -> Iterator[str]:
+    """What a command that feeds another one prints, as far as the text says so."""
+    if command.words and command.words[0].text in {"echo", "printf"}:
+        for word in command.words[1:]:
+            yield from word.text.replace("\\n", "\n").split("\n")
+    elif command.words and command.words[0].text == "cat" and command.stdin_text is not None:
+        yield command.stdin_text.text
 
 
 def _runs_as_a_number(text: str) -> bool:

@@ -196,7 +196,9 @@ class Files:
 
 def _all_files(command: Command, opened: Opened) -> Iterator[File]:
     """What the models tell, and what follows from it."""
-    files = tuple(opened.files or _guessed_files(command, opened))
+    files = opened.files
+    if opened.is_unmodelled or not files:
+        files = (*files, *_guessed_files(command, opened))
     yield from files
     for file in files:  # a folder that is put there, or taken away, is one with all that is in it
         inside = _STEERING.get(posixpath.basename(file.path.text.rstrip("/")))
@@ -254,7 +256,8 @@ def _texts_in(code: str) -> set[str]:
 
 def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
     """Of a program that nobody has a model for: each word could be a file that it reads."""
-    if opened != Opened() or command.words[0].text in grammar().unread:
+    is_open = not opened.is_unmodelled and opened != Opened()
+    if is_open or command.words[0].text in grammar().unread:
         return
     for word in command.words[1:]:
         for text in (word.text, word.text.rpartition("=")[2], word.text.lstrip("@")):

@@ -9,6 +9,7 @@ One table per program; `also` lists its other names. In a model:
     cases                                    named tables of patterns for values, used as `@name`
     operands, last                           what the words are that belong to no option
     always                                   what the command does with any arguments
+    typed                                    a text on standard input is commands for the program
     sub, harmless, other                     sub-commands; those without a model; all others
 
 What a value does is written as `KIND [DETAIL] [flag|optional|next|pair][: REASON]`. An option that
@@ -128,6 +129,8 @@ class Model:
     """Its global options may stand behind the sub-command as well."""
     is_abbreviated: bool = False
     """Its sub-commands may be written by their first letters: `ip net e`."""
+    is_typed: bool = False
+    """It takes commands from a text on its standard input, as a person would type them."""
     stdin: str = ""
     """The language it reads from standard input when it has no operand."""
     stdin_until: int = 1
@@ -209,6 +212,7 @@ _SWITCHES: Final = {
     "assigns": "assigns",
     "abbreviated": "is_abbreviated",
     "anywhere": "is_anywhere",
+    "typed": "is_typed",
 }
 _KEYS: Final = (
     {"also", "does", "looks", "cases", "operands", "last", "always", "sub", "harmless", "other"}

@@ -23,6 +23,7 @@ class Grammar:
     whole: Mapping[str, frozenset[str]]
     """By whether they read or write."""
     unpacking: frozenset[str]
+    manifests: Mapping[str, frozenset[str]]
     refused: Mapping[str, str]
     unread: frozenset[str]
 
@@ -46,6 +47,7 @@ def grammar() -> Grammar:
         frozenset(data["filters"]["names"]),
         {access: frozenset(data["whole"][access]) for access in ("read", "write")},
         frozenset(data["whole"]["unpacking"]),
+        {name: frozenset(text.split()) for name, text in data["manifests"].items()},
         data["refused"],
         frozenset(data["unread"]["names"]),
     )

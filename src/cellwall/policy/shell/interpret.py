@@ -52,6 +52,7 @@ class Finds:
     assignments: list[Assignment] = field(default_factory=list)
     plain: tuple[Word, ...] | None = None
     reads_stdin_as: str | None = None
+    is_typed: bool = False
 
     def opened(self, *, is_wrapper: bool = False) -> Opened:
         return Opened(
@@ -64,6 +65,7 @@ class Finds:
             plain=self.plain,
             is_wrapper=is_wrapper and bool(self.inner or self.scripts),
             reads_stdin_as=self.reads_stdin_as,
+            is_typed=self.is_typed,
         )
 
     def file(self, access: Access, path: Word, why: str) -> None:
@@ -195,6 +197,7 @@ def _walk(finds: Finds, model: Model, head: Sequence[Word], words: Sequence[Word
     name = head[-1].text.rpartition("/")[2]
     if model.always.kind == "danger":
         finds.danger(name, model.always.why)
+    finds.is_typed = finds.is_typed or model.is_typed
     note_options(finds, model, found)
     if not model.has_subs:
         note_operands(finds, model, found, name if len(head) > 1 else "")

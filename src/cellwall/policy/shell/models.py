@@ -12,6 +12,7 @@ from cellwall.policy.shell import archives, awk, find, git, interpreters, sed, s
 from cellwall.policy.shell.catalog import Model, find_model
 from cellwall.policy.shell.interpret import interpret
 from cellwall.policy.shell.opened import Opened
+from cellwall.policy.shell.unmodelled import open_unmodelled
 from cellwall.policy.shell.words import Word
 
 Handler = Callable[[Model, Sequence[Word]], Opened]
@@ -44,10 +45,10 @@ HANDLERS: Final[Mapping[str, Handler]] = {
 
 
 def open_command(words: Sequence[Word]) -> Opened:
-    """What is inside of a command. A program that has no model is opened to nothing."""
+    """What is inside of a command; a program that has no model is opened by the general rule."""
     if not words or not words[0].is_literal:
         return Opened()
     model = find_model(words[0].text)
     if model is None:
-        return Opened()
+        return open_unmodelled(words)
     return HANDLERS.get(model.name, interpret)(model, tuple(words))
