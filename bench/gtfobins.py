@@ -2,13 +2,14 @@
 
     python bench/gtfobins.py CHECKOUT [--list] [--json]
 
-CHECKOUT is a clone of https://github.com/GTFOBins/GTFOBins.github.io. Its licence (GPL-3.0) keeps the
-snippets out of this repository, so they are read where they lie.
+CHECKOUT is a clone of https://github.com/GTFOBins/GTFOBins.github.io. Its licence (GPL-3.0) keeps
+the snippets out of this repository, so they are read where they lie.
 
-For each snippet the policy allows the program of the page (`Bash(PROG)`, `Bash(PROG *)`), the programs
-that prepare its files (echo, chmod, mkdir …), and files of the project. Temporary files of a snippet lie
-in the project; the files it attacks lie outside. Lines that a person would type into the program are
-given to it as a here-document. A snippet passes if the verdict is ALLOW.
+For each snippet the policy allows the program of the page (`Bash(PROG)`, `Bash(PROG *)`), the
+programs that prepare its files (echo, chmod, mkdir …), and files of the project. Temporary files of
+a snippet lie in the project; the files that are written lie outside, and the file that is read is a
+private key. Lines that a person would type into the program are given to it as a here-document. A
+snippet passes if the verdict is ALLOW.
 """
 
 from __future__ import annotations
@@ -35,9 +36,26 @@ GATED = (*RUNS_CODE, "file-write")
 """The functions whose share is to stay below 2 %."""
 MEASURED = (*GATED, "file-read", "upload", "download")
 _PREPARING = frozenset(
-    "echo printf chmod touch mkdir cp ln mkfifo cat grep tee base64 head id true".split()
+    [
+        "echo",
+        "printf",
+        "chmod",
+        "touch",
+        "mkdir",
+        "cp",
+        "ln",
+        "mkfifo",
+        "cat",
+        "grep",
+        "tee",
+        "base64",
+        "head",
+        "id",
+        "true",
+    ]
 )
-_SHELLS = frozenset("sh bash dash zsh ksh".split())
+_SHELLS = frozenset(["sh", "bash", "dash", "zsh", "ksh"])
+_SECRET = "/srv/work/.ssh/id_rsa"
 _TEMPORARY = re.compile(r"/path/to/(?=temp-)|/tmp/(?=[\w.-])")
 _FUNCTION = re.compile(r"  ([a-z-]+):\s*$")
 _CODE = re.compile(r"( *)(?:- )?code: (.*)$")
@@ -87,7 +105,8 @@ def _block(lines: list[str]) -> str:
 
 def as_command(snippet: Snippet) -> str:
     """The snippet as one shell text, with the lines that are typed later on its standard input."""
-    lines = _TEMPORARY.sub("./", snippet.text).split("\n")
+    text = _TEMPORARY.sub("./", snippet.text).replace("/path/to/input-file", _SECRET)
+    lines = text.split("\n")
     starts = [at for at, line in enumerate(lines) if _program_of(line) == snippet.program]
     for at in reversed(starts):
         before, typed = "\n".join(lines[: at + 1]), lines[at + 1 :]

@@ -27,14 +27,19 @@ from cellwall.policy.shell.models import open_command
 from cellwall.policy.shell.opened import STDIN, Code, Inner, Opened, Script
 from cellwall.policy.shell.parser import NotUnderstood
 from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
+from cellwall.policy.shell.started import starts_in
 from cellwall.policy.shell.unmodelled import is_typed_command
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
-from cellwall.policy.touched import Files
+from cellwall.policy.touched import Files, printed_text
 
 _MAX_DEPTH = 8
 _EVERYTHING = frozenset(("Bash", "Bash(*)"))
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
+_REOPENED = {"sed": ("sed", "-e"), "awk": ("awk",)}
+_OPENED = _SHELLS | _REOPENED.keys()
+"""Languages whose code is read as what it is; the others are searched for what they start."""
+_WRITTEN = "a script that this text writes"
 
 
 _opened = lru_cache(maxsize=4096)(open_command)
@@ -52,6 +57,8 @@ class Judgement:
     count: int = 0
     covering: Decision | None = None
     """An allow whose rule spells out the command that is judged now, together with its wrapper."""
+    is_meant: bool = False
+    """A rule spells out the code that starts what is judged now: only denials count."""
     place: tuple[str, ...] = ()
     files: Files = field(init=False)
 
@@ -108,7 +115,8 @@ class Judgement:
         self._variables(command)  # (2)
         for file in command.files:  # (3)
             for decision in self.files.redirected(file, command):
-                self._note(decision)
+                if not (self.is_meant and decision.rule == "default"):
+                    self._note(decision)
         if not command.words:
             return
         what = shown(command.words)[:500]
@@ -121,13 +129,26 @@ class Judgement:
             self._note(denied(grammar().refused[command.words[0].text], what))
             return
         opened = _opened(command.words)  # (5)
-        self._judge_opened(command, opened, what)
-        for part in _inside(opened, command):  # (8)
+        self._judge_opened(command, opened, what, depth)
+        for part in self._inside(command, opened):  # (8)
             match part:
                 case Script():
                     self._script(part, command, depth)
                 case Inner():
                     self._inner(part, command, depth)
+
+    def _inside(self, command: Command, opened: Opened) -> Iterable[Script | Inner]:
+        yield from opened.scripts
+        yield from opened.inner
+        texts = [(language, text, _WRITTEN) for language, text in self._ran_files(command, opened)]
+        if opened.reads_stdin_as is not None and command.stdin_text is not None:
+            texts.append((opened.reads_stdin_as, command.stdin_text.text, "its standard input"))
+        for language, text, why in texts:
+            if language in _SHELLS and text is not None:
+                yield Script(Word(text), why)
+            elif language in _REOPENED and text is not None:
+                # A program of theirs is understood where it stands among the arguments.
+                yield Inner((*map(Word, _REOPENED[language]), Word(text)), why)
 
     def _variables(self, command: Command) -> None:
         is_reading = bool(command.words) and command.words[0].text in {"read", "mapfile"}
@@ -154,7 +175,7 @@ class Judgement:
         self._command(_started(inner, command), depth + 1)
         self.covering = before
 
-    def _judge_opened(self, command: Command, opened: Opened, what: str) -> None:
+    def _judge_opened(self, command: Command, opened: Opened, what: str, depth: int) -> None:
         for assignment in opened.assignments:
             trouble = variables.trouble(assignment)
             if trouble is not None:
@@ -166,11 +187,71 @@ class Judgement:
                 self._note_forbidden(command, opened, what)
                 return
             needs.setdefault(option, why)
-        rule = self._by_rules(command, opened, needs, what)  # (6)
+        decision = self._by_rules(command, opened, needs, what)  # (6)
+        is_free = decision is not None and decision.rule in _EVERYTHING
         if command.words[0].text not in grammar().neutral:
-            is_free = rule in _EVERYTHING
-            for decision in self.files.named(command, opened, what, is_free=is_free):  # (7)
-                self._note(decision)
+            is_free = is_free or self.is_meant
+            for each in self.files.named(command, opened, what, is_free=is_free):  # (7)
+                self._note(each)
+        for code, is_whole in self._codes(command, opened):  # (8)
+            self._code(code, command, decision, depth, is_whole=is_whole)
+
+    def _codes(self, command: Command, opened: Opened) -> Iterator[tuple[Code, bool]]:
+        """Code that is written out in the text. True: a rule can spell it out, so that it is
+        judged as a whole; else it stands in a file that the text itself writes."""
+        for code in opened.codes:
+            yield code, True
+        if opened.reads_stdin_as not in _OPENED:
+            for code in _code_on_stdin(command, opened):
+                yield code, True
+        for language, text in self._ran_files(command, opened):
+            if language not in _OPENED and text is not None:
+                yield Code(language, Word(text), STDIN, "code in a file of this text"), False
+
+    def _ran_files(self, command: Command, opened: Opened) -> Iterator[tuple[str, str | None]]:
+        """Files of code that the text itself writes, and then runs."""
+        runs = list(opened.runs)
+        if opened.reads_stdin_as is not None and command.stdin == "file":
+            reads = [file.path for file in command.files if file.access == "read"]
+            runs += [(opened.reads_stdin_as, path) for path in reads[-1:]]
+        for language, path in runs:
+            is_written, text = self.files.just_written(path, command)
+            if is_written:
+                yield language, text
+
+    def _code(
+        self, code: Code, command: Command, decision: Decision | None, depth: int, *, is_whole: bool
+    ) -> None:
+        """What the code starts, reads and writes, each judged by itself."""
+        if code.text is None or UNKNOWN in code.text.text:
+            return
+        starts = starts_in(code.language, code.text.text)
+        is_harmless = is_whole and _screened(code) is None
+        is_any = decision is not None and decision.rule in _EVERYTHING
+        is_allowed = decision is not None and decision.verdict is Verdict.ALLOW
+        what = shown(command.words)[:500]
+        if starts.unknown and is_any and is_allowed and not is_harmless:
+            why = f"{code.why}: {starts.unknown}"
+            hint = f"only a rule that spells out {code.option!r} allows it"
+            self._note(denied(f"{why}; {hint}", what, "arguments"))
+        before = (self.is_meant, self.covering)
+        self.is_meant, self.covering = self.is_meant or (is_whole and not is_any), None
+        files = tuple(
+            replace(each, path=Word(self.files.at_home(each.path.text))) for each in starts.files
+        )
+        for each in (
+            self.files.named(command, Opened(files=files), what, is_free=is_any or self.is_meant)
+            if files
+            else ()
+        ):
+            self._note(each)
+        if not is_harmless:
+            for script in starts.scripts:
+                self._script(Script(script, code.why), command, depth)
+            for words in starts.commands:
+                at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
+                self._command(_started(Inner(at_home, code.why), command), depth + 1)
+        self.is_meant, self.covering = before
 
     def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
         """What a rule must spell out to mean it; '' is what no rule can mean."""
@@ -181,40 +262,55 @@ class Judgement:
             if trouble is not None:
                 yield code.option, trouble
             yield from self.files.named_in(code)
-        if opened.is_typed and self._has_typed_commands(command, opened):
+        if opened.is_typed and self._has_typed_commands(command):
             yield STDIN, "the text on its standard input may be commands for it"
+        yield from self._demands_of_files(command, opened)
         language = opened.reads_stdin_as
         if language is None or command.stdin == "file":
             return
         if command.stdin_text is None:
             yield "", "what it would run comes from somewhere that is not known"
-        elif language not in _SHELLS:
-            code = Code(language, command.stdin_text, "", "code on its standard input")
+        for code in _code_on_stdin(command, opened) if language not in _OPENED else ():
             trouble = _screened(code)
             if trouble is not None:
-                yield "", trouble
+                yield code.option, trouble
             yield from self.files.named_in(code)
 
-    def _has_typed_commands(self, command: Command, opened: Opened) -> bool:
+    def _demands_of_files(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
+        """What the text itself writes and then runs has been seen by nobody."""
+        for language, text in self._ran_files(command, opened):
+            if text is None:
+                yield STDIN, "this text writes the file that it then runs, with what is not known"
+            elif language not in _OPENED and (why := starts_in(language, text).unknown):
+                yield STDIN, f"this text writes the code that it then runs: {why}"
+            if language not in _SHELLS and text is not None:
+                yield from self.files.named_in(Code(language, Word(text), "", "the code is run"))
+        name = command.words[0].text.rpartition("/")[2]
+        if path := self.files.writes_any(grammar().manifests.get(name, frozenset())):
+            yield STDIN, f"this text writes {path}, which says what {name} runs"
+
+    def _has_typed_commands(self, command: Command) -> bool:
         """A here-document always counts, for who writes one for a program that asks a person means
         to command it; of a pipe only what is written out in the text itself can be seen."""
         if command.stdin_text is not None:
-            return opened.is_unmodelled or is_typed_command(command.stdin_text.text)
+            return True
         if command.stdin != "pipe":
             return False
         feeding = [each for each in self.files.commands if each.is_feeding]
-        return any(is_typed_command(text) for each in feeding for text in _printed(each))
+        return any(is_typed_command(printed_text(each) or "") for each in feeding)
 
-    def _by_rules(self, command: Command, opened: Opened, needs: dict[str, str], what: str) -> str:
-        """The rule that decides."""
+    def _by_rules(
+        self, command: Command, opened: Opened, needs: dict[str, str], what: str
+    ) -> Decision | None:
+        """What the rules say; None where none is needed."""
         words, plain = command.words, opened.plain
         is_neutral = words[0].text in grammar().neutral or (
             opened.is_wrapper and bool(opened.inner or opened.scripts)
         )
-        if is_neutral and not needs:
+        if self.is_meant or (is_neutral and not needs):
             self._note_forbidden(command, opened, what)
             self.neutral.append(words)
-            return ""
+            return None
         demanded = frozenset(needs)
         decision = self.book.judge_command(
             words, plain=plain, needs=demanded, home=self.home, what=what
@@ -226,7 +322,7 @@ class Judgement:
             reason = f"{why}; only a rule that spells out {option!r} allows it"
             decision = denied(reason, what, "arguments")
         self._note(decision)
-        return decision.rule
+        return decision
 
     def _note_forbidden(self, command: Command, opened: Opened, what: str) -> None:
         found = self.book.forbids_command(
@@ -249,18 +345,15 @@ class Judgement:
         self.covering = before
 
 
-def _printed(command: Command) -> Iterator[str]:
-    """What a command that feeds another one prints, as far as the text says so."""
-    if command.words and command.words[0].text in {"echo", "printf"}:
-        for word in command.words[1:]:
-            yield from word.text.replace("\\n", "\n").split("\n")
-    elif command.words and command.words[0].text == "cat" and command.stdin_text is not None:
-        yield command.stdin_text.text
-
-
 def _runs_as_a_number(text: str) -> bool:
     """`a[$(id)]`: wherever it is evaluated, now or in a program that gets it."""
     return "[" in text and ("$(" in text or "`" in text)
+
+
+def _code_on_stdin(command: Command, opened: Opened) -> Iterator[Code]:
+    if opened.reads_stdin_as is not None and command.stdin_text is not None:
+        option = "-" if Word("-") in command.words else STDIN
+        yield Code(opened.reads_stdin_as, command.stdin_text, option, "code on its standard input")
 
 
 def _screened(code: Code) -> str | None:
@@ -268,13 +361,6 @@ def _screened(code: Code) -> str | None:
         return f"{code.why}: the code is known only when it runs"
     found = screen(code.language, code.text.text)
     return None if found is None else f"{code.why}: {found}"
-
-
-def _inside(opened: Opened, command: Command) -> Iterable[Script | Inner]:
-    yield from opened.scripts
-    yield from opened.inner
-    if opened.reads_stdin_as in _SHELLS and command.stdin_text is not None:
-        yield Script(command.stdin_text, "its standard input")
 
 
 def _started(inner: Inner, command: Command) -> Command:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import tokens_of
 from cellwall.policy.paths import normalise
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.opened import Access, Code, File, Opened
+from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
 from cellwall.policy.shell.redirections import is_descriptor
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
@@ -29,6 +30,7 @@ _SEARCHING = frozenset(("rg", "ag", "ack"))
 _SEARCHING_WITH = frozenset(("-r", "-R", "--recursive", "--dereference-recursive"))
 _SOME_NAME = "\ufffd"
 _find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
+_find_file_url = re.compile(r"(?i)\b(?:file|man|info):(?://(?:localhost)?)?(?P<path>/.*)").search
 _NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
 
 
@@ -47,15 +49,40 @@ class Files:
     has_hints: dict[Access, bool] = field(default_factory=dict)
     """Whether a word of the text could name a file that may not be read, or written."""
     wildcards: int = 0
+    written: dict[str, str | None] = field(default_factory=dict)
+    """Files that redirections of the text write, with what they get if that is written out."""
 
     def look_around(self, commands: Sequence[Command]) -> None:
         """What names could come from: all commands of the text, and of the scripts in it."""
-        feeding = [each.words for each in commands if each.is_feeding and each.words]
-        is_found = all(grammar().is_lister(words) for words in feeding)
-        is_made_up = any(each.is_made_up or _reads_text(each) for each in commands)
-        self.is_trusting = self.is_trusting and is_found and not is_made_up
+        self.is_trusting = self.is_trusting and are_found(commands)
         self.commands.extend(commands)
+        for command in commands:
+            self._note_written(command)
         self.has_hints.clear()
+
+    def _note_written(self, command: Command) -> None:
+        text = printed_text(command)
+        tee = command.words[1:] if command.words and command.words[0].text == "tee" else ()
+        targets = [each for each in command.files if each.access == "write"]
+        targets += [File("write", word, "") for word in tee if not word.text.startswith("-")]
+        for file in targets:
+            for directory in command.directories:
+                path = normalise(posixpath.join(directory, file.path.text))
+                before = self.written.get(path, "") if file.why.endswith(">>") else ""
+                is_known = text is not None and before is not None
+                self.written[path] = f"{before}{text}\n" if is_known else None
+
+    def just_written(self, word: Word, command: Command) -> tuple[bool, str | None]:
+        """Whether the text itself writes this file, and what it gets if that is known."""
+        for directory in command.directories:
+            path = normalise(posixpath.join(directory, word.text))
+            if path in self.written:
+                return True, self.written[path]
+        return False, None
+
+    def writes_any(self, names: frozenset[str]) -> str:
+        """The first file of one of these names that the text itself writes."""
+        return next((path for path in self.written if posixpath.basename(path) in names), "")
 
     def redirected(self, file: File, command: Command) -> Iterator[Decision]:
         """A redirection is reading or writing like any other: no match is DENY."""
@@ -81,6 +108,9 @@ class Files:
         /tmp, unless it is allowed to do anything (`is_free`)."""
         for file in _all_files(command, opened):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
+                continue
+            if file.why == FROM_LIST:
+                yield denied(f"{FROM_LIST}; name the files themselves", what)
                 continue
             if _is_unknown(file.path):
                 yield from self._unknown(file, what)
@@ -144,9 +174,21 @@ class Files:
     def named_in(self, code: Code) -> Iterator[tuple[str, str]]:
         """Files that code names, by its texts: what may not be read cannot be read by it either."""
         for text in _texts_in(code.text.text) if code.text is not None else ():
-            subjects = [self._subject(access, Word(text), self.cwd) for access in _ACCESSES]
+            places = {text, self.at_home(text)}
+            if text.startswith(("/.", ".")):  # `HOME + "/.ssh/id_rsa"`
+                places.add(f"{self.home}/{text.lstrip('/')}")
+            subjects = [
+                self._subject(access, Word(each), self.cwd)
+                for access in _ACCESSES
+                for each in sorted(places)
+            ]
             if any(self.book.forbids([each], "") for each in subjects):
                 yield "", f"{code.why}, and names {text[:60]!r}, which rules forbid"
+
+    def at_home(self, path: str) -> str:
+        """`~` in front, as `expanduser` has it."""
+        is_home = path == "~" or path.startswith("~/")
+        return f"{self.home}{path[1:]}" if is_home else path
 
     def _unknown(self, file: File, what: str) -> Iterator[Decision]:
         """A name that was found, or a variable of the person's own, is taken as it is."""
@@ -217,21 +259,31 @@ def _all_files(command: Command, opened: Opened) -> Iterator[File]:
                     if last in _STEERING:
                         steering = Word(f"{path.text}/{_STEERING[last]}")
                         yield File("write", steering, "it is put there")
+    for word in command.words[1:]:
+        if (found := _find_file_url(word.text)) and UNKNOWN not in word.text:
+            yield File("read", Word(found["path"]), "a file of this machine is read")
     flags = {flag for word in command.words for flag in _flags_of(word.text)}
     is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
     if is_search and not sources:
         yield File("read", Word("."), "it searches the folder at hand")
 
 
+def printed_text(command: Command) -> str | None:
+    """What a command prints, if the text says so: `echo TEXT`, `cat <<EOF`."""
+    name = command.words[0].text if command.words else ""
+    if name in {"cat", "tee"} and command.stdin_text is not None:
+        text = command.stdin_text.text
+    elif name in {"echo", "printf"} and all(word.is_literal for word in command.words):
+        words = [word.text for word in command.words[1:] if word.text not in {"-e", "-n", "-ne"}]
+        text = " ".join(words).replace("\\n", "\n").replace("\\t", "\t")
+    else:
+        return None
+    return None if UNKNOWN in text else text
+
+
 def _flags_of(text: str) -> tuple[str, ...]:
     is_cluster = text.startswith("-") and not text.startswith("--")
     return tuple(f"-{letter}" for letter in text[1:]) if is_cluster else (text,)
-
-
-def _reads_text(command: Command) -> bool:
-    """`read x <<< …`: a name that the text brings along."""
-    name = command.words[0].text if command.words else ""
-    return name in {"read", "mapfile", "readarray"} and command.stdin_text is not None
 
 
 def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:
@@ -260,6 +312,6 @@ def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
     if is_open or command.words[0].text in grammar().unread:
         return
     for word in command.words[1:]:
-        for text in (word.text, word.text.rpartition("=")[2], word.text.lstrip("@")):
+        for text in (word.text, word.text.rpartition("=")[2].lstrip("@"), word.text.lstrip("@")):
             if text and UNKNOWN not in text and not text.startswith("-"):
                 yield File("read", Word(text, has_glob=word.has_glob), "an argument")

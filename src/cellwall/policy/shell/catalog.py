@@ -4,6 +4,7 @@ One table per program; `also` lists its other names. In a model:
 
     flags, values, optional, next, digits    options that are harmless, by what they take
     reads, writes                            options whose value is a path
+    lists                                    options whose value is a file of names to read
     does                                     options that do more, with what they do
     looks                                    patterns for words that are no listed option
     cases                                    named tables of patterns for values, used as `@name`
@@ -31,7 +32,17 @@ from typing import Any, Final
 FOLDER: Final = os.path.join(os.path.dirname(__file__), "commands")
 
 RISKY: Final = frozenset(("script", "inner", "words", "package", "program", "code", "danger"))
-KINDS: Final = RISKY | {"value", "read", "write", "assign", "query", "inplace", "stdin", "none"}
+KINDS: Final = RISKY | {
+    "value",
+    "read",
+    "write",
+    "assign",
+    "query",
+    "inplace",
+    "stdin",
+    "none",
+    "names",
+}
 TAKES_REST: Final = frozenset(("inner", "words", "package"))
 _ALWAYS_FLAGS: Final = frozenset(("query", "stdin"))
 
@@ -217,7 +228,7 @@ _SWITCHES: Final = {
 _KEYS: Final = (
     {"also", "does", "looks", "cases", "operands", "last", "always", "sub", "harmless", "other"}
     | {"ends", "supplies", "stdin", "stdin_until", "strict", "exact", "inherit", "why"}
-    | {"flags", "values", "optional", "digits", "letters", "next", "reads", "writes"}
+    | {"flags", "values", "optional", "digits", "letters", "next", "reads", "writes", "lists"}
     | _SWITCHES.keys()
 )
 
@@ -294,6 +305,7 @@ _LISTS: Final = (
     ("next", Takes.NEXT, NOTHING),
     ("reads", Takes.VALUE, Effect("read")),
     ("writes", Takes.VALUE, Effect("write")),
+    ("lists", Takes.VALUE, Effect("names")),
 )
 
 

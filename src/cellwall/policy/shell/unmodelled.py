@@ -1,9 +1,9 @@
 """The general rule for programs that have no model. Pure.
 
-A rule that merely allows such a program (`Bash(prog *)`) does not cover an argument that looks as if
-it makes the program start something else, load code, or take options from a file:
+A rule that merely allows such a program (`Bash(prog *)`) does not cover an argument that looks as
+if it makes the program start something else, load code, or take options from a file:
 
-1. a shell, or a program by its full path, as a word, as the value of an option, or inside of a text;
+1. a shell, or a program by its full path: a word, the value of an option, or inside of a text;
 2. an interpreter with an option of its own (`prog python3 -c …`);
 3. an option whose name speaks of commands: `--exec`, `--eval`, `--pager`, `--editor`, `--rsh`,
    `--pre-hook`, `--checkpoint-action`, `--plugin`, `--config`;
@@ -34,18 +34,75 @@ from cellwall.policy.shell.words import Word
 
 _SHELLS: Final = frozenset(("sh", "fish", "csh", "pwsh", "nu"))
 _INTERPRETERS: Final = frozenset(
-    "python perl ruby node php lua tclsh Rscript julia deno bun awk busybox env xargs sudo".split()
+    [
+        "python",
+        "perl",
+        "ruby",
+        "node",
+        "php",
+        "lua",
+        "tclsh",
+        "Rscript",
+        "julia",
+        "deno",
+        "bun",
+        "awk",
+        "busybox",
+        "env",
+        "xargs",
+        "sudo",
+    ]
 )
 _TELLING: Final = frozenset(
-    """eval exec execute command commands cmd shell script hook prehook posthook pager editor viewer
-    browser rsh program interpreter action plugin plugins preload launcher opener handler callback
-    run startup config conf cfg rcfile configfile vars settings loader expr expression code""".split()
+    [
+        "eval",
+        "exec",
+        "execute",
+        "command",
+        "commands",
+        "cmd",
+        "shell",
+        "script",
+        "hook",
+        "prehook",
+        "posthook",
+        "pager",
+        "editor",
+        "viewer",
+        "browser",
+        "rsh",
+        "program",
+        "interpreter",
+        "action",
+        "plugin",
+        "plugins",
+        "preload",
+        "launcher",
+        "opener",
+        "handler",
+        "callback",
+        "run",
+        "startup",
+        "config",
+        "conf",
+        "cfg",
+        "rcfile",
+        "configfile",
+        "vars",
+        "settings",
+        "loader",
+        "expr",
+        "expression",
+        "code",
+    ]
 )
 _TOOLS: Final = frozenset(("bin", "binary", "tool", "helper", "agent", "wrapper", "client", "path"))
-_CODE_OPTIONS: Final = frozenset("-c -e -E -x -X -r -l -P -S -I".split())
+_CODE_OPTIONS: Final = frozenset(["-c", "-e", "-E", "-x", "-X", "-r", "-l", "-P", "-S", "-I"])
 _STARTING: Final = frozenset(("shell", "exec", "execute", "eval", "repl", "console", "spawn"))
 _OUTPUT_OPTIONS: Final = frozenset(("-o", "-O", "-w"))
-_OUTPUT: Final = frozenset("output out outfile outdir dump save write export destination dest".split())
+_OUTPUT: Final = frozenset(
+    ["output", "out", "outfile", "outdir", "dump", "save", "write", "export", "destination", "dest"]
+)
 _MANY: Final = 256
 """How many words are looked at; a program with more of them is not covered."""
 
@@ -55,7 +112,7 @@ _shell_inside = re.compile(
 ).search
 _program_path = re.compile(r"(?:/usr(?:/local)?|/opt/[\w.-]+|/run/[\w./-]+)?/s?bin/[\w.+-]+").match
 _setting = re.compile(
-    r"""(?ix) [\w.-]* (?:command|cmd|pager|editor|shell|browser|exec|program|rsh|hook|script) \s* ="""
+    r"(?i)[\w.-]*(?:command|cmd|pager|editor|shell|browser|exec|program|rsh|hook|script)\s*="
 ).match
 _starts_something = re.compile(
     r"""^\s*:?\s*[!|]\s*\S|\|\s*$|%\(|\$\(|`|/dev/(?:tcp|udp)/|\b(?:system|popen|exec|spawn)\w*\s*[("']"""
@@ -75,7 +132,7 @@ def open_unmodelled(words: Sequence[Word]) -> Opened:
 
 
 def _written(words: Sequence[Word]) -> Iterator[File]:
-    """Values of options that name an output by custom: `-o FILE`, `--output=FILE`, `--log-file F`."""
+    """Values of options that name an output by custom: `-o FILE`, `--output=FILE`."""
     for place, word in enumerate(words):
         name, equals, _ = word.text.partition("=")
         parts = set(re.split(r"[-_.]+", name.lower().lstrip("-")))
@@ -139,7 +196,7 @@ def _why_option(text: str, following: Word | None) -> str | None:
 
 
 def _why_value(text: str, following: Word | None) -> str | None:
-    name = canonical(text.split()[0]) if text.strip() else None
+    name = canonical(text.split(maxsplit=1)[0]) if text.strip() else None
     if name in _SHELLS or _shell_inside(text):
         return "the program is given a shell"
     if _program_path(text):
