@@ -13,33 +13,37 @@ but for the links on the way to a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy import variables
+from cellwall.policy.code_in_text import (
+    OPENED,
+    code_on_stdin,
+    codes_of,
+    demands_of_files,
+    has_typed_commands,
+    screened,
+    started_by,
+)
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.inline import screen
 from cellwall.policy.shell.models import open_command
 from cellwall.policy.shell.opened import STDIN, Code, Inner, Opened, Script
 from cellwall.policy.shell.parser import NotUnderstood
 from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
 from cellwall.policy.shell.started import starts_in
-from cellwall.policy.shell.unmodelled import is_typed_command
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
-from cellwall.policy.touched import Files, printed_text
+from cellwall.policy.touched import Files
 
 _MAX_DEPTH = 8
+_MAX_STARTS = 32
 _EVERYTHING = frozenset(("Bash", "Bash(*)"))
-_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
-_REOPENED = {"sed": ("sed", "-e"), "awk": ("awk",)}
-_OPENED = _SHELLS | _REOPENED.keys()
-"""Languages whose code is read as what it is; the others are searched for what they start."""
-_WRITTEN = "a script that this text writes"
 
 
 _opened = lru_cache(maxsize=4096)(open_command)
@@ -130,25 +134,12 @@ class Judgement:
             return
         opened = _opened(command.words)  # (5)
         self._judge_opened(command, opened, what, depth)
-        for part in self._inside(command, opened):  # (8)
+        for part in started_by(self.files, command, opened):  # (8)
             match part:
                 case Script():
                     self._script(part, command, depth)
                 case Inner():
                     self._inner(part, command, depth)
-
-    def _inside(self, command: Command, opened: Opened) -> Iterable[Script | Inner]:
-        yield from opened.scripts
-        yield from opened.inner
-        texts = [(language, text, _WRITTEN) for language, text in self._ran_files(command, opened)]
-        if opened.reads_stdin_as is not None and command.stdin_text is not None:
-            texts.append((opened.reads_stdin_as, command.stdin_text.text, "its standard input"))
-        for language, text, why in texts:
-            if language in _SHELLS and text is not None:
-                yield Script(Word(text), why)
-            elif language in _REOPENED and text is not None:
-                # A program of theirs is understood where it stands among the arguments.
-                yield Inner((*map(Word, _REOPENED[language]), Word(text)), why)
 
     def _variables(self, command: Command) -> None:
         is_reading = bool(command.words) and command.words[0].text in {"read", "mapfile"}
@@ -193,31 +184,24 @@ class Judgement:
             is_free = is_free or self.is_meant
             for each in self.files.named(command, opened, what, is_free=is_free):  # (7)
                 self._note(each)
-        for code, is_whole in self._codes(command, opened):  # (8)
+        if opened.is_unmodelled:
+            self._note_started(command, what)
+        for code, is_whole in codes_of(self.files, command, opened):  # (8)
             self._code(code, command, decision, depth, is_whole=is_whole)
 
-    def _codes(self, command: Command, opened: Opened) -> Iterator[tuple[Code, bool]]:
-        """Code that is written out in the text. True: a rule can spell it out, so that it is
-        judged as a whole; else it stands in a file that the text itself writes."""
-        for code in opened.codes:
-            yield code, True
-        if opened.reads_stdin_as not in _OPENED:
-            for code in _code_on_stdin(command, opened):
-                yield code, True
-        for language, text in self._ran_files(command, opened):
-            if language not in _OPENED and text is not None:
-                yield Code(language, Word(text), STDIN, "code in a file of this text"), False
-
-    def _ran_files(self, command: Command, opened: Opened) -> Iterator[tuple[str, str | None]]:
-        """Files of code that the text itself writes, and then runs."""
-        runs = list(opened.runs)
-        if opened.reads_stdin_as is not None and command.stdin == "file":
-            reads = [file.path for file in command.files if file.access == "read"]
-            runs += [(opened.reads_stdin_as, path) for path in reads[-1:]]
-        for language, path in runs:
-            is_written, text = self.files.just_written(path, command)
-            if is_written:
-                yield language, text
+    def _note_started(self, command: Command, what: str) -> None:
+        """A program without a model may be a wrapper: what is denied stays so behind it."""
+        starts = [command.words[at:] for at in range(1, min(len(command.words), _MAX_STARTS))]
+        for word in command.words[1:_MAX_STARTS]:
+            text = word.text.partition("=")[2] if word.text.startswith("-") else word.text
+            if word.is_literal and " " in text:
+                with suppress(NotUnderstood, RecursionError):
+                    found = read_shell(text, directories=command.directories, home=self.home)
+                    starts += [each.words for each in found if each.words]
+        for words in starts:
+            found_rule = self.book.forbids_command(words, plain=None, home=self.home, what=what)
+            if found_rule is not None and found_rule.verdict is Verdict.DENY:
+                self._note(found_rule)
 
     def _code(
         self, code: Code, command: Command, decision: Decision | None, depth: int, *, is_whole: bool
@@ -226,7 +210,7 @@ class Judgement:
         if code.text is None or UNKNOWN in code.text.text:
             return
         starts = starts_in(code.language, code.text.text)
-        is_harmless = is_whole and _screened(code) is None
+        is_harmless = is_whole and screened(code) is None
         is_any = decision is not None and decision.rule in _EVERYTHING
         is_allowed = decision is not None and decision.verdict is Verdict.ALLOW
         what = shown(command.words)[:500]
@@ -236,15 +220,11 @@ class Judgement:
             self._note(denied(f"{why}; {hint}", what, "arguments"))
         before = (self.is_meant, self.covering)
         self.is_meant, self.covering = self.is_meant or (is_whole and not is_any), None
-        files = tuple(
-            replace(each, path=Word(self.files.at_home(each.path.text))) for each in starts.files
-        )
-        for each in (
-            self.files.named(command, Opened(files=files), what, is_free=is_any or self.is_meant)
-            if files
-            else ()
-        ):
-            self._note(each)
+        is_free = is_any or self.is_meant
+        for file in starts.files:
+            touched = replace(file, path=Word(self.files.at_home(file.path.text)))
+            for each in self.files.named(command, Opened(files=(touched,)), what, is_free=is_free):
+                self._note(each)
         if not is_harmless:
             for script in starts.scripts:
                 self._script(Script(script, code.why), command, depth)
@@ -258,46 +238,25 @@ class Judgement:
         for danger in opened.dangers:
             yield danger.option, danger.why
         for code in opened.codes:
-            trouble = _screened(code)
-            if trouble is not None:
+            trouble = screened(code)
+            if code.language in OPENED:  # an awk program, each of whose commands is judged
+                trouble = starts_in(code.language, code.text.text).unknown if code.text else None
+            if trouble:
                 yield code.option, trouble
             yield from self.files.named_in(code)
-        if opened.is_typed and self._has_typed_commands(command):
+        if opened.is_typed and has_typed_commands(self.files, command):
             yield STDIN, "the text on its standard input may be commands for it"
-        yield from self._demands_of_files(command, opened)
+        yield from demands_of_files(self.files, command, opened)
         language = opened.reads_stdin_as
         if language is None or command.stdin == "file":
             return
         if command.stdin_text is None:
             yield "", "what it would run comes from somewhere that is not known"
-        for code in _code_on_stdin(command, opened) if language not in _OPENED else ():
-            trouble = _screened(code)
+        for code in code_on_stdin(command, opened) if language not in OPENED else ():
+            trouble = screened(code)
             if trouble is not None:
                 yield code.option, trouble
             yield from self.files.named_in(code)
-
-    def _demands_of_files(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
-        """What the text itself writes and then runs has been seen by nobody."""
-        for language, text in self._ran_files(command, opened):
-            if text is None:
-                yield STDIN, "this text writes the file that it then runs, with what is not known"
-            elif language not in _OPENED and (why := starts_in(language, text).unknown):
-                yield STDIN, f"this text writes the code that it then runs: {why}"
-            if language not in _SHELLS and text is not None:
-                yield from self.files.named_in(Code(language, Word(text), "", "the code is run"))
-        name = command.words[0].text.rpartition("/")[2]
-        if path := self.files.writes_any(grammar().manifests.get(name, frozenset())):
-            yield STDIN, f"this text writes {path}, which says what {name} runs"
-
-    def _has_typed_commands(self, command: Command) -> bool:
-        """A here-document always counts, for who writes one for a program that asks a person means
-        to command it; of a pipe only what is written out in the text itself can be seen."""
-        if command.stdin_text is not None:
-            return True
-        if command.stdin != "pipe":
-            return False
-        feeding = [each for each in self.files.commands if each.is_feeding]
-        return any(is_typed_command(printed_text(each) or "") for each in feeding)
 
     def _by_rules(
         self, command: Command, opened: Opened, needs: dict[str, str], what: str
@@ -348,19 +307,6 @@ class Judgement:
 def _runs_as_a_number(text: str) -> bool:
     """`a[$(id)]`: wherever it is evaluated, now or in a program that gets it."""
     return "[" in text and ("$(" in text or "`" in text)
-
-
-def _code_on_stdin(command: Command, opened: Opened) -> Iterator[Code]:
-    if opened.reads_stdin_as is not None and command.stdin_text is not None:
-        option = "-" if Word("-") in command.words else STDIN
-        yield Code(opened.reads_stdin_as, command.stdin_text, option, "code on its standard input")
-
-
-def _screened(code: Code) -> str | None:
-    if code.text is None or UNKNOWN in code.text.text:
-        return f"{code.why}: the code is known only when it runs"
-    found = screen(code.language, code.text.text)
-    return None if found is None else f"{code.why}: {found}"
 
 
 def _started(inner: Inner, command: Command) -> Command:

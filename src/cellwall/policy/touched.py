@@ -18,6 +18,7 @@ from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
 from cellwall.policy.shell.redirections import is_descriptor
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
+from cellwall.policy.written_files import WrittenFiles
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
 _MOST_WILDCARDS = 64
@@ -49,40 +50,15 @@ class Files:
     has_hints: dict[Access, bool] = field(default_factory=dict)
     """Whether a word of the text could name a file that may not be read, or written."""
     wildcards: int = 0
-    written: dict[str, str | None] = field(default_factory=dict)
-    """Files that redirections of the text write, with what they get if that is written out."""
+    written: WrittenFiles = field(default_factory=WrittenFiles)
 
     def look_around(self, commands: Sequence[Command]) -> None:
         """What names could come from: all commands of the text, and of the scripts in it."""
         self.is_trusting = self.is_trusting and are_found(commands)
         self.commands.extend(commands)
         for command in commands:
-            self._note_written(command)
+            self.written.note(command)
         self.has_hints.clear()
-
-    def _note_written(self, command: Command) -> None:
-        text = printed_text(command)
-        tee = command.words[1:] if command.words and command.words[0].text == "tee" else ()
-        targets = [each for each in command.files if each.access == "write"]
-        targets += [File("write", word, "") for word in tee if not word.text.startswith("-")]
-        for file in targets:
-            for directory in command.directories:
-                path = normalise(posixpath.join(directory, file.path.text))
-                before = self.written.get(path, "") if file.why.endswith(">>") else ""
-                is_known = text is not None and before is not None
-                self.written[path] = f"{before}{text}\n" if is_known else None
-
-    def just_written(self, word: Word, command: Command) -> tuple[bool, str | None]:
-        """Whether the text itself writes this file, and what it gets if that is known."""
-        for directory in command.directories:
-            path = normalise(posixpath.join(directory, word.text))
-            if path in self.written:
-                return True, self.written[path]
-        return False, None
-
-    def writes_any(self, names: frozenset[str]) -> str:
-        """The first file of one of these names that the text itself writes."""
-        return next((path for path in self.written if posixpath.basename(path) in names), "")
 
     def redirected(self, file: File, command: Command) -> Iterator[Decision]:
         """A redirection is reading or writing like any other: no match is DENY."""
@@ -266,19 +242,6 @@ def _all_files(command: Command, opened: Opened) -> Iterator[File]:
     is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
     if is_search and not sources:
         yield File("read", Word("."), "it searches the folder at hand")
-
-
-def printed_text(command: Command) -> str | None:
-    """What a command prints, if the text says so: `echo TEXT`, `cat <<EOF`."""
-    name = command.words[0].text if command.words else ""
-    if name in {"cat", "tee"} and command.stdin_text is not None:
-        text = command.stdin_text.text
-    elif name in {"echo", "printf"} and all(word.is_literal for word in command.words):
-        words = [word.text for word in command.words[1:] if word.text not in {"-e", "-n", "-ne"}]
-        text = " ".join(words).replace("\\n", "\n").replace("\\t", "\t")
-    else:
-        return None
-    return None if UNKNOWN in text else text
 
 
 def _flags_of(text: str) -> tuple[str, ...]:

@@ -25,9 +25,8 @@ _SIMPLE_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 _ANY_START: Final = re.compile(
     r"(?i)\b(?:system|exec\w*|e?popen\w*|spawn\w*|fork|shell\w*|process\w*|runtime|run|eval)\b"
 )
-_behind_words = re.compile(
-    r"\w+\s*:[^:]|(?:async\s+)?function\b|[\w\s,]*\)?\s*=>|(?:do|or|and|if|unless)\b"
-).match
+_option_or_function = re.compile(r"\w+\s*:[^:]|(?:async\s+)?function\b|[\w\s,]*\)?\s*=>").match
+_condition = re.compile(r"(?:do|or|and|if|unless)\b").match
 _quoting = re.compile(r"(?:q|qq|qw|%q|%Q|%w|%)\s*([({\[<|/!])")
 
 
@@ -58,12 +57,15 @@ def scan_code(language: str, text: str, found: Starts) -> None:
     """Adds what the code starts."""
     table = _tables().get(language)
     if table is None:
-        if word := _ANY_START.search(text):
-            found.doubt(f"its code has `{word[0]}`, and code of this language is not read")
+        if start := _ANY_START.search(text):
+            found.doubt(f"its code has `{start[0]}`, and code of this language is not read")
         return
     for pattern in table.hides:
         if hit := pattern.search(text):
             found.doubt(f"it has `{hit[0].strip()[:40]}`, which can start what is not written out")
+    for call in table.deletes.finditer(text) if table.deletes else ():
+        for word in _Arguments(table, text, call.end()).read() or ():
+            found.delete(word, "-rf")
     if table.gate is not None and not table.gate.search(text):
         return
     count = _calls(table, text, found)
@@ -95,10 +97,6 @@ def _calls(table: _Table, text: str, found: Starts) -> int:
                 found.doubt("it opens a pipe to a command that is not written out")
             continue
         _pipe(words, found)
-    for call in table.deletes.finditer(text) if table.deletes else ():
-        words = _Arguments(table, text, call.end()).read()
-        for word in words or ():
-            found.delete(word, "-rf")
     return count
 
 
@@ -162,13 +160,17 @@ class _Arguments:
                 # `{shell: true}` and the like come behind the words; they do not change them.
                 return self._words or None
             elif not self._one(sign):
-                return self._words if self._words and self._is_option() else None
+                return self._words if self._words and self._is_behind(depth) else None
         return None
 
-    def _is_option(self) -> bool:
-        """`encoding: "utf8"`, a function to call back: no word of the command."""
+    def _is_behind(self, depth: int) -> bool:
+        """What follows is no word of the command: `encoding: "utf8"`, a function to call back, or
+        a condition behind a call without brackets."""
         rest = self._text[self._at : self._at + 40]
-        return _behind_words(rest) is not None
+        before = self._text[: self._at].rstrip()[-1:]
+        if before in (",", "("):
+            return _option_or_function(rest) is not None
+        return not depth and _condition(rest) is not None
 
     def _blanks(self) -> None:
         while self._at < len(self._text) and self._text[self._at] in " \t\r":

@@ -6,7 +6,7 @@ if it makes the program start something else, load code, or take options from a 
 1. a shell, or a program by its full path: a word, the value of an option, or inside of a text;
 2. an interpreter with an option of its own (`prog python3 -c …`);
 3. an option whose name speaks of commands: `--exec`, `--eval`, `--pager`, `--editor`, `--rsh`,
-   `--pre-hook`, `--checkpoint-action`, `--plugin`, `--config`;
+   `--pre-hook`, `--checkpoint-action`, `--plugin`; `--config` with a file from elsewhere;
 4. a short option for code (`-c`, `-e`, `-x` …) whose value has blanks or signs of code in it;
 5. a sub-command such as `shell`, `exec`, `eval`, `repl`;
 6. `NAME=VALUE` whose name ends in COMMAND, PAGER, EDITOR and the like: `-o ProxyCommand=…`;
@@ -30,7 +30,7 @@ from typing import Final
 from cellwall.policy.shell.catalog import canonical
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import Danger, File, Opened
-from cellwall.policy.shell.words import Word
+from cellwall.policy.shell.words import UNKNOWN, Word
 
 _SHELLS: Final = frozenset(("sh", "fish", "csh", "pwsh", "nu"))
 _INTERPRETERS: Final = frozenset(
@@ -54,48 +54,19 @@ _INTERPRETERS: Final = frozenset(
     ]
 )
 _TELLING: Final = frozenset(
-    [
-        "eval",
-        "exec",
-        "execute",
-        "command",
-        "commands",
-        "cmd",
-        "shell",
-        "script",
-        "hook",
-        "prehook",
-        "posthook",
-        "pager",
-        "editor",
-        "viewer",
-        "browser",
-        "rsh",
-        "program",
-        "interpreter",
-        "action",
-        "plugin",
-        "plugins",
-        "preload",
-        "launcher",
-        "opener",
-        "handler",
-        "callback",
-        "run",
-        "startup",
-        "config",
-        "conf",
-        "cfg",
-        "rcfile",
-        "configfile",
-        "vars",
-        "settings",
-        "loader",
-        "expr",
-        "expression",
-        "code",
-    ]
+    (
+        *("eval", "exec", "execute", "command", "commands", "cmd", "shell", "script", "run"),
+        *("hook", "prehook", "posthook", "action", "handler", "callback", "launcher", "opener"),
+        *("pager", "editor", "viewer", "browser", "rsh", "program", "interpreter"),
+        *("plugin", "plugins", "preload", "loader", "startup"),
+    )
 )
+"""In the name of an option: its value may be a command, or code."""
+_CODE_NAMES: Final = frozenset(("code", "expr", "expression", "filter"))
+_SETTINGS: Final = frozenset(
+    ("config", "conf", "cfg", "rcfile", "configfile", "vars", "settings", "options", "optfile")
+)
+"""Settings can name commands; those of the project are read anyway."""
 _TOOLS: Final = frozenset(("bin", "binary", "tool", "helper", "agent", "wrapper", "client", "path"))
 _CODE_OPTIONS: Final = frozenset(["-c", "-e", "-E", "-x", "-X", "-r", "-l", "-P", "-S", "-I"])
 _STARTING: Final = frozenset(("shell", "exec", "execute", "eval", "repl", "console", "spawn"))
@@ -183,6 +154,10 @@ def _why_option(text: str, following: Word | None) -> str | None:
         parts = set(re.split(r"[-_.]+", name.lower().lstrip("-")))
         if has_value and parts & _TELLING:
             return f"{name} may name a command, or code"
+        if has_value and parts & _CODE_NAMES and _is_code(given):
+            return f"{name} may be given code"
+        if has_value and parts & _SETTINGS and not _is_near(given):
+            return f"{name} names settings from elsewhere, which may name commands"
         if has_value and parts & _TOOLS and "/" in given:
             return f"{name} may name a program to start"
     short = text[:2]
@@ -193,6 +168,12 @@ def _why_option(text: str, following: Word | None) -> str | None:
     if equals or (len(text) > 2 and not text.startswith("--")):
         return _why_value(value if equals else text[2:], None)
     return None
+
+
+def _is_near(path: str) -> bool:
+    """A plain path below the working directory."""
+    plain = posixpath.normpath(path)
+    return not (plain.startswith(("/", "~", "..")) or UNKNOWN in path or _is_code(path))
 
 
 def _why_value(text: str, following: Word | None) -> str | None:
