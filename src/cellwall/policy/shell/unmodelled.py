@@ -160,6 +160,8 @@ def _why_option(text: str, following: Word | None) -> str | None:
             return f"{name} names settings from elsewhere, which may name commands"
         if has_value and parts & _TOOLS and "/" in given:
             return f"{name} may name a program to start"
+    if not name.startswith("--") and (_setting(text[1:]) or _setting(text[2:])):
+        return "a setting names a command"
     short = text[:2]
     if short in _CODE_OPTIONS and not text.startswith("--"):
         glued = text[2:]
