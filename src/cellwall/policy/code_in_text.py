@@ -86,7 +86,8 @@ def demands_of_files(files: Files, command: Command, opened: Opened) -> Iterator
         if language not in SHELLS and isinstance(text, str):
             yield from files.named_in(Code(language, Word(text), "", "the code is run"))
     name = command.words[0].text.rpartition("/")[2]
-    if path := files.written.find_name(grammar().manifests.get(name, frozenset())):
+    manifests = grammar().manifests.get(name)
+    if manifests and (path := files.written.find_name(manifests)):
         yield STDIN, f"this text writes {path}, which says what {name} runs"
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy import variables
@@ -32,7 +31,7 @@ from cellwall.policy.code_in_text import (
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.models import open_command
+from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.opened import STDIN, Code, Inner, Opened, Script
 from cellwall.policy.shell.parser import NotUnderstood
 from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
@@ -44,9 +43,6 @@ from cellwall.policy.touched import Files
 _MAX_DEPTH = 8
 _MAX_STARTS = 32
 _EVERYTHING = frozenset(("Bash", "Bash(*)"))
-
-
-_opened = lru_cache(maxsize=4096)(open_command)
 
 
 @dataclass(slots=True)
@@ -132,7 +128,7 @@ class Judgement:
         if command.words[0].text in grammar().refused:
             self._note(denied(grammar().refused[command.words[0].text], what))
             return
-        opened = _opened(command.words)  # (5)
+        opened = open_known(command.words)  # (5)
         self._judge_opened(command, opened, what, depth)
         for part in started_by(self.files, command, opened):  # (8)
             match part:
@@ -199,9 +195,14 @@ class Judgement:
                     found = read_shell(text, directories=command.directories, home=self.home)
                     starts += [each.words for each in found if each.words]
         for words in starts:
-            found_rule = self.book.forbids_command(words, plain=None, home=self.home, what=what)
-            if found_rule is not None and found_rule.verdict is Verdict.DENY:
-                self._note(found_rule)
+            denial = self.book.forbids_command(words, plain=None, home=self.home, what=what)
+            # `getent passwd`: a name alone is no command.
+            if (
+                denial is not None
+                and denial.verdict is Verdict.DENY
+                and _has_arguments(denial.rule)
+            ):
+                self._note(denial)
 
     def _code(
         self, code: Code, command: Command, decision: Decision | None, depth: int, *, is_whole: bool
@@ -302,6 +303,11 @@ class Judgement:
         for each in found:
             self._command(replace(each, place=(*command.place, script.why, *each.place)), depth + 1)
         self.covering = before
+
+
+def _has_arguments(rule: str) -> bool:
+    """`Bash(rm -rf /)` speaks of more than a program."""
+    return len([word for word in rule.rstrip(")").split() if word != "*"]) > 1
 
 
 def _runs_as_a_number(text: str) -> bool:

@@ -45,20 +45,38 @@ class Files:
     home: str
     targets: Targets
     commands: list[Command] = field(default_factory=list)
-    is_trusting: bool = True
-    """Names that commands print were found by them, not made up."""
+    texts: list[Sequence[Command]] = field(default_factory=list)
+    """The commands of each text that was read."""
     has_hints: dict[Access, bool] = field(default_factory=dict)
     """Whether a word of the text could name a file that may not be read, or written."""
     wildcards: int = 0
-    written: WrittenFiles = field(default_factory=WrittenFiles)
+    trusted: dict[int, bool] = field(default_factory=dict)
+    """By how many texts were read."""
+    noted: int = 0
+    """Of how many commands it is known what they write."""
+    writes: WrittenFiles = field(default_factory=WrittenFiles)
 
     def look_around(self, commands: Sequence[Command]) -> None:
         """What names could come from: all commands of the text, and of the scripts in it."""
-        self.is_trusting = self.is_trusting and are_found(commands)
+        self.texts.append(commands)
         self.commands.extend(commands)
-        for command in commands:
-            self.written.note(command)
         self.has_hints.clear()
+
+    @property
+    def is_trusting(self) -> bool:
+        """Names that commands print were found by them, not made up."""
+        count = len(self.texts)
+        if count not in self.trusted:
+            self.trusted[count] = all(map(are_found, self.texts))
+        return self.trusted[count]
+
+    @property
+    def written(self) -> WrittenFiles:
+        """What the commands that were read so far write."""
+        for command in self.commands[self.noted :]:
+            self.writes.note(command)
+        self.noted = len(self.commands)
+        return self.writes
 
     def redirected(self, file: File, command: Command) -> Iterator[Decision]:
         """A redirection is reading or writing like any other: no match is DENY."""

@@ -13,7 +13,7 @@ from enum import Enum
 
 from cellwall.policy.paths import normalise
 from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.models import open_command
+from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.opened import File
 from cellwall.policy.shell.words import UNKNOWN, Word
 
@@ -107,7 +107,7 @@ def _written_by(name: str, command: Command) -> Iterator[File]:
             if not word.text.startswith("-"):
                 yield File("write", word, "redirection >")
     elif name in _FETCHERS:
-        yield from (file for file in open_command(command.words).files if file.access == "write")
+        yield from (file for file in open_known(command.words).files if file.access == "write")
         for word in command.words[1:]:
             if "://" in word.text:  # `wget URL` and `curl -O URL` name the file after the address
                 last = posixpath.basename(word.text.partition("?")[0])

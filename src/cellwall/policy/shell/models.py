@@ -6,6 +6,7 @@ The data stands in `commands/`; `HANDLERS` are the commands whose arguments are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from cellwall.policy.shell import archives, awk, find, git, interpreters, sed, shells, wrappers
@@ -56,3 +57,7 @@ def open_command(words: Sequence[Word]) -> Opened:
     if model is None:
         return open_unmodelled(words)
     return HANDLERS.get(model.name, interpret)(model, tuple(words))
+
+
+open_known = lru_cache(maxsize=4096)(open_command)
+"""The same for words in a tuple, which are opened once."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 import shlex
 import warnings
 from collections import Counter
@@ -88,6 +89,10 @@ _PAIRS: Final = frozenset(
 )
 _PATH_READS: Final = frozenset(["read_text", "read_bytes"])
 _MAX_DEPTH: Final = 4
+_may_start = re.compile(
+    r"\b(?:os|posix|subprocess|pty|shutil|ctypes|system|popen\w*|exec\w*|spawn\w*|eval|compile"
+    r"|open|file|import_module|importlib|getattr|__\w+)\b|\\"
+).search
 
 
 def look_into_python(text: str, found: Starts, depth: int = 0) -> None:
@@ -98,7 +103,8 @@ def look_into_python(text: str, found: Starts, depth: int = 0) -> None:
             tree = ast.parse(text)
             _Look(tree, found, depth).run()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        found.doubt("the Python code cannot be parsed")
+        if _may_start(text):  # else it is `print x` of Python 2, or nothing that runs
+            found.doubt("the Python code cannot be parsed")
 
 
 class _Look:

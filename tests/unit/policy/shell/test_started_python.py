@@ -60,10 +60,11 @@ UNKNOWN = [
     "getattr(x, y)('a')",
     "__import__(x).system('a')",
     "x = [print][0]; [x][0]('a')(1)",
-    "this is no Python",
+    "this is no Python: os.system(x",
 ]
 HARMLESS = [
     "print(1)",
+    "import sys; print sys.argv[1:]",
     "import asyncio; asyncio.run(main())",
     "from app import main; main()",
     'text = "a"; text.replace("a", "b"); [1].remove(1)',
