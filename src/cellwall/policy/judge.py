@@ -13,34 +13,40 @@ but for the links on the way to a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy import variables
+from cellwall.policy.code_in_text import (
+    OPENED,
+    code_on_stdin,
+    codes_of,
+    demands_of_files,
+    has_typed_commands,
+    screened,
+    started_by,
+)
 from cellwall.policy.outside import asked_outside
 from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import OTHERWISE
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.inline import screen
-from cellwall.policy.shell.models import open_command
-from cellwall.policy.shell.opened import Code, Inner, Opened, Script
+from cellwall.policy.shell.models import open_known
+from cellwall.policy.shell.opened import STDIN, Code, Inner, Opened, Script
 from cellwall.policy.shell.parser import NotUnderstood
 from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
+from cellwall.policy.shell.started import starts_in
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
 from cellwall.policy.touched import Files
 from cellwall.policy.unguarded import guard_trouble
 
 _MAX_DEPTH = 8
+_MAX_STARTS = 32
 _EVERYTHING = frozenset(("Bash", "Bash(*)"))
-_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
-
-
-_opened = lru_cache(maxsize=4096)(open_command)
 
 
 @dataclass(slots=True)
@@ -55,6 +61,8 @@ class Judgement:
     count: int = 0
     covering: Decision | None = None
     """An allow whose rule spells out the command that is judged now, together with its wrapper."""
+    is_meant: bool = False
+    """A rule spells out the code that starts what is judged now: only denials count."""
     place: tuple[str, ...] = ()
     is_outside: bool = False
     """It will run outside of a sandbox."""
@@ -113,7 +121,8 @@ class Judgement:
         self._variables(command)  # (2)
         for file in command.files:  # (3)
             for decision in self.files.redirected(file, command):
-                self._note(decision)
+                if not (self.is_meant and decision.rule == "default"):
+                    self._note(decision)
         if not command.words:
             return
         what = shown(command.words)[:500]
@@ -125,9 +134,9 @@ class Judgement:
         if command.words[0].text in grammar().refused:
             self._note(denied(grammar().refused[command.words[0].text], what))
             return
-        opened = _opened(command.words)  # (5)
-        self._judge_opened(command, opened, what)
-        for part in _inside(opened, command):  # (8)
+        opened = open_known(command.words)  # (5)
+        self._judge_opened(command, opened, what, depth)
+        for part in started_by(self.files, command, opened):  # (8)
             match part:
                 case Script():
                     self._script(part, command, depth)
@@ -139,7 +148,7 @@ class Judgement:
         for assignment in command.assignments:
             if is_reading and assignment.name == "IFS":
                 continue  # how this one line is cut
-            trouble = variables.trouble(assignment)
+            trouble = variables.trouble(assignment, is_exported=bool(command.words))
             if trouble is not None:
                 self._note(denied(trouble, f"{assignment.name}=…", "variables"))
             elif _runs_as_a_number(assignment.value.text):
@@ -159,20 +168,8 @@ class Judgement:
         self._command(_started(inner, command), depth + 1)
         self.covering = before
 
-    def _judge_opened(self, command: Command, opened: Opened, what: str) -> None:
-        if self.is_outside:
-            for decision in asked_outside(self.book, command, opened, home=self.home, what=what):
-                self._note(decision)
-        for rule, trouble in (
-            ("addresses", address_trouble(command, opened)),
-            ("guard", guard_trouble(command.words)),
-        ):
-            if trouble is not None:
-                self._note(denied(trouble, what, rule))
-        for assignment in opened.assignments:
-            trouble = variables.trouble(assignment)
-            if trouble is not None:
-                self._note(denied(trouble, what, "variables"))
+    def _judge_opened(self, command: Command, opened: Opened, what: str, depth: int) -> None:
+        self._note_reach(command, opened, what)
         needs: dict[str, str] = {}
         for option, why in self._demands(command, opened):
             if not option:
@@ -180,43 +177,118 @@ class Judgement:
                 self._note_forbidden(command, opened, what)
                 return
             needs.setdefault(option, why)
-        rule = self._by_rules(command, opened, needs, what)  # (6)
+        decision = self._by_rules(command, opened, needs, what)  # (6)
+        is_free = decision is not None and decision.rule in _EVERYTHING
         if command.words[0].text not in grammar().neutral:
-            is_free = rule in _EVERYTHING
-            for decision in self.files.named(command, opened, what, is_free=is_free):  # (7)
+            is_free = is_free or self.is_meant
+            for each in self.files.named(command, opened, what, is_free=is_free):  # (7)
+                self._note(each)
+        if opened.is_unmodelled:
+            self._note_started(command, what)
+        for code, is_whole in codes_of(self.files, command, opened):  # (8)
+            self._code(code, command, decision, depth, is_whole=is_whole)
+
+    def _note_reach(self, command: Command, opened: Opened, what: str) -> None:
+        """What no rule for the program decides: where the command runs, which addresses it names,
+        whether it takes a guard away, which variables it sets."""
+        if self.is_outside:
+            for decision in asked_outside(self.book, command, opened, home=self.home, what=what):
                 self._note(decision)
+        troubles = [
+            ("addresses", address_trouble(command, opened)),
+            ("guard", guard_trouble(command.words)),
+            *(("variables", variables.trouble(each)) for each in opened.assignments),
+        ]
+        for rule, trouble in troubles:
+            if trouble is not None:
+                self._note(denied(trouble, what, rule))
+
+    def _note_started(self, command: Command, what: str) -> None:
+        """A program without a model may be a wrapper: what is denied stays so behind it."""
+        starts = [command.words[at:] for at in range(1, min(len(command.words), _MAX_STARTS))]
+        for word in command.words[1:_MAX_STARTS]:
+            text = word.text.partition("=")[2] if word.text.startswith("-") else word.text
+            if word.is_literal and " " in text:
+                with suppress(NotUnderstood, RecursionError):
+                    found = read_shell(text, directories=command.directories, home=self.home)
+                    starts += [each.words for each in found if each.words]
+        for words in starts:
+            denial = self.book.forbids_command(words, plain=None, home=self.home, what=what)
+            # `getent passwd`: a name alone is no command.
+            if (
+                denial is not None
+                and denial.verdict is Verdict.DENY
+                and _has_arguments(denial.rule)
+            ):
+                self._note(denial)
+
+    def _code(
+        self, code: Code, command: Command, decision: Decision | None, depth: int, *, is_whole: bool
+    ) -> None:
+        """What the code starts, reads and writes, each judged by itself."""
+        if code.text is None or UNKNOWN in code.text.text:
+            return
+        starts = starts_in(code.language, code.text.text)
+        is_harmless = is_whole and screened(code) is None
+        is_any = decision is not None and decision.rule in _EVERYTHING
+        is_allowed = decision is not None and decision.verdict is Verdict.ALLOW
+        what = shown(command.words)[:500]
+        if starts.unknown and is_any and is_allowed and not is_harmless:
+            why = f"{code.why}: {starts.unknown}"
+            hint = f"only a rule that spells out {code.option!r} allows it"
+            self._note(denied(f"{why}; {hint}", what, "arguments"))
+        before = (self.is_meant, self.covering)
+        self.is_meant, self.covering = self.is_meant or (is_whole and not is_any), None
+        is_free = is_any or self.is_meant
+        for file in starts.files:
+            touched = replace(file, path=Word(self.files.at_home(file.path.text)))
+            for each in self.files.named(command, Opened(files=(touched,)), what, is_free=is_free):
+                self._note(each)
+        if not is_harmless:
+            for script in starts.scripts:
+                self._script(Script(script, code.why), command, depth)
+            for words in starts.commands:
+                at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
+                self._command(_started(Inner(at_home, code.why), command), depth + 1)
+        self.is_meant, self.covering = before
 
     def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
         """What a rule must spell out to mean it; '' is what no rule can mean."""
         for danger in opened.dangers:
             yield danger.option, danger.why
         for code in opened.codes:
-            trouble = _screened(code)
-            if trouble is not None:
+            trouble = screened(code)
+            if code.language in OPENED:  # an awk program, each of whose commands is judged
+                trouble = starts_in(code.language, code.text.text).unknown if code.text else None
+            if trouble:
                 yield code.option, trouble
             yield from self.files.named_in(code)
+        if opened.is_typed and has_typed_commands(self.files, command):
+            yield STDIN, "the text on its standard input may be commands for it"
+        yield from demands_of_files(self.files, command, opened)
         language = opened.reads_stdin_as
         if language is None or command.stdin == "file":
             return
         if command.stdin_text is None:
             yield "", "what it would run comes from somewhere that is not known"
-        elif language not in _SHELLS:
-            code = Code(language, command.stdin_text, "", "code on its standard input")
-            trouble = _screened(code)
+        for code in code_on_stdin(command, opened) if language not in OPENED else ():
+            trouble = screened(code)
             if trouble is not None:
-                yield "", trouble
+                yield code.option, trouble
             yield from self.files.named_in(code)
 
-    def _by_rules(self, command: Command, opened: Opened, needs: dict[str, str], what: str) -> str:
-        """The rule that decides."""
+    def _by_rules(
+        self, command: Command, opened: Opened, needs: dict[str, str], what: str
+    ) -> Decision | None:
+        """What the rules say; None where none is needed."""
         words, plain = command.words, opened.plain
         is_neutral = words[0].text in grammar().neutral or (
             opened.is_wrapper and bool(opened.inner or opened.scripts)
         )
-        if is_neutral and not needs:
+        if self.is_meant or (is_neutral and not needs):
             self._note_forbidden(command, opened, what)
             self.neutral.append(words)
-            return ""
+            return None
         demanded = frozenset(needs)
         decision = self.book.judge_command(
             words, plain=plain, needs=demanded, home=self.home, what=what
@@ -232,7 +304,7 @@ class Judgement:
             else:
                 decision = denied(reason, what, "arguments")
         self._note(decision)
-        return decision.rule
+        return decision
 
     def _note_forbidden(self, command: Command, opened: Opened, what: str) -> None:
         found = self.book.forbids_command(
@@ -255,23 +327,14 @@ class Judgement:
         self.covering = before
 
 
+def _has_arguments(rule: str) -> bool:
+    """`Bash(rm -rf /)` speaks of more than a program."""
+    return len([word for word in rule.rstrip(")").split() if word != "*"]) > 1
+
+
 def _runs_as_a_number(text: str) -> bool:
     """`a[$(id)]`: wherever it is evaluated, now or in a program that gets it."""
     return "[" in text and ("$(" in text or "`" in text)
-
-
-def _screened(code: Code) -> str | None:
-    if code.text is None or UNKNOWN in code.text.text:
-        return f"{code.why}: the code is known only when it runs"
-    found = screen(code.language, code.text.text)
-    return None if found is None else f"{code.why}: {found}"
-
-
-def _inside(opened: Opened, command: Command) -> Iterable[Script | Inner]:
-    yield from opened.scripts
-    yield from opened.inner
-    if opened.reads_stdin_as in _SHELLS and command.stdin_text is not None:
-        yield Script(command.stdin_text, "its standard input")
 
 
 def _started(inner: Inner, command: Command) -> Command:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cellwall.policy.shell.opened import STDIN
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 _BETWEEN = "\x1f"  # stands in no word: control characters are refused before
@@ -59,8 +60,9 @@ class CommandPattern:
         return posixpath.basename(self.tokens[0][0])
 
     def spells(self, option: str) -> bool:
-        """Whether it names this very word: then whoever wrote it means it."""
-        return self.is_exact or (option,) in self.tokens[1:]
+        """Whether it names this very word: then whoever wrote it means it. No rule can name what
+        comes on standard input."""
+        return (self.is_exact and option != STDIN) or (option,) in self.tokens[1:]
 
     @property
     def is_exact(self) -> bool:

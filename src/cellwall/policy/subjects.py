@@ -87,8 +87,8 @@ def look(call: ToolCall, *, targets: Targets = only_itself) -> Subject:
     trouble = owner_trouble(named, cwd=call.cwd, home=call.home)
     return Subject(
         *(call.tool, group, call.cwd, call.home, paths, doubtful, globs, host, language),
-        is_whole,
-        trouble,
+        is_whole=is_whole,
+        owner_trouble=trouble,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from cellwall.core.protected_names import fold
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import tokens_of
 from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import normalise
@@ -16,10 +17,11 @@ from cellwall.policy.protected_rules import folders_around
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.opened import Access, Code, File, Opened
+from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
 from cellwall.policy.shell.redirections import is_descriptor
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
+from cellwall.policy.written_files import WrittenFiles
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
 _MOST_WILDCARDS = 64
@@ -31,6 +33,7 @@ _SEARCHING = frozenset(("rg", "ag", "ack"))
 _SEARCHING_WITH = frozenset(("-r", "-R", "--recursive", "--dereference-recursive"))
 _SOME_NAME = "\ufffd"
 _find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
+_find_file_url = re.compile(r"(?i)\b(?:file|man|info):(?://(?:localhost)?)?(?P<path>/.*)").search
 _NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
 
 
@@ -44,20 +47,38 @@ class Files:
     home: str
     targets: Targets
     commands: list[Command] = field(default_factory=list)
-    is_trusting: bool = True
-    """Names that commands print were found by them, not made up."""
+    texts: list[Sequence[Command]] = field(default_factory=list)
+    """The commands of each text that was read."""
     has_hints: dict[Access, bool] = field(default_factory=dict)
     """Whether a word of the text could name a file that may not be read, or written."""
     wildcards: int = 0
+    trusted: dict[int, bool] = field(default_factory=dict)
+    """By how many texts were read."""
+    noted: int = 0
+    """Of how many commands it is known what they write."""
+    writes: WrittenFiles = field(default_factory=WrittenFiles)
 
     def look_around(self, commands: Sequence[Command]) -> None:
         """What names could come from: all commands of the text, and of the scripts in it."""
-        feeding = [each.words for each in commands if each.is_feeding and each.words]
-        is_found = all(grammar().is_lister(words) for words in feeding)
-        is_made_up = any(each.is_made_up or _reads_text(each) for each in commands)
-        self.is_trusting = self.is_trusting and is_found and not is_made_up
+        self.texts.append(commands)
         self.commands.extend(commands)
         self.has_hints.clear()
+
+    @property
+    def is_trusting(self) -> bool:
+        """Names that commands print were found by them, not made up."""
+        count = len(self.texts)
+        if count not in self.trusted:
+            self.trusted[count] = all(map(are_found, self.texts))
+        return self.trusted[count]
+
+    @property
+    def written(self) -> WrittenFiles:
+        """What the commands that were read so far write."""
+        for command in self.commands[self.noted :]:
+            self.writes.note(command)
+        self.noted = len(self.commands)
+        return self.writes
 
     def redirected(self, file: File, command: Command) -> Iterator[Decision]:
         """A redirection is reading or writing like any other: no match is DENY."""
@@ -83,6 +104,9 @@ class Files:
         /tmp, unless it is allowed to do anything (`is_free`)."""
         for file in _all_files(command, opened):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
+                continue
+            if file.why == FROM_LIST:
+                yield denied(f"{FROM_LIST}; name the files themselves", what)
                 continue
             if _is_unknown(file.path):
                 yield from self._unknown(file, what)
@@ -146,9 +170,21 @@ class Files:
     def named_in(self, code: Code) -> Iterator[tuple[str, str]]:
         """Files that code names, by its texts: what may not be read cannot be read by it either."""
         for text in _texts_in(code.text.text) if code.text is not None else ():
-            subjects = [self._subject(access, Word(text), self.cwd) for access in _ACCESSES]
+            places = {text, self.at_home(text)}
+            if text.startswith(("/.", ".")):  # `HOME + "/.ssh/id_rsa"`
+                places.add(f"{self.home}/{text.lstrip('/')}")
+            subjects = [
+                self._subject(access, Word(each), self.cwd)
+                for access in _ACCESSES
+                for each in sorted(places)
+            ]
             if any(self.book.forbids([each], "") for each in subjects):
                 yield "", f"{code.why}, and names {text[:60]!r}, which rules forbid"
+
+    def at_home(self, path: str) -> str:
+        """`~` in front, as `expanduser` has it."""
+        is_home = path == "~" or path.startswith("~/")
+        return f"{self.home}{path[1:]}" if is_home else path
 
     def _unknown(self, file: File, what: str) -> Iterator[Decision]:
         """A name that was found, or a variable of the person's own, is taken as it is."""
@@ -220,7 +256,9 @@ class Files:
 
 def _all_files(command: Command, opened: Opened) -> Iterator[File]:
     """What the models tell, and what follows from it."""
-    files = tuple(opened.files or _guessed_files(command, opened))
+    files = opened.files
+    if opened.is_unmodelled or not files:
+        files = (*files, *_guessed_files(command, opened))
     yield from files
     name = command.words[0].text.rpartition("/")[2]
     for file in (
@@ -241,6 +279,9 @@ def _all_files(command: Command, opened: Opened) -> Iterator[File]:
                     inside = folders_around().get(fold(last))
                     if inside is not None:
                         yield File("write", Word(f"{path.text}/{inside}"), "it is put there")
+    for word in command.words[1:]:
+        if (found := _find_file_url(word.text)) and UNKNOWN not in word.text:
+            yield File("read", Word(found["path"]), "a file of this machine is read")
     flags = {flag for word in command.words for flag in _flags_of(word.text)}
     is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
     if is_search and not sources:
@@ -250,12 +291,6 @@ def _all_files(command: Command, opened: Opened) -> Iterator[File]:
 def _flags_of(text: str) -> tuple[str, ...]:
     is_cluster = text.startswith("-") and not text.startswith("--")
     return tuple(f"-{letter}" for letter in text[1:]) if is_cluster else (text,)
-
-
-def _reads_text(command: Command) -> bool:
-    """`read x <<< …`: a name that the text brings along."""
-    name = command.words[0].text if command.words else ""
-    return name in {"read", "mapfile", "readarray"} and command.stdin_text is not None
 
 
 def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:
@@ -280,9 +315,10 @@ def _texts_in(code: str) -> set[str]:
 
 def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
     """Of a program that nobody has a model for: each word could be a file that it reads."""
-    if opened != Opened() or command.words[0].text in grammar().unread:
+    is_open = not opened.is_unmodelled and opened != Opened()
+    if is_open or command.words[0].text in grammar().unread:
         return
     for word in command.words[1:]:
-        for text in (word.text, word.text.rpartition("=")[2], word.text.lstrip("@")):
+        for text in (word.text, word.text.rpartition("=")[2].lstrip("@"), word.text.lstrip("@")):
             if text and UNKNOWN not in text and not text.startswith("-"):
                 yield File("read", Word(text, has_glob=word.has_glob), "an argument")

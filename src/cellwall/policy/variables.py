@@ -25,6 +25,8 @@ class _Entry:
     values: frozenset[str]
     """Values that are harmless."""
     pattern: re.Pattern[str] | None
+    is_exported: bool
+    """Only a variable that a program gets counts, not one of the shell alone."""
 
     def accepts(self, value: str) -> bool:
         if self.is_harmless or value in self.values:
@@ -34,10 +36,12 @@ class _Entry:
         return self.pattern is not None and self.pattern.fullmatch(value) is not None
 
 
-def trouble(assignment: Assignment) -> str | None:
+def trouble(assignment: Assignment, *, is_exported: bool = True) -> str | None:
     """Why a variable may not be set to this; None if it may."""
     entry = _entry(assignment.name)
     if entry is None or entry.accepts(assignment.value.text):
+        return None
+    if entry.is_exported and not is_exported:
         return None
     return f"{assignment.name} may not be set: {entry.reason}"
 
@@ -59,6 +63,7 @@ def _entries() -> Sequence[_Entry]:
             each.get("relative", False),
             frozenset(each.get("values", ())),
             re.compile(each["pattern"]) if "pattern" in each else None,
+            each.get("exported", False),
         )
         for each in tomllib.loads(text)["variable"]
     ]

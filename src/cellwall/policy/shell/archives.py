@@ -26,6 +26,8 @@ def open_tar(model: Model, words: Sequence[Word]) -> Opened:
     note_options(finds, model, found)
     if any(given.option.effect.kind == "query" for given in found.given):
         return finds.opened()
+    for listed in found.values("-T", "--files-from"):
+        finds.names(listed)
     makes = found.has(*_MAKES)
     if found.has("--force-local"):
         remote = model.cases["archive"].cases[0][1].why

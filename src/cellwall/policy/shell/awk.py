@@ -176,6 +176,8 @@ def open_awk(model: Model, words: Sequence[Word]) -> Opened:
     for given in found.given:
         if given.is_any("-e", "--source") and given.value:
             _note_program(finds, given.value, given.spelled)
+    for file in found.values("-f", "--file", "-E", "--exec"):
+        finds.program(file, "awk runs it", "awk")
     if not found.has("-e", "--source", "-f", "--file", "-E", "--exec"):
         if operands:
             _note_program(finds, operands[0], "")

@@ -4,11 +4,13 @@ One table per program; `also` lists its other names. In a model:
 
     flags, values, optional, next, digits    options that are harmless, by what they take
     reads, writes                            options whose value is a path
+    lists                                    options whose value is a file of names to read
     does                                     options that do more, with what they do
     looks                                    patterns for words that are no listed option
     cases                                    named tables of patterns for values, used as `@name`
     operands, last                           what the words are that belong to no option
     always                                   what the command does with any arguments
+    typed                                    a text on standard input is commands for the program
     sub, harmless, other                     sub-commands; those without a model; all others
 
 What a value does is written as `KIND [DETAIL] [flag|optional|next|pair][: REASON]`. An option that
@@ -30,7 +32,17 @@ from typing import Any, Final
 FOLDER: Final = os.path.join(os.path.dirname(__file__), "commands")
 
 RISKY: Final = frozenset(("script", "inner", "words", "package", "program", "code", "danger"))
-KINDS: Final = RISKY | {"value", "read", "write", "assign", "query", "inplace", "stdin", "none"}
+KINDS: Final = RISKY | {
+    "value",
+    "read",
+    "write",
+    "assign",
+    "query",
+    "inplace",
+    "stdin",
+    "none",
+    "names",
+}
 TAKES_REST: Final = frozenset(("inner", "words", "package"))
 _ALWAYS_FLAGS: Final = frozenset(("query", "stdin"))
 
@@ -128,6 +140,8 @@ class Model:
     """Its global options may stand behind the sub-command as well."""
     is_abbreviated: bool = False
     """Its sub-commands may be written by their first letters: `ip net e`."""
+    is_typed: bool = False
+    """It takes commands from a text on its standard input, as a person would type them."""
     stdin: str = ""
     """The language it reads from standard input when it has no operand."""
     stdin_until: int = 1
@@ -209,11 +223,12 @@ _SWITCHES: Final = {
     "assigns": "assigns",
     "abbreviated": "is_abbreviated",
     "anywhere": "is_anywhere",
+    "typed": "is_typed",
 }
 _KEYS: Final = (
     {"also", "does", "looks", "cases", "operands", "last", "always", "sub", "harmless", "other"}
     | {"ends", "supplies", "stdin", "stdin_until", "strict", "exact", "inherit", "why"}
-    | {"flags", "values", "optional", "digits", "letters", "next", "reads", "writes"}
+    | {"flags", "values", "optional", "digits", "letters", "next", "reads", "writes", "lists"}
     | _SWITCHES.keys()
 )
 
@@ -290,6 +305,7 @@ _LISTS: Final = (
     ("next", Takes.NEXT, NOTHING),
     ("reads", Takes.VALUE, Effect("read")),
     ("writes", Takes.VALUE, Effect("write")),
+    ("lists", Takes.VALUE, Effect("names")),
 )
 
 

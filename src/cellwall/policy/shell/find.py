@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cellwall.policy.shell.arguments import Scan, scan
-from cellwall.policy.shell.catalog import Model
+from cellwall.policy.shell.catalog import Model, Takes
 from cellwall.policy.shell.interpret import Finds, note_operands, note_options
 from cellwall.policy.shell.opened import Inner, Opened
 from cellwall.policy.shell.words import UNKNOWN, Word
@@ -19,6 +19,7 @@ _NARROWS = (
     *("-newer", "-mtime", "-mmin", "-ctime", "-atime", "-size", "-samefile", "-inum"),
 )
 _SIGNS = frozenset(("(", ")", "!", ","))
+_NEWER = re.compile(r"-newer[aBcm][aBcmt]\Z")
 _NAMED = re.compile(r"[\w]")
 _INSIDE = re.compile(r"[^\s=:'\"]\{\}")
 _GLUED = re.compile(r"-[^-].{3,}")
@@ -29,7 +30,7 @@ _FD_NAMES = re.compile(r"\{//?\.?\}")
 def open_find(model: Model, words: Sequence[Word]) -> Opened:
     """Everything but the commands that it starts is in the data."""
     finds = Finds()
-    left, commands, deletes = _without_actions(words[1:])
+    left, commands, deletes = _without_actions(model, words[1:])
     found = scan(model, left)
     note_options(finds, model, found)
     starts = _start_paths(found)
@@ -44,6 +45,7 @@ def open_find(model: Model, words: Sequence[Word]) -> Opened:
 
 
 def _without_actions(
+    model: Model,
     words: Sequence[Word],
 ) -> tuple[list[Word], list[tuple[str, tuple[Word, ...], bool]], bool]:
     """The words without `-exec … ;` and `-delete`, and those by themselves."""
@@ -66,10 +68,19 @@ def _without_actions(
             # Its second value is a format; as a word of its own it would be a start path.
             left += words[at : at + 2]
             at += 2
+        elif _takes_value(model, text):
+            # `-name -exec` looks for files of that name: the next word is no action.
+            left += words[at : at + 2]
+            at += 1
         else:
             left.append(words[at])
         at += 1
     return left, commands, deletes
+
+
+def _takes_value(model: Model, text: str) -> bool:
+    option = model.options.get(text)
+    return (option is not None and option.takes is Takes.VALUE) or _NEWER.match(text) is not None
 
 
 def _command_end(words: Sequence[Word], start: int) -> tuple[int, bool]:

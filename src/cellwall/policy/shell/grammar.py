@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-
-from cellwall.policy.shell.words import Word
-
-_SHAPING = ("--format", "--pretty", "-printf", "-fprintf", "--printf", "--replace", "--color=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +19,9 @@ class Grammar:
     whole: Mapping[str, frozenset[str]]
     """By whether they read or write."""
     unpacking: frozenset[str]
+    manifests: Mapping[str, frozenset[str]]
     refused: Mapping[str, str]
     unread: frozenset[str]
-
-    def is_lister(self, words: Sequence[Word]) -> bool:
-        """What it prints are names that are there, or some of the lines that it was given."""
-        if any(word.text.startswith(_SHAPING) for word in words):
-            return False  # it prints what it is told to
-        first = " ".join(word.text for word in words[:1])
-        two = " ".join(word.text for word in words[:2])
-        return bool({first, two} & (self.listers | self.filters))
 
 
 @cache
@@ -46,6 +35,7 @@ def grammar() -> Grammar:
         frozenset(data["filters"]["names"]),
         {access: frozenset(data["whole"][access]) for access in ("read", "write")},
         frozenset(data["whole"]["unpacking"]),
+        {name: frozenset(text.split()) for name, text in data["manifests"].items()},
         data["refused"],
         frozenset(data["unread"]["names"]),
     )

@@ -75,14 +75,15 @@ class _Sieve:
 
 
 @cache
-def _data() -> Mapping[str, Any]:
+def language_data() -> Mapping[str, Any]:
+    """The tables of languages.toml."""
     with open(FILE, "rb") as stream:
         return tomllib.load(stream)
 
 
 @cache
 def _python() -> Rules:
-    return Rules.of(_data()["python"])
+    return Rules.of(language_data()["python"])
 
 
 @cache
@@ -93,6 +94,6 @@ def _sieves() -> Mapping[str, _Sieve]:
             tuple(re.compile(pattern, re.MULTILINE) for pattern in table["refuses"]),
             re.compile(table["reads"]) if "reads" in table else None,
         )
-        for name, table in _data().items()
-        if name != "python"
+        for name, table in language_data().items()
+        if "refuses" in table
     }

@@ -11,6 +11,7 @@ from cellwall.policy.shell.arguments import Given, Scan, scan
 from cellwall.policy.shell.catalog import NOTHING, RISKY, Effect, Model, canonical
 from cellwall.policy.shell.inline import look_at
 from cellwall.policy.shell.opened import (
+    FROM_LIST,
     Access,
     Assignment,
     Code,
@@ -50,8 +51,10 @@ class Finds:
     files: list[File] = field(default_factory=list)
     dangers: list[Danger] = field(default_factory=list)
     assignments: list[Assignment] = field(default_factory=list)
+    runs: list[tuple[str, Word]] = field(default_factory=list)
     plain: tuple[Word, ...] | None = None
     reads_stdin_as: str | None = None
+    is_typed: bool = False
 
     def opened(self, *, is_wrapper: bool = False) -> Opened:
         return Opened(
@@ -61,9 +64,11 @@ class Finds:
             files=tuple(self.files),
             dangers=tuple(dict.fromkeys(self.dangers)),
             assignments=tuple(self.assignments),
+            runs=tuple(self.runs),
             plain=self.plain,
             is_wrapper=is_wrapper and bool(self.inner or self.scripts),
             reads_stdin_as=self.reads_stdin_as,
+            is_typed=self.is_typed,
         )
 
     def file(self, access: Access, path: Word, why: str) -> None:
@@ -86,6 +91,8 @@ class Finds:
         self.files += other.files
         self.dangers += other.dangers
         self.assignments += other.assignments
+        self.runs += other.runs
+        self.is_typed = self.is_typed or other.is_typed
         self.reads_stdin_as = self.reads_stdin_as or other.reads_stdin_as
 
     def apply(self, effect: Effect, word: Word, option: str, *, inplace: bool = False) -> None:
@@ -98,6 +105,10 @@ class Finds:
                 self.file("read", word, why or "it is read")
             if is_changed or kind == "write":
                 self.file("write", word, why or "it is written")
+        elif kind == "names":
+            self.names(word)
+            if why:
+                self.danger(option, why)
         elif kind == "script":
             self.scripts.append(Script(word, why))
         elif kind == "program":
@@ -110,6 +121,14 @@ class Finds:
             self.assign(word)
         elif kind == "inner":
             self.inner.append(Inner((word,), why, is_open_ended=True))
+
+    def names(self, word: Word | None) -> None:
+        """Files whose names stand in another file, or come on standard input."""
+        if word is None or word.text in _STANDARD_INPUT:
+            self.file("read", Word(UNKNOWN), "its name comes on standard input")
+        else:
+            self.file("read", word, "it holds names of files")
+            self.file("read", Word(UNKNOWN), FROM_LIST)
 
     def code(self, language: str, word: Word, option: str, why: str) -> None:
         """Inline code, and the files that it reads."""
@@ -137,6 +156,7 @@ class Finds:
             self.danger("", "the code that it runs comes from somewhere that is not known")
         else:
             self.file("read", word, "the code in it is run")
+            self.runs.append((language, word))
 
 
 def is_device(path: str) -> bool:
@@ -195,6 +215,7 @@ def _walk(finds: Finds, model: Model, head: Sequence[Word], words: Sequence[Word
     name = head[-1].text.rpartition("/")[2]
     if model.always.kind == "danger":
         finds.danger(name, model.always.why)
+    finds.is_typed = finds.is_typed or model.is_typed
     note_options(finds, model, found)
     if not model.has_subs:
         note_operands(finds, model, found, name if len(head) > 1 else "")
@@ -260,6 +281,8 @@ def note_option(finds: Finds, given: Given) -> None:
         # `-i'/etc/*'` keeps a copy of the file there, under its own name.
         if given.value is not None and not _SUFFIX.match(given.value.text):
             finds.danger(given.spelled, "it keeps a copy of the file somewhere else")
+    elif effect.kind == "names" and given.value is None:
+        finds.names(None)
     elif given.value is not None:
         finds.apply(effect, given.value, given.spelled)
 

@@ -6,12 +6,14 @@ The data stands in `commands/`; `HANDLERS` are the commands whose arguments are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from cellwall.policy.shell import archives, awk, find, git, interpreters, sed, shells, wrappers
 from cellwall.policy.shell.catalog import Model, find_model
 from cellwall.policy.shell.interpret import interpret
-from cellwall.policy.shell.opened import Opened
+from cellwall.policy.shell.opened import Inner, Opened
+from cellwall.policy.shell.unmodelled import open_unmodelled
 from cellwall.policy.shell.words import Word
 
 Handler = Callable[[Model, Sequence[Word]], Opened]
@@ -44,10 +46,18 @@ HANDLERS: Final[Mapping[str, Handler]] = {
 
 
 def open_command(words: Sequence[Word]) -> Opened:
-    """What is inside of a command. A program that has no model is opened to nothing."""
+    """What is inside of a command; a program that has no model is opened by the general rule."""
     if not words or not words[0].is_literal:
         return Opened()
+    if words[0].text == "--":
+        # `time -- CMD`: the keyword ends its options so, and the command follows.
+        inner = (Inner(tuple(words[1:]), "time starts it"),) if len(words) > 1 else ()
+        return Opened(inner=inner, is_wrapper=bool(inner))
     model = find_model(words[0].text)
     if model is None:
-        return Opened()
+        return open_unmodelled(words)
     return HANDLERS.get(model.name, interpret)(model, tuple(words))
+
+
+open_known = lru_cache(maxsize=4096)(open_command)
+"""The same for words in a tuple, which are opened once."""

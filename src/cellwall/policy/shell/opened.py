@@ -9,6 +9,12 @@ from cellwall.policy.shell.words import Word
 
 Access = Literal["read", "write"]
 
+FROM_LIST = "the names of the files stand in a list that nobody has judged"
+"""As `File.why`: no rule covers it, for it may name what is forbidden."""
+
+STDIN = "<<"
+"""As `Danger.option`: it comes on standard input, so that only a rule for everything covers it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -82,3 +88,9 @@ class Opened:
     """It does nothing of its own but start `inner`; then a rule for those is enough."""
     reads_stdin_as: str | None = None
     """The language of what it would run from standard input (`bash`, `python` without a file)."""
+    runs: tuple[tuple[str, Word], ...] = ()
+    """Files of code that it runs, each with its language."""
+    is_typed: bool = False
+    """What is on its standard input may be commands for it, as a person would type them."""
+    is_unmodelled: bool = False
+    """Nobody has a model for the program; any of its words could be a file."""

@@ -179,6 +179,8 @@ def open_sed(model: Model, words: Sequence[Word]) -> Opened:
     scripts = list(found.values("-e", "--expression"))
     if not scripts and not found.has("-f", "--file") and operands:
         scripts, operands = operands[:1], operands[1:]
+    for file in found.values("-f", "--file"):
+        finds.program(file, "sed runs it", "sed")
     if scripts:
         is_literal = all(word.is_literal for word in scripts)
         text = "\n".join(word.text for word in scripts)

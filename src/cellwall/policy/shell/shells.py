@@ -59,6 +59,7 @@ def open_source(_model: Model, words: Sequence[Word]) -> Opened:
         finds.reads_stdin_as = "sh"
         return finds.opened()
     finds.file("read", path, "the shell runs what is in it")
+    finds.runs.append(("sh", path))
     if not path.is_literal or is_device(path.text):
         finds.danger("", "which file the shell runs is not known")
     elif not _is_near(path.text):

@@ -41,9 +41,9 @@ tar --info-script=x -cf a b -> read b | script x | write a
 tar --rsh-command=x -cf h:a b -> danger -cf | read b | script x | write h:a
 tar xPf a -> danger xP | read a | write .
 tar cf a @s -> danger | read … | write a
-tar cf a -T f --rmt-command=x -> danger -T | script x | write a
+tar cf a -T f --rmt-command=x -> danger -T | read f | read … | script x | write a
 cpio --rsh-command=x -F h:a -> open x | write h:a
-tar cf x -T list -> danger -T | write x
+tar cf x -T list -> danger -T | read list | read … | write x
 tar cf x --remove-files y -> danger --remove-files | read y | write x
 tar cf x --remove y -> danger --remove | read y | write x
 zip -m a b -> danger -m | read b | write a

@@ -38,19 +38,19 @@ awk '@include "x"' -> danger
 awk -i x 1 -> danger -i
 awk -l x 1 -> danger -l
 awk --load=x 1 -> danger --load
-awk -E x a -> danger -E | read a
-awk --exec=x -> danger --exec
+awk -E x a -> danger -E | read a | read x
+awk --exec=x -> danger --exec | read x
 awk -e 'BEGIN{system("x")}' -> awk -e refused
 awk --source='BEGIN{system("x")}' -> awk --source refused
 awk 'BEGIN{x="system"; @x("y")}' -> danger
 awk "@u" -> danger | danger
 awk 'BEGIN { print "x" |& "sh" }' -> awk refused
 awk 'BEGIN { printf "%s", "x" | "sh" }' -> awk refused
-awk -f prog.awk f -> danger -f | read f
-awk -fprog.awk f -> danger -f | read f
-awk --file=prog.awk f -> danger --file | read f
-awk --fil prog.awk f -> danger --fil | read f
-awk -f - -> danger -f
+awk -f prog.awk f -> danger -f | read f | read prog.awk
+awk -fprog.awk f -> danger -f | read f | read prog.awk
+awk --file=prog.awk f -> danger --file | read f | read prog.awk
+awk --fil prog.awk f -> danger --fil | read f | read prog.awk
+awk -f - -> danger -f | stdin awk
 gawk 'BEGIN{ARGV[1]="/etc/passwd";ARGC=2}{print}' -> danger | danger
 awk 'BEGIN{print "x" > "/inet/tcp/0/h/1"}' -> danger
 """

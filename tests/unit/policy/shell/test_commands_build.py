@@ -119,7 +119,7 @@ make CC='rm x' -> script rm x
 make 'X:=$(shell rm)' -> danger X:=$(shell rm)
 m4 -> danger m4 | stdin m4
 m4 x.m4 -> danger m4 | read x.m4
-go run -exec rm x.go -> script rm
+go run -exec rm x.go -> read x.go | script rm
 go test -exec=rm ./... -> script rm
 go build -toolexec='rm x' . -> script rm x
 go generate ./... -> danger generate
@@ -131,7 +131,7 @@ rustc -C linker=/x y -> danger -C | read y
 rustc -Clinker=/x y -> danger -C | read y
 gcc -wrapper rm x.c -> danger -wrapper | read x.c
 gcc -fplugin=./x.so y.c -> danger -fplugin | read y.c
-gcc @f -> danger @f
+gcc @f -> danger @f | read f | read …
 gcc -B/tmp/x y.c -> danger -B/tmp/x | read y.c
 gcc -specs=x y.c -> danger -specs | read y.c
 gcc -Wl,-plugin,x y.c -> danger -Wl,-plugin,x | read y.c

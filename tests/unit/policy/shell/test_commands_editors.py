@@ -22,8 +22,8 @@ gdb -batch -ex run -ex bt --args ./x a
 
 FOUND = r"""
 gdb --args rm x -> inner rm x
-gdb -ex 'shell rm x' -> danger -ex
-gdb -batch -ex '!rm' -> danger -ex
+gdb -ex 'shell rm x' -> script rm x
+gdb -batch -ex '!rm' -> script rm
 tmux new -d 'rm x' -> script rm x
 tmux new-session -d -s x rm y -> script rm y
 tmux run-shell 'rm' -> script rm
@@ -50,10 +50,10 @@ fzf --bind 'enter:execute(rm)' -> danger --bind
 bat --pager rm x -> read x | script rm
 tmux display-message -p '#(rm x)' -> danger #(rm x)
 tmux list-sessions -F '#(rm x)' -> danger #(rm x)
-gdb --ex 'shell rm' -> danger --ex
-gdb -eval 'shell rm' ./x -> danger -eval | read ./x
-gdb --eval-command='shell rm' x -> danger --eval-command | read x
-lldb -o 'platform shell rm' -> danger -o
+gdb --ex 'shell rm' -> script rm
+gdb -eval 'shell rm' ./x -> read ./x | script rm
+gdb --eval-command='shell rm' x -> read x | script rm
+lldb -o 'platform shell rm' -> script rm
 nvim -l x.lua -> danger -l
 ex f -> stdin ex | write f
 """

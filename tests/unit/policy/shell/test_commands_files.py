@@ -58,7 +58,7 @@ mv @u b
 """
 
 FOUND = r"""
-file -f.env -> read .env
+file -f.env -> read .env | read …
 mktemp --tmpdir=../.. x.XXX -> write ../.. | write x.XXX
 mktemp -p /x -> write /x
 jq -n 'import "secrets/key" as $x; $x' -> danger import "secrets/key" as $x; $x
@@ -124,7 +124,7 @@ jq --slurpfile a b . f -> read b | read f
 xxd a b -> read a | write b
 base64 -w0 a -> read a
 curl -o a -T b -d @c -F x=@d -b e http://x -> read b | read c | read d | read e | write a
-wget -O a -i b --post-file=c -> read b | read c | write a
+wget -O a -i b --post-file=c -> read b | read c | read … | write a
 openssl enc -in a -out b -> read a | write b
 scp a h:b -> read a
 scp h:b a -> write a

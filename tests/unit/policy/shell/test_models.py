@@ -72,10 +72,14 @@ def test_words_in_a_list_are_opened_like_words_in_a_tuple(name: str, words: list
     assert open_command(list(found)) == open_command(found)
 
 
-def test_a_program_without_a_model_is_opened_to_nothing():
-    assert opened("some-tool --exec rm") == Opened()
+def test_a_program_whose_name_is_not_known_is_opened_to_nothing():
     assert opened("@u -c x") == Opened()
     assert open_command(()) == Opened()
+
+
+def test_a_program_without_a_model_is_opened_by_the_general_rule():
+    assert opened("some-tool a b") == Opened(is_unmodelled=True, is_typed=True)
+    assert [danger.option for danger in opened("some-tool --exec rm").dangers] == ["--exec"]
 
 
 @pytest.mark.parametrize(

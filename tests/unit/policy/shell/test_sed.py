@@ -34,10 +34,10 @@ sed -e p --expr '1e rm' f -> read f | script rm
 sed -e p --expr='1e rm' f -> read f | script rm
 sed --expression='1e rm' f -> read f | script rm
 sed 's/a/@u/' f -> danger | read f
-sed -f s.sed f -> danger -f | read f
-sed -nf s.sed f -> danger -nf | read f
-sed --fil=s.sed f -> danger --fil | read f
-sed -f - f -> danger -f | read f
+sed -f s.sed f -> danger -f | read f | read s.sed
+sed -nf s.sed f -> danger -nf | read f | read s.sed
+sed --fil=s.sed f -> danger --fil | read f | read s.sed
+sed -f - f -> danger -f | read f | stdin sed
 sed p f -e '1e rm' -> read f | read p | script rm
 sed 's,x,y,;e rm' f -> read f | script rm
 sed ':a;e rm' f -> read f | script rm

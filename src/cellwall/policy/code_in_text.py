@@ -1,0 +1,117 @@
+"""Code that stands in a text: among the arguments, on standard input, or in a file that the text
+itself writes and then runs. Nobody has judged any of it before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cellwall.policy.shell.command import Command
+from cellwall.policy.shell.grammar import grammar
+from cellwall.policy.shell.inline import screen
+from cellwall.policy.shell.opened import STDIN, Code, Inner, Opened, Script
+from cellwall.policy.shell.started import starts_in
+from cellwall.policy.shell.unmodelled import is_typed_command
+from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.policy.touched import Files
+from cellwall.policy.written_files import Content, printed_text
+
+SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
+_REOPENED = {"sed": ("sed", "-e"), "awk": ("awk",)}
+OPENED = SHELLS | _REOPENED.keys()
+"""Languages whose code is read as what it is; the others are searched for what they start."""
+_WRITTEN = "a script that this text writes"
+
+
+def codes_of(files: Files, command: Command, opened: Opened) -> Iterator[tuple[Code, bool]]:
+    """Code that is written out in the text. True: a rule can spell it out, so that it is
+    judged as a whole; else it stands in a file that the text itself writes."""
+    for code in opened.codes:
+        yield code, code.language not in OPENED
+    if opened.reads_stdin_as not in OPENED:
+        for code in code_on_stdin(command, opened):
+            yield code, True
+    for language, text in ran_files(files, command, opened):
+        if language not in OPENED and isinstance(text, str):
+            yield Code(language, Word(text), STDIN, "code in a file of this text"), False
+
+
+def ran_files(
+    files: Files, command: Command, opened: Opened
+) -> Iterator[tuple[str, str | Content]]:
+    """Files of code that the text itself writes, and then runs."""
+    runs = list(opened.runs)
+    if opened.reads_stdin_as is not None and command.stdin == "file":
+        reads = [file.path for file in command.files if file.access == "read"]
+        runs += [(opened.reads_stdin_as, path) for path in reads[-1:]]
+    program = command.words[0]
+    own = files.written.find(program, command) if "/" in program.text else None
+    if own is not None:
+        runs.append((_language_of(own), program))
+    for language, path in runs:
+        content = files.written.find(path, command)
+        if content is not None:
+            yield language, content
+
+
+def _language_of(content: str | Content) -> str:
+    """By the first line of a file that is started by its name."""
+    first = content.partition("\n")[0] if isinstance(content, str) else ""
+    known = ("python", "perl", "ruby", "node", "php", "lua")
+    return next((name for name in known if first.startswith("#!") and name in first), "sh")
+
+
+def started_by(files: Files, command: Command, opened: Opened) -> Iterator[Script | Inner]:
+    """What a command starts: by its arguments, from standard input, from a file of the text."""
+    yield from opened.scripts
+    yield from opened.inner
+    texts = [(language, text, _WRITTEN) for language, text in ran_files(files, command, opened)]
+    if opened.reads_stdin_as is not None and command.stdin_text is not None:
+        texts.append((opened.reads_stdin_as, command.stdin_text.text, "its standard input"))
+    for language, text, why in texts:
+        if language in SHELLS and isinstance(text, str):
+            yield Script(Word(text), why)
+        elif language in _REOPENED and isinstance(text, str):
+            # A program of theirs is understood where it stands among the arguments.
+            yield Inner((*map(Word, _REOPENED[language]), Word(text)), why)
+
+
+def demands_of_files(files: Files, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
+    """What the text itself writes and then runs has been seen by nobody."""
+    for language, text in ran_files(files, command, opened):
+        if isinstance(text, Content):
+            option = "" if text is Content.FOREIGN else STDIN
+            yield option, f"this text writes the file that it then runs, and {text.value}"
+        elif language not in OPENED and (why := starts_in(language, text).unknown):
+            yield STDIN, f"this text writes the code that it then runs: {why}"
+        if language not in SHELLS and isinstance(text, str):
+            yield from files.named_in(Code(language, Word(text), "", "the code is run"))
+    name = command.words[0].text.rpartition("/")[2]
+    manifests = grammar().manifests.get(name)
+    if manifests and (path := files.written.find_name(manifests)):
+        yield STDIN, f"this text writes {path}, which says what {name} runs"
+
+
+def has_typed_commands(files: Files, command: Command) -> bool:
+    """A here-document always counts, for who writes one for a program that asks a person means
+    to command it; of a pipe only what is written out in the text itself can be seen."""
+    if command.stdin_text is not None:
+        return True
+    if command.stdin != "pipe":
+        return False
+    feeding = [each for each in files.commands if each.is_feeding]
+    return any(is_typed_command(printed_text(each) or "") for each in feeding)
+
+
+def code_on_stdin(command: Command, opened: Opened) -> Iterator[Code]:
+    """The text on its standard input, where the command would run it."""
+    if opened.reads_stdin_as is not None and command.stdin_text is not None:
+        option = "-" if Word("-") in command.words else STDIN
+        yield Code(opened.reads_stdin_as, command.stdin_text, option, "code on its standard input")
+
+
+def screened(code: Code) -> str | None:
+    """Why the code is not harmless; None if it is."""
+    if code.text is None or UNKNOWN in code.text.text:
+        return f"{code.why}: the code is known only when it runs"
+    found = screen(code.language, code.text.text)
+    return None if found is None else f"{code.why}: {found}"

@@ -1,0 +1,152 @@
+"""Whether the names that a text hands from one command to another were found, or are data. Pure.
+
+`grep -rl x | xargs sed -n 1p` reads files that were found. `cat $(<list)`, `xargs cat < list` and
+`cat $(head -1 list)` read whatever somebody has written into a file: such a name is unknown, and
+nothing that is forbidden can be told from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from cellwall.policy.shell.command import Command
+from cellwall.policy.shell.grammar import grammar
+from cellwall.policy.shell.models import open_known
+from cellwall.policy.shell.words import UNKNOWN, Word
+
+_TAKERS = frozenset(
+    ("read", "mapfile", "readarray", "xargs", "gxargs", "parallel", "sem", "cpio", "pax")
+)
+"""Programs that make words of their input."""
+_SETTERS = frozenset(("read", "mapfile", "readarray"))
+_LIST_OPTIONS = frozenset(("-T", "-i", "--files-from", "--files0-from", "--pathspec-from-file"))
+_LISTS = ("-a", "--arg-file", "::::", "::::+")
+_NAMES_ON_STDIN = ("--files0-from=-", "--files-from=-", "--pathspec-from-file=-", "-@")
+_SHAPING = ("--format", "--pretty", "-printf", "-fprintf", "--printf", "--replace", "--color=")
+"""A command with one of these prints what it is told to."""
+_STARTING = frozenset(("-exec", "-execdir", "-ok", "-okdir", "-x", "-X", "--exec", "--exec-batch"))
+_SEARCHES = frozenset(("grep", "egrep", "fgrep", "rg", "zgrep"))
+_NAMES_ONLY = (
+    *("--files-with-matches", "--files-without-match", "--files", "--count", "--quiet"),
+    *("--files-with-match", "--type-list"),
+)
+_GIT_NAMES = ("--name-only", "--name-status", "--stat", "--shortstat", "--numstat", "--quiet")
+_MAX_DEPTH = 4
+
+
+def are_found(commands: Sequence[Command]) -> bool:
+    """Whether every name that comes from the output of a command is one that was found."""
+    return all(map(_prints_names, _feeding_words(commands))) and not _takes_data(commands)
+
+
+def _feeding_words(commands: Sequence[Command]) -> list[Command]:
+    """Commands whose output becomes words: in a substitution, or on the way to a taker. What only
+    flows through a pipe into `wc` or the like is no name."""
+    takers = [at for at, each in enumerate(commands) if _is_taker(each)]
+    # The body of a function is read where it stands, and gets its input where it is called.
+    is_called = any(label.endswith("()") for at in takers for label in commands[at].place)
+    last = len(commands) if is_called else takers[-1] if takers else -1
+    return [
+        each
+        for at, each in enumerate(commands)
+        if each.is_feeding and (at < last or any(label.startswith("$(") for label in each.place))
+    ]
+
+
+def _is_taker(command: Command) -> bool:
+    texts = [word.text for word in command.words]
+    is_listed = any(text.startswith(_NAMES_ON_STDIN) for text in texts)
+    dashes = any(first in _LIST_OPTIONS and then == "-" for first, then in pairwise(texts))
+    return _name(command.words) in _TAKERS or is_listed or dashes
+
+
+def _takes_data(commands: Sequence[Command]) -> bool:
+    """Words are made of what stands in a file, or in the text itself."""
+    if any(each.is_made_up or _sources(each) for each in commands):
+        return True
+    # What `read` sets at the very end is used by nobody.
+    used = commands[:-1] if commands and _name(commands[-1].words) in _SETTERS else commands
+    takers = [each for each in used if _name(each.words) in _TAKERS]
+    if any(_takes_from_file(each) for each in used):
+        return True
+    opens = ("", "exec", *_TAKERS)
+    return bool(takers) and any(
+        file.access == "read"
+        for each in commands
+        if _name(each.words) in opens
+        for file in each.files
+    )
+
+
+def _takes_from_file(command: Command) -> bool:
+    texts = [word.text for word in command.words]
+    if any(text.startswith(_NAMES_ON_STDIN) for text in texts):
+        return command.stdin != "pipe"
+    if _name(command.words) not in _TAKERS:
+        return False
+    is_listed = any(text in _LISTS or text.startswith(("-a", "--arg-f", "-u")) for text in texts)
+    return is_listed or command.stdin in {"file", "given"} or command.stdin_text is not None
+
+
+def _sources(command: Command) -> bool:
+    """A file sets variables, whose values are then words."""
+    is_source = _name(command.words) in {"source", "."}
+    return is_source and not command.words[-1].text.endswith("/activate")
+
+
+def _name(words: Sequence[Word]) -> str:
+    return words[0].text.rpartition("/")[2] if words else ""
+
+
+def _prints_names(command: Command) -> bool:
+    """What it prints are names that are there, or some of the lines that it was given."""
+    if not command.words:
+        return not any(file.access == "read" for file in command.files)  # `$(<list)`
+    name = _name(command.words)
+    if name in grammar().filters and command.stdin in {"file", "text"}:
+        return False
+    return is_lister(command.words)
+
+
+def is_lister(words: Sequence[Word], depth: int = 0) -> bool:
+    """Whether a command prints names that it has found, or hands lines on."""
+    if depth > _MAX_DEPTH or any(word.text.startswith(_SHAPING) for word in words):
+        return False
+    name, two = _name(words), " ".join([_name(words), *(word.text for word in words[1:2])])
+    texts = [word.text for word in words[1:]]
+    if name in _SEARCHES:
+        return _prints_no_content(texts) or not _reads_files(words)
+    if name == "command" and not {"-v", "-V"} & set(texts[:1]):
+        return is_lister(words[1:], depth + 1)
+    if name == "xargs":
+        inner = [each.words for each in open_known(tuple(words)).inner]
+        return all(_name(each) == "echo" or is_lister(each, depth + 1) for each in inner)
+    if two == "git diff":
+        return any(text in _GIT_NAMES for text in texts)
+    if name in grammar().filters and name not in grammar().listers:
+        return not _reads_files(words)
+    if not _STARTING.isdisjoint(texts):
+        inner = [each.words for each in open_known(tuple(words)).inner]
+        return bool(inner) and all(_is_quiet(each) or is_lister(each, depth + 1) for each in inner)
+    return bool({name, two} & grammar().listers)
+
+
+def _is_quiet(words: Sequence[Word]) -> bool:
+    return _name(words) in {"test", "[", "true", "false"}
+
+
+def _prints_no_content(texts: Sequence[str]) -> bool:
+    clusters = "".join(text for text in texts if text.startswith("-") and text[:2] != "--")
+    return bool(set("lLcq") & set(clusters)) or any(text in _NAMES_ONLY for text in texts)
+
+
+def _reads_files(words: Sequence[Word]) -> bool:
+    """It has a file to read, so that it prints what stands in it."""
+    reads = [file for file in open_known(tuple(words)).files if file.access == "read"]
+    texts = {word.text for word in words}
+    is_deep = any(
+        text.startswith("-") and text[:2] != "--" and set("rR") & set(text) for text in texts
+    )
+    # What `xargs` adds is not known yet, and is a file.
+    return bool(reads) or is_deep or any(UNKNOWN in word.text for word in words[1:])

@@ -1,0 +1,52 @@
+"""What one piece of inline code starts, reads and writes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from cellwall.policy.shell.opened import Access, File
+from cellwall.policy.shell.words import UNKNOWN, Word
+
+MAX_STARTS: Final = 64
+
+
+@dataclass(slots=True)
+class Starts:
+    """Collects what one piece of code does."""
+
+    scripts: list[Word] = field(default_factory=list)
+    """Text for a shell."""
+    commands: list[tuple[Word, ...]] = field(default_factory=list)
+    """Argument vectors."""
+    files: list[File] = field(default_factory=list)
+    unknown: str = ""
+    """Why nobody can tell all that it starts; empty if everything is written out."""
+
+    def script(self, text: str | None) -> None:
+        if text is None or UNKNOWN in text:
+            self.doubt("it starts a command that is put together while it runs")
+        else:
+            self.scripts.append(Word(text))
+
+    def command(self, words: list[str | None] | None) -> None:
+        """The program must be known; an argument that is not is judged as any unknown word."""
+        if not words or words[0] is None or UNKNOWN in words[0]:
+            self.doubt("it starts a program whose name is put together while it runs")
+        else:
+            self.commands.append(tuple(Word(UNKNOWN if each is None else each) for each in words))
+
+    def delete(self, path: str | None, flags: str) -> None:
+        if path is not None and path.strip(UNKNOWN):
+            self.commands.append((Word("rm"), Word(flags), Word(path)))
+
+    def file(self, access: Access, path: str | None) -> None:
+        if path is not None and path.strip(UNKNOWN):
+            self.files.append(File(access, Word(path), f"the code {access}s it"))
+
+    def doubt(self, why: str) -> None:
+        self.unknown = self.unknown or why
+
+    @property
+    def is_too_much(self) -> bool:
+        return len(self.scripts) + len(self.commands) + len(self.files) > MAX_STARTS
