@@ -25,6 +25,7 @@ class Grammar:
     unpacking: frozenset[str]
     refused: Mapping[str, str]
     unread: frozenset[str]
+    printing: frozenset[str]
 
     def is_lister(self, words: Sequence[Word]) -> bool:
         """What it prints are names that are there, or some of the lines that it was given."""
@@ -33,6 +34,11 @@ class Grammar:
         first = " ".join(word.text for word in words[:1])
         two = " ".join(word.text for word in words[:2])
         return bool({first, two} & (self.listers | self.filters))
+
+    def is_printing(self, words: Sequence[Word]) -> bool:
+        """Whether the command is, word for word, one that only prints."""
+        is_known = all(word.is_literal and " " not in word.text for word in words)
+        return is_known and " ".join(word.text for word in words) in self.printing
 
 
 @cache
@@ -48,4 +54,5 @@ def grammar() -> Grammar:
         frozenset(data["whole"]["unpacking"]),
         data["refused"],
         frozenset(data["unread"]["names"]),
+        frozenset(data["printing"]["commands"]),
     )
