@@ -9,14 +9,18 @@ from cellwall.policy.shell.expand import GIVEN, Expander
 from cellwall.policy.shell.names import is_name, plain_text
 from cellwall.policy.shell.opened import Assignment
 from cellwall.policy.shell.parser import Node, NotUnderstood
+from cellwall.policy.shell.tildes import Place
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 _MAX_VALUE = 4096
 _ARITHMETIC_TESTS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 
 
-def assign(nodes: Sequence[Node], expander: Expander, *, is_lasting: bool) -> list[Assignment]:
-    """What gets which value; where it lasts, the expander knows it from here on."""
+def assign(
+    nodes: Sequence[Node], expander: Expander, *, is_lasting: bool, is_declared: bool = False
+) -> list[Assignment]:
+    """What gets which value; where it lasts, the expander knows it from here on. `is_declared`: it
+    is a word of `export` or the like, whose braces bash expands."""
     found: list[Assignment] = []
     for node in nodes:
         if "Index" in node:
@@ -25,9 +29,11 @@ def assign(nodes: Sequence[Node], expander: Expander, *, is_lasting: bool) -> li
             if "Index" in element:
                 expander.index(element["Index"])
             if "Value" in element:
-                elements = expander.words(element["Value"])
+                elements = _elements(element, expander)
                 found += [Assignment(node["Name"]["Value"], each) for each in elements]
-        value = expander.word(node["Value"]) if "Value" in node else Word("")
+        value = Word("")
+        if "Value" in node:
+            value = expander.word(node["Value"], may_have_braces=not is_declared)
         # `export X` gives no value: it has the one that it had.
         is_whole = not (node.keys() & {"Array", "Index", "Append", "Naked"})
         expander.is_made_up = expander.is_made_up or bool(node.get("Append"))
@@ -37,6 +43,12 @@ def assign(nodes: Sequence[Node], expander: Expander, *, is_lasting: bool) -> li
         if is_lasting and is_whole and is_short:
             expander.set_once(name, value)
     return found
+
+
+def _elements(element: Node, expander: Expander) -> list[Word]:
+    if "Index" in element:
+        return [expander.word(element["Value"])]
+    return expander.words(element["Value"], Place.ELEMENT)
 
 
 def declare(clause: Node, expander: Expander) -> Command:
@@ -51,7 +63,7 @@ def declare(clause: Node, expander: Expander) -> Command:
     is_plain = all(word.text in {"-x", "-r", "-g"} for word in words[1:])
     for node in arguments:
         if "Name" in node:
-            assignments.extend(assign([node], expander, is_lasting=is_plain))
+            assignments.extend(assign([node], expander, is_lasting=is_plain, is_declared=True))
     for word in words[1:]:
         if word.text.startswith(("-", "+", UNKNOWN)) and set(word.text) & set(f"nif{UNKNOWN}"):
             raise NotUnderstood(f"{words[0].text} {word.text} makes a variable stand for more")
@@ -87,6 +99,6 @@ def _test(node: Node, expander: Expander) -> None:
         case "UnaryTest" | "ParenTest":
             _test(node["X"], expander)
         case "Word":
-            expander.word(node)
+            expander.word(node, Place.ELEMENT)
         case other:
             raise NotUnderstood(f"it holds {other}, which is not known here")

@@ -1,67 +1,52 @@
 """A word of the syntax tree to the words that the command will get, as far as they are known.
 
+A word is *plain*, its value known exactly, or *unknown*: the closed set of plain forms is written
+down in words.py. Expansions happen in bash's order, with one module for each step:
+
+   (1) spelling, where bash reads text and not a tree          spelling.py
+   (2) braces, which are text and make new words               braces.py
+   (3) what zsh would do with the word                         dialects.py
+   (4) tildes                                                  tildes.py
+   (5) parameters, substitutions, arithmetic; quotes removed   here, quoting.py, arithmetic.py
+   (6) splitting and wildcards: one word, or any number        drafts.py
+
 Every expansion that runs something hands it on to be read; nothing is resolved that is not literal,
 but for the home directory, the working directory and variables that the text itself sets once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
+from cellwall.policy.shell import dialects
+from cellwall.policy.shell.arithmetic import Arithmetic, ReadStatements
+from cellwall.policy.shell.braces import Mark, Token, expand_braces, may_be_braced
 from cellwall.policy.shell.directories import Directories
-from cellwall.policy.shell.names import Names, is_name, plain_text
+from cellwall.policy.shell.drafts import Draft, finish
+from cellwall.policy.shell.names import Names, plain_text
 from cellwall.policy.shell.numeric import PARAMETERS, printed
 from cellwall.policy.shell.opened import Assignment
 from cellwall.policy.shell.parser import Node, NotUnderstood
-from cellwall.policy.shell.quoting import Piece, ansi, braced, in_double_quotes, unquoted
+from cellwall.policy.shell.quoting import Piece, ansi, in_double_quotes, unquoted
+from cellwall.policy.shell.spelling import check_expansion, is_movable, is_simple
+from cellwall.policy.shell.tildes import Place, expand_tildes
 from cellwall.policy.shell.words import UNKNOWN, Number, Word
 
 GIVEN = frozenset(("@", "*", "_", "REPLY", "OPTARG", "BASH_REMATCH", "MAPFILE", "COPROC"))
 """Parameters that hold what the text, or its caller, was given."""
-_SPLITTING = frozenset(" \t\n*?[")
-
-ReadStatements = Callable[[Sequence[Node], str], None]
-
-
-@dataclass(slots=True)
-class _Draft:
-    pieces: list[Piece] = field(default_factory=list)
-    is_split: bool = False
-
-    def unknown(self, *, is_quoted: bool) -> None:
-        self.pieces.append(Piece(UNKNOWN))
-        self.is_split = self.is_split or not is_quoted
-
-    def number(self, number: Number, *, is_quoted: bool) -> None:
-        is_gap = number is Number.COUNT_OR_NOTHING and not is_quoted
-        self.pieces.append(Piece(UNKNOWN, number=number, is_gap=is_gap))
-
-    def known(self, word: Word, *, is_quoted: bool) -> None:
-        """The value of a variable."""
-        if word.number is not Number.NONE:
-            self.number(word.number, is_quoted=is_quoted)
-        elif word == Word("") and not is_quoted:
-            pass  # a word of nothing else is no word
-        elif not is_quoted and not (word.is_literal and _SPLITTING.isdisjoint(word.text)):
-            # It is split at blanks, and its wildcards become names.
-            is_names = word.has_glob and not word.is_split and " " not in word.text
-            self.pieces.append(Piece(word.text if is_names else UNKNOWN, is_active=is_names))
-            self.is_split = self.is_split or not is_names
-        elif word.has_glob and not word.is_split:  # one of the names that match
-            self.pieces.append(Piece(word.text, is_active=True))
-        elif word.is_split:
-            self.unknown(is_quoted=is_quoted)
-        else:
-            self.pieces.append(Piece(word.text))
 
 
 class Expander:
     """Of one text; `values` are the variables that are known at this place in it."""
 
-    def __init__(self, names: Names, directories: Directories, read: ReadStatements) -> None:
-        self._names, self._directories, self._read = names, directories, read
-        self._home = directories.home
+    def __init__(
+        self, text: bytes, names: Names, directories: Directories, read: ReadStatements
+    ) -> None:
+        self._text, self._names, self._directories, self._read = text, names, directories, read
+        self._home = UNKNOWN if names.counts.get("HOME") else directories.home
+        self._sums = Arithmetic(names, read, self._odd_parameter)
+        self.index, self.arithmetic = self._sums.index, self._sums.evaluate
         self.values: Mapping[str, Word] = {}
         self.is_made_up = False
         """Some word was cut or put together out of what the text itself has set."""
@@ -75,33 +60,38 @@ class Expander:
         if self._names.is_single(name):
             self.values = {**self.values, name: value}
 
-    def words(self, node: Node) -> list[Word]:
-        """All words that one makes: braces make several."""
-        draft = _Draft()
-        for index, part in enumerate(node["Parts"]):
-            self._part(part, draft, is_first=index == 0)
-        if not draft.pieces:
-            return []
-        made = braced(draft.pieces)
-        if len(made) == 1:
-            return [_finished(made[0], is_split=draft.is_split)]
-        # `{,x}` makes one word, and `{"",x}` makes two.
-        is_split = draft.is_split or any(piece.is_gap for piece in draft.pieces)
-        return [
-            _finished(each, is_split=is_split or not any(p.text for p in each)) for each in made
-        ]
+    def words(self, node: Node, place: Place = Place.ARGUMENT) -> list[Word]:
+        """All words that one makes: braces make several, and an empty value makes none."""
+        marks = self._marks(node)  # (1), (5)
+        made = expand_braces(marks)  # (2)
+        is_braced = may_be_braced(marks)
+        found = []
+        for each in made:
+            dialects.check_word(each)  # (3)
+            tilded = expand_tildes(each, self._home, place, is_braced=is_braced)  # (4)
+            found.append(finish(tilded))  # (6)
+        return [word for word in found if word is not None]
 
-    def word(self, node: Node) -> Word:
-        """Where bash makes one word and no more: a value, a target, a here-document."""
-        draft = _Draft()
-        for index, part in enumerate(node.get("Parts", ())):
-            self._part(part, draft, is_first=index == 0)
-        found = _finished(draft.pieces, is_split=False)
-        return replace(found, is_split=False) if found.is_split else found
+    def word(self, node: Node, place: Place = Place.VALUE, *, may_have_braces: bool = True) -> Word:
+        """Where bash makes one word, expands no braces, and splits nothing: a value, a pattern."""
+        marks = self._marks(node, is_pattern=place is Place.ELEMENT)
+        if not may_have_braces and may_be_braced(marks):
+            raise NotUnderstood("braces make several assignments; write them one by one")
+        if place is not Place.ELEMENT:
+            dialects.check_word(marks)
+        found = finish(expand_tildes(marks, self._home, place, is_braced=False)) or Word("")
+        return replace(found, is_split=False)
+
+    def target(self, node: Node) -> Word:
+        """Of a redirection: expanded like any word, and an error in bash unless it is one."""
+        found = self.words(node)
+        if len(found) != 1:
+            raise NotUnderstood("a redirection leads to none or to several files; write one name")
+        return replace(found[0], is_split=False)
 
     def here_document(self, node: Node, *, is_quoted: bool) -> Word:
         """Its text; expansions in it are made unless its end was quoted."""
-        draft = _Draft()
+        draft = Draft()
         for part in node.get("Parts", ()):
             if part["Type"] == "Lit":
                 text = part["Value"]
@@ -112,41 +102,55 @@ class Expander:
 
     # --- parts of words
 
-    def _part(self, part: Node, draft: _Draft, *, is_first: bool) -> None:
+    def _marks(self, node: Node, *, is_pattern: bool = False) -> list[Mark]:
+        marks: list[Mark] = []
+        for part in node.get("Parts", ()):
+            match part["Type"]:
+                case "Lit":
+                    for piece in unquoted(part["Value"]):
+                        marks.extend(piece.text if piece.is_active else (Token((piece,)),))
+                case "SglQuoted":
+                    text = part.get("Value", "")
+                    marks.append(Token((Piece(ansi(text) if part.get("Dollar") else text),)))
+                case "ExtGlob" if is_pattern:
+                    marks.append(Token((Piece(UNKNOWN),), is_movable=False))
+                case "ExtGlob":
+                    raise NotUnderstood(dialects.EXTENDED_GLOB)
+                case _:
+                    marks.append(self._token(part))
+        return marks
+
+    def _token(self, part: Node) -> Token:
+        """Of a part in double quotes, or of an expansion."""
+        draft = Draft()
         match part["Type"]:
-            case "Lit":
-                draft.pieces.extend(self._literal(part["Value"], is_first=is_first))
-            case "SglQuoted":
-                text = part.get("Value", "")
-                draft.pieces.append(Piece(ansi(text) if part.get("Dollar") else text))
             case "DblQuoted":
+                if part.get("Dollar"):
+                    raise NotUnderstood('$"…" is translated by bash; leave the dollar sign away')
                 draft.pieces.append(Piece(""))
-                for inner in part.get("Parts", ()):
-                    self._quoted_part(inner, draft)
-            case "ExtGlob":
-                draft.unknown(is_quoted=False)
+                inner = part.get("Parts", ())
+                for each in inner:
+                    self._quoted_part(each, draft)
+                movable = all(e["Type"] == "Lit" or is_movable(e, self._text) for e in inner)
+                return Token(tuple(draft.pieces), draft.is_split, is_movable=movable)
             case "ProcSubst":
                 self._read(part.get("Stmts", ()), f"{part['Op']}…)")
-                draft.pieces.append(Piece("/dev/fd/63"))  # as bash names it; a pipe in any case
+                # As bash names it; a pipe in any case.
+                return Token((Piece("/dev/fd/63"),), is_movable=False)
             case _:
-                self._expansion(part, draft, is_quoted=False)
+                return self._expansion(part, is_quoted=False)
 
-    def _quoted_part(self, part: Node, draft: _Draft) -> None:
+    def _quoted_part(self, part: Node, draft: Draft) -> None:
         if part["Type"] == "Lit":
             draft.pieces.append(Piece(in_double_quotes(part["Value"])))
-        else:
-            self._expansion(part, draft, is_quoted=True)
+            return
+        found = self._expansion(part, is_quoted=True)
+        draft.pieces.extend(found.pieces)
+        draft.is_split = draft.is_split or found.is_split
 
-    def _literal(self, text: str, *, is_first: bool) -> list[Piece]:
-        pieces = list(unquoted(text))
-        if is_first and text.startswith("~"):
-            user, slash, rest = pieces[0].text.partition("/")
-            # Of another user, or of the directory stack: not known here.
-            home = self._home if user == "~" else UNKNOWN
-            pieces[0:1] = [Piece(home), Piece(slash + rest, is_active=True)]
-        return pieces
-
-    def _expansion(self, part: Node, draft: _Draft, *, is_quoted: bool) -> None:
+    def _expansion(self, part: Node, *, is_quoted: bool) -> Token:
+        check_expansion(part, self._text, is_quoted=is_quoted)
+        draft = Draft()
         match part["Type"]:
             case "ParamExp":
                 self._parameter(part, draft, is_quoted=is_quoted)
@@ -158,24 +162,32 @@ class Expander:
                 draft.number(Number.SUM, is_quoted=is_quoted)
             case other:
                 raise NotUnderstood(f"it holds {other}, which is not known here")
+        is_short = dialects.is_short(part)
+        movable = is_movable(part, self._text)
+        token = Token(tuple(draft.pieces), draft.is_split, is_movable=movable, is_short=is_short)
+        if not is_short:
+            return token
+        end = part["End"]["Offset"]
+        following = self._text[end : end + 2].decode("utf-8", "replace")
+        return dialects.read_following(part["Param"]["Value"], token, following)
 
-    def _printed(self, part: Node, draft: _Draft, *, is_quoted: bool) -> None:
+    def _printed(self, part: Node, draft: Draft, *, is_quoted: bool) -> None:
         number = printed(part, self._names)
         if number is Number.NONE:
             draft.unknown(is_quoted=is_quoted)
         else:
             draft.number(number, is_quoted=is_quoted)
 
-    def _parameter(self, part: Node, draft: _Draft, *, is_quoted: bool) -> None:
+    def _parameter(self, part: Node, draft: Draft, *, is_quoted: bool) -> None:
         name = part["Param"]["Value"] if "Param" in part else ""
-        is_plain = part.keys() <= {"Type", "Pos", "End", "Dollar", "Rbrace", "Short", "Param"}
+        is_plain = is_simple(part)
         if is_plain and name == "HOME" and self._names.counts.get("HOME", 0) == 0:
             draft.pieces.append(Piece(self._home))
         elif is_plain and name == "PWD" and self._is_in_one_place():
             draft.pieces.append(Piece(self._directories.now[0]))
         elif is_plain and name in self.values:
-            draft.known(self.values[name], is_quoted=is_quoted)
-        elif is_plain and name in PARAMETERS:
+            draft.value(self.values[name], is_quoted=is_quoted)
+        elif is_plain and name in PARAMETERS and not self._names.counts.get(name):
             draft.number(PARAMETERS[name], is_quoted=is_quoted)
         else:
             if is_quoted and _holds_quotes(part):
@@ -224,62 +236,6 @@ class Expander:
         if "NestedParam" in part or "Modifiers" in part or "Flags" in part:
             raise NotUnderstood("it is not bash")
 
-    # --- arithmetic
-
-    def index(self, node: Node) -> None:
-        """Of an array: arithmetic, unless it is all of it or plain text."""
-        text = plain_text(node) if node.get("Type") == "Word" else None
-        if text is None or not (text in {"@", "*"} or is_name(text) or text.isdigit()):
-            self.arithmetic(node)
-        elif is_name(text):
-            self._number(text)
-
-    def arithmetic(self, node: Node | None) -> None:
-        """Bash evaluates the values of the variables in it, and the indices in those values."""
-        if node is None:
-            return
-        match node.get("Type"):
-            case "BinaryArithm":
-                self.arithmetic(node["X"])
-                self.arithmetic(node["Y"])
-            case "UnaryArithm" | "ParenArithm":
-                self.arithmetic(node["X"])
-            case "Word":
-                for part in node["Parts"]:
-                    self._number_part(part)
-            case other:
-                raise NotUnderstood(f"it holds {other}, which is not known here")
-
-    def _number_part(self, part: Node) -> None:
-        match part["Type"]:
-            case "Lit":
-                text = part["Value"]
-                if is_name(text):
-                    self._number(text)
-                elif not text.replace("#", "").isalnum():
-                    raise NotUnderstood("its arithmetic is not plain")
-            case "DblQuoted":
-                for inner in part.get("Parts", ()):
-                    self._number_part(inner)
-            case "ParamExp":
-                is_length = part.get("Length", False)
-                self._odd_parameter(part)
-                if not is_length:
-                    self._number(part.get("Param", {}).get("Value", "1"))
-            case "ArithmExp":
-                self.arithmetic(part.get("X"))
-            case "CmdSubst":
-                self._read(part.get("Stmts", ()), "$(…)")
-                raise NotUnderstood("arithmetic would evaluate what a command prints")
-            case _:
-                raise NotUnderstood("its arithmetic is not plain")
-
-    def _number(self, name: str) -> None:
-        if name in PARAMETERS:
-            return
-        if name in self._names.vague or self._names.is_open or not is_name(name):
-            raise NotUnderstood(f"arithmetic would evaluate what stands in {name}")
-
 
 def _has_word_index(part: Node) -> bool:
     return bool(part.get("Index", {}).get("Type") == "Word")
@@ -296,15 +252,3 @@ def _holds_quotes(part: Node) -> bool:
         elif isinstance(each, list):
             waiting.extend(each)
     return False
-
-
-def _finished(pieces: Sequence[Piece], *, is_split: bool) -> Word:
-    text = "".join(piece.text for piece in pieces)
-    active = "".join(piece.text for piece in pieces if piece.is_active)
-    has_glob = "*" in active or "?" in active or ("[" in active and "]" in text)
-    number = Number.NONE
-    if UNKNOWN in text:
-        solid = [piece for piece in pieces if piece.text]
-        number = solid[0].number if len(solid) == 1 else number
-        is_split = is_split or all(piece.is_gap for piece in solid)
-    return Word(text, is_split, has_glob, number)

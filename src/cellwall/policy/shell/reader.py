@@ -21,6 +21,7 @@ from cellwall.policy.shell.numeric import JOB
 from cellwall.policy.shell.opened import Assignment, File
 from cellwall.policy.shell.parser import Node, NotUnderstood, parse
 from cellwall.policy.shell.redirections import read_redirections
+from cellwall.policy.shell.tildes import Place
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 MAX_COMMANDS = 1000
@@ -72,7 +73,7 @@ class _Reader:
 
     def __post_init__(self) -> None:
         self.functions = Functions(self.names.functions)
-        self.expander = Expander(self.names, self.directories, self._substituted)
+        self.expander = Expander(self.text, self.names, self.directories, self._substituted)
 
     def read(self, tree: Node) -> tuple[Command, ...]:
         self._statements(tree.get("Stmts", ()))
@@ -199,7 +200,7 @@ class _Reader:
         for item in clause.get("Items", ()):
             with self._in("case"):
                 for pattern in item["Patterns"]:
-                    self.expander.word(pattern)
+                    self.expander.word(pattern, Place.ELEMENT)
                 self._statements(item.get("Stmts", ()))
 
     def _function(self, command: Node) -> None:

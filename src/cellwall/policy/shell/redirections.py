@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cellwall.policy.shell.command import Stdin
+from cellwall.policy.shell.dialects import check_target
 from cellwall.policy.shell.expand import Expander
 from cellwall.policy.shell.opened import File
 from cellwall.policy.shell.parser import Node, NotUnderstood
@@ -37,9 +38,13 @@ def read_redirections(nodes: Sequence[Node], expander: Expander, text: bytes) ->
         if operator in {"<<", "<<-"}:
             word = _document(node, expander, text)
         else:
-            word = expander.word(node["Word"])
-            files.extend(() if operator == "<<<" else _opened_files(operator, word))
+            is_text = operator == "<<<"
+            word = expander.word(node["Word"]) if is_text else expander.target(node["Word"])
+            check_target(operator, word.text)
+            files.extend(() if is_text else _opened_files(operator, word))
         if operator.startswith("<") and number in {"", "0"}:
+            if stdin is not None:
+                raise NotUnderstood("standard input is given twice; zsh reads both")
             is_file = operator == "<" and not posixpath.normpath(word.text).lstrip("/").startswith(
                 ("dev/", "proc/")
             )

@@ -1,0 +1,70 @@
+"""What zsh runs in another way than bash. Pure.
+
+The judged language is bash's, and sh's as far as bash and dash read a text alike. An agent's host
+may hand the text to the person's own shell, which on many machines is zsh. So a form that zsh
+expands to something else, or runs as code, is refused although it is harmless in bash. Aliases,
+options and functions that a person's own start-up files define cannot be seen here.
+
+    *(…)  +(…)  ?(…)   extended globs in bash; in zsh `*(e:'id':)` runs code for each name
+    =name              in zsh the path of that program
+    ~[…]               in zsh the result of a function (see tildes.py)
+    $~x  $=x  $^x  $+x in zsh expansions with another meaning; in bash a literal dollar sign
+    $x[…]              in zsh a subscript, which can hold flags and arithmetic
+    $x:h               in zsh a modifier that cuts the value, so the value is unknown
+    $#x                in zsh the length of x
+    <1-9>              in zsh a pattern for numbers; in bash two redirections
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from cellwall.policy.shell.braces import Mark, Token
+from cellwall.policy.shell.parser import Node, NotUnderstood
+from cellwall.policy.shell.quoting import Piece
+from cellwall.policy.shell.words import UNKNOWN
+
+_FLAGS = frozenset("~=^+")
+_is_name_sign = re.compile(r"[A-Za-z0-9_]").fullmatch
+_is_number_glob = re.compile(r"[0-9]*-[0-9]*").fullmatch
+_modifies = re.compile(r":[A-Za-z&]").match
+
+EXTENDED_GLOB = "zsh runs code in patterns like *(…); name the files, or use find"
+
+
+def check_word(marks: Sequence[Mark]) -> None:
+    """A word of a command, once its braces are expanded; raises `NotUnderstood`."""
+    if marks[:1] == ["="] and len(marks) > 1 and _is_sign(marks[1]):
+        raise NotUnderstood("zsh takes =name for the path of a program; put it between quotes")
+    for left, right in pairwise(marks):
+        if left == "$" and right in _FLAGS:
+            raise NotUnderstood(f"zsh expands ${right}; put the dollar sign between single quotes")
+
+
+def _is_sign(mark: Mark) -> bool:
+    return not isinstance(mark, str) or _is_name_sign(mark) is not None or mark in "/.~"
+
+
+def check_target(operator: str, text: str) -> None:
+    """The target of a redirection."""
+    if operator == "<" and _is_number_glob(text):
+        raise NotUnderstood("zsh takes <…-…> for a pattern; put ./ before the name of the file")
+
+
+def read_following(name: str, token: Token, text: str) -> Token:
+    """`$name`, and the text right behind it: unknown where zsh would cut the value."""
+    if text.startswith("["):
+        raise NotUnderstood(f"zsh takes ${name}[…] for a subscript; write ${{{name}}}[…]")
+    if name == "#" and _is_name_sign(text[:1]):
+        raise NotUnderstood(f"zsh takes $#{text[:1]}… for a length; write ${{#}}{text[:1]}…")
+    if _modifies(text):
+        return replace(token, pieces=(Piece(UNKNOWN),))
+    return token
+
+
+def is_short(part: Node) -> bool:
+    """`$name`, without braces."""
+    return part["Type"] == "ParamExp" and bool(part.get("Short"))

@@ -1,0 +1,76 @@
+"""A word while it is put together out of its pieces. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cellwall.policy.shell.braces import Mark, Token
+from cellwall.policy.shell.quoting import Piece
+from cellwall.policy.shell.words import UNKNOWN, Number, Word
+
+_NOT_ONE_WORD = frozenset(" \t\n*?[\\")
+"""What an unquoted value may hold, and then becomes other words; a backslash starts a pattern."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """What one expansion, or one quoted part, becomes."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    is_split: bool = False
+
+    def unknown(self, *, is_quoted: bool) -> None:
+        self.pieces.append(Piece(UNKNOWN))
+        self.is_split = self.is_split or not is_quoted
+
+    def number(self, number: Number, *, is_quoted: bool) -> None:
+        is_gap = number is Number.COUNT_OR_NOTHING and not is_quoted
+        self.pieces.append(Piece(UNKNOWN, number=number, is_gap=is_gap))
+
+    def value(self, word: Word, *, is_quoted: bool) -> None:
+        """Of a variable."""
+        if word.number is not Number.NONE:
+            self.number(word.number, is_quoted=is_quoted)
+        elif word == Word("") and not is_quoted:
+            pass  # unquoted and empty: a word made only of this is dropped
+        elif not is_quoted and not (word.is_literal and _NOT_ONE_WORD.isdisjoint(word.text)):
+            # Split at blanks; a file may have blanks in its name as well.
+            self.unknown(is_quoted=False)
+        elif word.has_glob and not word.is_split:  # one of the names that match
+            self.pieces.append(Piece(word.text, is_active=True))
+        elif word.is_split:
+            self.unknown(is_quoted=is_quoted)
+        else:
+            self.pieces.append(Piece(word.text))
+
+
+def finish(marks: Sequence[Mark]) -> Word | None:
+    """The word that these make; None where unquoted expansions have left nothing."""
+    pieces = list(_pieces(marks))
+    if not pieces:
+        return None
+    is_split = any(isinstance(mark, Token) and mark.is_split for mark in marks)
+    text = "".join(piece.text for piece in pieces)
+    active = "".join(piece.text for piece in pieces if piece.is_active)
+    has_glob = "*" in active or "?" in active or ("[" in active and "]" in text)
+    number = Number.NONE
+    if UNKNOWN in text:
+        solid = [piece for piece in pieces if piece.text]
+        number = solid[0].number if len(solid) == 1 else number
+        is_split = is_split or all(piece.is_gap for piece in solid)
+    return Word(text, is_split, has_glob, number)
+
+
+def _pieces(marks: Sequence[Mark]) -> Iterator[Piece]:
+    letters: list[str] = []
+    for mark in marks:
+        if isinstance(mark, str):
+            letters.append(mark)
+            continue
+        if letters:
+            yield Piece("".join(letters), is_active=True)
+            letters.clear()
+        yield from mark.pieces
+    if letters:
+        yield Piece("".join(letters), is_active=True)
