@@ -27,13 +27,14 @@ from cellwall.policy.shell.models import open_command
 from cellwall.policy.shell.opened import Code, Inner, Opened, Script
 from cellwall.policy.shell.parser import NotUnderstood
 from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
-from cellwall.policy.shell.words import UNKNOWN, Word, shown
+from cellwall.policy.shell.words import UNKNOWN, Origin, Word, shown
 from cellwall.policy.subjects import Targets
 from cellwall.policy.touched import Files
 
 _MAX_DEPTH = 8
 _EVERYTHING = frozenset(("Bash", "Bash(*)"))
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
+_NULL_SEPARATED = "write `find … -print0 | xargs -0 …`, or `find … -exec … {} +`"
 
 
 _opened = lru_cache(maxsize=4096)(open_command)
@@ -59,7 +60,7 @@ class Judgement:
         self.files = Files(self.book, cwd, self.home, self.targets)
         what = " ".join(text.split())[:500]
         try:
-            commands = read_shell(text, directories=(cwd,), home=self.home)
+            commands = read_shell(text, directories=(cwd,), home=self.home, has_arguments=False)
             self.files.look_around(commands)
             for command in commands:
                 self._command(command, 0)
@@ -119,6 +120,7 @@ class Judgement:
         if command.words[0].text in grammar().refused:
             self._note(denied(grammar().refused[command.words[0].text], what))
             return
+        command = self._settled(command)
         opened = _opened(command.words)  # (5)
         self._judge_opened(command, opened, what)
         for part in _inside(opened, command):  # (8)
@@ -150,7 +152,7 @@ class Judgement:
         before = self.covering
         is_any = found.rule in _EVERYTHING
         self.covering = found if found.verdict is Verdict.ALLOW and name and not is_any else None
-        self._command(_started(inner, command), depth + 1)
+        self._command(_started(inner, command, self.files), depth + 1)
         self.covering = before
 
     def _judge_opened(self, command: Command, opened: Opened, what: str) -> None:
@@ -161,7 +163,8 @@ class Judgement:
         needs: dict[str, str] = {}
         for option, why in self._demands(command, opened):
             if not option:
-                self._note(denied(why, what, "arguments"))
+                refusal = denied(why, what, "arguments")
+                self._note(self._asked(refusal, command))
                 self._note_forbidden(command, opened, what)
                 return
             needs.setdefault(option, why)
@@ -212,6 +215,7 @@ class Judgement:
             option, why = next(iter(needs.items()))
             reason = f"{why}; only a rule that spells out {option!r} allows it"
             decision = denied(reason, what, "arguments")
+        decision = self._softened(decision, command, opened)
         self._note(decision)
         return decision.rule
 
@@ -220,7 +224,61 @@ class Judgement:
             command.words, plain=opened.plain, home=self.home, what=what
         )
         if found is not None:
-            self._note(found)
+            self._note(self._softened(found, command, opened))
+
+    def _settled(self, command: Command) -> Command:
+        """Where a rule allows everything, a variable that the text does not set is taken for one
+        operand: its value is the person's own, and no agent chose it."""
+        is_own = [word.origin is Origin.ENVIRONMENT for word in command.words]
+        if not any(is_own[1:]):
+            return command
+        words = tuple(
+            word.as_operand() if own else word
+            for word, own in zip(command.words, is_own, strict=True)
+        )
+        found = self.book.judge_command(
+            words, plain=None, needs=frozenset(), home=self.home, what=""
+        )
+        is_free = found.verdict is Verdict.ALLOW and found.rule in _EVERYTHING
+        return replace(command, words=words) if is_free else command
+
+    def _asked(self, refusal: Decision, command: Command) -> Decision:
+        """Where a rule allows everything, a name of a file that could be read as an option is a
+        question and no refusal: a person knows whether such files are there."""
+        words = tuple(word.as_operand() if _is_file_name(word) else word for word in command.words)
+        if words == command.words or any(True for _ in self._demands_of(words, command)):
+            return refusal
+        found = self.book.judge_command(
+            words, plain=None, needs=frozenset(), home=self.home, what=""
+        )
+        if found.verdict is not Verdict.ALLOW or found.rule not in _EVERYTHING:
+            return refusal
+        reason = f"the name of a file could be read as an option; {_hint(command.words)}"
+        return replace(refusal, verdict=Verdict.ASK, reason=reason)
+
+    def _demands_of(self, words: tuple[Word, ...], command: Command) -> Iterator[str]:
+        """What no rule can mean in these words."""
+        there = replace(command, words=words)
+        return (why for option, why in self._demands(there, _opened(words)) if not option)
+
+    def _softened(self, decision: Decision, command: Command, opened: Opened) -> Decision:
+        """A built-in denial that only a strange file name could bring about is a question: `find |
+        xargs rm` deletes `/` if a name holds a blank and a slash behind it."""
+        listed = [word.origin is Origin.LISTED and word.is_split for word in command.words]
+        usual = self.files.input_word(is_null_separated=True)
+        if decision.verdict is not Verdict.DENY or (any(listed) and usual.is_split):
+            return decision
+        words = tuple(
+            usual if one else word.as_operand() if _is_file_name(word) else word
+            for word, one in zip(command.words, listed, strict=True)
+        )
+        if words == command.words or self.book.forbids_command(
+            words, plain=opened.plain, home=self.home, what=""
+        ):
+            return decision
+        why = "a file name holds blanks" if any(listed) else "a file is named like an option"
+        reason = f"{decision.reason}, if {why}; {_hint(command.words)}"
+        return replace(decision, verdict=Verdict.ASK, reason=reason)
 
     def _script(self, script: Script, command: Command, depth: int) -> None:
         if UNKNOWN in script.text.text or script.text.is_split:
@@ -234,6 +292,17 @@ class Judgement:
         for each in found:
             self._command(replace(each, place=(*command.place, script.why, *each.place)), depth + 1)
         self.covering = before
+
+
+def _is_file_name(word: Word) -> bool:
+    """A name that find or its like printed, or that a wildcard stands for."""
+    is_glob = word.has_glob and not word.is_split and UNKNOWN not in word.text
+    return is_glob or word.origin is Origin.LISTED
+
+
+def _hint(words: Sequence[Word]) -> str:
+    is_listed = any(word.origin is Origin.LISTED for word in words)
+    return _NULL_SEPARATED if is_listed else "write `./*` in place of `*`"
 
 
 def _runs_as_a_number(text: str) -> bool:
@@ -255,8 +324,10 @@ def _inside(opened: Opened, command: Command) -> Iterable[Script | Inner]:
         yield Script(command.stdin_text, "its standard input")
 
 
-def _started(inner: Inner, command: Command) -> Command:
-    words = (*inner.words, Word(UNKNOWN, is_split=True)) if inner.is_open_ended else inner.words
+def _started(inner: Inner, command: Command, files: Files) -> Command:
+    words = inner.words
+    if inner.is_open_ended:
+        words = (*words, files.input_word(is_null_separated=inner.is_null_separated))
     return Command(
         words,
         stdin=command.stdin,

@@ -12,6 +12,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from cellwall.policy.shell.catalog import Takes, find_model
 from cellwall.policy.shell.words import UNKNOWN, Word
@@ -105,7 +106,10 @@ class CommandPattern:
         operands = [word for word in words if not _is_flag(word)]
         given = {flag for word in words if _is_flag(word) for flag in _flags(word.text, program)}
         is_vague = any(_is_vague(word) for word in words)
-        if not all(_has_flag(given, flag) or is_vague for flag in flags):
+        if not all(
+            _has_flag(given, flag) or any(_could_be_flag(word, flag) for word in words)
+            for flag in flags
+        ):
             return False
         if len(operands) < len(leading) and not is_vague:
             return False
@@ -238,7 +242,20 @@ def _has_flag(given: set[str], flag: tuple[str, ...]) -> bool:
     )
 
 
+def _is_glob(word: Word) -> bool:
+    """It becomes names that match, and nothing else."""
+    return word.has_glob and not word.is_split and UNKNOWN not in word.text
+
+
+def _could_be_flag(word: Word, flag: tuple[str, ...]) -> bool:
+    if word.is_digits or word.is_operand or not _is_vague(word):
+        return False
+    return not (_is_glob(word) and len(flag) == 1) or fnmatchcase(flag[0], word.text)
+
+
 def _could_fit(token: tuple[str, ...], word: Word) -> bool:
+    if _is_glob(word) and len(token) == 1:  # names that match; none of them is another text
+        return fnmatchcase(token[0], word.text) and word.text.count("/") == token[0].count("/")
     if _fits(token, word.text) or _is_vague(word):
         return True
     return UNKNOWN in word.text and _overlaps(token, word.text)

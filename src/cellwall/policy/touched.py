@@ -14,8 +14,9 @@ from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import Access, Code, File, Opened
+from cellwall.policy.shell.outputs import listed_below
 from cellwall.policy.shell.redirections import is_descriptor
-from cellwall.policy.shell.words import UNKNOWN, Word, shown
+from cellwall.policy.shell.words import UNKNOWN, Origin, Word, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
@@ -56,6 +57,15 @@ class Files:
         self.is_trusting = self.is_trusting and is_found and not is_made_up
         self.commands.extend(commands)
         self.has_hints.clear()
+
+    def input_word(self, *, is_null_separated: bool) -> Word:
+        """What `xargs` adds to a command, as far as the commands before it tell."""
+        if not self.is_trusting:
+            return Word(UNKNOWN, is_split=True)
+        base = listed_below([each.words for each in self.commands if each.is_feeding])
+        if is_null_separated and base:
+            return Word(f"{base.rstrip('/')}/{UNKNOWN}", origin=Origin.LISTED)
+        return Word(UNKNOWN, is_split=True, origin=Origin.LISTED)
 
     def redirected(self, file: File, command: Command) -> Iterator[Decision]:
         """A redirection is reading or writing like any other: no match is DENY."""
@@ -154,6 +164,8 @@ class Files:
             self.has_hints[file.access] = self._has_hints(file.access)
         is_near = file.path.text in {UNKNOWN, f"./{UNKNOWN}", f"./{UNKNOWN}{UNKNOWN}"}
         is_far = file.access == "write" and not is_near
+        if file.path.origin is Origin.ENVIRONMENT and not is_far:
+            return
         if is_far or not self.is_trusting or self.has_hints[file.access]:
             why = f"which file it {file.access}s could be made up while it runs"
             yield denied(why, what)
