@@ -243,9 +243,9 @@ class Judgement:
         return replace(command, words=words) if is_free else command
 
     def _asked(self, refusal: Decision, command: Command) -> Decision:
-        """Where a rule allows everything, a name of a file that could be read as an option is a
-        question and no refusal: a person knows whether such files are there."""
-        words = tuple(word.as_operand() if _is_file_name(word) else word for word in command.words)
+        """Where a rule allows everything, a word that could be read as an option is a question and
+        no refusal: a person knows what the word will be. Code that is not known stays refused."""
+        words = tuple(word if word.is_literal else word.as_operand() for word in command.words)
         if words == command.words or any(True for _ in self._demands_of(words, command)):
             return refusal
         found = self.book.judge_command(
@@ -253,7 +253,7 @@ class Judgement:
         )
         if found.verdict is not Verdict.ALLOW or found.rule not in _EVERYTHING:
             return refusal
-        reason = f"the name of a file could be read as an option; {_hint(command.words)}"
+        reason = f"{refusal.reason}; {_hint(command.words)}"
         return replace(refusal, verdict=Verdict.ASK, reason=reason)
 
     def _demands_of(self, words: tuple[Word, ...], command: Command) -> Iterator[str]:
@@ -301,8 +301,12 @@ def _is_file_name(word: Word) -> bool:
 
 
 def _hint(words: Sequence[Word]) -> str:
-    is_listed = any(word.origin is Origin.LISTED for word in words)
-    return _NULL_SEPARATED if is_listed else "write `./*` in place of `*`"
+    """What to write instead."""
+    if any(word.origin is Origin.LISTED for word in words):
+        return _NULL_SEPARATED
+    if any(word.has_glob and not word.is_split for word in words):
+        return "write `./*` in place of `*`"
+    return "write the word itself, or `--` or `./` before it"
 
 
 def _runs_as_a_number(text: str) -> bool:

@@ -93,7 +93,7 @@ class Files:
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
             if _is_unknown(file.path):
-                yield from self._unknown(file, what)
+                yield from self._unknown(file, what, is_free=is_free)
                 continue
             if len(file.path.text) > PATH_MOST_CHARACTERS:
                 continue  # the kernel opens none that is longer
@@ -158,8 +158,9 @@ class Files:
             if any(self.book.forbids([each], "") for each in subjects):
                 yield "", f"{code.why}, and names {text[:60]!r}, which rules forbid"
 
-    def _unknown(self, file: File, what: str) -> Iterator[Decision]:
-        """A name that was found, or a variable of the person's own, is taken as it is."""
+    def _unknown(self, file: File, what: str, *, is_free: bool = False) -> Iterator[Decision]:
+        """A name that was found, or a variable of the person's own, is taken as it is. Where a rule
+        allows everything, a person is asked about all others."""
         if file.access not in self.has_hints:
             self.has_hints[file.access] = self._has_hints(file.access)
         is_near = file.path.text in {UNKNOWN, f"./{UNKNOWN}", f"./{UNKNOWN}{UNKNOWN}"}
@@ -167,8 +168,9 @@ class Files:
         if file.path.origin is Origin.ENVIRONMENT and not is_far:
             return
         if is_far or not self.is_trusting or self.has_hints[file.access]:
-            why = f"which file it {file.access}s could be made up while it runs"
-            yield denied(why, what)
+            why = f"which file it {file.access}s could be made up while it runs; write its name"
+            refusal = denied(why, what)
+            yield replace(refusal, verdict=Verdict.ASK) if is_free else refusal
 
     def _has_hints(self, access: Access) -> bool:
         """Whether a word of the text could name a file that may not be touched so."""
