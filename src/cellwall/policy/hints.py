@@ -9,6 +9,8 @@ from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 _LEAVING_OUT = frozenset(("-not", "!", "-v", "--exclude", "--exclude-dir", "--glob=!", "--ignore"))
+_STARTING = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
+"""The word behind one of these is a program, and no file that is read or written."""
 _PARTS = re.compile(r"[\s=:,;'\"()]+")
 _MAX_TOKENS = 2000
 
@@ -29,7 +31,7 @@ def _texts(commands: Sequence[Command]) -> Iterator[str]:
     for command in commands:
         before = ["", ""]
         for word in command.words[1:]:
-            if not _LEAVING_OUT & set(before):
+            if not _LEAVING_OUT & set(before) and before[1] not in _STARTING:
                 yield word.text
             before = [before[1], word.text]
         for assignment in command.assignments:

@@ -31,7 +31,7 @@ from cellwall.policy.code_in_text import (
 from cellwall.policy.outside import asked_outside
 from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
-from cellwall.policy.rules import OTHERWISE
+from cellwall.policy.rules import EVERYTHING, OTHERWISE
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.models import open_known
@@ -43,10 +43,10 @@ from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
 from cellwall.policy.touched import Files
 from cellwall.policy.unguarded import guard_trouble
+from cellwall.policy.unknown_words import UnknownWords
 
 _MAX_DEPTH = 8
 _MAX_STARTS = 32
-_EVERYTHING = frozenset(("Bash", "Bash(*)"))
 
 
 @dataclass(slots=True)
@@ -67,13 +67,15 @@ class Judgement:
     is_outside: bool = False
     """It will run outside of a sandbox."""
     files: Files = field(init=False)
+    unknown: UnknownWords = field(init=False)
 
     def text(self, text: str, cwd: str) -> Decision:
         """(1)"""
         self.files = Files(self.book, cwd, self.home, self.targets)
+        self.unknown = UnknownWords(self.book, self.home, self.files)
         what = " ".join(text.split())[:500]
         try:
-            commands = read_shell(text, directories=(cwd,), home=self.home)
+            commands = read_shell(text, directories=(cwd,), home=self.home, has_arguments=False)
             self.files.look_around(commands)
             for command in commands:
                 self._command(command, 0)
@@ -86,6 +88,7 @@ class Judgement:
     def words(self, words: Sequence[Word], cwd: str) -> Decision:
         """An argument vector that no shell has touched."""
         self.files = Files(self.book, cwd, self.home, self.targets)
+        self.unknown = UnknownWords(self.book, self.home, self.files)
         what = shown(words)[:500]
         command = Command(tuple(words), directories=(cwd,))
         try:
@@ -134,6 +137,7 @@ class Judgement:
         if command.words[0].text in grammar().refused:
             self._note(denied(grammar().refused[command.words[0].text], what))
             return
+        command = self.unknown.settle(command)
         opened = open_known(command.words)  # (5)
         self._judge_opened(command, opened, what, depth)
         for part in started_by(self.files, command, opened):  # (8)
@@ -163,9 +167,9 @@ class Judgement:
             command.words, plain=None, needs=needs, home=self.home, what=""
         )
         before = self.covering
-        is_any = found.rule in _EVERYTHING
+        is_any = found.rule in EVERYTHING
         self.covering = found if found.verdict is Verdict.ALLOW and name and not is_any else None
-        self._command(_started(inner, command), depth + 1)
+        self._command(_started(inner, command, self.files), depth + 1)
         self.covering = before
 
     def _judge_opened(self, command: Command, opened: Opened, what: str, depth: int) -> None:
@@ -173,12 +177,17 @@ class Judgement:
         needs: dict[str, str] = {}
         for option, why in self._demands(command, opened):
             if not option:
-                self._note(denied(why, what, "arguments"))
+                refusal = denied(why, what, "arguments")
+                self._note(
+                    self.unknown.ask_about_options(
+                        refusal, command, lambda words: self._is_refused(words, command)
+                    )
+                )
                 self._note_forbidden(command, opened, what)
                 return
             needs.setdefault(option, why)
         decision = self._by_rules(command, opened, needs, what)  # (6)
-        is_free = decision is not None and decision.rule in _EVERYTHING
+        is_free = decision is not None and decision.rule in EVERYTHING
         if command.words[0].text not in grammar().neutral:
             is_free = is_free or self.is_meant
             for each in self.files.named(command, opened, what, is_free=is_free):  # (7)
@@ -230,7 +239,7 @@ class Judgement:
             return
         starts = starts_in(code.language, code.text.text)
         is_harmless = is_whole and screened(code) is None
-        is_any = decision is not None and decision.rule in _EVERYTHING
+        is_any = decision is not None and decision.rule in EVERYTHING
         is_allowed = decision is not None and decision.verdict is Verdict.ALLOW
         what = shown(command.words)[:500]
         if starts.unknown and is_any and is_allowed and not is_harmless:
@@ -249,7 +258,7 @@ class Judgement:
                 self._script(Script(script, code.why), command, depth)
             for words in starts.commands:
                 at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
-                self._command(_started(Inner(at_home, code.why), command), depth + 1)
+                self._command(_started(Inner(at_home, code.why), command, self.files), depth + 1)
         self.is_meant, self.covering = before
 
     def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
@@ -303,6 +312,7 @@ class Judgement:
                 decision = replace(decision, reason=reason)
             else:
                 decision = denied(reason, what, "arguments")
+        decision = self.unknown.ask_about_names(decision, command, plain)
         self._note(decision)
         return decision
 
@@ -311,7 +321,12 @@ class Judgement:
             command.words, plain=opened.plain, home=self.home, what=what
         )
         if found is not None:
-            self._note(found)
+            self._note(self.unknown.ask_about_names(found, command, opened.plain))
+
+    def _is_refused(self, words: tuple[Word, ...], command: Command) -> bool:
+        """Whether something in these words is what no rule can mean."""
+        demands = self._demands(replace(command, words=words), open_known(words))
+        return any(not option for option, _ in demands)
 
     def _script(self, script: Script, command: Command, depth: int) -> None:
         if UNKNOWN in script.text.text or script.text.is_split:
@@ -337,8 +352,10 @@ def _runs_as_a_number(text: str) -> bool:
     return "[" in text and ("$(" in text or "`" in text)
 
 
-def _started(inner: Inner, command: Command) -> Command:
-    words = (*inner.words, Word(UNKNOWN, is_split=True)) if inner.is_open_ended else inner.words
+def _started(inner: Inner, command: Command, files: Files) -> Command:
+    words = inner.words
+    if inner.is_open_ended:
+        words = (*words, files.input_word(is_null_separated=inner.is_null_separated))
     return Command(
         words,
         stdin=command.stdin,

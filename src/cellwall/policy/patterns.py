@@ -12,7 +12,9 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
+from cellwall.policy.shell.catalog import Takes, find_model
 from cellwall.policy.shell.opened import STDIN
 from cellwall.policy.shell.words import UNKNOWN, Word
 
@@ -99,14 +101,17 @@ class CommandPattern:
         first = self.tokens[0]
         if not (_fits(first, named[0].text) or _fits(first, words[0].text)):
             return False
-        return self._forbids_arguments(words[1:])
+        return self._forbids_arguments(named[0].text, words[1:])
 
-    def _forbids_arguments(self, words: Sequence[Word]) -> bool:
+    def _forbids_arguments(self, program: str, words: Sequence[Word]) -> bool:
         leading, flags, trailing = _sorted_tokens(self.tokens[1:])
         operands = [word for word in words if not _is_flag(word)]
-        given = {flag for word in words if _is_flag(word) for flag in _flags(word.text)}
+        given = {flag for word in words if _is_flag(word) for flag in _flags(word.text, program)}
         is_vague = any(_is_vague(word) for word in words)
-        if not all(_has_flag(given, flag) or is_vague for flag in flags):
+        if not all(
+            _has_flag(given, flag) or any(_could_be_flag(word, flag) for word in words)
+            for flag in flags
+        ):
             return False
         if len(operands) < len(leading) and not is_vague:
             return False
@@ -211,9 +216,19 @@ def _is_vague(word: Word) -> bool:
     return word.is_split or is_name or (word.text.startswith(UNKNOWN) and not word.is_digits)
 
 
-def _flags(text: str) -> list[str]:
-    """A flag and, if it is a cluster, each of its letters."""
-    return [text, *(f"-{letter}" for letter in text[1:])] if _is_cluster(text) else [text]
+def _flags(text: str, program: str = "") -> list[str]:
+    """A flag and, if it is a cluster, each of its letters. Letters behind an option that takes the
+    rest of the word as its value, as `-I` of `date -Iseconds`, are no flags."""
+    if not _is_cluster(text):
+        return [text]
+    model = find_model(program) if program else None
+    found = [text]
+    for letter in text[1:]:
+        found.append(f"-{letter}")
+        option = model.options.get(f"-{letter}") if model else None
+        if option is not None and option.takes in (Takes.VALUE, Takes.GLUED):
+            break
+    return found
 
 
 def _has_flag(given: set[str], flag: tuple[str, ...]) -> bool:
@@ -229,7 +244,20 @@ def _has_flag(given: set[str], flag: tuple[str, ...]) -> bool:
     )
 
 
+def _is_glob(word: Word) -> bool:
+    """It becomes names that match, and nothing else."""
+    return word.has_glob and not word.is_split and UNKNOWN not in word.text
+
+
+def _could_be_flag(word: Word, flag: tuple[str, ...]) -> bool:
+    if word.is_digits or word.is_operand or not _is_vague(word):
+        return False
+    return not (_is_glob(word) and len(flag) == 1) or fnmatchcase(flag[0], word.text)
+
+
 def _could_fit(token: tuple[str, ...], word: Word) -> bool:
+    if _is_glob(word) and len(token) == 1:  # names that match; none of them is another text
+        return fnmatchcase(token[0], word.text) and word.text.count("/") == token[0].count("/")
     if _fits(token, word.text) or _is_vague(word):
         return True
     return UNKNOWN in word.text and _overlaps(token, word.text)
@@ -239,6 +267,9 @@ def _overlaps(token: tuple[str, ...], text: str) -> bool:
     """Whether a word with unknown parts could become what a token says."""
     start, end = text.partition(UNKNOWN)[0], text.rpartition(UNKNOWN)[2]
     first, last = token[0], token[-1]
+    if len(token) == 1:  # the token has no wildcard: the word would have to become this very text
+        is_long_enough = len(first) >= len(start) + len(end)
+        return is_long_enough and first.startswith(start) and first.endswith(end)
     return (first.startswith(start) or start.startswith(first)) and (
         last.endswith(end) or end.endswith(last)
     )

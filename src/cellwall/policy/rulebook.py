@@ -15,6 +15,7 @@ from cellwall.policy.merge import Layered, LayerRules, Matches, decided, judge, 
 from cellwall.policy.path_index import PathIndex
 from cellwall.policy.patterns import CommandPattern
 from cellwall.policy.rules import Layer, Rule
+from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import Access
 from cellwall.policy.shell.words import Word
 from cellwall.policy.subjects import Subject, matches
@@ -176,9 +177,13 @@ def _only(layer: LayerRules, name: str) -> LayerRules:
 def _hits(
     words: Sequence[Word], plain: Sequence[Word] | None, needs: frozenset[str], home: str
 ) -> Matches:
+    is_printing = grammar().is_printing(words)
+
     def hits(rule: Rule) -> bool:
         pattern = pattern_of(rule.specifier, home)
         if rule.verdict is not Verdict.ALLOW:
+            if is_printing and rule.layer is Layer.BUILT_IN:
+                return False
             return pattern.forbids(words) or (plain is not None and pattern.forbids(plain))
         is_meant = pattern.is_any or all(pattern.spells(option) for option in needs)
         return is_meant and pattern.matches(words)

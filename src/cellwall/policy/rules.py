@@ -9,6 +9,9 @@ from typing import Literal
 
 from cellwall.core.verdict import Verdict
 
+EVERYTHING = frozenset(("Bash", "Bash(*)"))
+"""Rules that allow every command."""
+
 
 class Layer(IntEnum):
     """Who wrote it. A later one can only tighten what the ones before it say (POL-7)."""

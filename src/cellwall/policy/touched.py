@@ -18,8 +18,9 @@ from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
+from cellwall.policy.shell.outputs import listed_below
 from cellwall.policy.shell.redirections import is_descriptor
-from cellwall.policy.shell.words import UNKNOWN, Word, shown
+from cellwall.policy.shell.words import UNKNOWN, Origin, Word, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
 from cellwall.policy.written_files import WrittenFiles
 
@@ -80,6 +81,14 @@ class Files:
         self.noted = len(self.commands)
         return self.writes
 
+    def input_word(self, *, is_null_separated: bool) -> Word:
+        """What `xargs` adds to a command, as far as the commands before it tell."""
+        feeding = [each.words for each in self.commands if each.is_feeding]
+        base = listed_below(feeding) if self.is_trusting else ""
+        if is_null_separated and base:
+            return Word(f"{base.rstrip('/')}/{UNKNOWN}", origin=Origin.OUTPUT)
+        return Word(UNKNOWN, is_split=True, origin=Origin.OUTPUT)
+
     def redirected(self, file: File, command: Command) -> Iterator[Decision]:
         """A redirection is reading or writing like any other: no match is DENY."""
         what = f"{file.why} {shown([file.path])}"
@@ -109,7 +118,7 @@ class Files:
                 yield denied(f"{FROM_LIST}; name the files themselves", what)
                 continue
             if _is_unknown(file.path):
-                yield from self._unknown(file, what)
+                yield from self._unknown(file, what, is_free=is_free)
                 continue
             if len(file.path.text) > PATH_MOST_CHARACTERS:
                 continue  # the kernel opens none that is longer
@@ -186,15 +195,19 @@ class Files:
         is_home = path == "~" or path.startswith("~/")
         return f"{self.home}{path[1:]}" if is_home else path
 
-    def _unknown(self, file: File, what: str) -> Iterator[Decision]:
-        """A name that was found, or a variable of the person's own, is taken as it is."""
+    def _unknown(self, file: File, what: str, *, is_free: bool = False) -> Iterator[Decision]:
+        """A name that was found, or a variable of the person's own, is taken as it is. Where a rule
+        allows everything, a person is asked about all others."""
         if file.access not in self.has_hints:
             self.has_hints[file.access] = self._has_hints(file.access)
         is_near = file.path.text in {UNKNOWN, f"./{UNKNOWN}", f"./{UNKNOWN}{UNKNOWN}"}
         is_far = file.access == "write" and not is_near
+        if file.path.origin is Origin.ENVIRONMENT and not is_far:
+            return
         if is_far or not self.is_trusting or self.has_hints[file.access]:
-            why = f"which file it {file.access}s could be made up while it runs"
-            yield denied(why, what)
+            why = f"which file it {file.access}s could be made up while it runs; write its name"
+            refusal = denied(why, what)
+            yield replace(refusal, verdict=Verdict.ASK) if is_free else refusal
 
     def _has_hints(self, access: Access) -> bool:
         """Whether a word of the text could name a file that may not be touched so."""

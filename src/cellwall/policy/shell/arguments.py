@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from cellwall.policy.shell.catalog import NOTHING, TAKES_REST, Effect, Model, Option, Takes
 from cellwall.policy.shell.words import UNKNOWN, Word
@@ -85,7 +86,7 @@ class _Scanner:
 
     def _operand(self, word: Word, *, ends_options: bool) -> None:
         place = len(self._scan.operands)
-        if self._is_open and not word.is_literal and word.may_be_option:
+        if self._is_open and not word.is_literal and self._may_be_option(word):
             self._scan.is_unsure = True
         effects = self._model.operands
         if effects and not self._model.has_subs:
@@ -103,6 +104,16 @@ class _Scanner:
             self._scan.rest = tuple(self._words[self._at :])
         elif ends_options:
             self._is_open = False
+
+    def _may_be_option(self, word: Word) -> bool:
+        """A wildcard becomes names that match; in a program whose options are whole words, it is an
+        option only if one of those matches. `find -name *.c` is harmless, `find *` is not."""
+        is_glob = word.has_glob and not word.is_split and UNKNOWN not in word.text
+        if is_glob and self._model.is_single:
+            return not word.is_operand and any(
+                fnmatchcase(name, word.text) for name in self._model.options
+            )
+        return word.may_be_option
 
     @property
     def _starts_another(self) -> bool:
@@ -192,7 +203,7 @@ class _Scanner:
             value = self._words[self._at]
             self._at += 1
             # What becomes two words has a second one that stands where the command may begin.
-            is_many = value.has_glob and (value.may_be_option or self._starts_another)
+            is_many = value.has_glob and (self._may_be_option(value) or self._starts_another)
             if value.is_split or is_many:
                 self._scan.is_unsure = True
         self._scan.given.append(Given(option, spelled, value))

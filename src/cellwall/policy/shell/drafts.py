@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cellwall.policy.shell.braces import Mark, Token
 from cellwall.policy.shell.quoting import Piece
-from cellwall.policy.shell.words import UNKNOWN, Number, Word
+from cellwall.policy.shell.words import UNKNOWN, Number, Origin, Word
 
 _NOT_ONE_WORD = frozenset(" \t\n*?[\\")
 """What an unquoted value may hold, and then becomes other words; a backslash starts a pattern."""
@@ -20,12 +20,13 @@ class Draft:
     pieces: list[Piece] = field(default_factory=list)
     is_split: bool = False
 
-    def unknown(self, *, is_quoted: bool) -> None:
-        self.pieces.append(Piece(UNKNOWN))
+    def unknown(self, *, is_quoted: bool, origin: Origin = Origin.ANYWHERE) -> None:
+        self.pieces.append(Piece(UNKNOWN, origin=origin))
         self.is_split = self.is_split or not is_quoted
 
     def number(self, number: Number, *, is_quoted: bool) -> None:
-        is_gap = number is Number.COUNT_OR_NOTHING and not is_quoted
+        may_be_empty = number in (Number.COUNT_OR_NOTHING, Number.PROCESSES)
+        is_gap = may_be_empty and not is_quoted
         self.pieces.append(Piece(UNKNOWN, number=number, is_gap=is_gap))
 
     def value(self, word: Word, *, is_quoted: bool) -> None:
@@ -59,7 +60,9 @@ def finish(marks: Sequence[Mark]) -> Word | None:
         solid = [piece for piece in pieces if piece.text]
         number = solid[0].number if len(solid) == 1 else number
         is_split = is_split or all(piece.is_gap for piece in solid)
-    return Word(text, is_split, has_glob, number)
+    origins = {piece.origin for piece in pieces if UNKNOWN in piece.text}
+    origin = origins.pop() if len(origins) == 1 else Origin.ANYWHERE
+    return Word(text, is_split, has_glob, number, origin)
 
 
 def _pieces(marks: Sequence[Mark]) -> Iterator[Piece]:

@@ -25,13 +25,14 @@ from cellwall.policy.shell.braces import Mark, Token, expand_braces, may_be_brac
 from cellwall.policy.shell.directories import Directories
 from cellwall.policy.shell.drafts import Draft, finish
 from cellwall.policy.shell.names import Names, plain_text
-from cellwall.policy.shell.numeric import PARAMETERS, printed
+from cellwall.policy.shell.numeric import PARAMETERS
 from cellwall.policy.shell.opened import Assignment
+from cellwall.policy.shell.outputs import printed, prints_directory
 from cellwall.policy.shell.parser import Node, NotUnderstood
 from cellwall.policy.shell.quoting import Piece, ansi, in_double_quotes, unquoted
 from cellwall.policy.shell.spelling import check_expansion, is_movable, is_simple
 from cellwall.policy.shell.tildes import Place, expand_tildes
-from cellwall.policy.shell.words import UNKNOWN, Number, Word
+from cellwall.policy.shell.words import UNKNOWN, Number, Origin, Word
 
 GIVEN = frozenset(("@", "*", "_", "REPLY", "OPTARG", "BASH_REMATCH", "MAPFILE", "COPROC"))
 """Parameters that hold what the text, or its caller, was given."""
@@ -182,8 +183,10 @@ class Expander:
 
     def _printed(self, part: Node, draft: Draft, *, is_quoted: bool) -> None:
         number = printed(part, self._names)
-        if number is Number.NONE:
-            draft.unknown(is_quoted=is_quoted)
+        if prints_directory(part, self._names) and self._is_in_one_place():
+            draft.value(Word(self._directories.now[0]), is_quoted=is_quoted)
+        elif number is Number.NONE:
+            draft.unknown(is_quoted=is_quoted, origin=Origin.OUTPUT)
         else:
             draft.number(number, is_quoted=is_quoted)
 
@@ -207,7 +210,8 @@ class Expander:
             index = plain_text(part["Index"]) if _has_word_index(part) else ""
             # Its elements are looked at.
             is_spelled = name in self._names.spelled and index not in {"@", "*"}
-            is_given = name in GIVEN or name.isdigit() or is_spelled
+            is_argument = name in {"@", "*"} or name.isdigit()
+            is_given = is_spelled or (self._names.has_arguments if is_argument else name in GIVEN)
             self.is_made_up = self.is_made_up or is_given
             self._odd_parameter(part)
             if part.get("Length"):
@@ -215,7 +219,9 @@ class Expander:
                 return
             # Quotes keep these from being split further, and not from being many words, or none.
             is_many = name == "@" or index == "@" or part.get("Names") == "@"
-            draft.unknown(is_quoted=is_quoted and not is_many)
+            is_own = is_plain and not is_given and not self._names.may_set(name)
+            origin = Origin.ENVIRONMENT if is_own else Origin.ANYWHERE
+            draft.unknown(is_quoted=is_quoted and not is_many, origin=origin)
 
     def _is_in_one_place(self) -> bool:
         return self._directories.only is not None and not self._names.counts.get("PWD")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+from cellwall.policy.shell.words import Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,12 @@ class Grammar:
     manifests: Mapping[str, frozenset[str]]
     refused: Mapping[str, str]
     unread: frozenset[str]
+    printing: frozenset[str]
+
+    def is_printing(self, words: Sequence[Word]) -> bool:
+        """Whether the command is, word for word, one that only prints."""
+        is_known = all(word.is_literal and " " not in word.text for word in words)
+        return is_known and " ".join(word.text for word in words) in self.printing
 
 
 @cache
@@ -38,4 +46,5 @@ def grammar() -> Grammar:
         {name: frozenset(text.split()) for name, text in data["manifests"].items()},
         data["refused"],
         frozenset(data["unread"]["names"]),
+        frozenset(data["printing"]["commands"]),
     )

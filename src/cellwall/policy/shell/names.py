@@ -37,13 +37,19 @@ class Names:
     """The text runs text: no value is known for sure."""
     spelled: frozenset[str] = frozenset()
     """Names that get text which stands here, and not only what a command prints."""
+    has_arguments: bool = True
+    """`$1` and `$@` may hold what the text, or who wrote it, has chosen."""
+
+    def may_set(self, name: str) -> bool:
+        """Whether some command of the text could give it a value."""
+        return self.is_open or name in self.counts
 
     def is_single(self, name: str) -> bool:
         """It gets one value, in one place."""
         return not self.is_open and self.counts.get(name, 0) == 1
 
 
-def names_of(tree: Node) -> Names:
+def names_of(tree: Node, *, has_arguments: bool = True) -> Names:
     """Look through the whole tree."""
     found = _Found()
     for count, node in enumerate(_nodes(tree)):
@@ -56,6 +62,7 @@ def names_of(tree: Node) -> Names:
         frozenset(found.functions),
         is_open=found.is_open,
         spelled=frozenset(found.spelled),
+        has_arguments=has_arguments or found.is_open or bool(found.functions),
     )
 
 

@@ -32,6 +32,8 @@ class Inner:
     why: str
     is_open_ended: bool = False
     """It gets further arguments that nobody knows yet (`xargs`, `find -exec … +`)."""
+    is_null_separated: bool = False
+    """Each of these arguments is one whole name (`xargs -0`): no blank in a name makes two."""
 
 
 @dataclass(frozen=True, slots=True)

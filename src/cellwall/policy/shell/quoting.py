@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cellwall.policy.shell.parser import NotUnderstood
-from cellwall.policy.shell.words import Number
+from cellwall.policy.shell.words import Number, Origin
 
 _NAMED = dict(zip("abeEfnrtv\\'\"", "\a\b\x1b\x1b\f\n\r\t\v\\'\"", strict=True))
 _ansi = re.compile(
@@ -25,6 +25,7 @@ class Piece:
     text: str
     is_active: bool = False
     number: Number = Number.NONE
+    origin: Origin = Origin.ANYWHERE
     is_gap: bool = False
     """Unquoted and possibly empty; a word made only of this is dropped."""
 

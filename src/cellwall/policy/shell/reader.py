@@ -31,7 +31,9 @@ _MAX_ITEMS = 16
 _MAX_ROUNDS = 500
 _BODIES = frozenset(("Block", "Subshell", "IfClause", "WhileClause", "ForClause", "CaseClause"))
 _lists_jobs = re.compile(r"-[lnprs]*|%.*|[0-9]+").fullmatch
-_is_plain_option = re.compile(r"[-+][eux]{0,3}o?|pipefail|errexit|nounset|xtrace").fullmatch
+_is_plain_option = re.compile(
+    r"[-+][euxvmb]{0,6}o?|pipefail|errexit|nounset|xtrace|verbose|monitor|notify"
+).fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +46,25 @@ class _Here:
     is_feeding: bool = False
 
 
-def read_shell(text: str, *, directories: Sequence[str], home: str) -> tuple[Command, ...]:
-    """All commands in a text; raises `NotUnderstood`."""
-    return _read(text, tuple(directories), home)
+def read_shell(
+    text: str, *, directories: Sequence[str], home: str, has_arguments: bool = True
+) -> tuple[Command, ...]:
+    """All commands in a text; raises `NotUnderstood`. Without arguments `$1` and `$@` hold what the
+    person's own shell has there, which is nothing as a rule."""
+    return _read(text, tuple(directories), home, has_arguments)
 
 
 @lru_cache(maxsize=1024)
-def _read(text: str, directories: tuple[str, ...], home: str) -> tuple[Command, ...]:
+def _read(
+    text: str,
+    directories: tuple[str, ...],
+    home: str,
+    has_arguments: bool,  # noqa: FBT001  # lru_cache keeps the order of keyword arguments apart
+) -> tuple[Command, ...]:
     tree = parse(text)
     try:
-        return _Reader(text.encode(), names_of(tree), Directories(directories, home)).read(tree)
+        names = names_of(tree, has_arguments=has_arguments)
+        return _Reader(text.encode(), names, Directories(directories, home)).read(tree)
     except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
         raise NotUnderstood("its parser speaks in another way than expected") from None
 

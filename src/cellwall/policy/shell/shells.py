@@ -162,7 +162,8 @@ def open_kill(_model: Model, words: Sequence[Word]) -> Opened:
     for word in words[2:] if is_signal else words[1:]:
         is_vague = word.text.startswith("-") and UNKNOWN in word.text
         # `kill $?` is `kill 1` as soon as something has failed.
-        is_vague = is_vague or (word.is_digits and word.number is not Number.PROCESS)
+        is_process = word.number in (Number.PROCESS, Number.PROCESSES)
+        is_vague = is_vague or (word.is_digits and not is_process)
         if _EVERY_PROCESS.match(word.text) or is_vague:
             finds.danger(
                 "" if is_vague else word.text,

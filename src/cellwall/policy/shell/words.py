@@ -26,7 +26,7 @@ spellings that bash, its parser here, and zsh do not read alike (spelling.py, di
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 UNKNOWN = "\ufffc"
@@ -41,9 +41,18 @@ class Number(Enum):
     COUNT = "a number that is not negative"
     COUNT_OR_NOTHING = "the same, or empty"
     SUM = "a number that may be negative"
+    PROCESSES = "numbers of processes, or nothing; each is a word of its own"
 
 
-_NO_OPTION = frozenset((Number.PROCESS, Number.COUNT, Number.COUNT_OR_NOTHING))
+_NO_OPTION = frozenset((Number.PROCESS, Number.COUNT, Number.COUNT_OR_NOTHING, Number.PROCESSES))
+
+
+class Origin(Enum):
+    """Who chose the unknown part of a word."""
+
+    ANYWHERE = "the text itself, or a file"
+    ENVIRONMENT = "a variable that the text does not set: the environment of the person"
+    OUTPUT = "what a command of the text prints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,9 @@ class Word:
     has_glob: bool = False
     """Holds an unquoted `*`, `?` or `[`: it can become many words, each a name that matches."""
     number: Number = Number.NONE
+    origin: Origin = Origin.ANYWHERE
+    is_operand: bool = False
+    """Taken to be one word and no option, though its text is not known."""
 
     @property
     def is_literal(self) -> bool:
@@ -65,7 +77,7 @@ class Word:
     @property
     def may_be_option(self) -> bool:
         """It begins with a dash, or with something that could."""
-        return (
+        return not self.is_operand and (
             self.text.startswith("-")
             or (self.text.startswith(UNKNOWN) and not self.is_digits)
             or self.is_split
@@ -79,7 +91,11 @@ class Word:
 
     def after(self, prefix: str) -> Word:
         """The rest of a word that begins with this text, as `--file=` does."""
-        return Word(self.text[len(prefix) :], self.is_split, self.has_glob)
+        return Word(self.text[len(prefix) :], self.is_split, self.has_glob, origin=self.origin)
+
+    def as_operand(self) -> Word:
+        """The same word, taken to be one word and no option."""
+        return replace(self, is_split=False, is_operand=True)
 
 
 def literals(texts: Iterable[str]) -> tuple[Word, ...]:

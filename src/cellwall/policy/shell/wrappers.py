@@ -53,6 +53,8 @@ def open_xargs(model: Model, words: Sequence[Word]) -> Opened:
         if found.rest is None and not any(g.option.effect.kind == "query" for g in found.given):
             finds.inner.append(Inner((Word("echo"),), "xargs starts echo", is_open_ended=True))
         return finds.opened(is_wrapper=True)
+    if found.has("-0", "--null"):
+        finds.inner[0] = replace(finds.inner[0], is_null_separated=True)
     places = [value.text for value in found.values("-I", "-J", "-i", "--replace")]
     if not places and found.has("-i", "--replace"):
         places = ["{}"]
@@ -60,7 +62,7 @@ def open_xargs(model: Model, words: Sequence[Word]) -> Opened:
         inner = finds.inner[0]
         is_open_ended = found.has("-J") or not places[-1]
         filled = tuple(_filled(word, places[-1]) for word in inner.words)
-        finds.inner[0] = Inner(filled, inner.why, is_open_ended)
+        finds.inner[0] = replace(inner, words=filled, is_open_ended=is_open_ended)
     return finds.opened(is_wrapper=True)
 
 

@@ -1,0 +1,96 @@
+"""What becomes of a command whose words are not known: who chose a word decides. Pure.
+
+Where a rule allows everything (`Bash(*)`), a variable that the text does not set is the person's
+own and taken for an operand; a name that a listing command printed, or that a wildcard stands for,
+is a question where it could be read as an option. Under any other rule an unknown word stays
+refused where it could be an option that runs code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.rulebook import RuleBook
+from cellwall.policy.rules import EVERYTHING
+from cellwall.policy.shell.command import Command
+from cellwall.policy.shell.words import UNKNOWN, Origin, Word
+from cellwall.policy.touched import Files
+
+_NULL_SEPARATED = "write `find … -print0 | xargs -0 …`, or `find … -exec … {} +`"
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownWords:
+    """The unknown words of one text, judged by one set of rules."""
+
+    book: RuleBook
+    home: str
+    files: Files
+
+    def settle(self, command: Command) -> Command:
+        """The command with each variable of the person's own taken for an operand, if a rule allows
+        everything; else the command as it is."""
+        words = tuple(
+            word.as_operand() if word.origin is Origin.ENVIRONMENT else word
+            for word in command.words
+        )
+        is_changed = words[1:] != command.words[1:]
+        settled = (command.words[0], *words[1:]) if words else words
+        return replace(command, words=settled) if is_changed and self._is_free(settled) else command
+
+    def ask_about_options(
+        self, refusal: Decision, command: Command, is_refused: Callable[[tuple[Word, ...]], bool]
+    ) -> Decision:
+        """A refusal becomes a question if the command is harmless with all its unknown words taken
+        for operands: a person knows what the words will be."""
+        words = tuple(word if word.is_literal else word.as_operand() for word in command.words)
+        if words == command.words or is_refused(words) or not self._is_free(words):
+            return refusal
+        reason = f"{refusal.reason}; {self._hint(command.words)}"
+        return replace(refusal, verdict=Verdict.ASK, reason=reason)
+
+    def ask_about_names(
+        self, decision: Decision, command: Command, plain: Sequence[Word] | None
+    ) -> Decision:
+        """A denial that only a strange file name could bring about is a question: `find | xargs rm`
+        deletes `/` if a name holds a blank and a slash behind it."""
+        if decision.verdict is not Verdict.DENY:
+            return decision
+        usual = self.files.input_word(is_null_separated=True)
+        printed = [self._is_listed(word) and word.is_split for word in command.words]
+        if any(printed) and usual.is_split:
+            return decision
+        words = tuple(
+            usual if one else word.as_operand() if self._is_file_name(word) else word
+            for word, one in zip(command.words, printed, strict=True)
+        )
+        if words == command.words or self.book.forbids_command(
+            words, plain=plain, home=self.home, what=""
+        ):
+            return decision
+        why = "a file name holds blanks" if any(printed) else "a file is named like an option"
+        reason = f"{decision.reason}, if {why}; {self._hint(command.words)}"
+        return replace(decision, verdict=Verdict.ASK, reason=reason)
+
+    def _is_free(self, words: Sequence[Word]) -> bool:
+        found = self.book.judge_command(
+            words, plain=None, needs=frozenset(), home=self.home, what=""
+        )
+        return found.verdict is Verdict.ALLOW and found.rule in EVERYTHING
+
+    def _is_listed(self, word: Word) -> bool:
+        return word.origin is Origin.OUTPUT and self.files.is_trusting
+
+    def _is_file_name(self, word: Word) -> bool:
+        is_glob = word.has_glob and not word.is_split and UNKNOWN not in word.text
+        return is_glob or self._is_listed(word)
+
+    def _hint(self, words: Sequence[Word]) -> str:
+        """What to write instead."""
+        if any(map(self._is_listed, words)):
+            return _NULL_SEPARATED
+        if any(word.has_glob and not word.is_split for word in words):
+            return "write `./*` in place of `*`"
+        return "write the word itself, or `--` or `./` before it"
