@@ -17,7 +17,7 @@ from cellwall.core.types import Json
 _HEAD = struct.Struct(">II")
 _MOST_VALUES = 200_000
 MAX_STRINGS = 20_000
-"""In all frames of one run, keys included; the runner inside keeps below it (inside/show.py)."""
+"""In one frame of a cell's, keys included; the runner inside keeps below it (inside/show.py)."""
 _FEW = 1000
 
 
@@ -45,24 +45,24 @@ def encode(message: Mapping[str, Json], blob: bytes = b"") -> bytes:
 
 @dataclass(slots=True)
 class ValueBudget:
-    """How many values, and how many texts among them, the frames of one run may hold together.
+    """How many values all frames of one run may hold, and how many texts each of them.
 
     A report is parsed, cleaned and shown value by value: forty thousand short texts are few bytes
     and cost as much as megabytes of output (GRD-11).
     """
 
-    values: int = _MOST_VALUES
-    strings: int = MAX_STRINGS
+    values: int = 4 * _MOST_VALUES
 
     def spend(self, text: bytes) -> None:
         """Counted in the JSON text, before any of it is made."""
         strings, values = text.count(b'"') // 2, _marks(text)
         if strings > _FEW or values > _FEW:  # or quotes and commas within texts
             strings, values = _counts(text)
-        self.strings -= strings
+        if strings > MAX_STRINGS or values > _MOST_VALUES:
+            raise BadFrame("more values than any report has")
         self.values -= values
-        if self.strings < 0 or self.values < 0:
-            raise FrameTooLong("more values than any report has")
+        if self.values < 0:
+            raise FrameTooLong("more values than any run has")
 
 
 class FrameReader:

@@ -238,7 +238,7 @@ class Session:
         stdin = blob[: request["stdin"]] if request["stdin"] is not None else None
         source = blob[len(stdin or b"") :]
         self._count += 1
-        if "_cellwall_show" in sys.modules:
+        if sys.modules.get("_cellwall_show") is not None:
             show().renew()
         os.environ.update(request.get("base", {}))
         before = {name: os.environ.get(name) for name in request["env"]}
