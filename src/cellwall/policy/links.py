@@ -16,6 +16,7 @@ from itertools import islice
 
 from cellwall.core.protected_names import is_git_layout, load
 from cellwall.policy.paths import normalise
+from cellwall.policy.protected_rules import is_findable
 
 LINKS_MOST = 40
 """As many as the kernel follows; with more of them it opens nothing."""
@@ -60,7 +61,7 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
         found.add(normalise("/".join(left), at))
     else:
         found.add(at)
-    if not _WILD.isdisjoint(absolute):
+    if not _WILD.isdisjoint(absolute) and is_findable(absolute):
         found.update(_protected_finds(absolute))
     return frozenset((*found, *_as_git(found)))
 

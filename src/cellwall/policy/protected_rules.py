@@ -16,6 +16,8 @@ from cellwall.policy.paths import PathPattern, path_pattern
 from cellwall.policy.rules import Layer, NameKind, Rule, Source
 
 _INSIDE_GIT = ("modules", "worktrees")
+_WILD = frozenset("*?[")
+_MOST_WILD_NAMES = 2
 
 
 @cache
@@ -66,6 +68,20 @@ def names_path(rule: Rule, path: str, *, is_removed: bool) -> bool:
         return False
     # A file is meant, not what lies in a folder of that name.
     return rule.name_kind == "tree" or not pattern.matches(place.rpartition("/")[0] or "/", "/")
+
+
+def could_name(rule: Rule, glob: str) -> bool:
+    """Whether a half-known path could become one that a rule of this list speaks of."""
+    pattern = _pattern(rule.specifier or "")
+    if not pattern.could_match(glob.lower(), "/", wary=False):
+        return False
+    above = glob.lower().rpartition("/")[0] or "/"
+    return rule.name_kind == "tree" or not pattern.could_match(above, "/", wary=False)
+
+
+def is_findable(path: str) -> bool:
+    """Whether the files that wildcards find can be looked up without walking through the disk."""
+    return sum(not _WILD.isdisjoint(part) for part in path.split("/")) <= _MOST_WILD_NAMES
 
 
 @lru_cache(maxsize=4096)

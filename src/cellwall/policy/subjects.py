@@ -17,7 +17,7 @@ from cellwall.policy.calls import ToolCall
 from cellwall.policy.domains import HostPattern, host_of
 from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import path_pattern, readings
-from cellwall.policy.protected_rules import is_of_protected_name, names_path
+from cellwall.policy.protected_rules import could_name, is_of_protected_name, names_path
 from cellwall.policy.rules import Rule
 from cellwall.policy.shell.words import UNKNOWN
 from cellwall.policy.tools import Group, covers, group_of
@@ -116,7 +116,9 @@ def matches_paths(rule: Rule, subject: Subject) -> bool:
         return True
     if rule.name_kind:
         named = (*subject.paths, *subject.doubtful)
-        return any(names_path(rule, path, is_removed=subject.is_removed) for path in named)
+        if any(names_path(rule, path, is_removed=subject.is_removed) for path in named):
+            return True
+        return not subject.is_seen and any(could_name(rule, glob) for glob in subject.globs)
     is_denial = rule.verdict is Verdict.DENY
     pattern = path_pattern(rule.specifier, rule.source.folder, subject.home, is_denial)
     if rule.verdict is Verdict.ALLOW:

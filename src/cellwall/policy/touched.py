@@ -13,7 +13,7 @@ from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import tokens_of
 from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import normalise
-from cellwall.policy.protected_rules import folders_around
+from cellwall.policy.protected_rules import folders_around, is_findable
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
@@ -159,7 +159,9 @@ class Files:
         elif UNKNOWN in last and _WILD & set(folder):
             paths.append(Word(f"{folder}/*", has_glob=True))
         return [
-            subject for path in paths for subject in self._subjects(replace(file, path=path), there)
+            subject
+            for path in paths
+            for subject in self._subjects(replace(file, path=path), there, is_guess=True)
         ]
 
     def _unwritable(
@@ -220,15 +222,22 @@ class Files:
             for token in tokens
         )
 
-    def _subjects(self, file: File, command: Command) -> list[Subject]:
+    def _subjects(self, file: File, command: Command, *, is_guess: bool = False) -> list[Subject]:
+        """`is_guess`: wildcards in it stand for what is not known, and not for files there are."""
         name = command.words[0].text.rpartition("/")[2] if command.words else ""
         is_unpacked = file.access == "write" and file.path.text not in {"", "."}
         is_whole = name in grammar().whole[file.access] or (
             name in grammar().unpacking and is_unpacked
         )
-        is_removed = name in _REMOVING
         return [
-            self._subject(file.access, file.path, each, is_whole=is_whole, is_removed=is_removed)
+            self._subject(
+                file.access,
+                file.path,
+                each,
+                is_whole=is_whole,
+                is_removed=name in _REMOVING,
+                is_guess=is_guess,
+            )
             for each in command.directories
         ]
 
@@ -240,6 +249,7 @@ class Files:
         *,
         is_whole: bool = False,
         is_removed: bool = False,
+        is_guess: bool = False,
     ) -> Subject:
         tool, text = "Read" if access == "read" else "Write", word.text
         path = text if text.startswith(("/", UNKNOWN)) else f"{directory}/{text}"
@@ -247,7 +257,8 @@ class Files:
         is_seen = False
         if UNKNOWN in path or word.has_glob:
             globs, paths = (path,), () if UNKNOWN in path else _samples(path)
-            is_seen = access == "write" and UNKNOWN not in path and self.targets is not only_itself
+            can_look = self.targets is not only_itself and is_findable(path) and not is_guess
+            is_seen = can_look and access == "write" and UNKNOWN not in path
             if is_seen:
                 paths += tuple(self.targets(path))  # what it finds now of protected names
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
@@ -22,6 +22,7 @@ from cellwall.sandbox.protected import Found, GitDirs, Protection, fold
 from cellwall.sandbox.refusals import refusal
 
 _LONGEST_WALKED_BYTES = 3000
+_MOST_TOLD = 100
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
@@ -71,9 +72,10 @@ def settle(
             look.at(step)
         look.restore_links(beneath)
     if look.missed:
-        raise _unchecked(f"{min(look.missed) or '.'!r} holds more names than can be looked at")
+        why = f"{min(look.missed) or '.'!r} holds more names than can be looked at"
+        raise _unchecked(why, look.told())
     if look.stuck:
-        raise _unchecked(min(look.stuck))
+        raise _unchecked(min(look.stuck), look.told())
     return look.told()
 
 
@@ -190,12 +192,13 @@ class _Look:
         return tuple(told)
 
 
-def _unchecked(why: str) -> WorkspaceError:
+def _unchecked(why: str, told: Sequence[Finding]) -> WorkspaceError:
     return WorkspaceError(
         f"the directory was not checked after the run: {why}",
         mend="Do not use the directory as it is: remove what the run has left in it. The next run "
         "there checks it again before it starts.",
         code="CW-WORKSPACE-UNCHECKED",
+        detail="; ".join(finding.message for finding in told[:_MOST_TOLD]),
     )
 
 

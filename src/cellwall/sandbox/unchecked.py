@@ -62,9 +62,10 @@ class Unchecked:
         """Written before the run; a failure refuses the run."""
         path = os.path.join(self._directory, f"{_key(identity)}.{run_id}.json")
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o600)
+            fd = os.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write_all(fd, json.dumps(_to_json(baseline)).encode())
+            os.rename(f"{path}.new", path)  # locked and whole before anybody can find it
         except OSError as error:
             raise WorkspaceError(
                 "the note that the directory must be checked cannot be written",

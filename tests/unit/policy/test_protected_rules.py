@@ -146,3 +146,15 @@ def test_wildcards_are_denied_where_they_find_a_protected_file(tmp_path: Path):
     assert verdict(ALL, "Bash(cp evil .n*)", cwd) is Verdict.DENY
     assert verdict(ALL, "Bash(cp evil .x*)", cwd) is Verdict.ALLOW
     assert str(tmp_path / "CLAUDE.md") in targets("*.md", cwd)
+
+
+@pytest.mark.requirement("FS-8")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cp evil .git/commondi$(cat x)", "cp evil */*/*/.git/commondi?", "cp evil .git/commondi$1",
+        "cp evil $(cat x)/.git/commondir",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_only_known_in_part_is_taken_for_a_protected_one(tmp_path, command):
+    assert verdict(ALL, f"Bash({command})", str(tmp_path)) is Verdict.DENY

@@ -380,12 +380,21 @@ def test_nothing_is_written_through_a_link_or_over_another_kind(ws, place):
     assert (place / "real/x").read_bytes() == b"!"
 
 
-@pytest.mark.requirement("FS-4", "FS-7")
+@pytest.mark.requirement("FS-4", "FS-7", "FS-8")
 def test_protected_names_are_neither_uploaded_nor_downloaded(place):
     (place / ".git/hooks").mkdir(parents=True)
     (place / ".env").write_text("SECRET=1")
     with Beneath.open(place, judge=judge_for(load())) as ws:
-        for name in (".env", "sub/.ENV", ".git/hooks/pre-commit", ".ssh/authorized_keys"):
+        for name in (
+            *(".env", "sub/.ENV", ".git/hooks/pre-commit", ".ssh/authorized_keys", "x/HEAD"),
+            *(
+                "x/commondir",
+                "sub/.git",
+                "a/.git/modules/b/c/config",
+                "deep/CLAUDE.md",
+                ".mcp.json",
+            ),
+        ):
             code = refused_code(ws, archive(entry("fine"), entry(name, b"!")))
             assert code == "CW-PATH-PROTECTED"
         assert refused_code(ws, archive(entry("pre-commit")), ".git/hooks") == "CW-PATH-PROTECTED"
