@@ -38,6 +38,7 @@ ENOUGH_S = 0.2
 """A scan that takes so long can be told apart from noise."""
 MOST_RATIO = 6.5
 """For four times the text; four is linear, sixteen is quadratic."""
+CLEAR_RATIO = 10.0
 TRIES = 4
 
 SEPARATORS = (
@@ -116,6 +117,10 @@ def measured(
         before = min(before, _seconds(scan, repeated(text, characters // 4)))
         spent = min(spent, _seconds(scan, repeated(text, characters)))
         if spent <= MOST_RATIO * before:
+            return None
+    if spent < CLEAR_RATIO * before:  # neither linear nor clearly not: a longer text tells
+        longer = min(_seconds(scan, repeated(text, characters * 4)) for _ in range(2))
+        if longer <= MOST_RATIO * spent:
             return None
     return SlowText(name, text, characters, spent, spent / before)
 

@@ -192,7 +192,11 @@ def _encode_mapping(mapping: Mapping[str, Json], room: _Room, *, depth: int) -> 
         name = _new_name(cut_text(text, max_bytes=room.max_field_bytes), kept, times)
         quoted = quote(name)
         room.encoded_bytes -= len(quoted) + 3
-        clean = without_named_secret(text, value) if isinstance(value, str) else value
+        # Names of the first level are ours: the public `key` of the log itself is one of them.
+        is_ours = depth == 1
+        clean = (
+            without_named_secret(text, value, is_ours=is_ours) if isinstance(value, str) else value
+        )
         kept[name] = f"{quoted}:{_encode_value(clean, room, depth=depth)}"
     return "{" + ",".join([kept[name] for name in sorted(kept)]) + "}"
 

@@ -152,9 +152,11 @@ class LineCleaner:
                 self.key_end = ""
 
 
-def without_named_secret(name: str, value: str) -> str:
+def without_named_secret(name: str, value: str, *, is_ours: bool = False) -> str:
     """The value, unless its name says that it is a secret: its shape alone says nothing."""
     plain = name[-64:].rstrip(" :=\"'").lower().replace("-", "_")
     if plain.endswith(_SECRET_NAMES) and _is_named_secret(value):
         return _redacted(len(value))
-    return _redacted(len(value)) if named_as_secret(name, value) else value
+    if is_ours or not named_as_secret(name, value):
+        return value
+    return _redacted(len(value))

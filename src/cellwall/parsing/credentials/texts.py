@@ -2,11 +2,13 @@
 
 The rules take a tenth of a second to make ready, and most texts of a record hold no word of any of
 them. So the words alone are looked for first; `packs/words.txt` lists them, so that not even the
-rules have to be read for that. A test compares that list with the rules.
+rules have to be read for that; and most words stand where no value can follow. A test compares
+that list with the rules.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -17,9 +19,19 @@ if TYPE_CHECKING:
     from cellwall.parsing.credentials.rules import SecretRules
     from cellwall.parsing.matching import WordIndex
 
-_MANY_TEXTS = 1000
+_MANY_TEXTS = 64
 """After so many the engine for words pays for making it ready: a looked-up text takes a tenth."""
 _NAME_CHARACTERS = 64
+_MANY_PLACES = 1 << 40
+_SHAPE, _NAME, _WHOLE_NAME, _LEAD, _ADDRESS = "=", ":", "!", "+", "@"
+"""Kinds of words: a value follows at once; a name, then perhaps a value; the same, and the name
+ends there; anything may follow; an address, which may hold a password."""
+_VALUE = re.compile(r"[a-z0-9+/=_.~%!:$@\\-]{6}")
+_ASSIGNED = re.compile(
+    r"[a-z0-9_.\-]{0,32}"
+    r"(?:(?:\\{0,7}[\"'`]|&[a-z0-9#]{2,5};){0,2}[\])]{0,2}\s{0,20}[:=?+|<,%>{]|[\"']?[ \t\-.:_])"
+)
+"""Wider than what `named` asks for: what it does not match, no rule for names finds."""
 _CONTINUATION = bytes(range(0x80, 0xC0))
 
 
@@ -29,12 +41,34 @@ class _Counted:
 
 
 def may_hold(text: str) -> bool:
-    """Whether a word of any rule stands in the text; where none does, no rule finds anything."""
+    """Whether a word of any rule stands where that rule may find something."""
     lowered = text.lower()
+    return any(_may_follow(kind, lowered, end) for kind, end in _places(lowered))
+
+
+def _places(lowered: str) -> Iterator[tuple[str, int]]:
     index = _index()
-    if index is None:
-        return any(map(lowered.__contains__, words()))
-    return bool(index.places(lowered.encode("utf-8", "surrogatepass"), 1))
+    if index is not None and lowered.isascii():
+        kinds = _kinds()
+        for number, end in index.places(lowered.encode(), _MANY_PLACES):
+            yield kinds[number], end
+        return
+    kind_of = _kind_by_word()
+    for word in filter(lowered.__contains__, kind_of):
+        end = lowered.find(word) + len(word)
+        while end >= len(word):
+            yield kind_of[word], end
+            end = lowered.find(word, end) + len(word)
+
+
+def _may_follow(kind: str, lowered: str, end: int) -> bool:
+    if kind == _SHAPE:
+        return _VALUE.match(lowered, end) is not None
+    if kind == _WHOLE_NAME and lowered[end : end + 1].isalpha():
+        return False
+    if kind in (_NAME, _WHOLE_NAME):
+        return _ASSIGNED.match(lowered, end) is not None
+    return kind == _LEAD or "@" in lowered
 
 
 def spans_of(text: str) -> list[tuple[int, int, str]]:
@@ -68,17 +102,42 @@ def named_as_secret(name: str, value: str) -> str:
     return next(found, "")
 
 
-def least_words(rules: SecretRules) -> list[str]:
-    """What `words.txt` must hold."""
-    every = sorted(word.decode() for word, _ in rules.by_word)
-    return [word for word in every if not any(one != word and one in word for one in every)]
+def listed_words(rules: SecretRules) -> list[str]:
+    """What `words.txt` must hold: each word behind what its rules look for behind it."""
+    return sorted(_kind(rules, word) + word.decode() for word, _ in rules.by_word)
+
+
+def _kind(rules: SecretRules, word: bytes) -> str:
+    if word == b"://":
+        return _ADDRESS
+    shapes = [rule for rule in rules.shapes if word in map(bytes.lower, rule.words)]
+    if any(rule.lead is not None for rule in shapes):
+        return _LEAD
+    if any(word in rule.words for rule in rules.named):
+        is_whole = word[1:] == b"pat" or word == b"pass"
+        return _LEAD if shapes else _WHOLE_NAME if is_whole else _NAME
+    return _SHAPE
 
 
 @cache
 def words() -> tuple[str, ...]:
-    """Of all shipped rules, in small letters; those that hold another one are left out."""
+    """Of all shipped rules, in small letters, each behind its kind."""
     folder = resources.files("cellwall.parsing.credentials").joinpath("packs")
     return tuple(folder.joinpath("words.txt").read_text("utf-8").splitlines())
+
+
+@cache
+def _kind_by_word() -> dict[str, str]:
+    return {line[1:]: line[0] for line in words()}
+
+
+@cache
+def _kinds() -> tuple[str, ...]:
+    """By the number of the word in the index of the rules."""
+    from cellwall.parsing.credentials.rules import shipped  # noqa: PLC0415  # see above
+
+    kinds = _kind_by_word()
+    return tuple(kinds[word.decode()] for word, _ in shipped().by_word)
 
 
 def _index() -> WordIndex | None:
