@@ -135,7 +135,8 @@ class Judgement:
         if command.is_function:
             return
         if command.words[0].text in grammar().refused:
-            self._note(denied(grammar().refused[command.words[0].text], what))
+            refusal = denied(grammar().refused[command.words[0].text], what)
+            self._note(self._ask_if_alone(refusal, command))
             return
         command = self.unknown.settle(command)
         opened = open_known(command.words)  # (5)
@@ -177,12 +178,14 @@ class Judgement:
         needs: dict[str, str] = {}
         for option, why in self._demands(command, opened):
             if not option:
-                refusal = denied(why, what, "arguments")
-                self._note(
-                    self.unknown.ask_about_options(
-                        refusal, command, lambda words: self._is_refused(words, command)
-                    )
+                refusal = self.unknown.ask_about_options(
+                    denied(why, what, "arguments"),
+                    command,
+                    lambda words: self._is_refused(words, command),
                 )
+                if command.words[0].text == "alias":
+                    refusal = self._ask_if_alone(refusal, command)
+                self._note(refusal)
                 self._note_forbidden(command, opened, what)
                 return
             needs.setdefault(option, why)
@@ -322,6 +325,12 @@ class Judgement:
         )
         if found is not None:
             self._note(self.unknown.ask_about_names(found, command, opened.plain))
+
+    def _ask_if_alone(self, refusal: Decision, command: Command) -> Decision:
+        """A builtin that changes how later text is read does no harm where nothing follows; in a
+        shell that lives on, a person decides."""
+        is_alone = len(self.files.commands) == 1 and self.unknown.is_free(command.words)
+        return replace(refusal, verdict=Verdict.ASK) if is_alone else refusal
 
     def _is_refused(self, words: tuple[Word, ...], command: Command) -> bool:
         """Whether something in these words is what no rule can mean."""

@@ -38,7 +38,7 @@ class UnknownWords:
         )
         is_changed = words[1:] != command.words[1:]
         settled = (command.words[0], *words[1:]) if words else words
-        return replace(command, words=settled) if is_changed and self._is_free(settled) else command
+        return replace(command, words=settled) if is_changed and self.is_free(settled) else command
 
     def ask_about_options(
         self, refusal: Decision, command: Command, is_refused: Callable[[tuple[Word, ...]], bool]
@@ -46,7 +46,7 @@ class UnknownWords:
         """A refusal becomes a question if the command is harmless with all its unknown words taken
         for operands: a person knows what the words will be."""
         words = tuple(word if word.is_literal else word.as_operand() for word in command.words)
-        if words == command.words or is_refused(words) or not self._is_free(words):
+        if words == command.words or is_refused(words) or not self.is_free(words):
             return refusal
         reason = f"{refusal.reason}; {self._hint(command.words)}"
         return replace(refusal, verdict=Verdict.ASK, reason=reason)
@@ -74,7 +74,8 @@ class UnknownWords:
         reason = f"{decision.reason}, if {why}; {self._hint(command.words)}"
         return replace(decision, verdict=Verdict.ASK, reason=reason)
 
-    def _is_free(self, words: Sequence[Word]) -> bool:
+    def is_free(self, words: Sequence[Word]) -> bool:
+        """Whether a rule allows every command, and no denial speaks of this one."""
         found = self.book.judge_command(
             words, plain=None, needs=frozenset(), home=self.home, what=""
         )
