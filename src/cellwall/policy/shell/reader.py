@@ -44,16 +44,21 @@ class _Here:
     is_feeding: bool = False
 
 
-def read_shell(text: str, *, directories: Sequence[str], home: str) -> tuple[Command, ...]:
-    """All commands in a text; raises `NotUnderstood`."""
-    return _read(text, tuple(directories), home)
+def read_shell(
+    text: str, *, directories: Sequence[str], home: str, is_bash: bool = True
+) -> tuple[Command, ...]:
+    """All commands in a text; raises `NotUnderstood`. `is_bash`: no other `sh` can get it."""
+    return _read(text, tuple(directories), home, is_bash=is_bash)
 
 
 @lru_cache(maxsize=1024)
-def _read(text: str, directories: tuple[str, ...], home: str) -> tuple[Command, ...]:
+def _read(
+    text: str, directories: tuple[str, ...], home: str, *, is_bash: bool
+) -> tuple[Command, ...]:
     tree = parse(text)
     try:
-        return _Reader(text.encode(), names_of(tree), Directories(directories, home)).read(tree)
+        places = Directories(directories, home)
+        return _Reader(text.encode(), names_of(tree), places, is_bash).read(tree)
     except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
         raise NotUnderstood("its parser speaks in another way than expected") from None
 
@@ -63,6 +68,7 @@ class _Reader:
     text: bytes
     names: Names
     directories: Directories
+    is_bash: bool
     here: _Here = _Here()
     commands: list[Command] = field(default_factory=list)
     depth: int = 0
@@ -164,7 +170,13 @@ class _Reader:
             case "DeclClause":
                 self._add(declare(command, self.expander))
             case _:
-                evaluate(command, self.expander, self.text)
+                self._evaluated(command)
+
+    def _evaluated(self, command: Node) -> None:
+        if not self.is_bash and command["Type"] in {"TestClause", "ArithmCmd"}:
+            # dash runs `id` in `[[ a && id ]]` and `((id))`, and writes b in `[[ a > b ]]`.
+            raise NotUnderstood("sh takes [[ and (( for commands; write [ … ], or use bash -c")
+        evaluate(command, self.expander, self.text)
 
     def _timed(self, statement: Node) -> None:
         words = statement.get("Cmd", {}).get("Args", ())
