@@ -7,6 +7,7 @@ the same input.
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import sys
 import tempfile
@@ -45,9 +46,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (default: 1)")
     parser.add_argument("--seed", default="1", help="any text (default: 1)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="cellwall-fuzz-") as home:
-        os.environ["CELLWALL_HOME"] = home
-        return TARGETS[options.target](options.seed, options.minutes * 60)
+    home = tempfile.TemporaryDirectory(prefix="cellwall-fuzz-")
+    atexit.register(home.cleanup)  # before cellwall's own, and so run behind it
+    os.environ["CELLWALL_HOME"] = home.name
+    return TARGETS[options.target](options.seed, options.minutes * 60)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,8 @@ from cellwall.policy.unknown_words import UnknownWords
 
 _MAX_DEPTH = 8
 _MAX_STARTS = 32
+_BASH = frozenset(("bash", "rbash", "zsh", "eval", "trap", "alias", "source", "."))
+"""Their text is read by bash, or by the shell that reads the text around it."""
 
 
 @dataclass(slots=True)
@@ -343,7 +345,12 @@ class Judgement:
             why = f"{script.why}: the text it would run is known only when it runs"
             self._note(denied(why, what))
             return
-        found = read_shell(script.text.text, directories=command.directories, home=self.home)
+        found = read_shell(
+            script.text.text,
+            directories=command.directories,
+            home=self.home,
+            is_bash=command.words[0].text.rpartition("/")[2] in _BASH,
+        )
         self.files.look_around(found)
         before, self.covering = self.covering, None  # it spells out the shell, not what that runs
         for each in found:

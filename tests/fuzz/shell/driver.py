@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -25,6 +26,7 @@ ENVIRONMENT = {"HOME": HOME, "PATH": "/nowhere", "U1": "a b", "U2": "-x", "U3": 
 _OPEN, _CLOSE_WRITE, _CLOSE_READ, _IS_FOLDER = 0x20, 0x08, 0x10, 0x40000000
 _EVENTS = {_OPEN: "opened", _CLOSE_WRITE: "written", _CLOSE_READ: "read"}
 _TIMEOUT_S = 3.0
+_BACKGROUND_S = 0.5
 _PRELUDE = r"""
 command_not_found_handle() {
   builtin printf '%s\0' $# "$@" >&9
@@ -91,6 +93,9 @@ def observe(text: str, watch: Watch, calls_path: str) -> dict[str, object]:
         pass
     descriptor = os.open(calls_path, os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 9)
+    ended, alive = os.pipe()
+    os.dup2(alive, 8)
+    os.close(alive)
     process = subprocess.Popen(
         ["/bin/bash", "--norc", "--noprofile", "-c", _PRELUDE + text],
         env=ENVIRONMENT,
@@ -98,14 +103,18 @@ def observe(text: str, watch: Watch, calls_path: str) -> dict[str, object]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        pass_fds=(9,),
+        pass_fds=(8, 9),
         start_new_session=True,
     )
+    os.close(8)
     is_late = False
     try:
         process.wait(_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         is_late = True
+    # What runs in the background holds the other end of the pipe until it ends.
+    select.select([ended], [], [], 0 if is_late else _BACKGROUND_S)
+    os.close(ended)
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -26,7 +26,10 @@ from cellwall.policy.shell.reader import read_shell
 from cellwall.policy.shell.words import UNKNOWN, Number, Word
 from fuzz.shell.cell import HOME, WORK, Observed
 
-ALLOWED = frozenset(("p0", "echo", "cat", "cp", "dd", "printf", "mapfile", "time", "jobs"))
+# What allowed wrappers are called by counts; what they start is judged by itself.
+ALLOWED = frozenset(
+    ("p0", "echo", "cat", "cp", "dd", "printf", "mapfile", "time", "jobs", "coproc")
+)
 SECRET = frozenset((f"{WORK}/.env", f"{HOME}/.ssh/id_rsa", f"{WORK}/secrets/key"))
 PROTECTED = frozenset((f"{WORK}/.env", f"{HOME}/.ssh/id_rsa", f"{HOME}/.bashrc", f"{HOME}/n.txt"))
 RULES = """
@@ -162,7 +165,7 @@ def _is_one(word: Word, text: str) -> bool:
 
 def _pattern(text: str, *, is_wild: bool) -> str:
     """A regular expression for what this can become: at least that, in brackets more."""
-    if is_wild and "[" in text and "]" in text:
+    if is_wild and 0 <= text.find("[") < text.rfind("]"):
         text = f"{text[: text.index('[')]}{UNKNOWN}{text[text.rindex(']') + 1 :]}"
     wild = {UNKNOWN: ".*"} | ({"*": ".*", "?": ".", "[": ".*"} if is_wild else {})
     return "".join(wild.get(sign) or re.escape(sign) for sign in text)

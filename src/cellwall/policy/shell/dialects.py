@@ -12,6 +12,8 @@ options and functions that a person's own start-up files define cannot be seen h
     $x[…]              in zsh a subscript, which can hold flags and arithmetic
     $x:h               in zsh a modifier that changes the value
     $#x                in zsh the length of x
+    >! a               in zsh writes a; in bash the file `!`
+    path=a             in zsh the same as PATH; functions[ls]=id gives ls another meaning
     <1-9>              in zsh a pattern for numbers; in bash two redirections
 """
 
@@ -29,6 +31,13 @@ _is_name_sign = re.compile(r"[A-Za-z0-9_]").fullmatch
 _is_number_glob = re.compile(r"[0-9]*-[0-9]*").fullmatch
 _modifies = re.compile(r":[A-Za-z&]").match
 
+# The parser hands the pattern on as text, and bash expands it: `[[ a == @($(id)) ]]` runs id.
+is_plain_pattern = re.compile(r"[\w.,:/*?|-]*").fullmatch
+_SEARCHED = frozenset(("path", "fpath", "cdpath", "module_path"))
+_TABLES = frozenset(
+    ("functions", "aliases", "galiases", "saliases", "commands", "options", "nameddirs")
+)
+
 EXTENDED_GLOB = "zsh runs code in patterns like *(…); name the files, or use find"
 
 
@@ -45,10 +54,18 @@ def _is_sign(mark: Mark) -> bool:
     return not isinstance(mark, str) or _is_name_sign(mark) is not None or mark in "/.~"
 
 
+def check_assigned(name: str, *, is_element: bool) -> None:
+    """`is_element`: a list, or one element, and not a text."""
+    if name in _SEARCHED or (is_element and name.removeprefix("dis_") in _TABLES):
+        raise NotUnderstood(f"in zsh the variable {name} decides what runs; take another name")
+
+
 def check_target(operator: str, text: str) -> None:
     """The target of a redirection."""
     if operator == "<" and _is_number_glob(text):
         raise NotUnderstood("zsh takes <…-…> for a pattern; put ./ before the name of the file")
+    if text.startswith("!") and operator != "<<<":
+        raise NotUnderstood("zsh takes >! for an operator; put ./ before the name of the file")
 
 
 def check_following(name: str, text: str, *, is_known: bool) -> None:

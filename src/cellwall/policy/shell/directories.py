@@ -20,6 +20,7 @@ class Directories:
     now: tuple[str, ...]
     home: str
     _everywhere: dict[str, None] = field(default_factory=dict)
+    _has_moved: bool = False
 
     @property
     def only(self) -> str | None:
@@ -47,10 +48,13 @@ class Directories:
     def change(self, words: Sequence[Word]) -> None:
         """As `cd`, `pushd` and `popd` do."""
         targets = [word for word in words[1:] if word.text == "-" or not word.text.startswith("-")]
-        if words[0].text == "popd" or (targets and targets[0].text == "-"):
-            return  # one of those where it was before
         target = targets[0] if targets else Word(self.home)
         text = target.text if target.is_literal else UNKNOWN
+        if words[0].text == "popd" or text == "-":
+            if self._has_moved:
+                return  # one of those where it was before
+            text = UNKNOWN  # where the shell was before this text
+        self._has_moved = True
         found = dict.fromkeys(self.now)
         for each in self.now:
             found[posixpath.normpath(posixpath.join(each, text))] = None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from cellwall.policy.shell.command import Command
+from cellwall.policy.shell.dialects import check_assigned
 from cellwall.policy.shell.expand import GIVEN, Expander
 from cellwall.policy.shell.names import is_name, plain_text
 from cellwall.policy.shell.opened import Assignment
@@ -27,6 +28,8 @@ def assign(
     is a word of `export` or the like, whose braces bash expands."""
     found: list[Assignment] = []
     for node in nodes:
+        is_element = bool(node.keys() & {"Index", "Array"})
+        check_assigned(node["Name"]["Value"], is_element=is_element)
         if "Index" in node:
             expander.index(node["Index"])
         for element in node.get("Array", {}).get("Elems", ()):

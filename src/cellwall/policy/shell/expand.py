@@ -114,7 +114,9 @@ class Expander:
                 case "SglQuoted":
                     text = part.get("Value", "")
                     marks.append(Token((Piece(ansi(text) if part.get("Dollar") else text),)))
-                case "ExtGlob" if is_pattern:
+                case "ExtGlob" if is_pattern and dialects.is_plain_pattern(
+                    part["Pattern"]["Value"]
+                ):
                     marks.append(Token((Piece(UNKNOWN),), is_movable=False))
                 case "ExtGlob":
                     raise NotUnderstood(dialects.EXTENDED_GLOB)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cellwall.policy.shell.dialects import check_assigned
 from cellwall.policy.shell.parser import Node, NotUnderstood
 
 is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
@@ -103,6 +104,7 @@ class _Found:
                 pass
 
     def _given(self, name: str, *, number: bool = False) -> None:
+        check_assigned(name, is_element=False)
         self.counts[name] = self.counts.get(name, 0) + 1
         if not number:
             self.vague.add(name)

@@ -47,24 +47,26 @@ class _Here:
 
 
 def read_shell(
-    text: str, *, directories: Sequence[str], home: str, has_arguments: bool = True
+    text: str,
+    *,
+    directories: Sequence[str],
+    home: str,
+    is_bash: bool = True,
+    has_arguments: bool = True,
 ) -> tuple[Command, ...]:
-    """All commands in a text; raises `NotUnderstood`. Without arguments `$1` and `$@` hold what the
-    person's own shell has there, which is nothing as a rule."""
-    return _read(text, tuple(directories), home, has_arguments)
+    """All commands in a text; raises `NotUnderstood`. `is_bash`: no other `sh` can get it. Without
+    arguments `$1` and `$@` hold what the person's own shell has there, as a rule nothing."""
+    return _read(text, tuple(directories), home, is_bash=is_bash, has_arguments=has_arguments)
 
 
 @lru_cache(maxsize=1024)
 def _read(
-    text: str,
-    directories: tuple[str, ...],
-    home: str,
-    has_arguments: bool,  # noqa: FBT001  # lru_cache keeps the order of keyword arguments apart
+    text: str, directories: tuple[str, ...], home: str, *, is_bash: bool, has_arguments: bool
 ) -> tuple[Command, ...]:
     tree = parse(text)
     try:
         names = names_of(tree, has_arguments=has_arguments)
-        return _Reader(text.encode(), names, Directories(directories, home)).read(tree)
+        return _Reader(text.encode(), names, Directories(directories, home), is_bash).read(tree)
     except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
         raise NotUnderstood("its parser speaks in another way than expected") from None
 
@@ -74,6 +76,7 @@ class _Reader:
     text: bytes
     names: Names
     directories: Directories
+    is_bash: bool
     here: _Here = _Here()
     commands: list[Command] = field(default_factory=list)
     depth: int = 0
@@ -175,7 +178,13 @@ class _Reader:
             case "DeclClause":
                 self._add(declare(command, self.expander))
             case _:
-                evaluate(command, self.expander, self.text)
+                self._evaluated(command)
+
+    def _evaluated(self, command: Node) -> None:
+        if not self.is_bash and command["Type"] in {"TestClause", "ArithmCmd"}:
+            # dash runs `id` in `[[ a && id ]]` and `((id))`, and writes b in `[[ a > b ]]`.
+            raise NotUnderstood("sh takes [[ and (( for commands; write [ … ], or use bash -c")
+        evaluate(command, self.expander, self.text)
 
     def _timed(self, statement: Node) -> None:
         words = statement.get("Cmd", {}).get("Args", ())

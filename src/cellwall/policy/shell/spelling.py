@@ -56,7 +56,9 @@ def check_expansion(part: Node, text: bytes, *, is_quoted: bool) -> None:
 
 
 def _check_backquotes(source: bytes, *, is_quoted: bool) -> None:
-    if b"\\" in source or (is_quoted and b'"' in source and b"{" in source):
+    # Only before these does a backslash mean something else than in $(…).
+    has_escape = re.search(rb"\\[$`\\\n]", source) is not None or (is_quoted and b"\\" in source)
+    if has_escape or (is_quoted and b'"' in source and b"{" in source):
         raise NotUnderstood("quotes and braces in backquotes are read in two ways; write $(…)")
 
 

@@ -294,6 +294,7 @@ def test_ordinary_words_stay_understood(text):
             "a >& b*",
         ),
         *("time -- a", "time $x a", "time -x a", "jobs -x a", "jobs -lx a", "jobs $x a"),
+        *("[[ a == @($(b)|c) ]]", "[[ a == @(`b`) ]]", "case a in +($(b))) c;; esac"),
     ],
 )
 def test_commands_that_the_tree_does_not_show_are_refused(text):
@@ -309,3 +310,41 @@ def test_commands_that_the_tree_does_not_show_are_refused(text):
 )
 def test_their_everyday_forms_are_read(text):
     assert read_shell(text, directories=("/w",), home=HOME)
+
+
+# --- sh
+
+
+@pytest.mark.parametrize("text", ["((id))", "[[ a && id ]]", "[[ a > b ]]", "c && ((id))"])
+def test_what_dash_would_run_is_refused_in_text_that_sh_gets(text):
+    assert read_shell(f"{text}; a", directories=("/w",), home=HOME)
+    with pytest.raises(NotUnderstood):
+        read_shell(f"{text}; a", directories=("/w",), home=HOME, is_bash=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "a >! b",
+            "path=a; b",
+            "for path in a; do b; done",
+            "read path; b",
+            "fpath=a",
+            "cdpath=a",
+        ),
+        *("functions[a]=b", "aliases=(a b)", "galiases[a]=b", "commands[a]=b", "dis_aliases[a]=b"),
+    ],
+)
+def test_variables_and_operators_that_only_zsh_knows_are_refused(text):
+    assert refusal(text)
+
+
+def test_where_the_shell_was_before_the_text_is_not_known():
+    for text in ("cd -; a", "popd; a"):
+        found = read_shell(text, directories=("/w",), home=HOME)[-1].directories
+        assert any(UNKNOWN in each for each in found), text
+    assert read_shell("cd b; cd -; a", directories=("/w",), home=HOME)[-1].directories == (
+        "/w",
+        "/w/b",
+    )
