@@ -32,6 +32,7 @@ _NAMES_ONLY = (
     *("--files-with-match", "--type-list"),
 )
 _GIT_NAMES = ("--name-only", "--name-status", "--stat", "--shortstat", "--numstat", "--quiet")
+_PARTS_OF_NAMES = frozenset(("echo", "dirname", "basename"))
 _MAX_DEPTH = 4
 
 
@@ -121,7 +122,9 @@ def is_lister(words: Sequence[Word], depth: int = 0) -> bool:
         return is_lister(words[1:], depth + 1)
     if name == "xargs":
         inner = [each.words for each in open_known(tuple(words)).inner]
-        return all(_name(each) == "echo" or is_lister(each, depth + 1) for each in inner)
+        # Without a word of its own it can print no more than parts of what was found.
+        plain = [each for each in inner if len(each) == 1 and _name(each) in _PARTS_OF_NAMES]
+        return all(each in plain or is_lister(each, depth + 1) for each in inner)
     if two == "git diff":
         return any(text in _GIT_NAMES for text in texts)
     if name in grammar().filters and name not in grammar().listers:

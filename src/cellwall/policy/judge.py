@@ -13,6 +13,7 @@ but for the links on the way to a file.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -258,12 +259,13 @@ class Judgement:
             touched = replace(file, path=Word(self.files.at_home(file.path.text)))
             for each in self.files.named(command, Opened(files=(touched,)), what, is_free=is_free):
                 self._note(each)
+        there = _moved(command, [self.files.at_home(each) for each in starts.folders])
         if not is_harmless:
             for script in starts.scripts:
-                self._script(Script(script, code.why), command, depth)
+                self._script(Script(script, code.why), there, depth)
             for words in starts.commands:
                 at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
-                self._command(_started(Inner(at_home, code.why), command, self.files), depth + 1)
+                self._command(_started(Inner(at_home, code.why), there, self.files), depth + 1)
         self.is_meant, self.covering = before
 
     def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
@@ -356,6 +358,13 @@ class Judgement:
         for each in found:
             self._command(replace(each, place=(*command.place, script.why, *each.place)), depth + 1)
         self.covering = before
+
+
+def _moved(command: Command, folders: Sequence[str]) -> Command:
+    """Code that changes its folder may start its commands in either."""
+    moved = [posixpath.join(each, to) for to in folders for each in command.directories]
+    places = dict.fromkeys((*command.directories, *moved))
+    return replace(command, directories=tuple(places)[:_MAX_STARTS])
 
 
 def _has_arguments(rule: str) -> bool:

@@ -30,6 +30,10 @@ def open_python(model: Model, words: Sequence[Word]) -> Opened:
     inner = find_model(name) if found.has("-m") or name.endswith(".py") else None
     if inner is not None and inner is not model:
         finds.merge(interpret(inner, tuple(started)))
+    if name == "timeit":
+        for word in started[1:]:
+            if not word.text.startswith("-"):
+                finds.code("python", word, "timeit", "timeit runs it")
     if name in _RUNNERS:
         for option, module in pairwise(started):
             if option.text in ("-m", "--module"):

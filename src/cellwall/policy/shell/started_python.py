@@ -219,6 +219,8 @@ class _Look:
             arguments = (keywords["args"],)
         if not arguments and "cmd" in keywords:
             arguments = (keywords["cmd"],)
+        if folder := self._text(keywords.get("cwd")):
+            self._found.folders.append(folder)
         if None in keywords or "executable" in keywords or not arguments:
             self._found.doubt("it starts a command in a way that is not plain")
         elif name in _SHELL_TEXT:
@@ -260,7 +262,9 @@ class _Look:
         own = self._text(owner)
         path = own if own is not None else first
         is_of_files = module in _FILE_MODULES
-        if name == "open":
+        if name in ("chdir", "fchdir") and first:
+            self._found.folders.append(first)
+        elif name == "open":
             mode_at = 0 if own is not None else 1
             given = [self._text(each) for each in node.args[mode_at : mode_at + 1]]
             given += [self._text(each.value) for each in node.keywords if each.arg == "mode"]

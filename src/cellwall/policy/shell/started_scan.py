@@ -27,6 +27,9 @@ _ANY_START: Final = re.compile(
 )
 _option_or_function = re.compile(r"\w+\s*:[^:]|(?:async\s+)?function\b|[\w\s,]*\)?\s*=>").match
 _condition = re.compile(r"(?:do|or|and|if|unless)\b").match
+_moves = re.compile(
+    r"""\b(?:cwd\s{0,8}:|chdir\b:?)\s{0,8}\(?\s{0,8}["']([^"'$#\n]{1,300})["']"""
+).findall
 _quoting = re.compile(r"(?:q|qq|qw|%q|%Q|%w|%)\s*([({\[<|/!])")
 
 
@@ -63,6 +66,7 @@ def scan_code(language: str, text: str, found: Starts) -> None:
     for pattern in table.hides:
         if hit := pattern.search(text):
             found.doubt(f"it has `{hit[0].strip()[:40]}`, which can start what is not written out")
+    found.folders += _moves(text)
     for call in table.deletes.finditer(text) if table.deletes else ():
         for word in _Arguments(table, text, call.end()).read() or ():
             found.delete(word, "-rf")

@@ -20,6 +20,8 @@ class Starts:
     commands: list[tuple[Word, ...]] = field(default_factory=list)
     """Argument vectors."""
     files: list[File] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    """Where it moves to, as far as that is written out: its commands may run there."""
     unknown: str = ""
     """Why nobody can tell all that it starts; empty if everything is written out."""
 

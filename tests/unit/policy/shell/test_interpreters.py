@@ -60,7 +60,7 @@ python -m wsgiref.simple_server -> danger -m
 python -c 'import os; os.system("x")' -> python -c refused
 python3.11 -c 'exec("x")' -> python -c refused
 python -Ic 'import os; os.system("x")' -> python -Ic refused
-python -m timeit x -> danger -m
+python -m timeit x -> danger -m | python timeit harmless
 python -m http.server -> danger -m
 python -m pdb x -> danger -m
 python - -> stdin python

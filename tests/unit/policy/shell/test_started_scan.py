@@ -52,6 +52,8 @@ UNKNOWN = [
     ("node", "const e = require('child_process').execSync; e('a')"),
     ("node", "require('child_' + 'process').execSync('a')"),
     ("node", "eval('a')"),
+    ("node", 'new Deno.Command("a", {args: ["b"]}).spawn()'),
+    ("node", 'Bun.spawn(["a", "b"])'),
     ("node", "new Function('a')()"),
     ("perl", "system $x;"),
     ("perl", 'system("a $x");'),
