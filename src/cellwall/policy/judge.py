@@ -165,7 +165,7 @@ class Judgement:
                 self._note(decision)
         for rule, trouble in (
             ("addresses", address_trouble(command, opened)),
-            ("guard", guard_trouble(command.words)),
+            ("unguarded", guard_trouble(command.words)),
         ):
             if trouble is not None:
                 self._note(denied(trouble, what, rule))
