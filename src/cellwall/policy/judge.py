@@ -211,7 +211,7 @@ class Judgement:
                 self._note(decision)
         troubles = [
             ("addresses", address_trouble(command, opened)),
-            ("guard", guard_trouble(command.words)),
+            ("unguarded", guard_trouble(command.words)),
             *(("variables", variables.trouble(each)) for each in opened.assignments),
         ]
         for rule, trouble in troubles:

@@ -307,3 +307,20 @@ def test_the_built_in_rules_all_deny_with_a_reason_and_an_example() -> None:
     assert [each.text for each in rules if not (each.reason and each.match)] == []
     assert len({each.text for each in rules}) == len(rules)
     assert builtin_rules() is rules
+
+
+@pytest.mark.parametrize("text", ['otherwise = "allow"', "otherwise = 1", 'otherwise = "no"'])
+def test_otherwise_is_ask_or_deny_and_never_allow(text):
+    with pytest.raises(ConfigError, match="neither ask nor deny"):
+        parse_policy(
+            f"[permissions]\n{text}\n", file="p.toml", name="p.toml", layer=Layer.USER, folder="/"
+        )
+
+
+def test_only_a_denial_has_exceptions():
+    text = '[[rule]]\nverdict = "{}"\nrule = "Read(*.x)"\nunless = ["a.x"]\n'
+    words = {"file": "p.toml", "name": "p.toml", "layer": Layer.USER, "folder": "/"}
+    (rule,) = parse_policy(text.format("deny"), **words).rules
+    assert (rule.excepts("/b/a.x"), rule.excepts("/b/c.x")) == (True, False)
+    with pytest.raises(ConfigError, match="only a rule that denies has exceptions"):
+        parse_policy(text.format("allow"), **words)

@@ -55,6 +55,15 @@ def test_a_cloned_project_allows_nothing_by_itself(place):
 
 
 @pytest.mark.requirement("POL-7")
+def test_a_cloned_project_turns_no_denial_into_a_question(place):
+    folder = place / "project" / ".cellwall"
+    folder.mkdir(parents=True)
+    (folder / "policy.toml").write_text('[permissions]\notherwise = "ask"\nallow = ["Bash(ls)"]\n')
+    assert [verdict(place, call) for call in ("Bash(ls)", "Bash(make)")] == ["deny", "deny"]
+    user(place, '[permissions]\notherwise = "ask"\nallow = ["Bash(ls)"]\n')
+    assert [verdict(place, call) for call in ("Bash(ls)", "Bash(make)")] == ["allow", "ask"]
+
+
 def test_an_answer_of_the_user_does_not_open_projects(place):
     project(place, CLONE)
     user(place, '[[rule]]\nverdict = "allow"\nrule = "Bash(git push)"\nanswers = "Bash(git *)"\n')
