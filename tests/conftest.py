@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -65,7 +67,26 @@ def _serves(pid: int, place: str | os.PathLike[str]) -> bool:
     return any(Path(os.fsdecode(home)).is_relative_to(place) for home in homes)
 
 
+def _parse_again(parse: Any) -> Any:
+    """Before Python 3.11.5, `ast.parse` raises SystemError while another thread parses."""
+
+    def parsed(*arguments: Any, **named: Any) -> Any:
+        for _ in range(20):
+            with suppress(SystemError):
+                return parse(*arguments, **named)
+        return parse(*arguments, **named)
+
+    return parsed
+
+
 def pytest_configure() -> None:
+    """pytest parses sources to show a failure, while threads of the product may parse as well."""
+    if sys.version_info < (3, 11, 5):
+        ast.parse = _parse_again(ast.parse)
+    _take_interrupts()
+
+
+def _take_interrupts() -> None:
     """A shell starts a background job with SIGINT ignored, and every child would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

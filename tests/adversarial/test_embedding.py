@@ -152,7 +152,7 @@ time.sleep(30)
 
 def test_code_cannot_swallow_the_cancellation_of_its_caller() -> None:
     def answer(x: str) -> str:
-        return x * 1_000_000
+        return x * 250_000  # more than the pipe takes, less than ends the run
 
     async def main() -> None:
         async with await AsyncSandbox.create(timeout=10, tools={"t": answer}) as sandbox:

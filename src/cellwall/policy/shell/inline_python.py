@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cellwall.parsing.python_syntax import parse_python
+
 _READ_MODES: Final = frozenset(("r", "rb", "rt", "br", "tr"))
 _PATH_READS: Final = frozenset(("read_text", "read_bytes"))
 _CALLED_ONLY: Final = _PATH_READS | {"replace"}
@@ -54,7 +56,7 @@ def look_at_python(text: str, rules: Rules) -> tuple[str | None, tuple[str, ...]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+            tree = parse_python(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "the Python code cannot be parsed", ()
     visit = _Visit(rules)

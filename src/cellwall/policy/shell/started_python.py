@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from cellwall.parsing.python_syntax import parse_python
 from cellwall.policy.shell.starts import Starts
 from cellwall.policy.shell.words import UNKNOWN
 
@@ -100,7 +101,7 @@ def look_into_python(text: str, found: Starts, depth: int = 0) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+            tree = parse_python(text)
             _Look(tree, found, depth).run()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         if _may_start(text):  # else it is `print x` of Python 2, or nothing that runs

@@ -18,6 +18,7 @@ from cellwall.guard.code.collecting import Findings
 from cellwall.guard.code.python import calls
 from cellwall.guard.code.python.marks import Marks
 from cellwall.guard.code.python.names import Chain, Names, folded, is_whole, unwind
+from cellwall.parsing.python_syntax import parse_python
 
 _MOST_INSIDE = 300
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -56,7 +57,7 @@ def _parsed(source: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(source)
+            return parse_python(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         return None
 
