@@ -38,6 +38,7 @@ def policy(tmp_path_factory):
     return load_policy(tmp_path_factory.mktemp("policy"))
 
 
+@pytest.mark.requirement("RED-2")
 @pytest.mark.parametrize("number", range(_BATCHES))
 def test_bash_does_no_more_than_was_read_and_judged(number, bash, policy):
     tally = Tally()

@@ -112,6 +112,7 @@ STOPS = {
 }
 
 
+@pytest.mark.requirement("INT-1")
 @pytest.mark.parametrize("name", OTHERS)
 def test_answers_have_exactly_the_form_of_the_protocol(name):
     agent, asked = agent_named(name), asked_of(name)
