@@ -18,7 +18,7 @@ texts = st.text(st.characters(exclude_categories=[])) | st.lists(
     st.sampled_from(
         [
             "cellwall:",
-            "HoldFast\\:",
+            "CellWall\\:",
             "\\",
             "<<<cellwall:end 0123456789abcdef>>>",
             "\n",
