@@ -18,6 +18,7 @@ from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.words import UNKNOWN, Origin, Word
 from cellwall.policy.touched import Files
 
+_ORDINARY_NAME = Word("./file")
 _NULL_SEPARATED = "write `find … -print0 | xargs -0 …`, or `find … -exec … {} +`"
 
 
@@ -43,9 +44,17 @@ class UnknownWords:
     def ask_about_options(
         self, refusal: Decision, command: Command, is_refused: Callable[[tuple[Word, ...]], bool]
     ) -> Decision:
-        """A refusal becomes a question if the command is harmless with all its unknown words taken
-        for operands: a person knows what the words will be."""
-        words = tuple(word if word.is_literal else word.as_operand() for word in command.words)
+        """A refusal becomes a question if the command is harmless with an ordinary name in the place
+        of each name that was found, and all other unknown words taken for operands: a person knows
+        what the words will be."""
+        words = tuple(
+            word
+            if word.is_literal
+            else _ORDINARY_NAME
+            if self._is_listed(word)
+            else word.as_operand()
+            for word in command.words
+        )
         if words == command.words or is_refused(words) or not self.is_free(words):
             return refusal
         reason = f"{refusal.reason}; {self._hint(command.words)}"
@@ -90,7 +99,7 @@ class UnknownWords:
 
     def _hint(self, words: Sequence[Word]) -> str:
         """What to write instead."""
-        if any(map(self._is_listed, words)):
+        if any(self._is_listed(word) and word.is_split for word in words):
             return _NULL_SEPARATED
         if any(word.has_glob and not word.is_split for word in words):
             return "write `./*` in place of `*`"
