@@ -15,7 +15,7 @@ import pytest
 from conftest import audit_records
 from interfaces.claude_code import drive
 from interfaces.fake_model import fake_model
-from interfaces.test_cli_process import PROGRAM, cellwall
+from interfaces.test_cli_process import PROGRAM, cellwall, person
 from interfaces.test_hook import Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("claude-code")]
@@ -170,7 +170,7 @@ def test_after_uninstalling_the_agent_is_as_it_was(project):
     before = '{"permissions": {"allow": ["Bash(touch:*)"]}}'
     settings.write_text(before)
     install(project)
-    assert cellwall("hook", "uninstall").returncode == 0
+    assert person("hook", "uninstall").returncode == 0
     assert settings.read_text() == before
     # The control of all tests here: without us the same agent, in the same way, runs what it likes.
     try_out(project, "cp Makefile copied", "--permission-mode", "bypassPermissions")

@@ -44,8 +44,8 @@ class UnknownWords:
     def ask_about_options(
         self, refusal: Decision, command: Command, is_refused: Callable[[tuple[Word, ...]], bool]
     ) -> Decision:
-        """A refusal becomes a question if the command is harmless with an ordinary name in the place
-        of each name that was found, and all other unknown words taken for operands: a person knows
+        """A refusal becomes a question if the command is harmless with an ordinary name in place of
+        each name that was found, and all other unknown words taken for operands: a person knows
         what the words will be."""
         words = tuple(
             word
