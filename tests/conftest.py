@@ -87,9 +87,11 @@ def pytest_configure() -> None:
 
 
 def _take_interrupts() -> None:
-    """A shell starts a background job with SIGINT ignored, and every child would inherit that."""
+    """A shell ignores SIGINT for a background job and nohup SIGHUP; every child would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_make_parametrize_id(val: Any) -> str | None:

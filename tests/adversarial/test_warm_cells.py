@@ -146,7 +146,7 @@ def test_neither_the_zygote_nor_another_cell_is_seen_or_reached() -> None:
         "sockets": 0,
         "shm": [],
         "tmp": [],
-        "descriptors": [0, 1, 2, 3],
+        "descriptors": [0, 1, 2, 3, 4],  # the streams, reports and requests
     }
 
 
