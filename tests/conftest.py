@@ -87,11 +87,11 @@ def pytest_configure() -> None:
 
 
 def _take_interrupts() -> None:
-    """A shell ignores SIGINT for a background job and nohup SIGHUP; every child would inherit that."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """A shell ignores SIGINT and SIGQUIT for a background job, and nohup SIGHUP; children inherit."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            is_interrupt = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
 
 
 def pytest_make_parametrize_id(val: Any) -> str | None:

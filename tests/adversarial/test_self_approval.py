@@ -77,6 +77,9 @@ told += b'"tool_input":{"command":"true"}}'
 if sys.argv[1] == "hook":
     done = subprocess.run([sys.argv[2], "hook"], input=told, stdout=subprocess.DEVNULL)
     assert done.returncode in (0, 2), done
+if sys.argv[1] == "installed":  # as the settings of the agent say it
+    done = subprocess.run(sys.argv[2], shell=True, input=told, stdout=subprocess.DEVNULL)
+    assert done.returncode in (0, 2), done
 sys.exit(subprocess.run(sys.argv[3:], stdin=subprocess.DEVNULL).returncode)
 """
 
@@ -187,6 +190,8 @@ def test_an_agent_that_leaves_session_parents_and_environment_is_known_all_the_s
         ["setsid", "-f", "env", "-i"],
         ["env", "-i", "setsid", "-f", "setsid", "-f"],
         ["env", "-i", sys.executable, "-c", TWICE],
+        # The limit that is the mark can be lowered by everybody, and stays a mark.
+        ["prlimit", "--rttime=1000000:1000000", "setsid", "-f", "env", "-i"],
     )
     with asked(queue, question) as heard:
         for number, away in enumerate(ways):
@@ -196,6 +201,30 @@ def test_an_agent_that_leaves_session_parents_and_environment_is_known_all_the_s
         unmarked = [*agent[:2], "no-hook", PROGRAM]
         assert detached(unmarked, ways[1], attack, tmp_path / "control") == 0
     assert heard[0].allows
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex", "cursor", "gemini-cli", "copilot"])
+def test_the_command_that_is_installed_marks_the_agent(name, agent, tmp_path, monkeypatch):
+    """Shells and `timeout` stand between the agent and the hook there."""
+    monkeypatch.chdir(tmp_path)
+    told = run([PROGRAM, "hook", "install", "--agent", name, "--dry-run", "--json"])
+    text = json.loads(told.stdout)["text"]
+    command = next(each for each in _texts_in(json.loads(text)) if "exit 2" in each)
+    look = "grep 'Max realtime timeout' /proc/self/limits"
+    seen = [
+        run([*agent[:2], way, what, "sh", "-c", look]).stdout.split()[4]
+        for way, what in (("installed", command), ("no-hook", ""))
+    ]
+    assert seen[0] != b"unlimited"
+    assert seen[1] == b"unlimited", "the control: an agent that never calls a hook has no mark"
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(each)
 
 
 def detached(agent: Sequence[str], away: Sequence[str], attack: Sequence[str], end: Path) -> int:

@@ -18,7 +18,7 @@ from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns
 from cellwall.parsing.credentials.known.encodings import PIECE_BYTES, forms, pieces
 
 PLACEHOLDER = b"hfsecret_key_abcdefghijklmnopqrstuvwxyz"
-NO_PATTERNS = Patterns(())
+NO_PATTERNS = Patterns()
 
 TRICKY = (
     b"%",

@@ -78,7 +78,7 @@ def test_each_agent_has_its_own_settings_there_and_back_again(project, agent):
     assert {name: each["problems"] for name, each in found.items()} == {"project": [], "user": []}
     assert status["ok"] is True
     for place, words in zip(places, ([], ["--user"]), strict=True):
-        assert cellwall("hook", "uninstall", "--agent", agent, *words).returncode == 0
+        assert person("hook", "uninstall", "--agent", agent, *words).returncode == 0
         assert not (project / place).exists()
 
 
@@ -92,7 +92,7 @@ def test_what_an_agent_s_settings_held_before_stays(project):
     assert told["hooks"]["stop"] == [{"command": "./mine.sh"}]
     first, ours = told["hooks"]["preToolUse"]
     assert (first, ours["failClosed"]) == ({"command": "lint"}, True)
-    assert cellwall("hook", "uninstall", "--agent", "cursor").returncode == 0
+    assert person("hook", "uninstall", "--agent", "cursor").returncode == 0
     assert file.read_text() == original
 
 

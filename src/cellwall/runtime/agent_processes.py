@@ -6,7 +6,8 @@ the process at the other side of its terminal:
 
    (1) the mark: a hard resource limit that `mark_agent` lowers on the agent's own process. The
        kernel hands it to every child, whatever `setsid`, `env -i`, a double fork or a new terminal
-       do, and only CAP_SYS_RESOURCE can raise it again (setrlimit(2)).
+       do, and only CAP_SYS_RESOURCE can raise it again (setrlimit(2)). Any limit below that of the
+       first process counts, so that lowering it further takes no mark off.
    (2) the name of an agent's program
    (3) variables that agents set for their shells
 
@@ -31,13 +32,10 @@ from cellwall.core.errors import Denied
 _RTTIME = 15
 """RLIMIT_RTTIME, which Python does not name: microseconds of processor time that a process of a
 real-time scheduling class may use in one go. No limit by default, and no tool sets it."""
-_UNIT = 1 << 20
-_MARK = 0xCE11
-"""What is left of a marked limit when it is divided by `_UNIT`."""
 _LARGEST = 1 << 62
+"""A marked limit where there was none: no process of a real-time class ever reaches it."""
 _MAX_ANCESTORS = 64
 _MAX_ENVIRONMENT_BYTES = 1 << 20
-_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ash", "ksh", "busybox"))
 _INTERPRETERS = ("node", "bun", "deno", "python", "ruby")
 _PSEUDO_TERMINALS = range(136, 144)
 _MASTERS = frozenset(("/dev/ptmx", "/dev/pts/ptmx"))
@@ -74,13 +72,6 @@ class Process:
     """The number of the controlling terminal's device; 0: none."""
     words: tuple[str, ...]
 
-    @property
-    def is_shell_command(self) -> bool:
-        """A shell that was started for one command, not for a person."""
-        program = os.path.basename(self.words[0]).lstrip("-") if self.words else self.name
-        options = [word for word in self.words[1:3] if word.startswith("-")]
-        return program in _SHELLS and any("c" in word.lstrip("-") for word in options)
-
 
 def read_process(pid: int) -> Process | None:
     """None: there is no such process, or it is not shown to us."""
@@ -112,13 +103,12 @@ def ancestors(pid: int) -> Iterator[Process]:
 def mark_agent(pid: int) -> bool:
     """Mark the agent that has started this process of ours; whether there was one to mark.
 
-    Only a process that is an agent by its name: whatever else calls us, an editor or a terminal,
-    starts the person's shells as well.
+    The nearest ancestor that is an agent by its name: all processes between it and us, the shell
+    and the `timeout` of the hook's command among them, are the agent's own.
     """
     for process in list(ancestors(pid))[1:]:
-        if process.is_shell_command:
-            continue
-        return _is_agent(process) and _mark(process.pid)
+        if _is_agent(process):
+            return _mark(process.pid)
     return False
 
 
@@ -127,10 +117,7 @@ def _mark(pid: int) -> bool:
         soft, hard = resource.prlimit(pid, _RTTIME)
         if _is_mark(hard):
             return True
-        most = _LARGEST if hard == resource.RLIM_INFINITY else hard
-        lowered = most - (most - _MARK) % _UNIT
-        if lowered <= _UNIT:
-            return False
+        lowered = _LARGEST if hard == resource.RLIM_INFINITY else max(0, hard - 1)
         unlimited = soft == resource.RLIM_INFINITY
         resource.prlimit(pid, _RTTIME, (lowered if unlimited else min(soft, lowered), lowered))
     except (OSError, ValueError):
@@ -139,17 +126,28 @@ def _mark(pid: int) -> bool:
 
 
 def _is_mark(hard: int) -> bool:
-    return hard != resource.RLIM_INFINITY and hard % _UNIT == _MARK
+    """Below the limit of the first process, which an agent cannot change; without a limit there, as
+    is usual, every limit is a mark. No tool sets this limit, and PAM has no setting for it."""
+    if hard == resource.RLIM_INFINITY:
+        return False
+    usual = _hard_limit(1)
+    return usual is None or usual == resource.RLIM_INFINITY or hard < usual
 
 
-def is_marked(pid: int) -> bool:
-    """Whether a process descends from an agent; the file is open to all users."""
+def _hard_limit(pid: int) -> int | None:
+    """Of a process; the file is open to all users. None: the process is not shown to us."""
     with suppress(OSError, ValueError), open(f"/proc/{pid}/limits", encoding="ascii") as file:
         for line in file:
             if line.startswith("Max realtime timeout"):
                 hard = line.split()[4]
-                return hard.isdigit() and _is_mark(int(hard))
-    return False
+                return int(hard) if hard.isdigit() else resource.RLIM_INFINITY
+    return None
+
+
+def is_marked(pid: int) -> bool:
+    """Whether a process descends from an agent."""
+    hard = _hard_limit(pid)
+    return hard is not None and _is_mark(hard)
 
 
 def agent_behind(pid: int) -> str | None:
