@@ -238,3 +238,16 @@ def test_hooks_that_gemini_is_told_not_to_run_are_not_called_good(project, switc
     mine.write_text(json.dumps({"hooksConfig": switch}))
     done = cellwall("hook", "status")
     assert (done.returncode, b"hooksConfig" in done.stdout) == (1, True)
+
+
+def test_status_tells_what_the_configuration_says_of_outside(project, tmp_path):
+    file = tmp_path / "outside.toml"
+    file.write_text("[hook]\ndangerously_outside = true\n")
+    file.chmod(0o600)
+    assert cellwall("hook", "install").returncode == 0
+    assert b"runs commands inside a sandbox" in cellwall("hook", "status").stdout
+    assert b"DANGEROUSLY OUTSIDE" in cellwall("hook", "status", CELLWALL_CONFIG=str(file)).stdout
+    file.write_text("[hook]\nnonsense = true\n")
+    told = cellwall("hook", "status", CELLWALL_CONFIG=str(file))
+    assert told.returncode == 1
+    assert b"problem: its configuration cannot be read" in told.stdout

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cellwall.core.errors import BadInput
+from cellwall.config.load import load_settings
+from cellwall.core.errors import BadInput, ConfigError
 from cellwall.interfaces.edited_file import Change, EditedFile
 from cellwall.interfaces.hooks.agents.agent import Agent
 from cellwall.interfaces.hooks.command import hook_command, options_of
@@ -119,10 +120,26 @@ def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> State | 
             problems += _problems(agent, matcher, hook, is_known=options is not None)
     off = agent.switched_off(parsed(found.data, layout))
     problems += [f"{off}: the agent does not run the hook"] if off else []
-    outside = any(each.get("dangerously_outside") for each in chosen)
+    configured, trouble = _configured_outside({each.get("config") for each in chosen}, environ)
+    problems += trouble
+    outside = configured or any(each.get("dangerously_outside") for each in chosen)
     named = [f"--{n} {each[n]}" for each in chosen for n in ("config", "policy") if each.get(n)]
     told_problems, told_options = tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(named))
     return State(file, told_problems, bool(chosen), outside, told_options, bool(off))
+
+
+def _configured_outside(
+    files: set[str | None], environ: Mapping[str, str]
+) -> tuple[bool, list[str]]:
+    """Whether a configuration that the hook reads has commands run outside; and what is wrong."""
+    outside, problems = False, []
+    for file in files:
+        try:
+            settings = load_settings(file=file, environ=environ)
+            outside = outside or settings.hook.dangerously_outside
+        except ConfigError as error:
+            problems.append(f"its configuration cannot be read, so every call is denied: {error}")
+    return outside, problems
 
 
 def _options(
