@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from cellwall.audit import log as audit_log
@@ -20,6 +21,13 @@ from cellwall.runtime import reading, wiring
 
 _ENDS_WITHIN_S = 30.0
 _MOST_NAMED = 200
+
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "any-load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-load")
 
 
 def need(condition: object, feature: str) -> None:
