@@ -81,13 +81,19 @@ class Links:
     def note(self, step: Visit, *, is_steering: bool, is_read_only: bool) -> None:
         status = step.status
         if is_steering:
-            self.symbolic.add(symlink_row(step))
+            if (row := symlink_row(step))[2]:
+                self.symbolic.add(row)
         elif is_read_only and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
             self.hard[step.path] = (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
 def symlink_row(step: Visit) -> tuple[str, tuple[int, int], str]:
-    return step.path, step.directory_id, os.readlink(step.name, dir_fd=step.dir_fd)
+    """As `Links.symbolic` keeps it; without a target where somebody has just replaced the link."""
+    try:
+        target = os.readlink(step.name, dir_fd=step.dir_fd)
+    except OSError:
+        target = ""
+    return step.path, step.directory_id, target
 
 
 @dataclass(slots=True)
