@@ -296,3 +296,150 @@ def test_odd_trees_do_not_keep_the_check_from_being_completed(tmp_path: Path):
     left = subprocess.run(["find", root, "-name", ".envrc"], capture_output=True, check=True)
     assert left.stdout == b""
     assert (root / "d/other-name").exists()  # a name that nobody obeys
+
+
+# --- links through which the user's tools read or write elsewhere
+
+
+def test_control_a_link_in_a_git_directory_makes_a_commit_write_its_configuration(
+    project: Path, tmp_path: Path
+):
+    canary = tmp_path / "canary"
+    subprocess.run(["sh", "-c", linking(canary)], cwd=project, check=True)
+    commit_by_editor(project)
+    assert is_struck(canary, project)
+
+
+def linking(canary: Path) -> str:
+    return (
+        "rm -f .git/COMMIT_EDITMSG; ln -s config .git/COMMIT_EDITMSG;"
+        f"printf '[core]\\n\\tfsmonitor = \"touch {canary}; false\"\\n' > .git/MERGE_MSG;"
+        "echo b >> a.txt"
+    )
+
+
+def commit_by_editor(project: Path) -> None:
+    subprocess.run(
+        ["git", "-c", "user.name=x", "-c", "user.email=x", "commit", "-qa"],
+        cwd=project,
+        env={**QUIET, "GIT_EDITOR": "true"},
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.mark.requirement("FS-8")
+def test_a_link_that_a_commit_would_write_through_does_not_stay(project: Path, tmp_path: Path):
+    canary = tmp_path / "canary"
+    old = (project / ".git/config").read_bytes()
+    ran = cellwall.run_command(linking(canary), workspace=f"{project}:rw")
+    assert any("'.git/COMMIT_EDITMSG'" in each.message for each in ran.outcome.findings)
+    commit_by_editor(project)
+    assert (project / ".git/config").read_bytes() == old
+    assert not is_struck(canary, project)
+    assert (project / "a.txt").read_text() == "1\nb\n"
+
+
+@pytest.mark.requirement("FS-8")
+def test_no_new_link_stays_in_a_version_control_directory(project: Path, tmp_path: Path):
+    outside = tmp_path / "outside-rc"
+    outside.write_text("mine\n")
+    git(project, "init", "-q", "--bare", "fixture")
+    names = (".git/COMMIT_EDITMSG", ".git/logs/HEAD", ".git/FETCH_HEAD", ".git/index",
+             ".git/packed-refs", ".git/gc.pid", ".git/objects/pack", ".git/refs/heads/x",
+             ".git/modules/a/x", "fixture/packed-refs", "fixture/refs/tags/deep",
+             ".hg/undo", "sub/.jj/working_copy", ".sl/store", ".svn/wc.db")  # fmt: skip
+    (project / ".git/old").symlink_to("description")
+    (project / "moved").mkdir()
+    (project / "moved/HEAD").symlink_to("../../../outside-rc")
+    script = "".join(
+        f"mkdir -p $(dirname {name}); rm -rf {name}; ln -s ../../outside-rc {name};"
+        for name in names
+    )
+    script += (
+        "mv moved .git/rr-cache; ln -s a.txt ordinary; rm .git/old; ln -s description .git/old"
+    )
+    ran = cellwall.run_command(script, workspace=f"{project}:rw")
+    assert ran.error is None
+    assert [name for name in names if (project / name).is_symlink()] == []
+    assert not (project / ".git/rr-cache/HEAD").is_symlink()  # older than the run, new there
+    told = " ".join(finding.message for finding in ran.outcome.findings)
+    assert [name for name in names if f"'{name}'" not in told] == []
+    assert os.readlink(project / ".git/old") == "description"  # was there, and is the same
+    assert os.readlink(project / "ordinary") == "a.txt"  # the control
+    git(project, "commit", "-qam", "two")
+    assert outside.read_text() == "mine\n"
+
+
+@pytest.mark.requirement("FS-8")
+def test_a_read_only_file_cannot_be_given_a_second_name(project: Path):
+    script = (
+        "ln a.txt b.txt && echo control;"
+        "ln .git/config .git/COMMIT_EDITMSG || ln CLAUDE.md notes.md || echo refused"
+    )
+    ran = cellwall.run_command(script, workspace=f"{project}:rw")
+    assert ran.stdout == "control\nrefused\n"
+    assert (project / ".git/config").stat().st_nlink == 1
+
+
+@pytest.mark.requirement("FS-8", "SKL-1")
+@pytest.mark.parametrize("name", ["CLAUDE.md", ".github/instructions/a.md"])
+def test_a_read_only_file_changed_by_an_older_hard_link_is_told(project: Path, name: str):
+    place = project / name
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("Be careful.\n")
+    os.link(place, project / "notes.md")
+    quiet = cellwall.run_command("cat notes.md", workspace=f"{project}:rw")
+    assert quiet.outcome.findings == ()  # the control
+    ran = cellwall.run_command("echo evil >> notes.md; rm notes.md", workspace=f"{project}:rw")
+    assert [(each.severity, repr(name) in each.message) for each in ran.outcome.findings] == [
+        ("high", True)
+    ]
+
+
+LEADING = {
+    ".cargo": ("cargo2", "config.toml"),
+    ".hg": ("hg2", "hgrc"),
+    "sub/.jj": ("jj2", "repo"),
+    "sub/.github": ("../gh2", "workflows"),
+}
+
+
+def leading_links() -> str:
+    return "mkdir -p sub; ln -s a.txt ordinary;" + "".join(
+        f"mkdir -p sub/{target} {target.removeprefix('../')}; echo evil > "
+        f"{target.removeprefix('../')}/{inner}; ln -s {target} {link};"
+        for link, (target, inner) in LEADING.items()
+    )
+
+
+@pytest.mark.requirement("FS-8")
+def test_a_link_in_the_place_of_a_directory_with_protected_names_does_not_stay(project: Path):
+    ran = cellwall.run_command(leading_links(), workspace=f"{project}:rw")
+    told = " ".join(finding.message for finding in ran.outcome.findings)
+    assert [link for link in LEADING if (project / link).is_symlink()] == []
+    assert [link for link in LEADING if f"'{link}'" not in told] == []
+    assert (project / "ordinary").is_symlink()  # the control
+    with cellwall.Sandbox.create(workspace=f"{project}:rw") as sandbox:
+        sandbox.files.move("ordinary", "plain")
+        for name in (".cargo", ".git/FETCH_HEAD"):
+            with pytest.raises(CellwallError) as caught:
+                sandbox.files.move("plain", name)
+            assert caught.value.code == "CW-PATH-PROTECTED"
+
+
+@pytest.mark.requirement("FS-8")
+def test_apply_takes_over_no_link_that_steers_a_tool(project: Path):
+    script = leading_links() + "ln -s ../a.txt .git/FETCH_HEAD"
+    ran = cellwall.run_command(script, workspace=f"{project}:cow")
+    done = subprocess.run(
+        [PROGRAM, "apply", "--yes", "--json", ran.outcome.workspace_id],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    refused = {item["path"] for item in json.loads(done.stdout)["refused"]}
+    assert {*LEADING, ".git/FETCH_HEAD"} <= refused
+    assert [link for link in LEADING if (project / link).is_symlink()] == []
+    assert (project / "ordinary").is_symlink()  # the control

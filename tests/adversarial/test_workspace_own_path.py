@@ -48,10 +48,12 @@ def _filled(place: Path) -> Path:
     return place
 
 
-def inside(place: Path, script: str, *, mode: str = "rw", cwd: str = "") -> dict[str, object]:
+def inside(
+    place: Path, script: str, *, mode: str = "rw", cwd: str = "", limits: tuple[str, ...] = ()
+) -> dict[str, object]:
     words = ["--workspace", f"{place}:{mode}", "--own-path", "--cwd", cwd or str(place), "--json"]
     done = subprocess.run(
-        [PROGRAM, "run", *words, "--", "bash", "-c", script],
+        [PROGRAM, "run", *words, *limits, "--", "bash", "-c", script],
         capture_output=True,
         check=False,
         timeout=120,
@@ -113,3 +115,30 @@ def test_nothing_beside_the_project_appears_with_it(project: Path) -> None:
         assert not (project.parent / "planted").exists()
     finally:
         beside.unlink()
+
+
+_NAMELESS = """
+import os, signal
+fds = [os.open('.', os.O_RDWR | os.O_TMPFILE) for _ in range(16)]
+for fd in fds: os.write(fd, bytes(16 << 20))
+signal.pause()
+"""
+
+
+@pytest.mark.requirement("LIM-6")
+@pytest.mark.parametrize("top", ["/opt", "/libfoo"])
+def test_files_without_a_name_count_where_the_hosts_programs_lie(top: str) -> None:
+    above = Path(top)
+    need(os.access(above if above.is_dir() else "/", os.W_OK), f"a writable {top}")
+    is_made = not above.is_dir()
+    above.mkdir(exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=top, prefix="cellwall-") as folder:
+            place = Path(folder)
+            (place / "fill.py").write_text(_NAMELESS)
+            told = inside(place, "exec python3 fill.py", limits=("--disk", "64m"))
+            assert told["status"] == "limit", told
+            assert told["limit"] == "disk"
+    finally:
+        if is_made:
+            above.rmdir()

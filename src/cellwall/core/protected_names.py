@@ -27,6 +27,7 @@ GIT = "@git"
 _WILD = re.compile(r"[*?\[]")
 _KINDS = ("file", "dir", "any")
 _INSIDE_GIT = frozenset({"modules", "worktrees"})
+_VERSION_CONTROL = frozenset({".git", ".hg", ".jj", ".sl", ".svn", ".bzr", "_darcs"})
 
 IsGit = Callable[[tuple[str, ...]], bool]
 """Whether a path, as folded names, is that of a git directory."""
@@ -104,6 +105,15 @@ def is_git_by_name(names: tuple[str, ...]) -> bool:
     return len(inside) > 1 and inside[0] in _INSIDE_GIT
 
 
+def is_in_version_control(names: tuple[str, ...]) -> bool:
+    """Whether a path of folded names lies below a version control directory, by its names.
+
+    Version control tools write there through symlinks: COMMIT_EDITMSG that leads to `config` makes
+    the next `git commit` write the configuration, and one that leads out writes anywhere.
+    """
+    return not _VERSION_CONTROL.isdisjoint(names[:-1])
+
+
 def completes_git_layout(path: str) -> bool:
     """Whether a new file of that path could make its directory a git directory.
 
@@ -147,7 +157,7 @@ class _Pattern:
 class Protection:
     """The protected names, ready to be asked. Immutable."""
 
-    __slots__ = ("_any_wild", "_literal", "_paths", "_wild", "entries")
+    __slots__ = ("_any_wild", "_leading", "_literal", "_paths", "_wild", "entries")
 
     def __init__(self, entries: Iterable[Protected], *, paths: Iterable[str] = ()) -> None:
         self.entries = tuple(entries)
@@ -161,6 +171,7 @@ class Protection:
                 self._wild.append(_Pattern.of(entry))
             else:
                 self._literal.setdefault(fold(last), []).append(_Pattern.of(entry))
+        self._leading = _leading_parts(self.entries)
         # One match instead of one per pattern: a scan asks this of every file there is.
         self._any_wild = re.compile("|".join(each.parts[-1].pattern for each in self._wild) or "$.")
 
@@ -194,6 +205,19 @@ class Protection:
         if self._paths and names[:end] in self._paths:
             found.append(Treatment.READ_ONLY)
         return max(found, key=_strictness, default=None)
+
+    def leads_to_protected(self, names: tuple[str, ...]) -> bool:
+        """Whether a symlink of these folded names stands for a directory with protected names.
+
+        `.cargo` that leads to `cargo2` makes `cargo2/config.toml` the configuration of cargo.
+        """
+        return any(
+            len(parts) <= len(names)
+            and all(
+                part.fullmatch(name) for part, name in zip(parts, names[-len(parts) :], strict=True)
+            )
+            for parts in self._leading
+        )
 
     def groups_of(self, path: str, *, is_git: IsGit = is_git_by_name) -> frozenset[str]:
         """The groups of the data that speak of a path or of a directory above it."""
@@ -235,6 +259,25 @@ class Protection:
     def with_paths(self, paths: Collection[str]) -> Protection:
         """The same, and these exact places, which become read-only."""
         return Protection(self.entries, paths=paths) if paths else self
+
+
+def _leading_parts(entries: Iterable[Protected]) -> tuple[tuple[re.Pattern[str], ...], ...]:
+    """The directories that patterns of several names begin with.
+
+    Only of what is run or obeyed: a new link in the place of a directory of secrets shows nobody
+    a secret. Those of a git directory lie in it, where no new link may stay at all.
+    """
+    heads = {
+        tuple(fold(part) for part in parts[:depth])
+        for entry in entries
+        if entry.treatment is Treatment.READ_ONLY or entry.policy == "deny"
+        for parts in [entry.pattern.split("/")]
+        if parts[0] != GIT
+        for depth in range(1, len(parts))
+    }
+    return tuple(
+        tuple(re.compile(fnmatch.translate(part)) for part in head) for head in sorted(heads)
+    )
 
 
 def _strictness(treatment: Treatment) -> int:

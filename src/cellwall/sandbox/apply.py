@@ -8,7 +8,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from cellwall.core.protected_names import completes_git_layout, fold
+from cellwall.core.protected_names import completes_git_layout, fold, is_in_version_control
 from cellwall.sandbox.attention import is_instruction, ranked
 from cellwall.sandbox.beneath import Beneath, is_blocked
 from cellwall.sandbox.changes import Change, changes, common_length, status_of
@@ -129,6 +129,9 @@ class _Names:
             if is_instruction(change.path) and treatment is Treatment.READ_ONLY:
                 return "" if self.instructions else "instructions for agents, taken over on request"
             return f"protected name ({treatment.value.replace('_', '-')})"
+        is_link = change.kind != "removed" and change.entry_kind == "symlink"
+        if is_link and (reason := self._steering_link_objection(change.path)):
+            return reason
         is_new = change.kind in {"added", "type"} and change.entry_kind != "dir"
         if is_new and self.protection.entries and completes_git_layout(change.path):
             return "can make its folder a git repository"
@@ -136,6 +139,19 @@ class _Names:
             change.path.rpartition("/")[2], blocked_extensions
         ):
             return "blocked extension"
+        return ""
+
+    def _steering_link_objection(self, path: str) -> str:
+        """Tools of the user read and write through such a link: never taken over."""
+        if not self.protection.entries:
+            return ""
+        names = tuple(map(fold, path.split("/")))
+        if is_in_version_control(names) or any(
+            names[:depth] in self.git_dirs for depth in range(len(names))
+        ):
+            return "link in a version control directory"
+        if self.protection.leads_to_protected(names):
+            return "link in the place of a directory with protected names"
         return ""
 
     def treatment_of(self, path: str, *, is_dir: bool | None = None) -> Treatment | None:

@@ -161,16 +161,17 @@ class Beneath(Root):
             self._ask_tree(
                 from_place,
                 join(self._place(target_fd), target_name),
-                is_dir=stat.S_ISDIR(old.st_mode),
+                mode=old.st_mode,
             )
             os.rename(source_name, target_name, src_dir_fd=source_fd, dst_dir_fd=target_fd)
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file, a link itself, or a directory (with what is in it if `recursive`)."""
         with telling(path), self._existing(inner_path(path)) as (parent, name):
-            is_dir = stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+            mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+            is_dir = stat.S_ISDIR(mode)
             place = join(self._place(parent), name)
-            self._ask_tree(place, place, is_dir=is_dir and recursive)
+            self._ask_tree(place, place, mode=mode, recursive=recursive)
             if not is_dir:
                 os.unlink(name, dir_fd=parent)
             elif recursive:

@@ -18,7 +18,7 @@ from cellwall.core.outcomes import Finding
 from cellwall.sandbox import quarantine
 from cellwall.sandbox.beneath import Beneath, Visit, is_blocked
 from cellwall.sandbox.descriptors import held, pinned, unlock
-from cellwall.sandbox.protected import Found, GitDirs, Protection, fold
+from cellwall.sandbox.protected import Found, GitDirs, Links, Protection, fold, symlink_row
 from cellwall.sandbox.refusals import refusal
 
 _LONGEST_WALKED_BYTES = 3000
@@ -50,17 +50,18 @@ def settle(
     started_ns: int,
     rules: BorderRules,
     quarantine_dir: str | os.PathLike[str],
+    links: Links | None = None,
     max_entries: int | None = None,
 ) -> tuple[Finding, ...]:
     """Move out what may not stay, clear set-id bits, and tell what was found.
 
-    `before` is what `scan` found when the run began, `started_ns` when that was, by
+    `before` and `links` are what `scan` found when the run began, `started_ns` when that was, by
     CLOCK_REALTIME_COARSE: the user's own files of older times are left alone. Raises
     `CW-WORKSPACE-UNCHECKED` where something could not be looked at or moved out: what code left
     is not clean then. All that was found before is moved out first, and the directories that
     code has changed come first, the small ones before the large (a flood of names hides nothing).
     """
-    look = _Look(protection, tuple(before), started_ns, rules)
+    look = _Look(protection, tuple(before), started_ns, rules, links or Links())
     with quarantine.open_quarantine(quarantine_dir) as look.quarantine_fd:
         steps = beneath.visit(
             max_entries=CHECK_ENTRIES_MAX if max_entries is None else max_entries,
@@ -71,6 +72,7 @@ def settle(
         for step in steps:
             look.at(step)
         look.restore_links(beneath)
+        look.compare_hard_links(beneath)
     if look.missed:
         why = f"{min(look.missed) or '.'!r} holds more names than can be looked at"
         raise _unchecked(why, look.told())
@@ -87,6 +89,7 @@ class _Look:
     before: tuple[Found, ...]
     started_ns: int
     rules: BorderRules
+    links: Links
     quarantine_fd: int = -1
     missed: list[str] = field(default_factory=list)
     """Directories that were not looked into."""
@@ -98,12 +101,19 @@ class _Look:
     used_bytes: int = 0
     count: int = 0
     known: frozenset[tuple[str, tuple[int, int]]] = field(init=False)
+    were_git: frozenset[tuple[int, int]] = field(init=False)
+    """The directories, whatever their names, that were git directories before."""
+    became_git: set[tuple[str, ...]] = field(default_factory=set)
+    """Those that are by a HEAD of this run, which is moved out."""
 
     def __post_init__(self) -> None:
         # Known by the directory it is in, not by its path: that one was mounted over during the
         # run. A path alone would let code move `.git` away and plant a new one of the same name.
         # A link cannot be mounted over; it is compared, and put back.
         self.known = frozenset((found.name, found.directory_id) for found in self.before)
+        self.were_git = frozenset(
+            found.directory_id for found in self.before if fold(found.name) == "head"
+        )
 
     def enter(self, step: Visit) -> bool:
         if step.path in self.settled:
@@ -119,12 +129,34 @@ class _Look:
     def at(self, step: Visit) -> None:
         self.used_bytes += step.status.st_blocks * 512
         self.count += 1
+        if step.in_git_layout and step.directory_id not in self.were_git:
+            self.became_git.add(tuple(map(fold, step.path.split("/")[:-1])))
         if self.git_dirs.treatment_of(self.protection, step) is not None:
             self.settled.add(step.path)
             if (step.name, step.directory_id) not in self.known and not self._is_users_own(step):
                 self._move_out(step, "is a protected name")
+        elif self._is_new_steering_link(step):
+            self._move_out(step, "is a symlink that steers what other tools read or write")
         elif step.status.st_ctime_ns >= self.started_ns:
             self._new_file(step)
+
+    def _is_new_steering_link(self, step: Visit) -> bool:
+        """One that `scan` did not see there with that target; git itself makes none.
+
+        Below a version control directory the time does not count: an old link comes there with
+        the directory around it.
+        """
+        if not self.git_dirs.is_steering_link(self.protection, step):
+            return False
+        row = symlink_row(step)
+        is_of_mercurial = step.name == "checklink" and row[2] == "checklink-target"
+        if is_of_mercurial or row in self.links.symbolic:
+            return False
+        if step.status.st_ctime_ns >= self.started_ns:
+            return True
+        if self.git_dirs.is_in_named(step):
+            return True
+        return not self.became_git.issuperset(self.git_dirs.by_layout(step))
 
     def _is_users_own(self, step: Visit) -> bool:
         """An old `config` in a directory that became a git directory by the new HEAD in it: that
@@ -176,6 +208,21 @@ class _Look:
                 continue
             if told:
                 self.findings.append((found.path, _finding(told)))
+
+    def compare_hard_links(self, beneath: Beneath) -> None:
+        """Read-only files that had a second name, by which code may have written them."""
+        for path, (device, inode, changed_ns) in self.links.hard.items():
+            try:
+                with beneath.node(path) as node:
+                    status = os.fstat(node)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self.stuck.append(refusal(path, error).message)
+                continue
+            if (status.st_dev, status.st_ino, status.st_ctime_ns) != (device, inode, changed_ns):
+                told = f"{path!r} is read-only and was changed, perhaps by another hard link to it"
+                self.findings.append((path, _finding(told, is_open=True)))
 
     def told(self) -> tuple[Finding, ...]:
         rules, told = self.rules, [each for _, each in sorted(self.findings, key=lambda it: it[0])]

@@ -186,6 +186,7 @@ class WrittenLease(Lease):
             self.beneath,
             protection=self._protection,
             before=self._baseline.before,
+            links=self._baseline.links,
             started_ns=self._baseline.started_ns,
             rules=border.BorderRules(
                 max_file_bytes=limits.file_size_bytes,

@@ -19,6 +19,7 @@ from cellwall.core.protected_names import (
     fold,
     is_git_by_name,
     is_git_layout,
+    is_in_version_control,
     load,
 )
 from cellwall.sandbox import git_config
@@ -28,6 +29,7 @@ from cellwall.sandbox.root import Judge, Root, Visit
 __all__ = [
     "Found",
     "GitDirs",
+    "Links",
     "Placeholder",
     "Protected",
     "Protection",
@@ -68,6 +70,33 @@ class Found:
 
 
 @dataclass(slots=True)
+class Links:
+    """Links that were there before a run and that no mount covers: compared after it."""
+
+    symbolic: set[tuple[str, tuple[int, int], str]] = field(default_factory=set)
+    """Path, identity of its directory and target, where a new symlink may not stay."""
+    hard: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Read-only files with a second name, which code may be able to write: device, inode, ctime."""
+
+    def note(self, step: Visit, *, is_steering: bool, is_read_only: bool) -> None:
+        status = step.status
+        if is_steering:
+            if (row := symlink_row(step))[2]:
+                self.symbolic.add(row)
+        elif is_read_only and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            self.hard[step.path] = (status.st_dev, status.st_ino, status.st_ctime_ns)
+
+
+def symlink_row(step: Visit) -> tuple[str, tuple[int, int], str]:
+    """As `Links.symbolic` keeps it; without a target where somebody has just replaced the link."""
+    try:
+        target = os.readlink(step.name, dir_fd=step.dir_fd)
+    except OSError:
+        target = ""
+    return step.path, step.directory_id, target
+
+
+@dataclass(slots=True)
 class GitDirs:
     """The git directories that a walk has come through, whatever their names."""
 
@@ -80,6 +109,26 @@ class GitDirs:
 
     def contains(self, names: tuple[str, ...]) -> bool:
         return names in self._known or (bool(names) and names[-1] == ".git")
+
+    def holds(self, step: Visit) -> bool:
+        """Whether a step lies below a version control directory, at any depth."""
+        return is_in_version_control(_names(step.path)) or bool(self.by_layout(step))
+
+    def by_layout(self, step: Visit) -> list[tuple[str, ...]]:
+        """The directories above a step that are git directories by what is in them."""
+        names = _names(step.path)
+        ways = (names[:depth] for depth in range(len(names)))
+        return [way for way in ways if way in self._known]
+
+    def is_in_named(self, step: Visit) -> bool:
+        return is_in_version_control(_names(step.path))
+
+    def is_steering_link(self, protection: Protection, step: Visit) -> bool:
+        """A symlink through which a tool of the user reads or writes another place than it means:
+        below a version control directory, or in the place of a directory of protected names."""
+        if not protection.entries or not stat.S_ISLNK(step.status.st_mode):
+            return False
+        return self.holds(step) or protection.leads_to_protected(_names(step.path))
 
     def treatment_of(self, protection: Protection, step: Visit) -> Treatment | None:
         """How a walk's find is treated for its own name; a link counts as whatever it could be."""
@@ -98,7 +147,9 @@ def effective(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protec
 def judge_for(protection: Protection, root: Root | None = None) -> Judge:
     """Refuse what may not be seen, or not be changed: the file API's `Judge`."""
 
-    def judge(path: str, *, writing: bool) -> None:
+    def judge(path: str, *, writing: bool, is_link: bool = False) -> None:
+        if is_link and writing and protection.entries and _is_steering(protection, root, path):
+            raise refused(path, "CW-PATH-PROTECTED", "is refused: a link there steers other tools")
         match _treatment(protection, root, path):
             case Treatment.HIDE:
                 raise refused(path, "CW-PATH-PROTECTED", "is hidden: such names hold secrets")
@@ -112,6 +163,15 @@ def judge_for(protection: Protection, root: Root | None = None) -> Judge:
                 return
 
     return judge
+
+
+def _is_steering(protection: Protection, root: Root | None, path: str) -> bool:
+    names = _names(path)
+    return (
+        is_in_version_control(names)
+        or protection.leads_to_protected(names)
+        or (root is not None and bool(git_dirs_above(root, path)))
+    )
 
 
 def _treatment(protection: Protection, root: Root | None, path: str) -> Treatment | None:
@@ -141,12 +201,15 @@ def _exists(root: Root, way: str, name: str) -> bool:
         return False
 
 
-def scan(beneath: Root, protection: Protection, *, max_entries: int) -> tuple[Found, ...]:
+def scan(
+    beneath: Root, protection: Protection, *, max_entries: int, links: Links | None = None
+) -> tuple[Found, ...]:
     """The protected names that exist in a directory now, parents before what is in them.
 
     A hidden directory is not entered. In a read-only one, secrets are looked for. A directory
     that cannot be read is reported as hidden: nobody can say what is in it (it could be opened
     by code that runs as its owner). Sockets and FIFOs are hidden, whatever their name.
+    `links` takes up the links that are compared after the run.
     """
     found: dict[str, Found] = {}
     visited: dict[str, Found] = {}
@@ -169,7 +232,14 @@ def scan(beneath: Root, protection: Protection, *, max_entries: int) -> tuple[Fo
             # Somebody of the host's listens there: a way out that no namespace closes (NET-1).
             treatment = Treatment.HIDE
         below = step.path.rpartition("/")[0]
-        if treatment is None or (treatment is Treatment.READ_ONLY and _is_under(below, found)):
+        is_under = _is_under(below, found)
+        if links is not None:
+            links.note(
+                step,
+                is_steering=git_dirs.is_steering_link(protection, step),
+                is_read_only=is_under or treatment is Treatment.READ_ONLY,
+            )
+        if treatment is None or (treatment is Treatment.READ_ONLY and is_under):
             continue
         found[step.path] = _as_found(step, treatment)
     if protection.entries:

@@ -56,7 +56,7 @@ class Visit:
 class Judge(Protocol):
     """Raises `WorkspaceError` for a place (links already followed) that may not be touched."""
 
-    def __call__(self, path: str, *, writing: bool) -> None: ...
+    def __call__(self, path: str, *, writing: bool, is_link: bool = False) -> None: ...
 
 
 def inner_path(text: str) -> str:
@@ -277,21 +277,26 @@ class Root:
     def _place(self, fd: int) -> str:
         return "" if self._judge is None else self.place_of(fd)
 
-    def ask(self, place: str, *, writing: bool) -> None:
+    def ask(self, place: str, *, writing: bool, is_link: bool = False) -> None:
         if self._judge is not None and place:
-            self._judge(place, writing=writing)
+            self._judge(place, writing=writing, is_link=is_link)
 
-    def _ask_tree(self, place: str, new_place: str, *, is_dir: bool) -> None:
+    def _ask_tree(self, place: str, new_place: str, *, mode: int, recursive: bool = True) -> None:
         # An ancestor must not carry a protected name away, nor bring one about: `.git` may
         # not be moved while `.git/hooks` is read-only, nor `x` to `.git` with hooks in it.
         if self._judge is None:
             return
         self.ask(place, writing=True)
-        self.ask(new_place, writing=True)
-        if is_dir:
+        is_moved = place != new_place
+        self.ask(new_place, writing=True, is_link=is_moved and stat.S_ISLNK(mode))
+        if recursive and stat.S_ISDIR(mode):
             for step in self.visit(place, max_entries=ENTRIES_MAX):
                 self.ask(step.path, writing=True)
-                self.ask(new_place + step.path.removeprefix(place), writing=True)
+                self.ask(
+                    new_place + step.path.removeprefix(place),
+                    writing=True,
+                    is_link=is_moved and stat.S_ISLNK(step.status.st_mode),
+                )
 
     def shows(self, place: str) -> bool:
         try:

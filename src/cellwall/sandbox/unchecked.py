@@ -14,11 +14,11 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.descriptors import held, write_all
-from cellwall.sandbox.protected import Found, Treatment
+from cellwall.sandbox.protected import Found, Links, Treatment
 
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_NOTE_BYTES = 64 * 1024 * 1024
@@ -32,6 +32,7 @@ class Baseline:
     started_ns: int
     paths: frozenset[str] = frozenset()
     """Places that its git configurations name as programs."""
+    links: Links = field(default_factory=Links)
 
 
 class Note:
@@ -112,6 +113,8 @@ def _to_json(baseline: Baseline) -> dict[str, object]:
             [f.path, f.treatment.value, f.is_dir, f.is_symlink, *f.directory_id, f.target]
             for f in baseline.before
         ],
+        "symbolic": sorted([path, *ids, target] for path, ids, target in baseline.links.symbolic),
+        "hard": {path: list(row) for path, row in baseline.links.hard.items()},
     }
 
 
@@ -122,8 +125,9 @@ def _read(fd: int, path: str) -> Baseline:
             before=tuple(map(_found, told["before"])),
             started_ns=int(told["started_ns"]),
             paths=frozenset(map(str, told["paths"])),
+            links=_links(told["symbolic"], told["hard"]),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         # Cut by a full disk, or written by another version: what code changed cannot be told.
         raise WorkspaceError(
             "an earlier run in this directory was never checked, and its note cannot be read",
@@ -140,6 +144,15 @@ def _whole(fd: int) -> bytes:
         parts.append(part)
         left -= len(part)
     return b"".join(parts)
+
+
+def _links(symbolic: Sequence[Sequence[object]], hard: dict[str, Sequence[object]]) -> Links:
+    links = Links()
+    for path, device, inode, target in symbolic:
+        links.symbolic.add((str(path), (int(str(device)), int(str(inode))), str(target)))
+    for path, (device, inode, changed_ns) in hard.items():
+        links.hard[path] = (int(str(device)), int(str(inode)), int(str(changed_ns)))
+    return links
 
 
 def _found(row: Sequence[object]) -> Found:

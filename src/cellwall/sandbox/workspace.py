@@ -235,7 +235,8 @@ class Workspaces:
         """The protected names, and placeholders for programs that a git configuration names."""
         most = self._settings.max_walk_entries
         started_ns = time.clock_gettime_ns(COARSE_CLOCK)
-        found = protected.scan(beneath, self._protection, max_entries=most)
+        links = protected.Links()
+        found = protected.scan(beneath, self._protection, max_entries=most, links=links)
         paths: dict[str, bool] = {}
         if mode is WorkspaceMode.READ_WRITE:
             paths = protected.steered_paths(beneath, found)
@@ -243,7 +244,10 @@ class Workspaces:
             wanted = [protected.Placeholder(path, "dir", Treatment.READ_ONLY) for path in hooks]
             more = self._store.placeholders.put(beneath, wanted) if wanted else ()
             held += tuple(path for path in more if path not in held)
-        return Baseline(before=found, started_ns=started_ns, paths=frozenset(paths)), held
+        baseline = Baseline(
+            before=found, started_ns=started_ns, paths=frozenset(paths), links=links
+        )
+        return baseline, held
 
     def _make_up(self, beneath: Beneath) -> tuple[Finding, ...]:
         """The check of runs that were killed before it, or did not complete it."""
@@ -255,6 +259,7 @@ class Workspaces:
                 beneath,
                 protection=self._protection.with_paths(baseline.paths),
                 before=baseline.before,
+                links=baseline.links,
                 started_ns=baseline.started_ns,
                 rules=border.UNBOUNDED,
                 quarantine_dir=unchecked.quarantine_path(run_id),

@@ -31,13 +31,13 @@ _READ_BYTES = 256 * 1024
 _WITHOUT_DISK = frozenset(
     {b"tmpfs", b"ramfs", b"devtmpfs", b"devpts", b"proc", b"sysfs", b"mqueue"}
 )
-_READ_ONLY = ("/usr/", "/bin/", "/sbin/", "/lib", "/opt/", "/etc/")
 _MAX_ROUNDS = 6
 _DELETED = re.compile(
-    rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ ([0-9a-f]+):([0-9a-f]+) \d+ +(.*) \(deleted\)$",
+    rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ ([0-9a-f]+):([0-9a-f]+) \d+ +.* \(deleted\)$",
     re.MULTILINE,
 )
 _IN_FLIGHT = re.compile(r"^scm_fds:\s*(\d+)", re.MULTILINE)
+_MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 _GONE = frozenset({errno.ENOENT, errno.ESRCH})
 
 
@@ -57,6 +57,8 @@ class _Look:
 
     without_disk: set[int] = field(default_factory=lambda: {_anonymous_device()})
     mount_namespaces: set[int] = field(default_factory=set)
+    hosts_mounts: set[int] = field(default_factory=set)
+    """Ids of mounts through which only files of the host's are reached, and none written."""
     seen: set[tuple[int, int]] = field(default_factory=set)
     used_bytes: int = 0
     is_partial: bool = False
@@ -68,7 +70,9 @@ class _Look:
         namespace = os.stat(f"/proc/{pid}/ns/mnt").st_ino
         if namespace not in self.mount_namespaces:
             self.mount_namespaces.add(namespace)
-            self.without_disk |= _devices_without_disk(pid)
+            mounts = _mounts_of(pid)
+            self.without_disk |= {m.device for m in mounts if m.kind in _WITHOUT_DISK}
+            self.hosts_mounts |= _hosts_mounts(mounts)
 
     def is_news(self, status: os.stat_result) -> bool:
         """Whether it has no name, lies on a disk and was not counted yet."""
@@ -113,15 +117,48 @@ def _look_at_process(look: _Look, pid: int) -> None:
         look.is_partial = look.is_partial or error.errno not in _GONE
 
 
-def _devices_without_disk(pid: int) -> set[int]:
-    found = set()
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """One line of mountinfo, proc_pid_mountinfo(5)."""
+
+    id: int
+    device: int
+    root: bytes
+    """Which directory of its file system it shows; it ends with a slash."""
+    is_read_only: bool
+    kind: bytes
+
+
+def _mounts_of(pid: int) -> list[_Mount]:
+    found = []
     for line in read_some(f"/proc/{pid}/mountinfo", _MAX_MAPS_BYTES).splitlines():
         before, _, after = line.partition(b" - ")
-        fields, kind = before.split(), after.split(b" ", 1)[0]
-        if len(fields) > 2 and kind in _WITHOUT_DISK:
+        fields, kind = before.split(b" "), after.split(b" ", 1)[0]
+        if len(fields) > 5:
             major, _, minor = fields[2].partition(b":")
-            found.add(os.makedev(int(major), int(minor)))
+            device, root = os.makedev(int(major), int(minor)), fields[3].rstrip(b"/") + b"/"
+            is_read_only = b"ro" in fields[5].split(b",")
+            found.append(_Mount(int(fields[0]), device, root, is_read_only, kind))
     return found
+
+
+def _hosts_mounts(mounts: Sequence[_Mount]) -> set[int]:
+    """Read-only ones that show nothing of what is shown writable elsewhere.
+
+    A project below /opt is seen through a read-only /opt as well, and a protected name through
+    its own read-only mount: what code wrote is not the host's because it was opened there.
+    """
+    writable = [mount for mount in mounts if not mount.is_read_only]
+    return {
+        mount.id
+        for mount in mounts
+        if mount.is_read_only
+        and not any(
+            mount.device == other.device
+            and (mount.root.startswith(other.root) or other.root.startswith(mount.root))
+            for other in writable
+        )
+    }
 
 
 def tables_of(pid: int) -> Iterator[str]:
@@ -154,7 +191,7 @@ def _look_at_table(look: _Look, table: int, notes: str) -> None:
             status = os.stat(number, dir_fd=table)
             if stat.S_ISSOCK(status.st_mode):
                 look.is_partial |= _has_descriptors_in_flight(f"{notes}/{number}")
-            elif look.is_news(status) and not _is_hosts(os.readlink(number, dir_fd=table)):
+            elif look.is_news(status) and not _is_hosts(look, f"{notes}/{number}"):
                 look.count(status)
         except OSError:
             look.is_partial = True  # closed meanwhile, perhaps after it was copied elsewhere
@@ -169,25 +206,28 @@ def _look_at_mappings(look: _Look, pid: int) -> None:
     text = read_some(f"/proc/{pid}/maps", look.maps_bytes_left)
     look.maps_bytes_left -= len(text)
     look.is_partial = look.is_partial or look.maps_bytes_left <= 0
-    for addresses, major, minor, path in _DELETED.findall(text):
+    for addresses, major, minor in _DELETED.findall(text):
         device = os.makedev(int(major, 16), int(minor, 16))
-        if device in look.without_disk or _is_hosts(os.fsdecode(path)):
+        if device in look.without_disk:
             continue
         try:
-            status = os.stat(f"/proc/{pid}/map_files/{addresses.decode()}")
+            flags = os.O_PATH | os.O_CLOEXEC
+            node = os.open(f"/proc/{pid}/map_files/{addresses.decode()}", flags)
         except OSError:
             look.is_partial = True  # only root may look there; or it has ended meanwhile
             continue
-        if look.is_news(status):
-            look.count(status)
+        try:
+            status = os.fstat(node)
+            if look.is_news(status) and not _is_hosts(look, f"/proc/self/fdinfo/{node}"):
+                look.count(status)
+        finally:
+            os.close(node)
 
 
-def _is_hosts(path: str) -> bool:
-    """A file of the host's that was replaced meanwhile, by its place in the cell.
-
-    Nothing can be written there, and nothing of the workspace can have such a place.
-    """
-    return path.startswith(_READ_ONLY)
+def _is_hosts(look: _Look, notes: str) -> bool:
+    """A file of the host's that was replaced meanwhile, by the mount that it was opened through."""
+    found = _MOUNT_ID.search(read_some(notes, 4096))
+    return found is not None and int(found[1]) in look.hosts_mounts
 
 
 def read_some(path: str, most: int) -> bytes:

@@ -123,19 +123,58 @@ def test_processes_that_are_never_caught_up_with_make_it_partial() -> None:
     assert unlinked_files(lambda: [next(gone)]).is_partial
 
 
+MOUNTED = """\
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def mount(source, target, flags):
+    assert libc.mount(source.encode(), target.encode(), None, flags, None) == 0, ctypes.get_errno()
+assert libc.unshare(0x20000) == 0
+mount('none', '/', 0x44000)
+for name in ('host', 'mine', 'seen'): os.makedirs(f'usr/{name}')
+def bind(source, target, flags):
+    mount(source, target, 0x1000); mount('none', target, 0x1020 | flags)
+"""
+
+
 @pytest.mark.requirement("LIM-6")
 @pytest.mark.parametrize(
-    ("path", "is_hosts"),
-    [
-        ("/usr/lib/libc.so.6 (deleted)", True),
-        ("/lib64/ld.so (deleted)", True),
-        ("/workspace/usr/lib/a (deleted)", False),
-        ("/workspace/#4711 (deleted)", False),
-        ("/usrx (deleted)", False),
-    ],
-)
-def test_a_replaced_file_of_the_host_is_not_the_cells(path: str, is_hosts: bool) -> None:
-    assert holdings._is_hosts(path) is is_hosts
+    ("flags", "others", "files"), [(1, 1, 0), (0, 1, 1), (1, 0, 1)],
+    ids=["read-only", "writable", "read-only here, writable there"],
+)  # fmt: skip
+@pytest.mark.parametrize("last", ["", "m = mmap.mmap(fd, 4096, prot=1); os.close(fd)"])
+def test_the_mount_tells_whose_a_replaced_file_is(
+    place: Path, flags: int, others: int, files: int, last: str
+) -> None:
+    need(os.geteuid() == 0, "root: mounts")
+    # Only the two mounts count: the test's own root is a writable mount of all that there is.
+    code = (
+        f"{MOUNTED}open('usr/host/f', 'wb').write(bytes(1 << 20)); os.link('usr/host/f', 'usr/f')\n"
+        f"bind('usr/host', 'usr/mine', {flags}); bind('usr/host', 'usr/seen', {others})\n"
+        "fd = os.open('usr/mine/f', os.O_RDONLY); os.unlink('usr/host/f'); os.unlink('usr/f')\n"
+        f"{last}"
+    )
+    with process(place, code) as pid:
+        real = holdings._mounts_of(pid)
+        bound = [mount for mount in real if b"/host/" in mount.root]
+        assert len(bound) == 2  # the control
+        look = holdings._Look()
+        look.learn_mounts(pid)
+        look.hosts_mounts = holdings._hosts_mounts(bound)
+        holdings._look_at_tables(look, pid)
+        holdings._look_at_mappings(look, pid)
+    assert len(look.seen) == files
+
+
+@pytest.mark.requirement("LIM-6")
+def test_a_read_only_mount_that_shows_the_workspace_is_not_the_hosts() -> None:
+    def mount(number: int, root: bytes, *, writable: bool = False) -> holdings._Mount:
+        return holdings._Mount(number, 7, root, not writable, b"ext4")
+
+    mounts = [
+        mount(1, b"/usr/"), mount(2, b"/opt/"), mount(3, b"/opt/p/", writable=True),
+        mount(4, b"/opt/p/.git/config/"), mount(5, b"/libfoo/", writable=True), mount(6, b"/lib/"),
+    ]  # fmt: skip
+    assert holdings._hosts_mounts(mounts) == {1, 6}
 
 
 @pytest.mark.requirement("LIM-6")
