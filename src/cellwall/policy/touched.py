@@ -125,7 +125,6 @@ class Files:
                 continue
             if (refusal := self._made_up(file, command, what, is_free=is_free)) is not None:
                 yield refusal
-                continue
             if len(file.path.text) > PATH_MOST_CHARACTERS:
                 continue  # the kernel opens none that is longer
             if file.path.text.count("/") > _MOST_FOLDERS:
