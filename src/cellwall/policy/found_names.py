@@ -64,7 +64,7 @@ def _is_taker(command: Command) -> bool:
 
 def _takes_data(commands: Sequence[Command]) -> bool:
     """Words are made of what stands in a file, or in the text itself."""
-    if any(each.is_made_up or _sources(each) for each in commands):
+    if any(each.is_made_up or _sources(each) or _prints_into(each) for each in commands):
         return True
     # What `read` sets at the very end is used by nobody.
     used = commands[:-1] if commands and _name(commands[-1].words) in _SETTERS else commands
@@ -94,6 +94,13 @@ def _sources(command: Command) -> bool:
     """A file sets variables, whose values are then words."""
     is_source = _name(command.words) in {"source", "."}
     return is_source and not command.words[-1].text.endswith("/activate")
+
+
+def _prints_into(command: Command) -> bool:
+    """`printf -v NAME TEXT`: a variable gets a text of the command."""
+    return _name(command.words) == "printf" and any(
+        word.text.startswith(("-v", UNKNOWN)) for word in command.words[1:2]
+    )
 
 
 def _name(words: Sequence[Word]) -> str:

@@ -98,7 +98,10 @@ class Files:
         if _is_unknown(file.path):
             yield from self._unknown(file, what)
             return
-        subjects = self._subjects(file, command)
+        if (refusal := self._made_up(file, command, what, is_free=False)) is not None:
+            yield refusal
+            return
+        subjects = self._guessed(file, command)
         found = self.book.forbids(subjects, what)
         if found is None and UNKNOWN in file.path.text:
             found = denied("which file it reads is known only when it runs", what)
@@ -120,6 +123,8 @@ class Files:
             if _is_unknown(file.path):
                 yield from self._unknown(file, what, is_free=is_free)
                 continue
+            if (refusal := self._made_up(file, command, what, is_free=is_free)) is not None:
+                yield refusal
             if len(file.path.text) > PATH_MOST_CHARACTERS:
                 continue  # the kernel opens none that is longer
             if file.path.text.count("/") > _MOST_FOLDERS:
@@ -149,7 +154,9 @@ class Files:
         texts = {text.replace(UNKNOWN, _SOME_NAME), text.replace(UNKNOWN, "")}
         if text.startswith(UNKNOWN):
             texts.add(self.home + text[1:].replace(UNKNOWN, ""))
-        places = tuple(each.replace(UNKNOWN, _SOME_NAME) for each in command.directories)
+        places = tuple(
+            place for each in command.directories for place in self._guessed_places(each)
+        )
         there = replace(command, directories=places)
         paths = [Word(each, has_glob=file.path.has_glob) for each in sorted(texts) if each]
         folder, slash, last = text.rpartition("/")
@@ -163,6 +170,30 @@ class Files:
             for path in paths
             for subject in self._subjects(replace(file, path=path), there, is_guess=True)
         ]
+
+    def _guessed_places(self, directory: str) -> list[str]:
+        """The same of a folder that `cd` went to."""
+        if UNKNOWN not in directory:
+            return [directory]
+        if not directory.startswith(UNKNOWN):
+            return [directory.replace(UNKNOWN, each) for each in (_SOME_NAME, "")]
+        rest = directory[1:].replace(UNKNOWN, _SOME_NAME)
+        return [f"{self.cwd}/{_SOME_NAME}{rest}", f"{self.home}{rest}"]
+
+    def _made_up(
+        self, file: File, command: Command, what: str, *, is_free: bool
+    ) -> Decision | None:
+        """A name of which a part is known, or in a folder that is not known: refused where the text
+        itself, or a file, chooses the rest."""
+        text = file.path.text
+        is_part = UNKNOWN in text and file.path.origin is not Origin.ENVIRONMENT
+        is_near = not text.startswith(("/", UNKNOWN))
+        is_lost = is_near and any(UNKNOWN in each for each in command.directories)
+        if self.is_trusting or not (is_part or is_lost):
+            return None
+        why = f"which file it {file.access}s could be made up while it runs; write its name"
+        refusal = denied(why, what)
+        return replace(refusal, verdict=Verdict.ASK) if is_free else refusal
 
     def _unwritable(
         self, subjects: Sequence[Subject], what: str, *, is_free: bool
@@ -255,7 +286,9 @@ class Files:
         path = text if text.startswith(("/", UNKNOWN)) else f"{directory}/{text}"
         globs: tuple[str, ...] = ()
         is_seen = False
-        if UNKNOWN in path or word.has_glob:
+        # `cd` expands wildcards, too.
+        is_wild = word.has_glob or (path != text and _WILD & set(directory.removeprefix(self.cwd)))
+        if UNKNOWN in path or is_wild:
             globs, paths = (path,), () if UNKNOWN in path else _samples(path)
             can_look = self.targets is not only_itself and is_findable(path) and not is_guess
             is_seen = can_look and access == "write" and UNKNOWN not in path
@@ -290,7 +323,8 @@ def _all_files(command: Command, opened: Opened) -> Iterator[File]:
     ):  # a folder that is put there, or taken away, is one with all that is in it
         inside = folders_around().get(fold(posixpath.basename(file.path.text.rstrip("/"))))
         if file.access == "write" and inside is not None:
-            yield File("write", Word(f"{file.path.text}/{inside}"), file.why)
+            path = Word(f"{file.path.text}/{inside}", origin=file.path.origin)
+            yield File("write", path, file.why)
     sources = [each.path for each in opened.files if each.access == "read"]
     if name in _INTO_FOLDERS:
         # A target that is a folder gets each source under its own name.
@@ -298,11 +332,16 @@ def _all_files(command: Command, opened: Opened) -> Iterator[File]:
             for source in sources:
                 last = posixpath.basename(source.text.rstrip("/"))
                 if last and target.text != source.text:
-                    path = Word(posixpath.join(target.text, last), has_glob=source.has_glob)
+                    path = Word(
+                        posixpath.join(target.text, last),
+                        has_glob=source.has_glob,
+                        origin=_origin_of(target, source),
+                    )
                     yield File("write", path, "it is put there")
                     inside = folders_around().get(fold(last))
                     if inside is not None:
-                        yield File("write", Word(f"{path.text}/{inside}"), "it is put there")
+                        below = Word(f"{path.text}/{inside}", origin=path.origin)
+                        yield File("write", below, "it is put there")
     for word in command.words[1:]:
         if (found := _find_file_url(word.text)) and UNKNOWN not in word.text:
             yield File("read", Word(found["path"]), "a file of this machine is read")
@@ -310,6 +349,12 @@ def _all_files(command: Command, opened: Opened) -> Iterator[File]:
     is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
     if is_search and not sources:
         yield File("read", Word("."), "it searches the folder at hand")
+
+
+def _origin_of(*words: Word) -> Origin:
+    """Of what is unknown in any of them."""
+    origins = {word.origin for word in words if UNKNOWN in word.text}
+    return origins.pop() if len(origins) == 1 else Origin.ANYWHERE
 
 
 def _flags_of(text: str) -> tuple[str, ...]:

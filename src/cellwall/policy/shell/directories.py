@@ -49,7 +49,7 @@ class Directories:
         """As `cd`, `pushd` and `popd` do."""
         targets = [word for word in words[1:] if word.text == "-" or not word.text.startswith("-")]
         target = targets[0] if targets else Word(self.home)
-        text = target.text if target.is_literal else UNKNOWN
+        text = target.text if not target.is_split and target.text else UNKNOWN
         if words[0].text == "popd" or text == "-":
             if self._has_moved:
                 return  # one of those where it was before
@@ -57,7 +57,8 @@ class Directories:
         self._has_moved = True
         found = dict.fromkeys(self.now)
         for each in self.now:
-            found[posixpath.normpath(posixpath.join(each, text))] = None
+            is_whole = text.startswith(UNKNOWN)  # it may begin with a slash
+            found[posixpath.normpath(text if is_whole else posixpath.join(each, text))] = None
         self.now = _bounded(found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from cellwall.policy.shell.certainty import SHELLS_OWN
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.dialects import check_assigned
 from cellwall.policy.shell.expand import GIVEN, Expander
@@ -46,7 +47,8 @@ def assign(
         expander.is_made_up = expander.is_made_up or bool(node.get("Append"))
         name = node["Name"]["Value"]
         found.append(Assignment(name, value))
-        is_short = len(value.text) <= _MAX_VALUE and not value.has_glob and name not in GIVEN
+        is_chosen = name not in GIVEN and name not in SHELLS_OWN
+        is_short = len(value.text) <= _MAX_VALUE and not value.has_glob and is_chosen
         if is_lasting and is_whole and is_short:
             expander.set_once(name, value)
     return found
@@ -58,8 +60,9 @@ def _elements(element: Node, expander: Expander) -> list[Word]:
     return expander.words(element["Value"], Place.ELEMENT)
 
 
-def declare(clause: Node, expander: Expander) -> Command:
-    """`declare`, `export` and their kin: words, and assignments among them."""
+def declare(clause: Node, expander: Expander, *, is_in_function: bool) -> Command:
+    """`declare`, `export` and their kin: words, and assignments among them. `local` fails outside
+    of a function."""
     words = [Word(clause["Variant"]["Value"])]
     assignments: list[Assignment] = []
     arguments = clause.get("Args", ())
@@ -68,6 +71,7 @@ def declare(clause: Node, expander: Expander) -> Command:
             words.extend(expander.words(node["Value"]))
     # Other flags change the value: `-l` its letters, `-i` into a number.
     is_plain = all(word.text in {"-x", "-r", "-g"} for word in words[1:])
+    is_plain = is_plain and (is_in_function or words[0].text != "local")
     for node in arguments:
         if "Name" in node:
             assignments.extend(assign([node], expander, is_lasting=is_plain, is_declared=True))

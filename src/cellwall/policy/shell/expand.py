@@ -231,9 +231,8 @@ class Expander:
     def _odd_parameter(self, part: Node) -> None:
         """Its value is not known; what is in its braces is read all the same."""
         is_set_here = self._names.counts.get(part.get("Param", {}).get("Value", ""), 0) > 0
-        if part.get("Exp", {}).get("Word") or (
-            is_set_here and part.keys() & {"Exp", "Repl", "Slice"}
-        ):
+        is_cut = part.keys() & {"Repl", "Slice"}  # `${HOME:0:1}etc`
+        if part.get("Exp", {}).get("Word") or is_cut or (is_set_here and "Exp" in part):
             self.is_made_up = True
         if part.get("Exp", {}).get("Op") == "@":
             operator = plain_text(part["Exp"]["Word"])

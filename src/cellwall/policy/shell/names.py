@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,13 @@ _MAX_NODES = 40_000  # places in the text are nodes, too
 _SETTERS = frozenset(
     (
         *("read", "mapfile", "readarray", "printf", "getopts", "unset", "let"),
-        *("declare", "typeset", "local", "export", "readonly"),
+        *("declare", "typeset", "local", "export", "readonly", "compgen"),
+        *("vared", "print", "integer", "float", "zparseopts", "getln", "zstat", "strftime"),
     )
 )
 """Builtins whose arguments name variables."""
+_REMOVERS = frozenset(("unset", "unfunction", "unhash", "disable", "autoload", "functions"))
+"""Builtins (bash, zsh) that can take a function away."""
 _RUNNERS = frozenset(("eval", "source", ".", "trap", "alias"))
 """After these anything may have any value."""
 
@@ -41,6 +44,9 @@ class Names:
     has_arguments: bool = True
     """`$1` and `$@` may hold what the text, or who wrote it, has chosen."""
 
+    keeps_functions: bool = True
+    """No command of the text can take a function away."""
+
     def may_set(self, name: str) -> bool:
         """Whether some command of the text could give it a value."""
         return self.is_open or name in self.counts
@@ -53,10 +59,13 @@ class Names:
 def names_of(tree: Node, *, has_arguments: bool = True) -> Names:
     """Look through the whole tree."""
     found = _Found()
-    for count, node in enumerate(_nodes(tree)):
+    for count, node in enumerate(nodes_of(tree)):
         if count > _MAX_NODES:
             raise NotUnderstood("it is too long to be judged in time")
         found.see(node)
+    waited = found.waited - {"!"}
+    if not waited <= found.counts.keys() - found.no_jobs:  # `wait -p NAME` sets a variable
+        found.is_open = True
     return Names(
         found.counts,
         frozenset(found.vague),
@@ -64,6 +73,7 @@ def names_of(tree: Node, *, has_arguments: bool = True) -> Names:
         is_open=found.is_open,
         spelled=frozenset(found.spelled),
         has_arguments=has_arguments or found.is_open or bool(found.functions),
+        keeps_functions=found.removed.isdisjoint({*found.functions, ""}),
     )
 
 
@@ -73,6 +83,12 @@ class _Found:
     vague: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
     spelled: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)
+    """Names that may stop to be functions; '' is any of them."""
+    waited: set[str] = field(default_factory=set)
+    """Variables whose values `wait` gets; '' is any other word that is not known."""
+    no_jobs: set[str] = field(default_factory=set)
+    """Variables that get something else than `$!`."""
     is_open: bool = False
 
     def see(self, node: Node) -> None:
@@ -89,12 +105,12 @@ class _Found:
                 self._given(node["Param"]["Value"])
             case "CallExpr" if node.get("Args"):
                 self._called([plain_text(word) for word in node["Args"]])
+                self._waited_for(node["Args"])
             case "BinaryArithm" | "UnaryArithm" if node["X"].get("Type") == "Word":
                 self._given(plain_text(node["X"]) or "", number=True)
             case None if "Name" in node:  # `X=` has no value in the tree
                 self._given(node["Name"]["Value"], number=_gives_number(node))
-                if not _only_prints(node.get("Value", {})):
-                    self.spelled.add(node["Name"]["Value"])
+                self._assigned(node["Name"]["Value"], node.get("Value", {}))
             case "DeclClause":
                 for argument in node.get("Args", ()):
                     text = plain_text(argument["Value"]) if "Value" in argument else None
@@ -102,6 +118,17 @@ class _Found:
                     self.is_open = self.is_open or ("Name" not in argument and not is_flag)
             case _:
                 pass
+
+    def _assigned(self, name: str, value: Node) -> None:
+        if _only_parameter(value) != "!":
+            self.no_jobs.add(name)
+        if not _only_prints(value):
+            self.spelled.add(name)
+
+    def _waited_for(self, words: Sequence[Node]) -> None:
+        if plain_text(words[0]) == "wait":
+            unclear = [word for word in words if plain_text(word) is None]
+            self.waited.update(_only_parameter(word) for word in unclear)
 
     def _given(self, name: str, *, number: bool = False) -> None:
         check_assigned(name, is_element=False)
@@ -114,6 +141,13 @@ class _Found:
         # Names in braces, and builtins behind others, are not looked through.
         is_hidden = first is None or "{" in first or first in {"command", "builtin"}
         self.is_open = self.is_open or first in _RUNNERS or is_hidden
+        if first in _REMOVERS and words[1:2] != ["-v"]:
+            is_plain = all(word is not None and is_name(word) for word in words[1:])
+            self.removed.update(word or "" for word in words[1:] if is_plain)
+            self.removed.update(() if is_plain else ("",))
+        if first == "wait" and any((word or "").startswith("-") for word in words[1:]):
+            for word in words[1:]:
+                self._given((word or "").removeprefix("-p"))
         if first == "read" and any((word or "-a")[:1] == "-" and word != "-r" for word in words):
             self.is_open = True
         if first == "printf" and (words[1:2] or [""])[0] != "-v":
@@ -124,6 +158,16 @@ class _Found:
             self.is_open = self.is_open or None in words
             for word in words[1:]:
                 self._given((word or "").partition("=")[0].partition("[")[0])
+
+
+def _only_parameter(word: Node) -> str:
+    """The name in `$name`, quoted or not; '' for all other words."""
+    parts = word.get("Parts", ())
+    if len(parts) == 1 and parts[0]["Type"] == "DblQuoted":
+        return _only_parameter(parts[0])
+    is_one = len(parts) == 1 and parts[0]["Type"] == "ParamExp"
+    is_plain = is_one and not parts[0].keys() & {"Exp", "Repl", "Slice", "Index", "Excl"}
+    return str(parts[0]["Param"]["Value"]) if is_plain and "Param" in parts[0] else ""
 
 
 def _only_prints(value: Node) -> bool:
@@ -161,7 +205,8 @@ def plain_text(word: Node) -> str | None:
     return "".join(texts)
 
 
-def _nodes(tree: Node) -> Iterator[Node]:
+def nodes_of(tree: Node) -> Iterator[Node]:
+    """The node itself, and all below it."""
     waiting: list[Any] = [tree]
     while waiting:
         each = waiting.pop()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from cellwall.policy.shell.certainty import can_be_function, lines_of, may_be_discarded
 from cellwall.policy.shell.command import Command, Stdin
 from cellwall.policy.shell.directories import Directories
 from cellwall.policy.shell.evaluated import assign, declare, evaluate
@@ -91,7 +92,11 @@ class _Reader:
         self.expander = Expander(self.text, self.names, self.directories, self._substituted)
 
     def read(self, tree: Node) -> tuple[Command, ...]:
-        self._statements(tree.get("Stmts", ()))
+        for line in lines_of(tree.get("Stmts", ()), self.text):
+            values, defined = self.expander.values, set(self.functions.defined)
+            self._statements(line)
+            if may_be_discarded(line):
+                self.expander.values, self.functions.defined = values, defined
         self.functions.check_recursion()
         is_made_up = self.expander.is_made_up
         commands = [replace(each, is_made_up=is_made_up) for each in self.commands]
@@ -140,6 +145,9 @@ class _Reader:
         opened = read_redirections(statement.get("Redirs", ()), self.expander, self.text)
         command = statement.get("Cmd")
         is_aside = statement.get("Background", False)
+        # A redirection that fails keeps the command from running.
+        values, is_redirected = self.expander.values, bool(statement.get("Redirs"))
+        self.branches += is_redirected
         with self._in("&" if is_aside else "", opened.stdin, opened.text):
             if command is None or command["Type"] == "CallExpr":
                 self._call(command or {}, opened.files)
@@ -147,6 +155,9 @@ class _Reader:
                 if opened.files:
                     self._add(Command((), files=opened.files))
                 self._compound(command)
+        if is_redirected:
+            self.branches -= 1
+            self.expander.values = values
         if is_aside:
             self.expander.values = {**self.expander.values, "!": JOB}
 
@@ -176,7 +187,8 @@ class _Reader:
             case "CoprocClause":  # the parser takes some programs for the name of the coprocess
                 raise NotUnderstood("a coprocess is not understood well enough to be judged")
             case "DeclClause":
-                self._add(declare(command, self.expander))
+                is_in_function = any(label.endswith("()") for label in self.here.place)
+                self._add(declare(command, self.expander, is_in_function=is_in_function))
             case _:
                 self._evaluated(command)
 
@@ -221,7 +233,9 @@ class _Reader:
             self._statements(clause.get("Then", ()))
         if "Else" in clause:
             values = self.expander.values
+            self.branches += 1
             self._if(clause["Else"])
+            self.branches -= 1
             self.expander.values = values  # what `elif` has set may not have been set
 
     def _case(self, clause: Node) -> None:
@@ -237,10 +251,15 @@ class _Reader:
         if command["Body"].get("Cmd", {}).get("Type") not in _BODIES:
             # For bash the function ends before the pipe; the parser takes all for its body.
             raise NotUnderstood("where the body of a function ends can be read in two ways")
+        is_split = command["Body"]["Pos"]["Line"] > command["Name"]["Pos"]["Line"]
+        if command.get("RsrvWord") and (is_split or not self.is_bash):
+            # dash takes `function` for a program, and the body for commands that run at once.
+            raise NotUnderstood(f"sh does not know the word function; write {name}() {{ …; }}")
         # Its input is whatever it is called with.
         with self.functions.body_of(name), self._in(f"{name}()", "pipe"):
             self._statement(command["Body"])
-        if not self.here.place and not self.branches:  # else it may be defined, or not
+        is_certain = not self.here.place and not self.branches and self.names.keeps_functions
+        if is_certain and can_be_function(name):  # else it may be defined, or not
             self.functions.defined.add(name)
 
     def _for(self, clause: Node) -> None:
@@ -324,5 +343,3 @@ class _Reader:
             raise NotUnderstood("set gives arguments, or options that change how text is read")
         elif name == "jobs" and not all(_lists_jobs(word.text) for word in words[1:]):
             raise NotUnderstood("jobs -x runs a command; write the command by itself")
-        elif name == "unset" and any("f" in word.text for word in words[1:2]):
-            self.functions.defined.clear()
