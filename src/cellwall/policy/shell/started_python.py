@@ -90,6 +90,7 @@ _PAIRS: Final = frozenset(
 )
 _PATH_READS: Final = frozenset(["read_text", "read_bytes"])
 _MAX_DEPTH: Final = 4
+_UNKNOWN_NAME: Final = "_not_known_"
 _may_start = re.compile(
     r"\b(?:os|posix|subprocess|pty|shutil|ctypes|system|popen\w*|exec\w*|spawn\w*|eval|compile"
     r"|open|file|import_module|importlib|getattr|__\w+)\b|\\"
@@ -97,7 +98,8 @@ _may_start = re.compile(
 
 
 def look_into_python(text: str, found: Starts, depth: int = 0) -> None:
-    """Adds what the code starts, reads and writes."""
+    """Adds what the code starts, reads and writes. What is unknown stands in the code as a name."""
+    text = text.replace(UNKNOWN, _UNKNOWN_NAME)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -293,7 +295,8 @@ class _Look:
             return None
         if isinstance(node, ast.Constant):
             value = node.value
-            return value if isinstance(value, str) else _decoded(value)
+            text = value if isinstance(value, str) else _decoded(value)
+            return None if text is None else text.replace(_UNKNOWN_NAME, UNKNOWN)
         if isinstance(node, ast.Name):
             return self._text(self._values.get(node.id), depth + 1)
         if isinstance(node, ast.JoinedStr):
