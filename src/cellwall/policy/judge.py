@@ -261,12 +261,11 @@ class Judgement:
             for each in self.files.named(command, Opened(files=(touched,)), what, is_free=is_free):
                 self._note(each)
         there = _moved(command, [self.files.at_home(each) for each in starts.folders])
-        if not is_harmless:
-            for script in starts.scripts:
-                self._script(Script(script, code.why), there, depth)
-            for words in starts.commands:
-                at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
-                self._command(_started(Inner(at_home, code.why), there, self.files), depth + 1)
+        for script in starts.scripts:
+            self._script(Script(script, code.why), there, depth)
+        for words in starts.commands:
+            at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
+            self._command(_started(Inner(at_home, code.why), there, self.files), depth + 1)
         self.is_meant, self.covering = before
 
     def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
