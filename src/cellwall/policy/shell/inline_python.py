@@ -176,9 +176,9 @@ class _Visit:
 
     def _show_type(self, node: ast.AST) -> None:
         shown: Sequence[ast.expr] = ()
-        if isinstance(node, ast.Attribute) and node.attr == "__name__":
-            shown = (node.value,)
-        elif isinstance(node, ast.FormattedValue):
+        if (isinstance(node, ast.Attribute) and node.attr == "__name__") or isinstance(
+            node, ast.FormattedValue
+        ):
             shown = (node.value,)
         elif isinstance(node, ast.Compare):
             shown = (node.left, *node.comparators)

@@ -13,17 +13,43 @@ from typing import Final
 from cellwall.policy.shell.words import UNKNOWN
 
 DOUBTED: Final = frozenset(
-    (
-        "ctypes _ctypes cffi code codeop doctest runpy marshal _posixsubprocess imp dill cloudpickle"
-        " multiprocessing.util types.FunctionType types.CodeType antigravity"
-    ).split()
+    [
+        "ctypes",
+        "_ctypes",
+        "cffi",
+        "code",
+        "codeop",
+        "doctest",
+        "runpy",
+        "marshal",
+        "_posixsubprocess",
+        "imp",
+        "dill",
+        "cloudpickle",
+        "multiprocessing.util",
+        "types.FunctionType",
+        "types.CodeType",
+        "antigravity",
+    ]
 )
 CODE_MODULES: Final = frozenset(("timeit", "cProfile", "profile", "pdb", "bdb", "trace"))
 CODE_NAMES: Final = frozenset(
-    (
-        "timeit repeat Timer run runctx runeval runsource runcode push interact exec_module"
-        " Profile Trace Pdb"
-    ).split()
+    [
+        "timeit",
+        "repeat",
+        "Timer",
+        "run",
+        "runctx",
+        "runeval",
+        "runsource",
+        "runcode",
+        "push",
+        "interact",
+        "exec_module",
+        "Profile",
+        "Trace",
+        "Pdb",
+    ]
 )
 INTERPRETER_NAMES: Final = frozenset(("runsource", "runcode", "InteractiveConsole"))
 PAGERS: Final = frozenset(("pipepager", "tempfilepager"))
