@@ -225,11 +225,9 @@ class _Look:
         ):
             for given in (*node.args, *(each.value for each in node.keywords)):
                 self._given_code(whole, given)
-        elif name == "subprocess_shell":
-            self._found.script(texts[1] if len(texts) > 1 else None)
         elif name == "subprocess_exec":
             self._found.command(texts[1:])
-        elif name in doors.PAGERS:
+        elif name in doors.COMMAND_SECOND:
             self._found.script(texts[1] if len(texts) > 1 else None)
         elif module == "webbrowser" and (name in doors.BROWSERS or (name == "get" and node.args)):
             command = texts[0] if texts else None

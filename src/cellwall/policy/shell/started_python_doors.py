@@ -52,7 +52,7 @@ CODE_NAMES: Final = frozenset(
     ]
 )
 INTERPRETER_NAMES: Final = frozenset(("runsource", "runcode", "InteractiveConsole"))
-PAGERS: Final = frozenset(("pipepager", "tempfilepager"))
+COMMAND_SECOND: Final = frozenset(("subprocess_shell", "pipepager", "tempfilepager"))
 BROWSERS: Final = frozenset(
     ("GenericBrowser", "BackgroundBrowser", "UnixBrowser", "register", "Mozilla", "Chrome")
 )
