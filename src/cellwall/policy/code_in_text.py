@@ -109,6 +109,13 @@ def code_on_stdin(command: Command, opened: Opened) -> Iterator[Code]:
         yield Code(opened.reads_stdin_as, command.stdin_text, option, "code on its standard input")
 
 
+def is_code_unknown(code: Code) -> bool:
+    """One unknown character can end a text or a comment of the code, so that anything follows it:
+    no rule can mean such code, as none can mean `sh -c "$x"`."""
+    is_known = code.text is not None and UNKNOWN not in code.text.text
+    return not is_known and code.language not in OPENED
+
+
 def screened(code: Code) -> str | None:
     """Why the code is not harmless; None if it is."""
     if code.text is None or UNKNOWN in code.text.text:

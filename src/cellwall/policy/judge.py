@@ -26,6 +26,7 @@ from cellwall.policy.code_in_text import (
     codes_of,
     demands_of_files,
     has_typed_commands,
+    is_code_unknown,
     screened,
     started_by,
 )
@@ -241,7 +242,7 @@ class Judgement:
         self, code: Code, command: Command, decision: Decision | None, depth: int, *, is_whole: bool
     ) -> None:
         """What the code starts, reads and writes, each judged by itself."""
-        if code.text is None or UNKNOWN in code.text.text:
+        if code.text is None:
             return
         starts = starts_in(code.language, code.text.text)
         is_harmless = is_whole and screened(code) is None
@@ -260,12 +261,11 @@ class Judgement:
             for each in self.files.named(command, Opened(files=(touched,)), what, is_free=is_free):
                 self._note(each)
         there = _moved(command, [self.files.at_home(each) for each in starts.folders])
-        if not is_harmless:
-            for script in starts.scripts:
-                self._script(Script(script, code.why), there, depth)
-            for words in starts.commands:
-                at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
-                self._command(_started(Inner(at_home, code.why), there, self.files), depth + 1)
+        for script in starts.scripts:
+            self._script(Script(script, code.why), there, depth)
+        for words in starts.commands:
+            at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
+            self._command(_started(Inner(at_home, code.why), there, self.files), depth + 1)
         self.is_meant, self.covering = before
 
     def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
@@ -274,6 +274,8 @@ class Judgement:
             yield danger.option, danger.why
         for code in opened.codes:
             trouble = screened(code)
+            if is_code_unknown(code):
+                yield "", trouble or code.why
             if code.language in OPENED:  # an awk program, each of whose commands is judged
                 trouble = starts_in(code.language, code.text.text).unknown if code.text else None
             if trouble:
@@ -290,7 +292,7 @@ class Judgement:
         for code in code_on_stdin(command, opened) if language not in OPENED else ():
             trouble = screened(code)
             if trouble is not None:
-                yield code.option, trouble
+                yield "" if is_code_unknown(code) else code.option, trouble
             yield from self.files.named_in(code)
 
     def _by_rules(

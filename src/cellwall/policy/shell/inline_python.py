@@ -5,11 +5,16 @@
 2. A module's name stands only before a dot, so that it cannot be handed on under another name.
 3. No name and no attribute that makes code of text, or reaches the interpreter's insides.
 4. Files are opened for reading, and their names are written out.
+5. A name that the code does not bind itself is a built-in of the list; names that are known here
+   (modules, `open`, `Path`) are bound by their import only.
+6. No classes but plain ones, no patterns that take attributes by position, no call of what a call
+   or an index gives: each of them reaches an attribute whose name is put together.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +26,9 @@ from cellwall.parsing.python_syntax import parse_python
 _READ_MODES: Final = frozenset(("r", "rb", "rt", "br", "tr"))
 _PATH_READS: Final = frozenset(("read_text", "read_bytes"))
 _CALLED_ONLY: Final = _PATH_READS | {"replace"}
+_KNOWN_NAMES: Final = frozenset(("open", "Path", "type", "dict", "len", "list", "sorted"))
+_TYPE_TELLERS: Final = frozenset(("print", "str", "repr"))
+_inside_name = re.compile(r"__\w+__").findall
 _ENVIRONMENT: Final = ("os", "environ")
 _TELLERS: Final = frozenset(("dict", "len", "list", "sorted"))
 _ENVIRONMENT_TELLS: Final = frozenset(("get", "items", "keys", "values", "copy"))
@@ -31,6 +39,9 @@ class Rules:
     """The lists for Python, as they stand in `languages.toml`."""
 
     names: frozenset[str]
+    builtins: frozenset[str]
+    bases: frozenset[str]
+    texts: frozenset[str]
     attributes: frozenset[str]
     prefixes: tuple[str, ...]
     tells: frozenset[str]
@@ -40,6 +51,9 @@ class Rules:
     def of(table: Mapping[str, Any]) -> Rules:
         return Rules(
             names=frozenset(table["names"].split()),
+            builtins=frozenset(table["builtins"].split()),
+            bases=frozenset(table["bases"].split()),
+            texts=frozenset(table["texts"].split()),
             attributes=frozenset(table["attributes"].split()),
             prefixes=tuple(table["prefixes"].split()),
             tells=frozenset(table["tells"].split()),
@@ -78,12 +92,20 @@ class _Visit:
         self._dotted: set[int] = set()
         self._looked_at: set[int] = set()
         """What is only asked for something, not changed or handed on."""
+        self._bound_names: set[str] = set()
+        self._classes: set[str] = set()
+        self._shown_types: set[int] = set()
+        """Calls of `type` whose result is only shown or compared."""
         self.reads: list[str] = []
 
     def run(self, tree: ast.AST) -> None:
         nodes = list(ast.walk(tree))
         for node in nodes:
             self._bind(node)
+        for node in nodes:
+            self._bind_names(node)
+        for node in nodes:
+            self._shape(node)
         for node in nodes:
             self._look_at(node)
             if isinstance(node, ast.Call):
@@ -113,6 +135,60 @@ class _Visit:
                     self._bound(alias.asname or alias.name, whole)
                 elif alias.asname and alias.asname in self._rules.names | {"open", "Path"}:
                     raise _Refused("the Python code hides a name behind another one")
+
+    def _bind_names(self, node: ast.AST) -> None:
+        """Each name that the code gives a value of its own."""
+        if isinstance(node, ast.ClassDef):
+            self._classes.add(node.name)
+        for name in _given_names(node):
+            if name in _KNOWN_NAMES or name in self._modules:
+                raise _Refused(f"the Python code gives {name} another meaning")
+            self._bound_names.add(name)
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = alias.asname or alias.name
+                is_path = (node.module, alias.name) == ("pathlib", "Path")
+                if (name in _KNOWN_NAMES and not is_path) or (is_path and name != "Path"):
+                    raise _Refused("the Python code hides a name behind another one")
+                self._bound_names.add(name)
+        elif isinstance(node, ast.Import) and _KNOWN_NAMES & self._modules.keys():
+            raise _Refused("the Python code hides a name behind another one")
+
+    def _shape(self, node: ast.AST) -> None:
+        """Forms that reach an attribute without its name."""
+        if isinstance(node, ast.ClassDef):
+            plain = self._rules.bases | self._classes
+            if node.keywords or not all(
+                isinstance(base, ast.Name) and base.id in plain for base in node.bases
+            ):
+                raise _Refused("the Python code makes a class that is not plain")
+        elif isinstance(node, ast.MatchClass) and (
+            node.patterns or _CALLED_ONLY & set(node.kwd_attrs)
+        ):
+            raise _Refused("the Python code takes attributes by a pattern")
+        elif isinstance(node, ast.Constant):
+            text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+            if isinstance(text, str) and set(_inside_name(text)) - self._rules.texts:
+                raise _Refused("a text of the Python code names what is inside of the interpreter")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Call | ast.Subscript):
+            raise _Refused("the Python code calls what is put together while it runs")
+        self._show_type(node)
+
+    def _show_type(self, node: ast.AST) -> None:
+        shown: Sequence[ast.expr] = ()
+        if (isinstance(node, ast.Attribute) and node.attr == "__name__") or isinstance(
+            node, ast.FormattedValue
+        ):
+            shown = (node.value,)
+        elif isinstance(node, ast.Compare):
+            shown = (node.left, *node.comparators)
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in _TYPE_TELLERS - self._bound_names
+        ):
+            shown = node.args
+        self._shown_types.update(map(id, shown))
 
     def _bound(self, name: str, module: str) -> None:
         top = module.partition(".")[0]
@@ -183,7 +259,11 @@ class _Visit:
     def _call(self, node: ast.Call) -> None:
         function = node.func
         self._called.add(id(function))
-        if isinstance(function, ast.Name) and function.id == "open":
+        if isinstance(function, ast.Name) and function.id == "type":
+            is_asked = len(node.args) == 1 and not isinstance(node.args[0], ast.Starred)
+            if not is_asked or node.keywords or id(node) not in self._shown_types:
+                raise _Refused("the Python code uses a type for more than to show it")
+        elif isinstance(function, ast.Name) and function.id == "open":
             self._open(node)
         elif isinstance(function, ast.Attribute) and function.attr in _PATH_READS:
             self._read_path(function.value)
@@ -215,7 +295,11 @@ class _Visit:
     def _read_path(self, node: ast.expr) -> None:
         is_path = isinstance(node, ast.Call) and (
             (isinstance(node.func, ast.Name) and node.func.id == "Path")
-            or (isinstance(node.func, ast.Attribute) and node.func.attr == "Path")
+            or (
+                isinstance(node.func, ast.Attribute)
+                and node.func.attr == "Path"
+                and self._module_of(node.func.value) == "pathlib"
+            )
         )
         if not (is_path and isinstance(node, ast.Call)):
             raise _Refused("the Python code reads a file whose name is not written out")
@@ -241,8 +325,11 @@ class _Visit:
 
     def _name(self, node: ast.Name) -> None:
         self._refuse_name(node.id)
-        if node.id == "open" and id(node) not in self._called:
-            raise _Refused("the Python code hands on `open`")
+        if node.id in ("open", "type") and id(node) not in self._called:
+            raise _Refused(f"the Python code hands on `{node.id}`")
+        is_own = node.id in self._bound_names or node.id in self._modules
+        if not is_own and node.id not in self._rules.builtins:
+            raise _Refused(f"the Python code uses {node.id}")
         if node.id in self._modules and id(node) not in self._dotted:
             raise _Refused(f"the Python code hands on the module {node.id}")
 
@@ -250,6 +337,22 @@ class _Visit:
         is_inside = name.startswith("__") and name not in ("__name__", "__file__", "__doc__")
         if name in self._rules.names or is_inside:
             raise _Refused(f"the Python code uses {name}")
+
+
+def _given_names(node: ast.AST) -> Iterator[str]:
+    """Names that a node binds, other than by an import."""
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.Global | ast.Nonlocal):
+        yield from node.names
+    elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+        yield node.name
+    elif isinstance(node, ast.MatchMapping) and node.rest:
+        yield node.rest
 
 
 def _plain_names(node: ast.AST) -> Iterator[str]:
@@ -262,3 +365,5 @@ def _plain_names(node: ast.AST) -> Iterator[str]:
         yield from node.names
     elif isinstance(node, ast.alias):
         yield node.asname or "name"
+    elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping):
+        yield from _given_names(node)

@@ -25,9 +25,10 @@ def starts_in(language: str, text: str) -> Starts:
     found = Starts()
     if len(text) > MAX_CHARACTERS:
         found.doubt("the code is too long to be looked at")
-    elif UNKNOWN in text:
+        return found
+    if UNKNOWN in text:  # what is known is judged all the same: a denial in it holds
         found.doubt("part of the code is not known")
-    elif language == "python":
+    if language == "python":
         look_into_python(text, found)
     else:
         scan_code(language, text, found)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cellwall.parsing.python_syntax import parse_python
+from cellwall.policy.shell import started_python_doors as doors
 from cellwall.policy.shell.starts import Starts
 from cellwall.policy.shell.words import UNKNOWN
 
@@ -90,6 +91,7 @@ _PAIRS: Final = frozenset(
 )
 _PATH_READS: Final = frozenset(["read_text", "read_bytes"])
 _MAX_DEPTH: Final = 4
+_UNKNOWN_NAME: Final = "_not_known_"
 _may_start = re.compile(
     r"\b(?:os|posix|subprocess|pty|shutil|ctypes|system|popen\w*|exec\w*|spawn\w*|eval|compile"
     r"|open|file|import_module|importlib|getattr|__\w+)\b|\\"
@@ -97,7 +99,8 @@ _may_start = re.compile(
 
 
 def look_into_python(text: str, found: Starts, depth: int = 0) -> None:
-    """Adds what the code starts, reads and writes."""
+    """Adds what the code starts, reads and writes. What is unknown stands in the code as a name."""
+    text = text.replace(UNKNOWN, _UNKNOWN_NAME)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -125,6 +128,12 @@ class _Look:
         for node in self._nodes:
             if isinstance(node, ast.Call):
                 self._call(node)
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Subscript) and (
+                        self._resolve(target.value) == "os.environ"
+                    ):
+                        self._variable(target.slice, node.value)
         for node in self._nodes:
             if isinstance(node, ast.Attribute | ast.Name) and id(node) not in self._done:
                 self._handed_on(node)
@@ -198,10 +207,74 @@ class _Look:
             self._found.doubt("it asks for a name that is put together while it runs")
         if last in _EVALUATE and module in ("", "builtins", "__builtins__", "?"):
             self._evaluate(last, node)
+        elif self._is_door(module, last, node):
+            pass
         elif last in _STARTERS and (last not in _ONLY_OF_SUBPROCESS or module == "subprocess"):
             self._start(last, node)
         else:
             self._touch(module, last, node)
+
+    def _is_door(self, module: str, name: str, node: ast.Call) -> bool:
+        """Whether it is a call of the library that runs what it is given."""
+        texts = [self._text(each) for each in node.args]
+        whole = f"{module}.{name}"
+        if any(whole == each or whole.startswith(f"{each}.") for each in doors.DOUBTED):
+            self._found.doubt(f"it uses {whole}, which can start what is not written out")
+        elif name in doors.INTERPRETER_NAMES or (
+            module in doors.CODE_MODULES and name in doors.CODE_NAMES
+        ):
+            for given in (*node.args, *(each.value for each in node.keywords)):
+                self._given_code(whole, given)
+        elif name == "subprocess_exec":
+            self._found.command(texts[1:])
+        elif name in doors.COMMAND_SECOND:
+            self._found.script(texts[1] if len(texts) > 1 else None)
+        elif module == "webbrowser" and (name in doors.BROWSERS or (name == "get" and node.args)):
+            command = texts[0] if texts else None
+            self._found.script(None if command is None else command.replace("%s", ""))
+        elif name in doors.UNPICKLERS and module in doors.PICKLES:
+            self._unpickle(whole, node)
+        elif name in ("kill", "killpg") and module in _FILE_MODULES:
+            process = doors.number(node.args[0]) if node.args else None
+            if process is not None and process <= 1:
+                self._found.command(["kill", "-9", "--", str(process)])
+        elif name in ("putenv", "setdefault", "update") and module in ("os", "os.environ"):
+            if name != "update" and len(node.args) > 1:
+                self._variable(node.args[0], node.args[1])
+            self._variables(node)
+        else:
+            return False
+        return True
+
+    def _given_code(self, name: str, node: ast.expr) -> None:
+        """An argument that may be code: a text, or a function of the code itself."""
+        text = self._text(node)
+        if text is not None and UNKNOWN not in text and self._depth < _MAX_DEPTH:
+            look_into_python(text, self._found, self._depth + 1)
+        elif text is not None or not isinstance(node, ast.Lambda | ast.Name | ast.Constant):
+            self._found.doubt(f"it gives {name} what is put together while it runs")
+
+    def _unpickle(self, name: str, node: ast.Call) -> None:
+        """A pickle is code. One of a file is a file's matter, any other is unknown."""
+        first = node.args[0] if node.args else None
+        if isinstance(first, ast.Name):
+            first = self._values.get(first.id, first)
+        opened = isinstance(first, ast.Call) and self._resolve(first.func) == "open"
+        is_file = opened or (isinstance(first, ast.Name) and name.endswith(".load"))
+        if not (is_file or name in ("pandas.read_pickle", "shelve.open")):
+            self._found.doubt(f"it gives {name} data that can start anything")
+
+    def _variables(self, node: ast.expr | None) -> None:
+        if isinstance(node, ast.Name):
+            node = self._values.get(node.id)
+        for key, value in doors.pairs_of(node):
+            self._variable(key, value)
+
+    def _variable(self, key: ast.expr, value: ast.expr) -> None:
+        """Judged as `env NAME=value` is, for what it starts inherits it."""
+        name, text = self._text(key), self._text(value)
+        if name and UNKNOWN not in name and "=" not in name:
+            self._found.command(["env", f"{name}={UNKNOWN if text is None else text}", "true"])
 
     def _evaluate(self, name: str, node: ast.Call) -> None:
         text = self._text(node.args[0]) if node.args else None
@@ -222,6 +295,7 @@ class _Look:
             arguments = (keywords["cmd"],)
         if folder := self._text(keywords.get("cwd")):
             self._found.folders.append(folder)
+        self._variables(keywords.get("env"))
         if None in keywords or "executable" in keywords or not arguments:
             self._found.doubt("it starts a command in a way that is not plain")
         elif name in _SHELL_TEXT:
@@ -277,6 +351,10 @@ class _Look:
             self._found.delete(path, _DELETE[name])
         elif name in _CHANGE and (is_of_files or own is not None):
             self._found.file("write", path)
+            mode = node.args[0 if own is not None else 1 :][:1] if "chmod" in name else []
+            mode += [each.value for each in node.keywords if each.arg == "mode"]
+            if words := doors.mode_words(path, mode[0] if mode else None):
+                self._found.command(words)
         elif name in _PATH_READS:
             self._found.file("read", own)
         elif name in _PAIRS and is_of_files and len(node.args) > 1:
@@ -293,7 +371,8 @@ class _Look:
             return None
         if isinstance(node, ast.Constant):
             value = node.value
-            return value if isinstance(value, str) else _decoded(value)
+            text = value if isinstance(value, str) else _decoded(value)
+            return None if text is None else text.replace(_UNKNOWN_NAME, UNKNOWN)
         if isinstance(node, ast.Name):
             return self._text(self._values.get(node.id), depth + 1)
         if isinstance(node, ast.JoinedStr):
@@ -317,7 +396,8 @@ class _Look:
         if isinstance(node.op, ast.Div) and not (left is None and right is None):
             return posixpath.join(left or UNKNOWN, right or UNKNOWN)
         if isinstance(node.op, ast.Mod) and left is not None:
-            return UNKNOWN
+            values = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+            return doors.filled(left, [self._text(each, depth) for each in values])
         return None
 
     def _called_text(self, node: ast.Call, depth: int) -> str | None:
@@ -327,6 +407,10 @@ class _Look:
             if isinstance(node.func, ast.Attribute) and not texts:
                 return self._text(node.func.value, depth)
             return posixpath.join(*(each or UNKNOWN for each in texts)) if texts else None
+        if name == "format" and isinstance(node.func, ast.Attribute):
+            template = self._text(node.func.value, depth)
+            named = {each.arg: self._text(each.value, depth) for each in node.keywords if each.arg}
+            return None if template is None else doors.formatted(template, texts, named)
         if name == "home" and not texts:
             return "~"
         if name in ("getenv", "get") and texts[:1] == ["HOME"]:

@@ -12,6 +12,15 @@ from cellwall.policy.shell.words import UNKNOWN
 pytestmark = pytest.mark.requirement("POL-2")
 
 HARMLESS = [
+    ("python", "d = {}; print(type(d), type(d).__name__, type(d) == dict)"),
+    ("python", "class A: x = 1\nprint(A.x)"),
+    (
+        "python",
+        "import os\nfor r, d, f in os.walk('.'): print(r, [n for n in f if '__init__' in n])",
+    ),
+    ("python", "try:\n x = 1\nexcept ValueError as e:\n print(e)"),
+    ("node", "(() => { console.log(1) })()"),
+    ("ruby", 'puts File.read("a.txt").lines.size'),
     ("python", 'import os; print(os.environ.get("A"), "B" in os.environ, os.environ["C"])'),
     ("python", 'import re; print(re.sub("a", "b", "c"), re.compile("x", re.I))'),
     ("node", 'const {readFileSync}=require("fs"); readFileSync("x.json","utf8")'),
@@ -52,6 +61,27 @@ HARMLESS = [
 ]
 
 REFUSED = [
+    ("python", 'M = type("M", (), {})'),
+    ("python", "t = type(int)"),
+    ("python", "print(*map(type, [1]))"),
+    ("python", "match 1:\n case int(x): print(x)"),
+    ("python", 'print("{0.__class__}")'),
+    ("python", "class A(B): pass"),
+    ("python", "class A(metaclass=1): pass"),
+    ("python", "def open(x): return x"),
+    ("python", "import json\njson = 1"),
+    ("python", "print({1: print}[1](2))"),
+    ("python", "print(not_bound)"),
+    ("node", '(()=>0)/**/["a"+"b"]'),
+    ("node", "f(1)(2)"),
+    ("node", '(()=>0)\ufeff["a"+"b"]'),
+    ("perl", "print <>"),
+    ("perl", "@$x=(1)"),
+    ("perl", "print @{$x}"),
+    ("perl", "print $$x"),
+    ("ruby", 'puts File.read("a"+"b")'),
+    ("ruby", 'puts File.read("a" "b")'),
+    ("ruby", "ARGV.push(1)"),
     ("python", 'import re; re.enum.bltns.eval("x")'),
     ("python", "import base64; base64.main()"),
     ("python", 'from pathlib import Path; r=Path("a" + "b").read_text; print(r())'),

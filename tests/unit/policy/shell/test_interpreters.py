@@ -60,7 +60,7 @@ python -m wsgiref.simple_server -> danger -m
 python -c 'import os; os.system("x")' -> python -c refused
 python3.11 -c 'exec("x")' -> python -c refused
 python -Ic 'import os; os.system("x")' -> python -Ic refused
-python -m timeit x -> danger -m | python timeit harmless
+python -m timeit x -> danger -m | python timeit refused
 python -m http.server -> danger -m
 python -m pdb x -> danger -m
 python - -> stdin python
@@ -112,7 +112,7 @@ perl -F'/x/);system("id");(' -ane 1 -> danger -F | perl -ane harmless
 perl -i'/etc/*' -pe 1 f -> danger -i | perl -pe harmless | read f | write f
 ruby -i/etc/* -pe 1 f -> danger -i | read f | ruby -pe harmless | write f
 perl -i -pe 1 'rm x|' -> danger rm x| | perl -pe harmless
-perl -I/tmp -MFoo -e 1 -> danger -I | perl -e harmless
+perl -I/tmp -MFoo -e 1 -> danger -I | danger -M | perl -e harmless
 python manage.py shell -c 'import os' -> danger shell | read manage.py
 python -m cProfile -m timeit 'x' -> danger -m
 python -m coverage run -m timeit x -> danger -m | danger -m

@@ -26,6 +26,13 @@ SCRIPTS = [
     ('import asyncio; asyncio.create_subprocess_shell("a")', ["a"]),
     ('import pexpect; pexpect.spawn("a b")', ["a b"]),
     ("exec(\"import os; os.system('a')\")", ["a"]),
+    ('import os; os.system("%s b" % "a")', ["a b"]),
+    ('import os; os.system("%s %s" % ("a", "b"))', ["a b"]),
+    ('import os; os.system("{} {x}".format("a", x="b"))', ["a b"]),
+    ('loop.subprocess_shell(P, "a")', ["a"]),
+    ('import pydoc; pydoc.pipepager("x", "a")', ["a"]),
+    ("import timeit; timeit.timeit(setup=\"import os; os.system('a')\")", ["a"]),
+    ("import cProfile; cProfile.run(\"__import__('os').system('a')\")", ["a"]),
     ("eval(\"__import__('os').system('a')\")", ["a"]),
 ]
 VECTORS = [
