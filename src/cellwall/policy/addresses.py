@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Literal
+from urllib.parse import unquote
 
 Kind = Literal["metadata", "link-local", "private", "loopback"]
 
@@ -61,21 +63,35 @@ _LEAST_WHOLE = 1 << 24
 """A lone number below it is a port, a count or a time; as an address it would be 0.x.y.z."""
 _WILD_NAMES = (".nip.io", ".sslip.io", ".xip.io", ".traefik.me")
 _EMBEDDED = re.compile(r"(?:^|[.-])([0-9]{1,3}[.-][0-9]{1,3}[.-][0-9]{1,3}[.-][0-9]{1,3})$")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://([^\s/?#'\"`\\<>]{1,300})")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}:/{1,3}([^\s/?#'\"`\\<>]{1,300})")
+"""curl takes one to three slashes."""
 _SEPARATORS = re.compile(r"[\s=,;]+")
+_FULL_STOPS = str.maketrans("\u3002\uff0e\uff61", "...")
+_IGNORED = re.compile("[\u00ad\u200b-\u200d\u2060\ufeff]")
+_QUOTED = re.compile(r"""(?=(['"`])([^'"`\n]{2,300})\1)""")
+_FOUR_PARTS = re.compile(r"(?:[0-9a-fA-FxX]+\.){3}[0-9a-fA-FxX]+")
+_WHOLE_HEX = re.compile(r"0[xX][0-9a-fA-F]{7,8}")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def kind_of(host: str) -> Kind | None:
     """Of a host as any program could spell it; None: a public address, or a name to look up."""
-    text = host.strip().strip("[]").rstrip(".").lower().partition("%")[0]
+    text = normalised(host)
     if text in _METADATA_NAMES:
         return "metadata"
     if text in _LOOPBACK_NAMES or text.endswith(".localhost"):
         return "loopback"
     address = _address(text) or _embedded(text)
     return None if address is None else _kind(address)
+
+
+def normalised(host: str) -> str:
+    """As resolvers read a host: percent-encoding, compatibility forms (NFKC), the other full stops
+    of IDNA, letters that nobody sees, a zone id and the final dots are taken away."""
+    text = unquote(unquote(host))
+    text = _IGNORED.sub("", unicodedata.normalize("NFKC", text).translate(_FULL_STOPS))
+    return text.strip().strip("[]").partition("%")[0].rstrip(".").lower()
 
 
 def _kind(address: Address) -> Kind | None:
@@ -141,12 +157,12 @@ def _embedded(text: str) -> Address | None:
 
 def hosts_in(word: str) -> Iterator[str]:
     """Every host that an argument of a program that connects could name."""
-    urls = _URL.findall(word)
-    for authority in urls:
-        yield _without_port(authority.rpartition("@")[2])
-    if urls:
-        return
-    for part in _SEPARATORS.split(word):
+    first = len(word)
+    for found in _URL.finditer(word):
+        first = min(first, found.start())
+        yield host_of_authority(found[1])
+    is_path = "://" not in word[first:] and bool(word[first:])  # `host:/path` of scp
+    for part in _SEPARATORS.split(word if is_path else word[:first]):
         target = part.rpartition("@")[2].partition("/")[0]
         yield target
         yield _without_port(target)
@@ -155,23 +171,71 @@ def hosts_in(word: str) -> Iterator[str]:
             yield from target.split(":")
 
 
+def host_of_authority(authority: str) -> str:
+    """Of a URL, without the user and the port."""
+    return _without_port(unquote(authority).rpartition("@")[2])
+
+
 def _without_port(authority: str) -> str:
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
     return authority.partition(":")[0] if authority.count(":") == 1 else authority
 
 
-def forbidden_in(words: Iterator[str] | tuple[str, ...]) -> tuple[str, Kind] | None:
-    """The first host among them that is denied, with its kind."""
+Found = tuple[str, Kind]
+
+
+def forbidden_in(words: Iterator[str] | tuple[str, ...]) -> Found | None:
+    """The first host among the words of a program that connects that is denied, with its kind."""
     for word in words:
         for host in hosts_in(word):
             kind = kind_of(host)
-            if kind not in {None, "loopback"}:
-                assert kind is not None  # noqa: S101  # for the type checker
+            if kind is not None and kind != "loopback":
                 return host, kind
     return None
 
 
-def forbidden_in_code(text: str) -> tuple[str, Kind] | None:
-    """The same for the URLs in a program's text."""
-    return forbidden_in(tuple(f"x://{authority}" for authority in _URL.findall(text)))
+def forbidden_in_any(word: str) -> Found | None:
+    """The same for a word of a program that may connect, or not: `10.1` may be a version there, and
+    `metadata` a name, so only URLs count, and addresses that are written out."""
+    found = forbidden_in_urls(word)
+    if found is not None or _SEPARATORS.sub("", word) != word.replace("=", "") or "==" in word:
+        return found
+    for host in hosts_in(re.sub(r"^-[A-Za-z](?=[0-9])", "", word)):
+        if (kind := _written_out(host)) is not None:
+            return host, kind
+    return None
+
+
+def forbidden_in_urls(text: str) -> Found | None:
+    """The same for the URLs in any text."""
+    for found in _URL.finditer(text):
+        host = host_of_authority(found[1])
+        is_url = found[0][: -len(found[1])].endswith("//")
+        kind = kind_of(host) if is_url else _written_out(host)
+        if kind is not None and kind != "loopback":
+            return host, kind
+    return None
+
+
+def forbidden_in_code(text: str) -> Found | None:
+    """The same for a program's text: its URLs, and strings that are an address, or begin with
+    one and go on with a port."""
+    found = forbidden_in_urls(text)
+    if found is not None:
+        return found
+    for match in _QUOTED.finditer(text):
+        for host in hosts_in(match[2]):
+            if (kind := _written_out(host)) is not None:
+                return host, kind
+    return None
+
+
+def _written_out(host: str) -> Kind | None:
+    """The kind of a host that nobody could take for a version, a count or a word."""
+    kind, text = kind_of(host), normalised(host)
+    if kind is None or kind == "loopback":
+        return None
+    is_address = ":" in text or bool(_FOUR_PARTS.fullmatch(text) or _WHOLE_HEX.fullmatch(text))
+    is_name = "." in text and not text.replace(".", "").isdigit()
+    return kind if is_address or is_name or (kind == "metadata" and text.isdigit()) else None

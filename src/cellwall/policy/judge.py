@@ -31,7 +31,7 @@ from cellwall.policy.code_in_text import (
     started_by,
 )
 from cellwall.policy.outside import asked_outside
-from cellwall.policy.reached import address_trouble
+from cellwall.policy.reached import address_trouble, code_trouble
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import EVERYTHING, OTHERWISE
 from cellwall.policy.shell.command import Command
@@ -44,7 +44,7 @@ from cellwall.policy.shell.started import starts_in
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
 from cellwall.policy.touched import Files
-from cellwall.policy.unguarded import guard_trouble
+from cellwall.policy.unguarded import code_guard_trouble, guard_trouble
 from cellwall.policy.unknown_words import UnknownWords
 
 _MAX_DEPTH = 8
@@ -212,7 +212,7 @@ class Judgement:
                 self._note(decision)
         troubles = [
             ("addresses", address_trouble(command, opened)),
-            ("unguarded", guard_trouble(command.words)),
+            ("unguarded", guard_trouble(command)),
             *(("variables", variables.trouble(each)) for each in opened.assignments),
         ]
         for rule, trouble in troubles:
@@ -245,6 +245,12 @@ class Judgement:
         if code.text is None:
             return
         starts = starts_in(code.language, code.text.text)
+        for rule, trouble in (
+            ("addresses", code_trouble(code.language, code.text.text)),
+            ("unguarded", code_guard_trouble(code.language, code.text.text)),
+        ):
+            if trouble is not None:
+                self._note(denied(trouble, shown(command.words)[:500], rule))
         is_harmless = is_whole and screened(code) is None
         is_any = decision is not None and decision.rule in EVERYTHING
         is_allowed = decision is not None and decision.verdict is Verdict.ALLOW

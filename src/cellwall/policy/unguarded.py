@@ -1,145 +1,180 @@
 """Commands that take the guard away: agents with their permissions off, Cellwall removed, another
-copy of Cellwall started (unguarded.toml). Pure.
+copy of Cellwall started or made, a terminal typed into (unguarded.toml). Pure.
 
-By the literal words of a command, not by rules: a rule whose program is a wildcard would also mean
-every word that only the running shell will know.
+By the words of a command, not by rules: a rule whose program is a wildcard would also mean every
+word that only the running shell will know.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
+from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.policy.unguarded_agents import agent_trouble
+from cellwall.policy.unguarded_table import package_of, program_of, unguarded
 
-_VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)*\Z")
-_PACKAGE = re.compile(r"[A-Za-z0-9_.-]+")
 _RUNNING = frozenset(("run", "tool", "x", "exec", "dlx"))
+_OWN = "cellwall"
+_MODULE = re.compile(r"-[bBdEhiIOPqRsSuvVx?]*m(.*)", re.DOTALL)
+_REQUIREMENTS = re.compile(r"-[A-Za-z]*r.*|--r(?:e(?:q.*)?)?(?:=.*)?|--file(?:=.*)?")
+_OWN_IMPORT = re.compile(
+    r"\bcellwall\s*(?:\.\s*|\s+import\s+\(?\s*)(?:interfaces|runtime|__main__)\b"
+    r"|(?:run_module|run_path|import_module|__import__|find_spec)\s*\(\s*[rRbBuUfF]*['\"][^'\"\n]*cellwall"
+)
+_OWN_COPY = (
+    "starts another copy of Cellwall, past the rules for `cellwall`; write `cellwall` itself"
+)
+_REMOVAL = "removes Cellwall, which judges and records what agents do"
+_TMUX_VALUES = frozenset(("-c", "-f", "-L", "-S", "-T"))
 
 
-@dataclass(frozen=True, slots=True)
-class Unguarded:
-    """unguarded.toml."""
-
-    options: Mapping[str, tuple[tuple[str, ...], ...]]
-    """By agent: what turns its questions off, as the words that have to follow one another."""
-    verbs: frozenset[str]
-    installers: frozenset[str]
-    everything: tuple[tuple[str, ...], ...]
-    starters: frozenset[str]
-    modules: tuple[str, ...]
-
-
-@cache
-def unguarded() -> Unguarded:
-    """Read once."""
-    text = resources.files("cellwall.policy").joinpath("unguarded.toml").read_text("utf-8")
-    told = tomllib.loads(text)
-    options = {
-        agent: tuple(tuple(option.split()) for option in table["options"])
-        for table in told["agents"]
-        for agent in table["agents"].split()
-    }
-    remove, copies = told["remove"], told["copies"]
-    return Unguarded(
-        options,
-        frozenset(remove["verbs"].split()),
-        frozenset(remove["installers"].split()),
-        tuple(tuple(each.split()) for each in remove["all"]),
-        frozenset(copies["starters"].split()),
-        tuple(copies["modules"]),
+def guard_trouble(command: Command) -> str | None:
+    """Why this command would take the guard away; None: it would not, as far as its words tell."""
+    words = command.words
+    if UNKNOWN in words[0].text:
+        return None
+    texts = [word.text for word in words if UNKNOWN not in word.text]
+    program = program_of(texts[0])
+    return (
+        agent_trouble(words)
+        or _removal(program, words)
+        or _copy(program, texts)
+        or _managed(texts)
+        or _made_copy(program, command)
+        or (_typed(words) if program == "tmux" else None)
     )
 
 
-def guard_trouble(words: Sequence[Word]) -> str | None:
-    """Why this command would take the guard away; None: it would not, as far as its words tell."""
-    texts = [word.text for word in words if UNKNOWN not in word.text]
-    if not texts or UNKNOWN in words[0].text:
-        return None
-    program = _program(texts[0])
-    return _agent(texts) or _removal(program, texts) or _copy(program, texts)
-
-
-def _agent(texts: Sequence[str]) -> str | None:
-    known = unguarded().options
-    for at, text in enumerate(texts):
-        options = known.get(_package(text)) if not text.startswith("-") else None
-        if options is None or (at and not _starts_packages(texts)):
-            continue
-        rest = tuple(texts[at + 1 :])
-        for option in options:
-            if any(rest[start : start + len(option)] == option for start in range(len(rest))) or (
-                len(option) > 1 and "=".join(option) in rest
-            ):
-                shown = f"{_package(text)} {' '.join(option)}"
-                return f"starts an agent that asks nobody before it acts ({shown})"
+def code_guard_trouble(language: str, text: str) -> str | None:
+    """The same for code that is written out in a command."""
+    if language == "python" and _OWN_IMPORT.search(text):
+        return "imports Cellwall's own program, past the rules for `cellwall`"
     return None
 
 
-def _starts_packages(texts: Sequence[str]) -> bool:
-    """`npx claude …` starts it; `grep claude …` does not."""
-    starting = {"npx", "bunx", "pnpm", "yarn", "npm", "bun", "uvx", "uv", "pipx", "deno", "node"}
-    return _program(texts[0]) in starting
-
-
-def _removal(program: str, texts: Sequence[str]) -> str | None:
-    rules, why = unguarded(), "removes Cellwall, which judges and records what agents do"
-    words = (program, *texts[1:])
+def _removal(program: str, words: Sequence[Word]) -> str | None:
+    rules = unguarded()
+    named = (program, *(word.text for word in words[1:]))
     for whole in rules.everything:
-        if all(word in words for word in whole) and words[0] == whole[0]:
-            return why
+        if all(word in named for word in whole) and named[0] == whole[0]:
+            return _REMOVAL
     if program not in rules.installers:
         return None
-    for at, text in enumerate(texts[1:], start=1):
-        if text in rules.verbs:
-            return why if any(_package(each) == "cellwall" for each in texts[at + 1 :]) else None
+    for at, word in enumerate(words[1:], start=1):
+        if word.text in rules.verbs:
+            return _REMOVAL if any(map(_may_be_own, words[at + 1 :])) else None
     return None
+
+
+def _may_be_own(word: Word) -> bool:
+    """A name of Cellwall's package, a wildcard or an unknown word that may be one, or a list."""
+    if package_of(word.text) == _OWN or _REQUIREMENTS.fullmatch(word.text):
+        return True
+    if word.has_glob and fnmatchcase(_OWN, posixpath.basename(word.text).lower()):
+        return True
+    return UNKNOWN in word.text and _may_become(word.text)
+
+
+def _may_become(text: str) -> bool:
+    parts = (re.escape(part) for part in text.lower().split(UNKNOWN))
+    return re.fullmatch(".*".join(parts), _OWN) is not None
 
 
 def _copy(program: str, texts: Sequence[str]) -> str | None:
     rules = unguarded()
     if program not in rules.starters:
         return None
-    why = "starts another copy of Cellwall, past the rules for `cellwall`; write `cellwall` itself"
     if program.startswith(("python", "pypy")):
-        modules = [texts[at + 1] for at, text in enumerate(texts[:-1]) if _is_module_option(text)]
-        return why if any(each.partition(".")[0] in rules.modules for each in modules) else None
+        modules = _modules(texts)
+        is_own = any(each.partition(".")[0] in rules.modules for each in modules)
+        return _OWN_COPY if is_own else None
     for at, text in enumerate(texts[1:], start=1):
         before = texts[at - 1]
         is_source = before in {"--from", "--spec", "-p", "--package", "--with"}
-        if _package(text.rpartition("=")[2]) in rules.modules and (
+        if package_of(text.rpartition("=")[2]) in rules.modules and (
             is_source or text.startswith(("--from=", "--spec=", "--package="))
         ):
-            return why
+            return _OWN_COPY
         if text.startswith("-") or is_source or text in _RUNNING:
             continue
         is_fetched = program in {"uvx", "npx", "bunx"} or (
             bool({"tool", "x"} & set(texts[1:at])) or (program == "pipx" and "run" in texts[1:at])
         )
-        return why if is_fetched and _package(text) in rules.modules else None
+        return _OWN_COPY if is_fetched and package_of(text) in rules.modules else None
     return None
 
 
-def _is_module_option(text: str) -> bool:
-    """`-m`, also at the end of a cluster: `-Im`."""
-    return text.startswith("-") and not text.startswith("--") and text.endswith("m")
+def _modules(texts: Sequence[str]) -> Iterator[str]:
+    """`-m NAME`, `-mNAME`, also at the end of a cluster: `-Im NAME`."""
+    for at, text in enumerate(texts[1:], start=1):
+        found = _MODULE.fullmatch(text)
+        if found is not None and (found[1] or at + 1 < len(texts)):
+            yield found[1] or texts[at + 1]
 
 
-def _program(text: str) -> str:
-    """`/usr/bin/pip3.11` is pip3, `python3.12` is python3."""
-    name = posixpath.basename(text)
-    base = _VERSION.sub("", name)
-    major = _VERSION.search(name)
-    return f"{base}{major[0].partition('.')[0]}" if major else name
+def _managed(texts: Sequence[str]) -> str | None:
+    """`python3 .venv/bin/cellwall approvals allow 1`, `./cellwall2 policy trust`."""
+    for at, text in enumerate(texts):
+        is_own_name = text.lower() == _OWN and at == 0  # the rules speak of it
+        if _OWN not in text.lower() or text.startswith("-") or is_own_name:
+            continue
+        if at and not _runs_files(texts[0]):
+            return None
+        rest = [each for each in texts[at + 1 :] if not each.startswith("-")]
+        if any(tuple(rest[: len(each)]) == each for each in unguarded().managing):
+            return _OWN_COPY
+    return None
 
 
-def _package(text: str) -> str:
-    """`@openai/codex@latest` is codex, `Cellwall[claude]==1.0` is cellwall (PEP 503)."""
-    name = text.rpartition("/")[2] if text.startswith("@") else posixpath.basename(text)
-    found = _PACKAGE.match(name)
-    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
+def _runs_files(text: str) -> bool:
+    program = program_of(text)
+    return program.startswith(("python", "pypy", "uv", "pdm", "poetry", "hatch", "pipenv", "rye"))
+
+
+def _made_copy(program: str, command: Command) -> str | None:
+    """`cp "$(command -v cellwall)" cw`: by another name the rules for `cellwall` do not know it."""
+    rules = unguarded()
+    arguments = command.words[1:]
+    is_kept = program in rules.copiers or any(file.access == "write" for file in command.files)
+    is_read = any(_is_own_program(word.text.removeprefix("if="), word) for word in arguments)
+    reads = [file.path for file in command.files if file.access == "read"]
+    if is_kept and (is_read or any(_is_own_program(path.text, path) for path in reads)):
+        return "makes a copy of Cellwall's program, past the rules for `cellwall`"
+    is_found = program in rules.finders and command.is_feeding
+    if is_found and any(_is_own_program(f"bin/{word.text}", word) for word in arguments):
+        return "hands the path of Cellwall's program to another command; write `cellwall` itself"
+    return None
+
+
+def _is_own_program(text: str, word: Word) -> bool:
+    folder, _, name = text.rpartition("/")
+    is_named = name == _OWN or (word.has_glob and fnmatchcase(_OWN, name))
+    return is_named and posixpath.basename(folder) in {"bin", "Scripts"}
+
+
+def _typed(words: Sequence[Word]) -> str | None:
+    """A command of tmux may be abbreviated, and stand behind `;`."""
+    for word in _tmux_commands(words[1:]):
+        text = word.text.rstrip(";")
+        may_type = any(each.startswith(text) for each in unguarded().typing) and len(text) > 1
+        if may_type or not word.is_literal:
+            return "types into another terminal, where a person's shell or a question may wait"
+    return None
+
+
+def _tmux_commands(words: Sequence[Word]) -> Iterator[Word]:
+    is_command, is_value, is_global = True, False, True
+    for word in words:
+        if is_value:
+            is_value = False
+        elif is_command and is_global and word.text.startswith("-"):
+            is_value = word.text in _TMUX_VALUES
+        elif is_command and word.text not in {"", ";"}:
+            yield word
+            is_command = is_global = False
+        if word.text.endswith(";"):
+            is_command = True

@@ -122,6 +122,51 @@ def test_this_machine_is_asked_about_unless_a_rule_names_it():
         assert Policy.of([rule]).check("WebFetch(http://localhost:3000/)").verdict.word == wanted
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("%31%36%39.254.169.254", "%2531%2536%2539.254.169.254", "169%2e254%2e169%2e254"),
+        *(
+            "①⑥⑨.254.169.254",
+            "169。254。169。254",
+            "169\uff0e254\uff61169.254",
+            "169.254.169.254...",
+        ),
+        *(
+            "\uff11\uff16\uff19.254.169.254",
+            "169.254\u200b.169.254",
+            "[::ffff:169.254.169.254%25eth0]",
+        ),
+    ],
+)
+def test_a_host_is_read_as_resolvers_read_it(host):
+    assert kind_of(host) == "metadata"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "pip install foo==10.0.0.1",
+            "git checkout 10.1",
+            "npm run metadata",
+            "cmake -DV=10.1.2 .",
+        ),
+        *("git commit -m 'handle http://10.0.0.1/ well'", "timeout 5 grep 10.0.0.1 f"),
+        *(
+            "bash -c 'echo http://10.0.0.1'",
+            "awk '$1==\"10.0.0.1\"' log",
+            "docker run -p 8080:80 x",
+        ),
+        *("curl -w '%{http_code}' https://example.com", "curl -d '[1,2,3]' https://example.com"),
+        *("curl 'https://example.com/{a,b}[1-3]'", "curl 'http://[::1]:8080/'"),
+        'python3 -c \'print(dict()["metadata"], "10.1")\'',
+    ],
+)
+def test_versions_messages_and_patterns_are_no_addresses(command):
+    assert verdict(f"Bash({command})") == "allow"
+
+
 @given(st.ip_addresses(v=4, network="10.0.0.0/8"), st.sampled_from("doxm"))
 def test_any_private_address_in_any_base_is_known(address, form):
     parts = [int(part) for part in str(address).split(".")]

@@ -10,7 +10,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
 from cellwall.policy.parse import parse_rule
 from cellwall.policy.rules import Layer, Source
-from cellwall.policy.unguarded import unguarded
+from cellwall.policy.unguarded_table import unguarded
 
 pytestmark = pytest.mark.requirement("POL-4", "POL-13")
 
@@ -81,4 +81,23 @@ def test_every_option_of_the_table_is_denied_in_both_spellings(agent):
     ],
 )
 def test_ordinary_work_with_the_same_words_passes(command):
+    assert verdict(command) == "allow"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("claude -p 'fix it'", "codex -c model=gpt-5", "codex -c approval_policy=on-request"),
+        *("gemini --yolo=false -p x", "node dist/q/index.js -a", "tmux new-session -d -s work"),
+        *("tmux set-option -g mouse on", "pip uninstall -y requests", "uv pip install -r req.txt"),
+        *(
+            "command -v cellwall",
+            "python3 scripts/cellwall_bench.py run",
+            "cp src/cellwall/x.py y.py",
+        ),
+        "python3 -c 'import cellwall; print(cellwall.__version__)'",
+        'claude -p -- "$(cat a.txt)"',
+    ],
+)
+def test_the_denied_forms_leave_ordinary_work_alone(command):
     assert verdict(command) == "allow"

@@ -1,6 +1,7 @@
 """Tilde expansion, as bash does it: behind braces, before all other expansions. Pure.
 
-`~` and `~/…` are the home directory. `~user`, `~+` and the like are not known here, nor is a tilde
+`~` and `~/…` are the home directory. `~user` is refused: it is the home of another person, and the
+machine's users decide which directory that is. `~+` and the like are not known here, nor is a tilde
 with quotes or expansions right behind it: bash takes that for a letter and zsh does not.
 """
 
@@ -17,6 +18,7 @@ from cellwall.policy.shell.words import UNKNOWN
 
 _ASSIGNS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _MAY_ASSIGN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[|\+?=)")
+_USER = re.compile(r"~[A-Za-z_][A-Za-z0-9_.-]*")
 _UNSURE = Token((Piece(UNKNOWN),))
 
 
@@ -77,4 +79,7 @@ def _prefix(marks: Sequence[Mark], start: int, home: str) -> tuple[int, Token]:
         return at, Token((Piece(home),))
     # The home of a user, a directory of the stack, or the text as it stands.
     is_plain = all(isinstance(mark, str) for mark in marks[start:at])
+    name = "".join(mark for mark in marks[start:at] if isinstance(mark, str))
+    if is_plain and _USER.fullmatch(name):
+        raise NotUnderstood(f"{name} is the home folder of another user; write the path itself")
     return (at, _UNSURE) if is_plain else (start + 1, _UNSURE)

@@ -77,7 +77,7 @@ def test_quotes_and_braces_hide_no_name(text):
     assert commands(text) == [["rm", "-rf", "x"]]
 
 
-@pytest.mark.parametrize("text", ["$X a", "r$@m", "/bin/r?", "$(a) b", "${a}${b}", "~x/rm"])
+@pytest.mark.parametrize("text", ["$X a", "r$@m", "/bin/r?", "$(a) b", "${a}${b}", "~+/rm"])
 def test_a_name_that_only_the_shell_knows_is_not_literal(text):
     assert not read(text)[-1].words[0].is_literal
 

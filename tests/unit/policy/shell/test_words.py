@@ -75,7 +75,6 @@ def test_plain_words_have_the_value_that_bash_gives_them(text, found):
 @pytest.mark.parametrize(
     "text",
     [
-        "~bob ~bob/x",
         "~+/x",
         "~-",
         "~'a'",
@@ -348,3 +347,11 @@ def test_where_the_shell_was_before_the_text_is_not_known():
         "/w",
         "/w/b",
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["~bob", "~bob/x", "x=~bob", "; x=~bob; a $x", "~b{ob,en}/x", "~root/"]
+)
+def test_the_home_of_another_user_is_refused(text):
+    with pytest.raises(NotUnderstood, match="home folder of another user"):
+        words(text)

@@ -1,0 +1,128 @@
+"""Agents that are started with their questions off: denied whatever the rules allow. Pure.
+
+Parsers of options accept one option in many spellings: `--option value`, `--option=value`,
+`-ovalue`, `-po` in a cluster, an abbreviation, and `--camelCase` for `--camel-case`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.policy.unguarded_table import package_of, program_of, unguarded
+
+_STARTING = frozenset(
+    ("npx", "bunx", "pnpm", "yarn", "npm", "bun", "uvx", "uv", "pipx", "deno", "node", "nodejs")
+)
+_PYTHONS = ("python", "pypy")
+_SCRIPT = re.compile(r"\.(?:[cm]?js|py)\Z")
+_LEAST_ABBREVIATION = len("--yolo")
+_SHORT_CLUSTER = re.compile(r"-[A-Za-z]{2,}")
+_FALSE = frozenset(("false", "0", "no"))
+
+
+def agent_trouble(words: Sequence[Word]) -> str | None:
+    """Why the words start an agent that asks nobody; None: they do not."""
+    for at, agent in _agents_in(words):
+        rest = words[at + 1 :]
+        for option in unguarded().options[agent]:
+            if _has_option([word.text for word in rest], option):
+                shown = f"{agent} {' '.join(option)}"
+                return f"starts an agent that asks nobody before it acts ({shown})"
+        if any(_is_unknown_option(word) for word in _before_operands(rest)):
+            return (
+                f"gives {agent} a word that is known only when it runs, which may turn the agent's "
+                "questions off; write the word itself, or `--` before it"
+            )
+    return None
+
+
+def _agents_in(words: Sequence[Word]) -> Iterator[tuple[int, str]]:
+    """Where an agent is named: as the program, or behind a program that starts packages."""
+    known = unguarded().options
+    for at, word in enumerate(words):
+        text = word.text
+        if UNKNOWN in text or text.startswith("-"):
+            continue
+        name = _SCRIPT.sub("", package_of(text))
+        name = re.sub(r"-(?:[cm]?js|py)\Z", "", name)
+        if at == 0:
+            if name in known:
+                yield at, name
+            continue
+        if not _starts_packages(words[0].text):
+            continue
+        if name in known:
+            yield at, name
+        elif "/" in text:  # node_modules/@openai/codex/bin/x.js; a folder `q` is none of them
+            yield from ((at, part) for part in text.split("/") if part in known and len(part) > 2)
+
+
+def _starts_packages(text: str) -> bool:
+    """`npx claude …` starts it; `grep claude …` does not."""
+    program = program_of(text)
+    return program in _STARTING or program.startswith(_PYTHONS)
+
+
+def _before_operands(words: Sequence[Word]) -> Iterator[Word]:
+    for word in words:
+        if word.text == "--":
+            return
+        yield word
+
+
+def _is_unknown_option(word: Word) -> bool:
+    return not word.is_literal and word.may_be_option
+
+
+def _has_option(rest: Sequence[str], option: tuple[str, ...]) -> bool:
+    for at, text in enumerate(rest):
+        following = rest[at + 1] if at + 1 < len(rest) else ""
+        if len(option) == 1 and _is_flag(text, option[0]):
+            return True
+        if len(option) == 2 and any(
+            _is_value(value, option[1]) for value in _values(text, following, option[0])
+        ):
+            return True
+    return False
+
+
+def _is_flag(text: str, flag: str) -> bool:
+    name, equals, value = text.partition("=")
+    if equals and value.lower() in _FALSE:
+        return False
+    if flag.startswith("--"):
+        return _is_long(name, flag)
+    is_clustered = _SHORT_CLUSTER.fullmatch(name) is not None and flag[1:] in name[1:]
+    return name == flag or is_clustered
+
+
+def _is_long(name: str, option: str) -> bool:
+    spelled = re.sub(r"(?<=[a-z])([A-Z])", r"-\1", name).lower().replace("_", "-")
+    return spelled == option.lower() or (
+        len(spelled) >= _LEAST_ABBREVIATION and option.lower().startswith(spelled)
+    )
+
+
+def _values(text: str, following: str, option: str) -> Iterator[str]:
+    """What an option is given, in each way to give it."""
+    name, equals, value = text.partition("=")
+    if option.startswith("--"):
+        if _is_long(name, option):
+            yield value if equals else following
+    elif text.startswith(option) and not text.startswith("--"):
+        yield text[len(option) :].removeprefix("=") or following
+    elif re.fullmatch(rf"-[A-Za-z]*{re.escape(option[1:])}", text):
+        yield following
+
+
+def _is_value(given: str, wanted: str) -> bool:
+    """A setting may stand in a table, and its value between quotes with escapes of TOML in it."""
+    if wanted == "*":
+        return True
+    plain = re.sub(r"[\s'\"]", "", given)
+    if "=" not in wanted:
+        return plain.lower() == wanted.lower()
+    name = wanted.partition("=")[0]
+    return wanted in plain or (name in plain and "\\" in plain)
