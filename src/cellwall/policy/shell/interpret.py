@@ -117,6 +117,14 @@ class Finds:
             self.code(found.detail, word, option, why)
         elif kind == "danger":
             self.danger(option, why)
+        elif kind == "forbidden":
+            self.danger("", why)
+        elif kind.startswith("danger-"):
+            self.danger(option, why)
+            if kind == "danger-script":
+                self.scripts.append(Script(word, why))
+            else:
+                self.file("read" if kind == "danger-read" else "write", word, why)
         elif kind == "assign":
             self.assign(word)
         elif kind == "inner":
