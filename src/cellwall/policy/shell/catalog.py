@@ -35,8 +35,10 @@ from typing import Any, Final
 FOLDER: Final = os.path.join(os.path.dirname(__file__), "commands")
 
 RISKY: Final = frozenset(
-    ("script", "inner", "words", "package", "program", "code", "danger", "forbidden")
-    + ("danger-read", "danger-write", "danger-script")
+    [
+        *("script", "inner", "words", "package", "program", "code"),
+        *("danger", "danger-read", "danger-write", "danger-script", "forbidden"),
+    ]
 )
 KINDS: Final = RISKY | {
     "value",
