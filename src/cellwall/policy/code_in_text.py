@@ -79,7 +79,8 @@ def demands_of_files(files: Files, command: Command, opened: Opened) -> Iterator
     """What the text itself writes and then runs has been seen by nobody."""
     for language, text in ran_files(files, command, opened):
         if isinstance(text, Content):
-            option = "" if text is Content.FOREIGN else STDIN
+            is_foreign = text is Content.FOREIGN or files.written.has_foreign
+            option = "" if is_foreign else STDIN
             yield option, f"this text writes the file that it then runs, and {text.value}"
         elif language not in OPENED and (why := starts_in(language, text).unknown):
             yield STDIN, f"this text writes the code that it then runs: {why}"
@@ -88,7 +89,17 @@ def demands_of_files(files: Files, command: Command, opened: Opened) -> Iterator
     name = command.words[0].text.rpartition("/")[2]
     manifests = grammar().manifests.get(name)
     if manifests and (path := files.written.find_name(manifests)):
-        yield STDIN, f"this text writes {path}, which says what {name} runs"
+        is_foreign = files.written.contents[path] is Content.FOREIGN
+        option = "" if is_foreign else STDIN
+        yield option, f"this text writes {path}, which says what {name} runs"
+
+
+def runs_unknown(files: Files, command: Command, opened: Opened) -> str:
+    """Why a person has to be asked even where everything is allowed; empty if nobody has."""
+    for _, text in ran_files(files, command, opened):
+        if text is Content.UNKNOWN:
+            return f"this text writes the file that it then runs, and {text.value}"
+    return ""
 
 
 def has_typed_commands(files: Files, command: Command) -> bool:

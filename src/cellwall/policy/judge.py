@@ -27,6 +27,7 @@ from cellwall.policy.code_in_text import (
     demands_of_files,
     has_typed_commands,
     is_code_unknown,
+    runs_unknown,
     screened,
     started_by,
 )
@@ -195,6 +196,8 @@ class Judgement:
             needs.setdefault(option, why)
         decision = self._by_rules(command, opened, needs, what)  # (6)
         is_free = decision is not None and decision.rule in EVERYTHING
+        if is_free and (why := runs_unknown(self.files, command, opened)):
+            self._note(replace(denied(why, what, "arguments"), verdict=Verdict.ASK))
         if command.words[0].text not in grammar().neutral:
             is_free = is_free or self.is_meant
             for each in self.files.named(command, opened, what, is_free=is_free):  # (7)

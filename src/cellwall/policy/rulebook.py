@@ -5,10 +5,12 @@ How rules and layers come together stands in merge.py.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import takewhile
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.merge import Layered, LayerRules, Matches, decided, judge, restrict
@@ -47,6 +49,14 @@ class RuleBook:
         self._secrets: dict[Access, frozenset[str]] = {
             "read": _telling_names(self.rules, "read"),
             "write": _telling_names(self.rules, "write"),
+        }
+        self._anchored: dict[Access, frozenset[str]] = {
+            "read": _anchored_paths(self.rules, "read"),
+            "write": _anchored_paths(self.rules, "write"),
+        }
+        self._last_names: dict[Access, frozenset[str]] = {
+            "read": _last_names(self.rules, "read"),
+            "write": _last_names(self.rules, "write"),
         }
         self._paths = {
             (group, verdict): PathIndex.of(self.rules, group, verdict)
@@ -100,6 +110,17 @@ class RuleBook:
         # What `find -name` takes for a dot, a shell would not.
         last = whole.rpartition("/")[2]
         return token.has_glob and last != "*" and any(fnmatchcase(name, last) for name in names)
+
+    def is_last_name(self, glob: str, access: Access) -> bool:
+        """Whether a denied path ends in a name that a lower-case glob fits."""
+        return any(fnmatchcase(name, glob) for name in self._last_names[access])
+
+    def anchored(self, access: Access, home: str) -> tuple[str, ...]:
+        """The paths, up to their first wildcard, that denials name from the root or from home."""
+        return tuple(
+            posixpath.join(home, path[2:]) if path.startswith("~/") else path
+            for path in self._anchored[access]
+        )
 
     # --- commands
 
@@ -156,6 +177,29 @@ def _telling_names(rules: Iterable[Rule], access: Access) -> frozenset[str]:
                 if is_plain and (name.startswith(".") or (is_floating and access == "read")):
                     found.add(name)
     return frozenset(found)
+
+
+def _anchored_paths(rules: Iterable[Rule], access: Access) -> frozenset[str]:
+    found: set[str] = set()
+    for rule in rules:
+        specifier = rule.specifier or ""
+        if group_of(rule.tool) != access or rule.verdict is not Verdict.DENY:
+            continue
+        if specifier.startswith(("~/", "//")):
+            names = specifier.removeprefix("/").split("/")
+            plain = list(takewhile(lambda name: not set(name) & set("*?["), names))
+            if any(plain[1:]):
+                found.add("/".join(plain).rstrip("/"))
+    return frozenset(found)
+
+
+def _last_names(rules: Iterable[Rule], access: Access) -> frozenset[str]:
+    denials = (
+        (rule.specifier or "").lower().rpartition("/")[2]
+        for rule in rules
+        if group_of(rule.tool) == access and rule.verdict is Verdict.DENY
+    )
+    return frozenset(name for name in denials if name and not set(name) & set("*?["))
 
 
 def _only(layer: LayerRules, name: str) -> LayerRules:

@@ -15,6 +15,7 @@ from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import normalise
 from cellwall.policy.protected_rules import folders_around, is_findable
 from cellwall.policy.rulebook import RuleBook, denied
+from cellwall.policy.searches import is_narrowed, names_asked_for, reaches, searches_in, start_paths
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
@@ -134,16 +135,24 @@ class Files:
             if self.wildcards > _MOST_WILDCARDS:
                 yield denied("it names more files by wildcards than can be judged in time", what)
                 return
-            subjects = self._guessed(file, command)
-            found = self.book.forbids(subjects, what)
-            if found is None and _is_code_of_a_device(file, subjects):
-                found = denied("the code that it runs comes from somewhere that is not known", what)
-            if found is None and file.access == "write":
-                found = self._unwritable(
-                    subjects, f"{what} writes {shown([file.path])}", is_free=is_free
-                )
+            found = self._forbidden(file, command, what, is_free=is_free)
             if found is not None:
                 yield found
+
+    def _forbidden(
+        self, file: File, command: Command, what: str, *, is_free: bool
+    ) -> Decision | None:
+        """Why a file that has a name, or a part of one, may not be touched."""
+        subjects = self._guessed(file, command)
+        found = self.book.forbids(subjects, what)
+        if found is None and UNKNOWN in file.path.text and self._may_find_denied(file, command):
+            found = _found_somewhere(file.access, what, is_free=is_free)
+        if found is None and _is_code_of_a_device(file, subjects):
+            found = denied("the code that it runs comes from somewhere that is not known", what)
+        if found is None and file.access == "write":
+            writes = f"{what} writes {shown([file.path])}"
+            found = self._unwritable(subjects, writes, is_free=is_free)
+        return found
 
     def _guessed(self, file: File, command: Command) -> list[Subject]:
         """What is unknown in a path is taken for some name, for nothing, and for the home folder;
@@ -231,16 +240,38 @@ class Files:
     def _unknown(self, file: File, what: str, *, is_free: bool = False) -> Iterator[Decision]:
         """A name that was found, or a variable of the person's own, is taken as it is. Where a rule
         allows everything, a person is asked about all others."""
-        if file.access not in self.has_hints:
-            self.has_hints[file.access] = self._has_hints(file.access)
         is_near = file.path.text in {UNKNOWN, f"./{UNKNOWN}", f"./{UNKNOWN}{UNKNOWN}"}
         is_far = file.access == "write" and not is_near
         if file.path.origin is Origin.ENVIRONMENT and not is_far:
             return
-        if is_far or not self.is_trusting or self.has_hints[file.access]:
+        is_led = self._hints(file.access) or self._may_find_denied(file)
+        if is_far or not self.is_trusting or is_led:
             why = f"which file it {file.access}s could be made up while it runs; write its name"
             refusal = denied(why, what)
             yield replace(refusal, verdict=Verdict.ASK) if is_free else refusal
+
+    def _may_find_denied(self, file: File, command: Command | None = None) -> bool:
+        """Whether a search of the text could have found a file that is denied under this name."""
+        searches = searches_in(self.commands)
+        if not searches:
+            return False
+        names = {name for each in searches for name in names_asked_for(each)}
+        if any(self.book.is_last_name(name, file.access) for name in names):
+            return True
+        if all(map(is_narrowed, searches)):
+            return self._hints(file.access)
+        anchored = self.book.anchored(file.access, self.home)
+        folder = file.path.text.partition(UNKNOWN)[0]
+        if folder and command is not None:
+            places = [normalise(posixpath.join(each, folder)) for each in command.directories]
+        else:
+            places = [place for each in searches for place in start_paths(each)]
+        return self._hints(file.access) or any(reaches(each, anchored) for each in places)
+
+    def _hints(self, access: Access) -> bool:
+        if access not in self.has_hints:
+            self.has_hints[access] = self._has_hints(access)
+        return self.has_hints[access]
 
     def _has_hints(self, access: Access) -> bool:
         """Whether a word of the text could name a file that may not be touched so."""
@@ -309,6 +340,13 @@ class Files:
         if self.targets is only_itself:  # inside are no other people
             return ""
         return owner_trouble(paths, cwd=self.cwd, home=self.home)
+
+
+def _found_somewhere(access: Access, what: str, *, is_free: bool) -> Decision:
+    """Where a rule allows everything, a person is asked."""
+    why = f"the search may find files that may not be {'read' if access == 'read' else 'written'}"
+    refusal = denied(f"{why}; start it in a folder that holds none of them", what)
+    return replace(refusal, verdict=Verdict.ASK) if is_free else refusal
 
 
 def _all_files(command: Command, opened: Opened) -> Iterator[File]:

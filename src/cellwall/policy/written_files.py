@@ -1,20 +1,23 @@
 """Files that a shell text writes itself, with what is known of their content. Pure.
 
 A file that the text writes and then runs is inline code by another door: `echo CODE > x.py; python3
-x.py`. What comes from the network or out of a decoder is never known.
+x.py`. What comes from the network or out of a decoder is never known, by whatever copies, pipes and
+folders it gets into the file.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from fnmatch import fnmatchcase
 
 from cellwall.policy.paths import normalise
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.models import open_known
-from cellwall.policy.shell.opened import File
+from cellwall.policy.shell.opened import File, Opened
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 _FETCHERS = frozenset(
@@ -50,6 +53,26 @@ _DECODERS = frozenset(
 )
 
 
+_COPIERS = frozenset(("cp", "gcp", "mv", "gmv", "ln", "link", "install"))
+_UNPACKERS = frozenset(("tar", "bsdtar", "unzip", "7z", "cpio", "bsdcpio", "pax", "unar"))
+_KEEPING = frozenset(
+    [
+        *("chmod", "chown", "chgrp", "chattr", "setfacl", "setfattr", "chcon", "touch", "mkdir"),
+        *("rm", "rmdir", "unlink", "test", "[", "git"),
+    ]
+)
+"""They write no content into the files they name; git writes what was committed."""
+_BUILDERS = frozenset(
+    [
+        *("cc", "gcc", "g++", "c++", "clang", "clang++", "rustc", "go", "javac", "tsc", "ld"),
+        *("as", "make", "cmake", "ninja", "cargo", "zig", "nasm", "ghc", "ocamlc", "swiftc"),
+        "esbuild",
+    ]
+)
+"""What they write was built of files; it is unknown only where the text wrote one of those."""
+_ESCAPES = re.compile(r"\\(?![nt])")
+
+
 class Content(Enum):
     """Why the content of a file is not known."""
 
@@ -62,34 +85,124 @@ class WrittenFiles:
     """By path."""
 
     contents: dict[str, str | Content] = field(default_factory=dict)
+    has_foreign: bool = False
+    """Some command of the text fetches or decodes: what is unknown may be from there."""
+    flow: list[str | Content] = field(default_factory=list)
+    """What the commands of the pipe so far print."""
 
     def note(self, command: Command) -> None:
-        """What one command writes by redirections, by `tee`, or from the network."""
+        """What one command writes: by redirections, by its arguments, or from the network."""
         name = command.words[0].text.rpartition("/")[2] if command.words else ""
-        text: str | Content | None = printed_text(command)
-        if text is None:
-            is_foreign = name in _FETCHERS | _DECODERS
-            text = Content.FOREIGN if is_foreign else Content.UNKNOWN
-        for file in (*command.files, *_written_by(name, command)):
+        self.has_foreign = self.has_foreign or name in _FETCHERS | _DECODERS
+        opened = open_known(command.words) if command.words else Opened()
+        reads = [file.path for file in (*opened.files, *command.files) if file.access == "read"]
+        inputs = [found for path in reads if (found := self.find(path, command)) is not None]
+        if command.stdin == "pipe":
+            inputs += self.flow
+        text = self._printed(name, command, inputs)
+        self._follow(command, text)
+        for file in command.files:
             if file.access == "write":
-                for path in _places(file.path, command):
-                    self._put(path, text, is_added=file.why.endswith(">>"))
+                self._write(file, command, text)
+        for file in _written_by(name, command, opened):
+            self._note_argument(file, name, command, reads, inputs, text)
+
+    def _printed(
+        self, name: str, command: Command, inputs: Sequence[str | Content]
+    ) -> str | Content:
+        known = printed_text(command)
+        if known is not None:
+            return known
+        if name in _FETCHERS | _DECODERS or Content.FOREIGN in inputs:
+            return Content.FOREIGN
+        if name in {"cat", "tee"} and len(inputs) == 1 and len(command.words) <= 2:
+            return inputs[0]
+        return Content.UNKNOWN
+
+    def _follow(self, command: Command, text: str | Content) -> None:
+        if command.stdin != "pipe":
+            self.flow = []
+        if command.is_feeding:
+            self.flow.append(text)
+
+    def _note_argument(
+        self,
+        file: File,
+        name: str,
+        command: Command,
+        reads: Sequence[Word],
+        inputs: Sequence[str | Content],
+        text: str | Content,
+    ) -> None:
+        """A file that stands among the arguments."""
+        if name not in _COPIERS | _UNPACKERS | _BUILDERS:
+            self._write(file, command, text if name in _TEES | _FETCHERS else _unknown(text))
+            return
+        if not inputs:
+            return  # made of files that were there before
+        is_copied = name in _COPIERS and len(inputs) == 1
+        content = inputs[0] if is_copied else max(map(_unknown, inputs), key=_weight)
+        self._write(file, command, content)
+        for source in reads if name in _COPIERS else ():
+            inside = posixpath.join(file.path.text, posixpath.basename(source.text))
+            found = self.find(source, command)
+            if found is not None:
+                self._write(File("write", Word(inside), file.why), command, found)
+
+    def _write(self, file: File, command: Command, text: str | Content) -> None:
+        for path in _places(file.path, command):
+            self._put(path, text, is_added=file.why.endswith(">>"))
 
     def _put(self, path: str, text: str | Content, *, is_added: bool) -> None:
-        before = self.contents.get(path, "") if is_added else ""
-        if isinstance(text, str) and isinstance(before, str):
-            self.contents[path] = f"{before}{text}\n"
+        before = self.contents.get(path)
+        if before is None or before == text:
+            self.contents[path] = text if not (is_added and before) else _joined(before, text)
+        elif is_added:
+            self.contents[path] = _joined(before, text)
         else:
-            self.contents[path] = before if before is Content.FOREIGN else _unknown(text)
+            # Which of the two is there when it runs depends on conditions and on order.
+            self.contents[path] = max(_unknown(before), _unknown(text), key=_weight)
 
     def find(self, word: Word, command: Command) -> str | Content | None:
         """What the text has written into a file; None if it has not."""
-        places = _places(word, command)
-        return next((self.contents[path] for path in places if path in self.contents), None)
+        for path in _places(word, command):
+            if path in self.contents:
+                return self.contents[path]
+            if self._lies_in_foreign(path):
+                return Content.FOREIGN
+            if word.has_glob or UNKNOWN in path:
+                glob = path.replace(UNKNOWN, "*")
+                fits = [each for each in self.contents if fnmatchcase(each, glob)]
+                if fits:
+                    found = [self.contents[each] for each in fits]
+                    return found[0] if len(found) == 1 else max(map(_unknown, found), key=_weight)
+        return None
+
+    def _lies_in_foreign(self, path: str) -> bool:
+        """`wget -P DIR`, `tar -C DIR`: in a folder that foreign content was put into."""
+        above = posixpath.dirname(path)
+        while above not in {"/", ""}:
+            if self.contents.get(above) is Content.FOREIGN:
+                return True
+            above = posixpath.dirname(above)
+        return False
 
     def find_name(self, names: frozenset[str]) -> str:
         """The first file of one of these names that the text writes; empty if there is none."""
         return next((path for path in self.contents if posixpath.basename(path) in names), "")
+
+
+_TEES = frozenset(("tee", "sponge"))
+
+
+def _weight(content: str | Content) -> int:
+    return 2 if content is Content.FOREIGN else 1 if content is Content.UNKNOWN else 0
+
+
+def _joined(before: str | Content, text: str | Content) -> str | Content:
+    if isinstance(before, str) and isinstance(text, str):
+        return before + text
+    return max(_unknown(before), _unknown(text), key=_weight)
 
 
 def _unknown(text: str | Content) -> Content:
@@ -101,13 +214,15 @@ def _places(word: Word, command: Command) -> Iterator[str]:
         yield normalise(posixpath.join(directory, word.text))
 
 
-def _written_by(name: str, command: Command) -> Iterator[File]:
-    if name == "tee":
-        for word in command.words[1:]:
-            if not word.text.startswith("-"):
-                yield File("write", word, "redirection >")
-    elif name in _FETCHERS:
-        yield from (file for file in open_known(command.words).files if file.access == "write")
+def _written_by(name: str, command: Command, opened: Opened) -> Iterator[File]:
+    """The files among its arguments that a command writes content into."""
+    if name in _KEEPING:
+        return
+    is_added = name == "tee" and any(word.text in {"-a", "--append"} for word in command.words)
+    for file in opened.files:
+        if file.access == "write" and UNKNOWN not in file.path.text:
+            yield File("write", file.path, ">>" if is_added else file.why)
+    if name in _FETCHERS:
         for word in command.words[1:]:
             if "://" in word.text:  # `wget URL` and `curl -O URL` name the file after the address
                 last = posixpath.basename(word.text.partition("?")[0])
@@ -115,13 +230,36 @@ def _written_by(name: str, command: Command) -> Iterator[File]:
 
 
 def printed_text(command: Command) -> str | None:
-    """What a command prints, if the text says so: `echo TEXT`, `cat <<EOF`."""
+    """What a command prints, if the text says so: `echo TEXT`, `cat <<EOF`. What a format or an
+    escape would change is not known."""
     name = command.words[0].text if command.words else ""
     if name in {"cat", "tee"} and command.stdin_text is not None:
         text = command.stdin_text.text
+        text = text if text.endswith("\n") else f"{text}\n"
     elif name in {"echo", "printf"} and all(word.is_literal for word in command.words):
-        words = [word.text for word in command.words[1:] if word.text not in {"-e", "-n", "-ne"}]
-        text = " ".join(words).replace("\\n", "\n").replace("\\t", "\t")
+        texts = [word.text for word in command.words[1:]]
+        found = _echoed(texts) if name == "echo" else _formatted(texts)
+        if found is None:
+            return None
+        text = found
     else:
         return None
     return None if UNKNOWN in text else text
+
+
+def _echoed(texts: Sequence[str]) -> str | None:
+    options = 0
+    while options < len(texts) and re.fullmatch(r"-[neE]+", texts[options]):
+        options += 1
+    text = " ".join(texts[options:])
+    # dash expands escapes without being told to.
+    if _ESCAPES.search(text):
+        return None
+    end = "" if any("n" in each for each in texts[:options]) else "\n"
+    return text.replace("\\n", "\n").replace("\\t", "\t") + end
+
+
+def _formatted(texts: Sequence[str]) -> str | None:
+    if len(texts) != 1 or "%" in texts[0] or _ESCAPES.search(texts[0]):
+        return None
+    return texts[0].replace("\\n", "\n").replace("\\t", "\t")

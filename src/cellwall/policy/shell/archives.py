@@ -46,4 +46,7 @@ def open_tar(model: Model, words: Sequence[Word]) -> Opened:
     if found.has(*_TAKES) and not found.has("-O", "--to-stdout"):
         for folder in found.values("-C", "--directory") or (Word("."),):
             finds.file("write", folder, "the archive is unpacked there")
+            for word in found.operands:
+                path = replace(word, text=posixpath.join(folder.text, word.text))
+                finds.file("write", path, "it is unpacked")
     return finds.opened()

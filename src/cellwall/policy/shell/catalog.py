@@ -13,6 +13,9 @@ One table per program; `also` lists its other names. In a model:
     typed                                    a text on standard input is commands for the program
     sub, harmless, other                     sub-commands; those without a model; all others
 
+`forbidden` is denied whatever is allowed. `danger-read`, `danger-write` and `danger-script` need a
+rule that spells out the option, and their value is also judged as the file or the command it is.
+
 What a value does is written as `KIND [DETAIL] [flag|optional|next|pair][: REASON]`. An option that
 is in no list is taken for a flag, so that the word after it is looked at as well. A `values` entry
 that is wrong would hide a word: when in doubt, leave it out.
@@ -31,7 +34,12 @@ from typing import Any, Final
 
 FOLDER: Final = os.path.join(os.path.dirname(__file__), "commands")
 
-RISKY: Final = frozenset(("script", "inner", "words", "package", "program", "code", "danger"))
+RISKY: Final = frozenset(
+    [
+        *("script", "inner", "words", "package", "program", "code"),
+        *("danger", "danger-read", "danger-write", "danger-script", "forbidden"),
+    ]
+)
 KINDS: Final = RISKY | {
     "value",
     "read",

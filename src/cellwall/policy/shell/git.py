@@ -33,6 +33,8 @@ def open_git(model: Model, words: Sequence[Word]) -> Opened:
         _open_config(finds, model.cases["setting"], scan(config, rest))
     elif name in ("add", "stage"):
         _note_added(finds, scan(model.subs[name], rest).operands)
+    elif name in ("checkout", "restore"):
+        _note_restored(finds, name, rest)
     elif name == "diff" and is_outside:
         diff = scan(model.subs["diff"], rest)
         for word in diff.operands:
@@ -53,6 +55,15 @@ def _note_added(finds: Finds, operands: Sequence[Word]) -> None:
         else:
             has_glob = word.has_glob or not _WILDCARDS.isdisjoint(word.text)
             finds.file("read", replace(word, has_glob=has_glob), "git takes it up")
+
+
+def _note_restored(finds: Finds, name: str, rest: Sequence[Word]) -> None:
+    """Files that get the content of another commit: the words behind `--`, or all of them."""
+    texts = [word.text for word in rest]
+    start = texts.index("--") + 1 if "--" in texts else len(rest) if name == "checkout" else 0
+    for word in rest[start:]:
+        if start or not word.text.startswith(("-", ":")):
+            finds.file("write", word, "git writes it")
 
 
 def _move(finds: Finds, folders: Sequence[Word]) -> None:

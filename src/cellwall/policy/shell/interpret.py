@@ -95,6 +95,14 @@ class Finds:
         self.is_typed = self.is_typed or other.is_typed
         self.reads_stdin_as = self.reads_stdin_as or other.reads_stdin_as
 
+    def _danger_of(self, kind: str, word: Word, option: str, why: str) -> None:
+        """A rule has to spell it out; the file or the command that it names is judged as well."""
+        self.danger("" if kind == "forbidden" else option, why)
+        if kind == "danger-script":
+            self.scripts.append(Script(word, why))
+        elif kind in ("danger-read", "danger-write"):
+            self.file("read" if kind == "danger-read" else "write", word, why)
+
     def apply(self, effect: Effect, word: Word, option: str, *, inplace: bool = False) -> None:
         """What a value or an operand does."""
         found, word = resolve(effect, word)
@@ -115,8 +123,8 @@ class Finds:
             self.program(word, why, found.detail)
         elif kind == "code":
             self.code(found.detail, word, option, why)
-        elif kind == "danger":
-            self.danger(option, why)
+        elif kind == "forbidden" or kind.startswith("danger"):
+            self._danger_of(kind, word, option, why)
         elif kind == "assign":
             self.assign(word)
         elif kind == "inner":

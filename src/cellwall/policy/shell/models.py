@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from cellwall.policy.shell import archives, awk, find, git, interpreters, sed, shells, wrappers
+from cellwall.policy.shell import (
+    archives,
+    awk,
+    find,
+    git,
+    interpreters,
+    processes,
+    sed,
+    shells,
+    wrappers,
+)
 from cellwall.policy.shell.catalog import Model, find_model
 from cellwall.policy.shell.interpret import interpret
 from cellwall.policy.shell.opened import Inner, Opened
@@ -27,10 +37,11 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "find": find.open_find,
     "getopts": shells.open_getopts,
     "git": git.open_git,
-    "kill": shells.open_kill,
+    "kill": processes.open_kill,
     "let": shells.open_let,
     "mapfile": shells.open_names,
     "parallel": wrappers.open_parallel,
+    "pkill": processes.open_pkill,
     "printf": shells.open_printf,
     "python": interpreters.open_python,
     "read": shells.open_names,

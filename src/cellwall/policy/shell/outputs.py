@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cellwall.policy.shell.names import Names, plain_text
 from cellwall.policy.shell.parser import Node
+from cellwall.policy.shell.processes import fits_everything
 from cellwall.policy.shell.words import Number, Word
 
 _is_option_of_nproc = re.compile(r"--all|--ignore=[0-9]{1,4}").fullmatch
@@ -24,10 +25,19 @@ def _prints_processes(words: Sequence[str]) -> bool:
     )
 
 
+def _prints_few_processes(words: Sequence[str]) -> bool:
+    """A pattern that fits every process, or `-v`, prints the numbers of all of them."""
+    patterns = [word for word in words if not word.startswith("-")]
+    options = "".join(word for word in words if word.startswith("-"))
+    is_few = "v" not in options and not any(map(fits_everything, patterns[-1:]))
+    has_pattern = bool(patterns) or any(letter in options for letter in "Ptgs")
+    return is_few and has_pattern and all(map(_is_word_of_pgrep, words))
+
+
 _NUMBERS: Mapping[str, tuple[Number, Callable[[Sequence[str]], bool]]] = {
     "nproc": (Number.COUNT_OR_NOTHING, lambda words: all(map(_is_option_of_nproc, words))),
     "pidof": (Number.PROCESSES, lambda words: all(map(_is_word_of_pidof, words))),
-    "pgrep": (Number.PROCESSES, lambda words: all(map(_is_word_of_pgrep, words))),
+    "pgrep": (Number.PROCESSES, _prints_few_processes),
     "lsof": (Number.PROCESSES, _prints_processes),
     "jobs": (Number.PROCESSES, lambda words: list(words) == ["-p"]),
 }

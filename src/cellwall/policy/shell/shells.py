@@ -11,10 +11,9 @@ from cellwall.policy.shell.arguments import scan
 from cellwall.policy.shell.catalog import Model
 from cellwall.policy.shell.interpret import Finds, is_device, note_options
 from cellwall.policy.shell.opened import Assignment, Opened, Script
-from cellwall.policy.shell.words import UNKNOWN, Number, Word
+from cellwall.policy.shell.words import UNKNOWN, Word
 
 SUBSCRIPT = "the shell evaluates what stands in the brackets of a variable's name"
-_EVERY_PROCESS = re.compile(r"-?0*[01]\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # A name in the brackets is evaluated in its turn, and its value can hold a command.
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[0-9@*]*\]\Z")
@@ -152,23 +151,6 @@ def open_getopts(_model: Model, words: Sequence[Word]) -> Opened:
     operands = words[2:] if words[1:2] == (Word("--"),) else words[1:]
     for word in operands[1:2]:
         _set(finds, word)
-    return finds.opened()
-
-
-def open_kill(_model: Model, words: Sequence[Word]) -> Opened:
-    """The first process and all of them are nobody's to end; which others, the kernel decides."""
-    finds = Finds()
-    is_signal = len(words) > 2 and words[1].text.startswith("-")
-    for word in words[2:] if is_signal else words[1:]:
-        is_vague = word.text.startswith("-") and UNKNOWN in word.text
-        # `kill $?` is `kill 1` as soon as something has failed.
-        is_process = word.number in (Number.PROCESS, Number.PROCESSES)
-        is_vague = is_vague or (word.is_digits and not is_process)
-        if _EVERY_PROCESS.match(word.text) or is_vague:
-            finds.danger(
-                "" if is_vague else word.text,
-                "it ends the first process, or every process there is",
-            )
     return finds.opened()
 
 

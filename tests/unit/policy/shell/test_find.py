@@ -39,11 +39,11 @@ find . -execdir rm {} ; -> inner rm ./…
 find . -okdir sh -c 'rm {}' ; -> inner sh -c ./…/rm ./…
 find . -delete -> inner rm -rf .
 find / -name '*' -delete -> inner rm -rf /
-find . -fprint /etc/x -> danger -fprint
-find . -fprint0 x -> danger -fprint0
-find . -fprintf /etc/x %p -> danger -fprintf
+find . -fprint /etc/x -> danger -fprint | write /etc/x
+find . -fprint0 x -> danger -fprint0 | write x
+find . -fprintf /etc/x %p -> danger -fprintf | write /etc/x
 find . -fprintf x %p -delete -> danger -fprintf | inner rm -rf .
-find . -fls x -> danger -fls
+find . -fls x -> danger -fls | write x
 find . -foo -> danger -foo
 find @u -name x -> danger
 find -- . -exec rm {} ; -> inner rm ./…
