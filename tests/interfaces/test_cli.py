@@ -439,7 +439,6 @@ def test_weak_settings_are_named(tmp_path):
     assert done.stdout == b"ok: profile production\nweak: sandbox.dangerously_without_cgroup\n"
 
 
-@pytest.mark.requirement("ISO-4")
 def without_bubblewrap(*words: str) -> subprocess.CompletedProcess:
     """The program in a mount namespace of its own, where an empty directory hides bubblewrap."""
     need(os.geteuid() == 0 and shutil.which("unshare"), "root, to hide bubblewrap by a mount")
@@ -458,6 +457,7 @@ def without_bubblewrap(*words: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.requirement("ISO-4")
 def test_without_bubblewrap_nothing_runs(tmp_path):
     words = ["run", "--workspace", f"{tmp_path}:rw", "--", "/usr/bin/touch", "ran"]
     done = without_bubblewrap(*words)

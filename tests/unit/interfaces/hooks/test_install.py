@@ -210,8 +210,12 @@ MEANT = {"type": "command", "command": "", "timeout": 20, "onFailure": "block"}
         ({"shell": "powershell"}, ""),
     ],
 )
-def test_what_is_not_exactly_what_we_would_write_is_not_called_good(file, changes, ending):
-    command = hook_command(environ=os.environ, config="/etc/h.toml")
+def test_what_is_not_exactly_what_we_would_write_is_not_called_good(
+    file, changes, ending, tmp_path
+):
+    config = tmp_path / "h.toml"
+    config.touch(mode=0o600)
+    command = hook_command(environ=os.environ, config=str(config))
     for changed, problems in (({}, 0), ({**changes, "command": command + ending}, 1)):
         hook = {**MEANT, "command": command, **changed}
         group = {"matcher": "*", "hooks": [hook]}
@@ -221,7 +225,7 @@ def test_what_is_not_exactly_what_we_would_write_is_not_called_good(file, change
         assert (state.is_installed, len(state.problems) >= problems) == (True, True)
         assert bool(state.problems) == bool(problems)
         if not problems:
-            assert state.options == ("--config /etc/h.toml",)
+            assert state.options == (f"--config {config}",)
 
 
 @pytest.mark.parametrize(

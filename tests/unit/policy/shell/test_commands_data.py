@@ -19,7 +19,7 @@ psql -L log -c 'select 1'
 """
 
 FOUND = r"""
-psql -c '\! rm x' -> danger -c
+psql -c '\! rm x' -> danger -c | script rm x
 psql -c "copy x to program 'rm'" -> danger -c
 psql -o out -c 'select 1' -> write out
 psql -o '|rm x' -c 'select 1' -> danger -o
@@ -28,10 +28,10 @@ psql --output='|rm x' -c 'select 1' -> danger --output
 psql -L '|rm x' -c 'select 1' -> danger -L
 mysql -e '\! rm' -> danger -e
 mysql -e 'system rm' -> danger -e
-sqlite3 x.db '.shell rm' -> danger .shell rm | write x.db
-sqlite3 x.db '.system rm' -> danger .system rm | write x.db
-sqlite3 -cmd '.shell rm' x.db -> danger -cmd | stdin sqlite | write x.db
-sqlite3 x '.import "|rm" y' -> danger .import "|rm" y | write x
+sqlite3 x.db '.shell rm' -> danger .shell rm | script rm | write x.db
+sqlite3 x.db '.system rm' -> danger .system rm | script rm | write x.db
+sqlite3 -cmd '.shell rm' x.db -> danger -cmd | script rm | write x.db | stdin sqlite
+sqlite3 x '.import "|rm" y' -> danger .import "|rm" y | write x | read "|rm" y
 dc -e '!rm' -> script rm
 gnuplot -e 'system("x")' -> gnuplot -e refused
 gpg --photo-viewer x -> danger --photo-viewer

@@ -43,7 +43,7 @@ emacs --eval '(shell-command "x")' -> elisp --eval refused
 emacs -batch -l x -> danger -l
 man -P 'sh -c x' ls -> script sh -c x
 man --pager='sh -c x' ls -> script sh -c x
-less +'!rm' f -> danger +!rm | read f
+less +'!rm' f -> danger +!rm | script rm | read f
 xdg-open x -> danger xdg-open
 fzf --preview 'rm' -> script rm
 fzf --bind 'enter:execute(rm)' -> danger --bind

@@ -67,10 +67,10 @@ jq .a f -> read f
 sort --compress-program=x f -> open x | read f
 sort --compress-pr x f -> open x | read f
 split --filter='rm $FILE' f -> read f | script rm $FILE
-chmod 4755 f -> danger | | write f
-chmod u+s f -> danger | | write f
-chmod +s f -> danger | | write f
-chmod 06755 f -> danger | | write f
+chmod 4755 f -> danger | write f
+chmod u+s f -> danger | write f
+chmod +s f -> danger | write f
+chmod 06755 f -> danger | write f
 chmod g=xs f -> danger g=xs | write f
 dd if=/dev/zero of=/dev/sda -> read /dev/zero | write /dev/sda
 ldd ./x -> danger ./x
@@ -78,7 +78,7 @@ rename 's/a/b/' f -> danger s/a/b/ | read f | write f
 rename -n 's/a/b/' f -> danger s/a/b/ | read f | write f
 prename 'system("x")' f g -> danger system("x") | read f | read g | write f | write g
 rename @u f -> danger | read f | write f
-install -m 4755 a b -> danger | | read a | write b
+install -m 4755 a b -> danger | read a | write b
 yq 'load("/etc/x")' f -> danger load("/etc/x") | read f
 """
 

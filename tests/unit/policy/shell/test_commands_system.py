@@ -32,15 +32,15 @@ ip net e x rm -> inner rm
 at now -> danger at
 crontab x -> danger x
 crontab - -> danger -
-kill -9 -1 -> danger -1
-kill -KILL -- -1 -> danger -1
+kill -9 -1 -> danger
+kill -KILL -- -1 -> danger
 kill 1 -> danger 1
 kill -9 0 -> danger 0
-kill -- @u -1 -> danger -1
+kill -- @u -1 -> danger
 kill -9 -@u -> danger
-pkill . -> danger .
-pkill -f '' -> danger
-pkill -u root -> danger -u
+pkill . -> danger . | danger
+pkill -f '' -> danger | danger
+pkill -u root -> danger -u | danger
 journalctl --vacuum-size=1 -> danger --vacuum-size
 dbus-send --session x -> danger dbus-send
 """

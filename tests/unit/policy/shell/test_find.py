@@ -42,7 +42,7 @@ find / -name '*' -delete -> inner rm -rf /
 find . -fprint /etc/x -> danger -fprint | write /etc/x
 find . -fprint0 x -> danger -fprint0 | write x
 find . -fprintf /etc/x %p -> danger -fprintf | write /etc/x
-find . -fprintf x %p -delete -> danger -fprintf | inner rm -rf .
+find . -fprintf x %p -delete -> danger -fprintf | inner rm -rf . | write x
 find . -fls x -> danger -fls | write x
 find . -foo -> danger -foo
 find @u -name x -> danger
@@ -75,7 +75,7 @@ def test_a_deletion_that_something_narrows_is_one_of_files():
 
 def test_several_actions_are_all_seen():
     found = told("find . -exec cp {} /x ; -exec rm {} + -fprint log")
-    assert found == ["danger -fprint", "inner cp ./… /x", "inner rm ./… ./…"]
+    assert found == ["danger -fprint", "inner cp ./… /x", "inner rm ./… ./…", "write log"]
 
 
 def test_fd_takes_options_behind_the_end_of_a_command():
