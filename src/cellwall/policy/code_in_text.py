@@ -123,13 +123,13 @@ def code_on_stdin(command: Command, opened: Opened) -> Iterator[Code]:
 def is_code_unknown(code: Code) -> bool:
     """One unknown character can end a text or a comment of the code, so that anything follows it:
     no rule can mean such code, as none can mean `sh -c "$x"`."""
-    is_known = code.text is not None and UNKNOWN not in code.text.text
+    is_known = code.text is not None and UNKNOWN not in code.text.text and not code.text.has_glob
     return not is_known and code.language not in OPENED
 
 
 def screened(code: Code) -> str | None:
     """Why the code is not harmless; None if it is."""
-    if code.text is None or UNKNOWN in code.text.text:
+    if code.text is None or UNKNOWN in code.text.text or is_code_unknown(code):
         return f"{code.why}: the code is known only when it runs"
     found = screen(code.language, code.text.text)
     return None if found is None else f"{code.why}: {found}"

@@ -353,7 +353,8 @@ class Judgement:
         return any(not option for option, _ in demands)
 
     def _script(self, script: Script, command: Command, depth: int) -> None:
-        if UNKNOWN in script.text.text or script.text.is_split:
+        # A wildcard in it stands for names of files, and a name can hold any text.
+        if UNKNOWN in script.text.text or script.text.is_split or script.text.has_glob:
             what = shown(command.words)[:500]
             why = f"{script.why}: the text it would run is known only when it runs"
             self._note(denied(why, what))
