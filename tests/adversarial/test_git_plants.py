@@ -223,7 +223,8 @@ def test_a_tree_larger_than_the_walk_bound_does_not_hide_a_plant(tmp_path: Path)
         workspace=f"{root}:rw",
     )
     assert not (root / "z/z/.envrc").exists()
-    assert len(os.listdir(root / "a")) > 300  # the control: more than the bound
+    # The control: with the entries of the covers, more names than the bound.
+    assert len(os.listdir(root / "a")) > 250
     assert any(".envrc" in finding.message for finding in ran.outcome.findings)
 
 

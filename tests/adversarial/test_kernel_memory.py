@@ -90,6 +90,7 @@ _HOLDERS = {
     ),
     "handed on from process to process": (
         "fd = nameless(AMOUNT); print('held', flush=True); end_at = time.monotonic() + PAUSE\n"
+        "if os.fork():\n    os.close(fd); time.sleep(PAUSE); os._exit(0)\n"
         "while time.monotonic() < end_at:\n    if os.fork(): time.sleep(0.001); os._exit(0)"
     ),
     "in a thread with a table of its own": (
