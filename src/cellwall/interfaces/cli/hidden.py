@@ -66,12 +66,17 @@ def ask(prompt: str) -> bytearray:
 
 
 def _wait_for(terminal: int) -> None:
-    """In a thread of the event loop: Ctrl-C ends the loop's task, and must end this wait, too."""
-    if threading.current_thread() is threading.main_thread():
-        return
+    """Wait for a line in short intervals, so that a signal always ends the wait.
+
+    A signal that arrives right before a blocking read sets Python's flag and does not interrupt the
+    read: its handler would run only after the next line. A thread of the event loop receives no
+    signals; its task is cancelled instead.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
     while not select.select([terminal], [], [], _LOOK_S)[0]:
-        with suppress(RuntimeError):  # a thread of somebody else
-            from_thread.check_cancelled()
+        if not is_main:
+            with suppress(RuntimeError):  # a thread that anyio did not start
+                from_thread.check_cancelled()
 
 
 def _line(descriptor: int, most_bytes: int) -> bytearray:
