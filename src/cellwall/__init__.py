@@ -115,3 +115,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  # whatever the name stands f
     if home is None:
         raise AttributeError(f"module 'cellwall' has no attribute {name!r}")
     return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

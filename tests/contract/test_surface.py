@@ -17,6 +17,10 @@ def test_all_names_are_there_and_no_others_are_promised():
         assert getattr(cellwall, name).__name__ == name
 
 
+def test_dir_shows_the_public_names_alone():
+    assert dir(cellwall) == sorted([*cellwall.__all__, "__version__"])
+
+
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="no attribute 'Sandbax'"):
         _ = cellwall.Sandbax

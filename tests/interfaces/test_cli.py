@@ -168,7 +168,7 @@ def test_findings_are_told_on_standard_error_one_line_each(tmp_path):
         ),
         (
             ["--disk", "1m"],
-            "head -c 9000000 /dev/zero > f; sleep 9",
+            "head -c 9000000 /dev/zero > f; sleep 25",
             "disk",
             set(range(1, 256)),
             "(1048576 bytes); raise it with --disk",
@@ -211,13 +211,14 @@ def test_each_limit_by_its_option(words, script, limit, codes, line):
 
 @pytest.mark.requirement("LIM-1")
 def test_the_share_of_processors_is_given_by_its_option():
-    spin = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+    # The same work, not the same time: on a busy machine nobody gets a whole processor.
+    spin = "import time\nwhile time.thread_time() < 0.3: pass"
     used = {
         cpus: result("code", "--json", "--cpus", cpus, "-c", spin)["usage"] for cpus in ("0.1", "1")
     }
     # A tenth of a processor with room for noise; the control shows that it is not slow anyway.
     assert used["0.1"]["cpu_s"] / used["0.1"]["wall_s"] < 0.3
-    assert used["1"]["cpu_s"] > used["0.1"]["cpu_s"]
+    assert used["1"]["wall_s"] < used["0.1"]["wall_s"]
 
 
 # What Cellwall refuses
@@ -253,6 +254,8 @@ REFUSALS = [
     (["run", "--secret", "TOKEN", "--", "true"], "CW-VAULT-MISSING"),
     (["run", "--", "no-such-program"], "CW-COMMAND-NOT-FOUND"),
     (["run", "--", "/etc/passwd"], "CW-COMMAND-NOT-EXECUTABLE"),
+    (["run", "--cwd", "/nope", "--", "true"], "CW-CWD-NOT-FOUND"),
+    (["run", "--cwd", "/etc/passwd", "--", "true"], "CW-CWD-NOT-FOUND"),
     (["run", "--tiemout", "5", "--", "true"], "CW-USAGE"),
     (["run", "--timeout"], "CW-USAGE"),
     (["bogus"], "CW-USAGE"),
@@ -492,3 +495,10 @@ def test_run_without_a_command_shows_its_help_on_standard_error():
 def test_no_variable_of_the_environment_is_an_option():
     done = cellwall("run", "--", "true", CELLWALL_RUN_TIMEOUT="x", CELLWALL_TIMEOUT="x")
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("typed", ["rnu", "codee", "doctr"])
+def test_a_mistyped_command_is_told_the_nearest_one(typed):
+    told = in_process(typed).stderr.decode()
+    meant = {"rnu": "run", "codee": "code", "doctr": "doctor"}[typed]
+    assert f"Did you mean '{meant}'?" in told

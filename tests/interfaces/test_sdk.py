@@ -184,3 +184,21 @@ def test_an_option_that_does_not_exist_is_refused_and_not_dropped():
     with pytest.raises(cellwall.BadInput, match="memroy") as caught:
         cellwall.run_code("1", memroy="64m")
     assert caught.value.code == "CW-UNKNOWN-OPTION"
+
+
+@pytest.mark.parametrize("wrong", [5, None, ["1"], object()])
+def test_code_that_is_no_text_is_refused_by_its_type(wrong):
+    with pytest.raises(cellwall.BadInput) as caught:
+        cellwall.run_code(wrong)
+    assert (caught.value.code, type(wrong).__name__ in caught.value.message) == (
+        "CW-NOT-TEXT",
+        True,
+    )
+    assert cellwall.run_code(bytearray(b"6 * 7")).value == 42
+
+
+def test_a_failed_run_without_network_says_how_to_name_a_host():
+    code = "import socket; socket.getaddrinfo('pypi.org', 443)"
+    hints = [found.message for found in cellwall.run_code(code).outcome.findings]
+    assert any("--allow-domain" in hint for hint in hints)
+    assert cellwall.run_code("print('name resolution')").outcome.findings == ()

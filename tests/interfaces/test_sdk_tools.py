@@ -152,10 +152,12 @@ def test_code_can_catch_what_went_wrong_and_go_on(sbx):
 
 @pytest.mark.requirement("ERR-1")
 @pytest.mark.parametrize("name", ["breaks", "breaks_by_type"])
-def test_nothing_of_an_exception_of_the_host_reaches_the_code(sbx, name):
+def test_an_exception_of_a_tool_reaches_the_host_program_and_not_the_code(sbx, name, caplog):
     assert refused(sbx.run_code(f"tools.{name}()")) == "CW-TOOL-FAILED: the tool failed"
     details = [record["body"].get("detail", "") for record in audit_records()]
     assert any(SECRET in detail for detail in details)  # the whole story is in the record
+    [told] = [record for record in caplog.records if record.name == "cellwall.tools"]
+    assert (told.getMessage(), SECRET in str(told.exc_info[1])) == (f"the tool {name} raised", True)
 
 
 @pytest.mark.requirement("ERR-1")

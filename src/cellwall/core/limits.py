@@ -94,15 +94,24 @@ class Limits:
                     code="CW-BAD-LIMIT",
                 )
             if not least <= value <= most:
+                show = size_text if spec.name.endswith(("_bytes", "_bytes_per_s")) else str
                 raise BadInput(
-                    f"limit {spec.name} = {value} is out of range",
-                    mend=f"Use a value from {least} to {most}.",
+                    f"limit {spec.name} = {show(value)} is out of range",
+                    mend=f"Use a value from {show(least)} to {show(most)}.",
                     code="CW-BAD-LIMIT",
                 )
 
 
 _SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
+
+
+def size_text(number: int) -> str:
+    """The shortest form that `parse_size` reads as this number: `512m`, `1t`, `5`."""
+    for unit in ("t", "g", "m", "k"):
+        if number and number % _UNITS[unit] == 0:
+            return f"{number // _UNITS[unit]}{unit}"
+    return str(number)
 
 
 def parse_size(text: str | int, *, what: str = "size") -> int:

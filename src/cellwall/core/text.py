@@ -7,8 +7,17 @@ import re
 from cellwall.core.errors import BadInput
 
 
-def to_bytes(text: str, *, what: str) -> bytes:
+def to_bytes(text: str | bytes | bytearray | memoryview, *, what: str) -> bytes:
     """UTF-8; bytes that Python smuggled through as surrogates come back as they were."""
+    if isinstance(text, bytes | bytearray | memoryview):
+        return bytes(text)
+    if not isinstance(text, str):
+        # `bytes(5)` would be five NUL bytes.
+        raise BadInput(
+            f"{what} must be text or bytes, not {type(text).__name__}",
+            mend="Give a str or bytes.",
+            code="CW-NOT-TEXT",
+        )
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:

@@ -31,6 +31,22 @@ from cellwall.core.verdict import Decision, Verdict
 
 _EXIT_WALL = 124
 _EXIT_KILLED = 137
+_MAX_SIGN_BYTES = 16_384
+# glibc's and musl's getaddrinfo, curl, wget, node and Go, and connect(2) without a route.
+_NETWORK_SIGNS = (
+    b"name resolution",
+    b"Name or service not known",
+    b"Name does not resolve",
+    b"ould not resolve",
+    b"unable to resolve host",
+    b"getaddrinfo",
+    b"EAI_AGAIN",
+    b"ENOTFOUND",
+    b"no such host",
+    b"dial tcp",
+    b"Network is unreachable",
+    b"ENETUNREACH",
+)
 
 
 def ended(
@@ -102,6 +118,25 @@ def outcome_of(
         payload=result.payload,
         shown=result.shown,
     )
+
+
+def without_network(result: RunResult) -> tuple[Finding, ...]:
+    """The hint for a failed run in a sandbox without network whose output names the reason.
+
+    The kernel counts no connection that was never made, so the words of the resolvers and of
+    connect(2) are the only sign. A program can print them falsely; a hint grants nothing.
+    """
+    if not result.exit_code or not any(
+        sign in said[-_MAX_SIGN_BYTES:]
+        for said in (result.stderr, result.stdout)
+        for sign in _NETWORK_SIGNS
+    ):
+        return ()
+    message = (
+        "this sandbox has no network; to let it reach a host, name the host: "
+        "--allow-domain HOST, or allow_domains=[…] in the SDK"
+    )
+    return (Finding("network", "low", message),)
 
 
 def unread(result: RunResult) -> RunResult:

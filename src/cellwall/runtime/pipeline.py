@@ -70,6 +70,7 @@ from cellwall.runtime.outcomes import (
     summary,
     unasked,
     unread,
+    without_network,
 )
 from cellwall.runtime.outward import reaching, way_out
 from cellwall.runtime.questions import question_of, showing_question
@@ -291,7 +292,7 @@ class Runtime:
                         network=network,
                     )
                     result = await (run() if sink is None else sink.beside(run))
-                noticed = network.noticed() if network is not None else ()
+                noticed = network.noticed() if network is not None else without_network(result)
             finally:
                 with anyio.CancelScope(shield=True):
                     settled = await workspace.settle()

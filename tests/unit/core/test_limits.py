@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput
-from cellwall.core.limits import GIB, KIB, MIB, LimitName, Limits, parse_size
+from cellwall.core.limits import GIB, KIB, MIB, LimitName, Limits, parse_size, size_text
 
 
 @pytest.mark.requirement("LIM-1")
@@ -59,3 +59,14 @@ def test_any_text_is_a_size_or_bad_input(text: str) -> None:
         assert parse_size(text) >= 0
     except BadInput:
         pass
+
+
+@given(st.integers(0, 10**15))
+def test_a_size_is_shown_in_a_form_that_is_read_as_the_same_number(number: int) -> None:
+    assert parse_size(size_text(number)) == number
+
+
+def test_a_size_out_of_range_is_told_in_units() -> None:
+    with pytest.raises(BadInput) as refused:
+        Limits(memory_bytes=5)
+    assert refused.value.mend == "Use a value from 8m to 1t."

@@ -69,6 +69,17 @@ class Commands(click.Group):
         assert isinstance(found, click.Command)  # noqa: S101  # the table is ours
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            # click looks for similar names among loaded commands, and none is loaded.
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=COMMANDS, ctx=ctx
+            ) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         with formatter.section("Commands"):
             formatter.write_dl([(name, told) for name, (_, _, told) in COMMANDS.items()])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.core.limits import GIB, KIB, MIB, Limits, parse_size
+from cellwall.core.limits import Limits, parse_size, size_text
 from cellwall.interfaces.cli.main import AS_JSON
 
 if TYPE_CHECKING:
@@ -43,15 +43,8 @@ def json_option(text: str) -> Callable[[Decorated], Decorated]:
     return click.option("--json", "as_json", is_flag=True, callback=_note_json, help=text)
 
 
-def _size_text(number: int) -> str:
-    for unit, scale in (("g", GIB), ("m", MIB), ("k", KIB)):
-        if number % scale == 0:
-            return f"{number // scale}{unit}"
-    return str(number)
-
-
 def _sizes(help_text: str, field: str) -> dict[str, Any]:
-    default = _size_text(getattr(Limits(), field))
+    default = size_text(getattr(Limits(), field))
     return {"metavar": "SIZE", "help": f"{help_text}  [default: {default}]"}
 
 

@@ -196,7 +196,7 @@ class AsyncSandbox:
         on_stderr: TextSink | None = None,
     ) -> Execution:
         """Run code in this sandbox's workspace and tell the value of its last expression."""
-        text = _bytes(code, what="the code")
+        text = to_bytes(code, what="the code")
         return await self.perform(
             RunCode(canonical(language or self._language), text),
             timeout=timeout,
@@ -230,7 +230,7 @@ class AsyncSandbox:
         stdin: bytes | str | None = None,
         sink: OutputSink | None = None,
     ) -> Execution:
-        data = None if stdin is None else _bytes(stdin, what="standard input")
+        data = None if stdin is None else to_bytes(stdin, what="standard input")
         outcome = await self.perform_raw(
             want, timeout=timeout, envs=envs or {}, stdin=data, sink=sink
         )
@@ -282,7 +282,7 @@ async def run_code(
     code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
 ) -> Execution:
     """One shot: fresh isolation, nothing kept."""
-    text = _bytes(code, what="the code")
+    text = to_bytes(code, what="the code")
     return await _one_shot(RunCode(canonical(language), text), **options)
 
 
@@ -336,7 +336,7 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
             **(options.get("limits") or {}),
         ),
         env=dict(options.get("envs") or {}),
-        stdin=None if stdin is None else _bytes(stdin, what="standard input"),
+        stdin=None if stdin is None else to_bytes(stdin, what="standard input"),
         allow_domains=listed_words(options.get("allow_domains", ()), "allow_domains"),
         secrets=listed_words(options.get("secrets", ()), "secrets"),
         tools=broker.names if broker is not None and isinstance(want, RunCode) else (),
@@ -351,7 +351,3 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
 def _absolute(path: str | None) -> str | None:
     """For a process with another working directory."""
     return None if path is None else os.path.abspath(path)
-
-
-def _bytes(text: str | bytes, *, what: str) -> bytes:
-    return to_bytes(text, what=what) if isinstance(text, str) else bytes(text)

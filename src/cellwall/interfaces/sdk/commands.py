@@ -95,7 +95,7 @@ class AsyncCommands:
     async def _start(
         self, want: RunCommand, envs: Mapping[str, str] | None, stdin: bytes | str | None
     ) -> AsyncProcess:
-        data = None if stdin is None else _bytes(stdin)
+        data = None if stdin is None else to_bytes(stdin, what="standard input")
         outcome = await self._sandbox.perform_raw(want, envs=envs, stdin=data)
         return AsyncProcess(self._sandbox, _info(outcome))
 
@@ -149,7 +149,7 @@ class AsyncProcess:
         return Execution.of(_checked(await self._sandbox.perform_raw(want)))
 
     async def send_stdin(self, data: str | bytes) -> None:
-        await self._do(ProcessOperation("write", self.id, _bytes(data)))
+        await self._do(ProcessOperation("write", self.id, to_bytes(data, what="standard input")))
 
     async def close_stdin(self) -> None:
         await self._do(ProcessOperation("close_stdin", self.id))
@@ -304,10 +304,6 @@ class Process:
     def kill(self) -> None:
         """End it and everything it has started."""
         self._call(self._process.kill)
-
-
-def _bytes(data: str | bytes) -> bytes:
-    return to_bytes(data, what="standard input") if isinstance(data, str) else bytes(data)
 
 
 def _checked(outcome: Outcome) -> Outcome:

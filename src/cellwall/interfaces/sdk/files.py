@@ -32,7 +32,7 @@ class AsyncFiles:
         return content
 
     async def write(self, path: str, content: str | bytes) -> None:
-        data = to_bytes(content, what="the content") if isinstance(content, str) else bytes(content)
+        data = to_bytes(content, what="the content")
         await self._do(FileOperation("write", path, data))
 
     async def list(self, path: str = ".") -> Sequence[FileEntry]:

@@ -10,6 +10,7 @@ import functools
 import inspect
 import json
 import keyword
+import logging
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from cellwall.core.types import Json
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+_log = logging.getLogger("cellwall.tools")
 _MOST_PLACES = 5
 _MOST_ANSWER_BYTES = 4 * 1024 * 1024
 _DEFAULT_TIMEOUT_S = 30.0
@@ -87,7 +89,9 @@ def _checked(name: str, function: HostFunction) -> Callable[..., Any]:
         except CellwallError:
             raise
         except Exception as error:
-            # What went wrong inside the host's function is the host's affair (ERR-1).
+            # The program that offered the function sees its exception; the code inside does not
+            # (ERR-1).
+            _log.warning("the tool %s raised", name, exc_info=error)
             raise ToolFailed("the tool failed", detail=repr(error)) from error
 
     return call

@@ -75,7 +75,17 @@ def limit_of(counters: Counters, limits: Limits) -> LimitName | None:
     return None
 
 
+_NO_DIRECTORY = 10_000
+"""Added by spawn.c to the error number of a chdir."""
+
+
 def _not_started(number: int) -> BadInput:
+    if number > _NO_DIRECTORY:
+        return BadInput(
+            f"the working directory cannot be entered: {os.strerror(number - _NO_DIRECTORY)}",
+            mend="Name a directory inside the sandbox: /workspace, a directory below it, or /tmp.",
+            code="CW-CWD-NOT-FOUND",
+        )
     match number:
         case 2:
             return BadInput(

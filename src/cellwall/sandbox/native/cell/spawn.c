@@ -50,6 +50,9 @@ static int execute(struct program *program) {
   return error;
 }
 
+/* Added to the error number of a chdir, so that the supervisor can tell it from that of an exec. */
+#define NO_DIRECTORY 10000
+
 /* A session, a directory and descriptors of its own; what was given is at its number, all else but
  * `kept_fd` is closed. Returns an error number. */
 static int enter(struct program *program, int terminal, int kept_fd) {
@@ -58,7 +61,7 @@ static int enter(struct program *program, int terminal, int kept_fd) {
   sigprocmask(SIG_SETMASK, &none, NULL);
   /* No terminal of anybody's is ours: TIOCSTI has nothing to type into (ISO-6). */
   if (setsid() < 0) return errno;
-  if (chdir(program->directory) != 0) return errno;
+  if (chdir(program->directory) != 0) return NO_DIRECTORY + errno;
   if (terminal >= 0 && ioctl(terminal, TIOCSCTTY, 0) != 0) return errno;
   unsigned first_closed = 3;
   for (int number = 0; number <= LAST_GIVEN_FD; number++) {
