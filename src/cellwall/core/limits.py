@@ -94,16 +94,21 @@ class Limits:
                     code="CW-BAD-LIMIT",
                 )
             if not least <= value <= most:
-                show = size_text if spec.name.endswith(("_bytes", "_bytes_per_s")) else str
                 raise BadInput(
-                    f"limit {spec.name} = {show(value)} is out of range",
-                    mend=f"Use a value from {show(least)} to {show(most)}.",
+                    f"limit {spec.name} = {_shown(spec.name, value)} is out of range",
+                    mend=f"Use a value from {_shown(spec.name, least)} to "
+                    f"{_shown(spec.name, most)}.",
                     code="CW-BAD-LIMIT",
                 )
 
 
 _SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
+
+
+def _shown(name: str, value: float) -> str:
+    is_size = name.endswith(("_bytes", "_bytes_per_s"))
+    return size_text(int(value)) if is_size else f"{value}"
 
 
 def size_text(number: int) -> str:
