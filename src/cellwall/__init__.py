@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cellwall.guard.report import Report
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
     from cellwall.interfaces.sdk.blocking import Sandbox, run_code, run_command
+    from cellwall.interfaces.sdk.changes import Changes, waiting_changes
     from cellwall.interfaces.sdk.commands import AsyncProcess, Process
     from cellwall.interfaces.sdk.execution import Execution
     from cellwall.interfaces.sdk.guard import Guard, redact
@@ -48,6 +49,7 @@ _HOMES = {
     "AuditLog": "cellwall.audit.log",
     "BadInput": "cellwall.core.errors",
     "Busy": "cellwall.core.errors",
+    "Changes": "cellwall.interfaces.sdk.changes",
     "ConfigError": "cellwall.core.errors",
     "Decision": "cellwall.core.verdict",
     "Denied": "cellwall.core.errors",
@@ -73,6 +75,7 @@ _HOMES = {
     "redact": "cellwall.interfaces.sdk.guard",
     "run_code": "cellwall.interfaces.sdk.blocking",
     "run_command": "cellwall.interfaces.sdk.blocking",
+    "waiting_changes": "cellwall.interfaces.sdk.changes",
 }
 
 __all__ = [
@@ -83,6 +86,7 @@ __all__ = [
     "BadInput",
     "Busy",
     "CellwallError",
+    "Changes",
     "ConfigError",
     "Decision",
     "Denied",
@@ -107,6 +111,7 @@ __all__ = [
     "redact",
     "run_code",
     "run_command",
+    "waiting_changes",
 ]
 
 

@@ -220,3 +220,21 @@ def test_an_id_never_becomes_a_path_unchecked(command, folder):
     for bad in ("../workspaces/" + found, "./" + found, found + "/", found + "\n", "", "a" * 5000):
         done = cellwall(*command, "--", bad)
         assert (done.returncode, done.stdout, error_code(done)) == (125, b"", "CW-BAD-ID")
+
+
+@pytest.mark.requirement("FS-2")
+def test_changes_are_listed_until_they_are_discarded(folder):
+    found = run_on(folder, "echo two > a")
+    [row] = [
+        each
+        for each in json.loads(cellwall("changes", "--json").stdout)["changes"]
+        if each["id"] == found
+    ]
+    assert (row["directory"], row["count"], row["is_busy"]) == (str(folder), 1, False)
+    assert found in cellwall("changes").stdout.decode()
+    assert cellwall("discard", found).stdout.decode() == f"discarded {found}\n"
+    assert found not in cellwall("changes").stdout.decode()
+    assert content(folder) == {"a": "one\n", "b": "gone\n"}
+    assert error_code(cellwall("discard", found)) == "CW-NO-WORKSPACE"
+    recorded = json.loads(cellwall("audit", "show", "--json", found).stdout)
+    assert "discarded" in json.dumps(recorded)

@@ -6,6 +6,8 @@ Taking over is an action of its own, with the host's files as its effect:
   (3) write the intent; a failed write refuses (AUD-1);
   (4) take over, file by file, what nothing speaks against;
   (5) write the outcome.
+
+Discarding has the same steps, with the stored layers as its effect.
 """
 
 from __future__ import annotations
@@ -29,14 +31,75 @@ from cellwall.sandbox.workspace_store import Session
 __all__ = [
     "ApplyReport",
     "Change",
+    "Waiting",
     "describe_changes",
+    "discard",
     "foresee",
     "take_over",
     "target_directory",
     "unified_diff",
+    "waiting",
 ]
 
 _MOST_NAMED = 1000  # paths in the record of one takeover; their number is told in any case
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A copy-on-write workspace whose changes were neither taken over nor discarded."""
+
+    id: str
+    directory: str
+    made_s: float
+    """When its run or session began, in seconds since the epoch."""
+    count: int | None
+    """Number of changes; None where the given directory is gone or was replaced."""
+    is_busy: bool
+    """Its run or session has not ended yet."""
+
+
+def waiting(house: House) -> tuple[Waiting, ...]:
+    """All that wait, oldest first."""
+    return tuple(_waiting(house))
+
+
+def _waiting(house: House) -> Iterator[Waiting]:
+    live = house.ledger.live()
+    for session in house.store.sessions():
+        if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
+            continue
+        count: int | None = None
+        with suppress(WorkspaceError):
+            count = len(describe_changes(house, session.id))
+        if count != 0:
+            yield Waiting(
+                id=session.id,
+                directory=session.request.directory or "",
+                made_s=session.made_ns / 1e9,
+                count=count,
+                is_busy=session.id in live,
+            )
+
+
+def discard(house: House, workspace_id: str, *, principal: Principal) -> None:
+    """Remove the changes that wait; the host's directory stays as it is."""
+    require(house.settings, principal, Permission.FILES_WRITE)
+    session = _copy_on_write(house, workspace_id)
+    who = principal.name, principal.interface
+
+    def write(body: dict[str, Json]) -> None:
+        house.audit.write(Event(EventKind.APPLY, session.id, *who, body, session.id))
+
+    with _held(house, session):
+        directory = session.request.directory
+        write({"step": "intent", "directory": directory, "discard": True})
+        try:
+            house.store.remove(session.id)
+        except BaseException:
+            with suppress(AuditFailed):  # a second failure must not hide the first
+                write({"step": "outcome", "status": "interrupted"})
+            raise
+        write({"step": "outcome", "status": "discarded"})
 
 
 def target_directory(house: House, workspace_id: str) -> str:

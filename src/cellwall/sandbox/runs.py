@@ -94,6 +94,10 @@ class RunLedger:
                     os.unlink(path)
             os.close(descriptor)
 
+    def live(self) -> frozenset[str]:
+        """The ids of runs and sessions that have an entry."""
+        return frozenset(os.listdir(self.directory))
+
     def sweep(self) -> tuple[str, ...]:
         """Remove what dead supervisors left; returns the ids of their runs and sessions."""
         swept = []

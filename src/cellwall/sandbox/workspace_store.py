@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -112,6 +112,14 @@ class WorkspaceStore:
                 code="CW-NO-WORKSPACE",
             ) from error
 
+    def sessions(self) -> Iterator[Session]:
+        """Every session whose folder can be read, oldest first."""
+        found: list[Session] = []
+        for name in os.listdir(self._folder):
+            with suppress(CellwallError):
+                found.append(self.session(name))
+        yield from sorted(found, key=lambda session: session.made_ns)
+
     def open_directory(self, session: Session) -> tuple[int, str]:
         """The given directory once more, if it is still the same one.
 
@@ -157,14 +165,13 @@ class WorkspaceStore:
 
     def sweep(self, *, dead: Collection[str], keep_days: int) -> None:
         """Remove the folders of runs that were killed, and changes nobody took over in time."""
-        for name in os.listdir(self._folder):
+        for session in self.sessions():
             with suppress(OSError, CellwallError):
-                session = self.session(name)
                 if (time.time_ns() - session.made_ns) / 1e9 > keep_days * _DAY_S and (
                     session.request.mode is not WorkspaceMode.PRIVATE
                 ):
-                    self.remove(name)
-                elif name in dead:
+                    self.remove(session.id)
+                elif session.id in dead:
                     self.retire(session)
 
 

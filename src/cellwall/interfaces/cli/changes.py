@@ -1,8 +1,10 @@
-"""`cellwall diff` and `cellwall apply`: look at what a copy-on-write run changed, take it over."""
+"""`cellwall changes | diff | apply | discard`: what copy-on-write runs changed."""
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,68 @@ if TYPE_CHECKING:
 _MOST_DIFF_BYTES = 16 * 1024 * 1024
 
 
+def _complete_id(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Ids of stored workspaces; which of them are copy-on-write is not worth the reading."""
+    from cellwall.core.home import state_path  # noqa: PLC0415  # keeps --help quick
+
+    try:
+        names = os.listdir(os.path.join(state_path(os.environ), "workspaces"))
+    except OSError:
+        return []
+    return sorted(name for name in names if name.startswith(begun))
+
+
+_id_argument = click.argument("workspace_id", metavar="ID", shell_complete=_complete_id)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall changes
+  cellwall changes --json | jq -r '.changes[].id'
+"""
+)
+@place_options
+@json_option("Print one JSON object.")
+def changes(profile: str | None, config: str | None, *, as_json: bool) -> int:
+    """List the copy-on-write runs whose changes wait for `apply` or `discard`."""
+    from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
+
+    found = takeover.waiting(open_house(config=config, profile=profile))
+    if as_json:
+        rows: list[Json] = [
+            {
+                "id": each.id,
+                "directory": each.directory,
+                "made_s": each.made_s,
+                "count": each.count,
+                "is_busy": each.is_busy,
+            }
+            for each in found
+        ]
+        print_json({"changes": rows})
+        return 0
+    if not found:
+        print_text("no changes wait\n")
+        return 0
+    lines = [f"{'ID':32} {'AGE':>8} {'CHANGES':>8}  DIRECTORY"]
+    for each in found:
+        count = "gone" if each.count is None else str(each.count)
+        state = " (its run goes on)" if each.is_busy else ""
+        age = _age(time.time() - each.made_s)
+        lines.append(f"{each.id:32} {age:>8} {count:>8}  {one_line(each.directory)}{state}")
+    print_text("\n".join(lines) + "\n")
+    return 0
+
+
+def _age(seconds: float) -> str:
+    for unit, scale in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= scale:
+            return f"{seconds / scale:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -33,7 +97,7 @@ Exit codes:
   125  there is no such workspace, or it cannot be read
 """
 )
-@click.argument("workspace_id", metavar="ID")
+@_id_argument
 @click.option("--stat", is_flag=True, help="The list of changes alone.")
 @place_options
 @json_option("Print one JSON object with the list and the diff.")
@@ -76,7 +140,7 @@ Exit codes:
   125  there is no such workspace, it is in use, or the record could not be written
 """
 )
-@click.argument("workspace_id", metavar="ID")
+@_id_argument
 @click.option("--force", is_flag=True, help="Also overwrite what changed since the run began.")
 @click.option(
     "--instructions",
@@ -122,6 +186,44 @@ def apply(
         house, workspace_id, force=force, instructions=instructions, principal=principal("cli")
     )
     return _tell(workspace_id, report, as_json=as_json, verb="applied")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall discard act_...
+  cellwall discard --yes act_...
+
+\b
+Exit codes:
+  0    the changes are gone
+  1    you said no
+  125  there is no such workspace, it is in use, or the record could not be written
+"""
+)
+@_id_argument
+@click.option("--yes", "-y", is_flag=True, help="Do not ask, though there is a terminal.")
+@place_options
+@json_option("Print one JSON object.")
+def discard(
+    workspace_id: str, profile: str | None, config: str | None, *, yes: bool, as_json: bool
+) -> int:
+    """Remove the changes of a copy-on-write run; the directory it was given stays as it is."""
+    from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
+
+    house = open_house(config=config, profile=profile)
+    if not yes and sys.stdin.isatty():
+        where = one_line(takeover.target_directory(house, workspace_id))
+        if not click.confirm(f"Remove the changes that wait for {where}?", err=True):
+            say("nothing was removed")
+            return 1
+    takeover.discard(house, workspace_id, principal=principal("cli"))
+    if as_json:
+        print_json({"id": workspace_id, "discarded": True})
+    else:
+        print_text(f"discarded {workspace_id}\n")
+    return 0
 
 
 def _tell(workspace_id: str, report: ApplyReport, *, as_json: bool, verb: str) -> int:

@@ -1,0 +1,74 @@
+"""The changes of copy-on-write runs and sandboxes: look at them, take them over, discard them.
+
+The same as `cellwall changes`, `diff`, `apply` and `discard`. These calls read and write files and
+block; async programs call them in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cellwall.runtime import takeover, wiring
+
+if TYPE_CHECKING:
+    from cellwall.runtime.takeover import ApplyReport, Change
+
+_MAX_DIFF_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes that wait under one id: a run's `outcome.workspace_id`, or a sandbox's `id`."""
+
+    id: str
+    config: str | None = field(default=None, kw_only=True)
+    profile: str | None = field(default=None, kw_only=True)
+
+    @property
+    def directory(self) -> str:
+        """The directory on the host that the changes belong to."""
+        return takeover.target_directory(self._house(), self.id)
+
+    def list(self) -> Sequence[Change]:
+        """Every added, modified and deleted path; code and instructions of agents come first."""
+        return takeover.describe_changes(self._house(), self.id)
+
+    def diff(self, *, max_bytes: int = _MAX_DIFF_BYTES) -> str:
+        """The changes in the format of `git diff`."""
+        return takeover.unified_diff(self._house(), self.id, max_bytes=max_bytes)
+
+    def apply(
+        self, *, force: bool = False, instructions: bool = False, dry_run: bool = False
+    ) -> ApplyReport:
+        """Write the changes to the directory; the report lists what was refused, and why.
+
+        `force` overwrites files that changed since the run began; `instructions` includes files
+        that agents obey (CLAUDE.md, AGENTS.md, …). A sandbox that still lives is refused.
+        """
+        house = self._house()
+        if dry_run:
+            return takeover.foresee(house, self.id, force=force, instructions=instructions)
+        return takeover.take_over(
+            house,
+            self.id,
+            force=force,
+            instructions=instructions,
+            principal=wiring.principal("sdk"),
+        )
+
+    def discard(self) -> None:
+        """Remove the changes; the directory stays as it is. A live sandbox is refused."""
+        takeover.discard(self._house(), self.id, principal=wiring.principal("sdk"))
+
+    def _house(self) -> wiring.House:
+        return wiring.shared_house(self.config, self.profile)
+
+
+def waiting_changes(
+    *, config: str | None = None, profile: str | None = None
+) -> tuple[Changes, ...]:
+    """All changes that were neither taken over nor discarded, oldest first."""
+    found = takeover.waiting(wiring.shared_house(config, profile))
+    return tuple(Changes(each.id, config=config, profile=profile) for each in found)
