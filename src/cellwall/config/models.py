@@ -152,8 +152,8 @@ class SandboxSection(Section):
         (), "host directories shown read-only at the same path; all code can read them", most=64
     )
     dangerously_without_cgroup: bool = danger(
-        "run with process limits alone where the host gives no cgroup; many small processes "
-        "together can then use more than the limits say"
+        "measure memory and processor time where the host gives no cgroup that enforces them; "
+        "between two measurements a run can use more than the limits say"
     )
     dangerously_without_landlock: bool = danger(
         "run without Landlock where the kernel lacks it; the mount namespace is then the only "

@@ -7,7 +7,7 @@ import os
 import pwd
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
@@ -191,6 +191,9 @@ def open_house(
     audit = open_record(home, settings)
     note_configuration(home, settings, audit, principal("cellwall"))
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
+    if layers.cgroup.way == "none" and native.path == "auto":
+        # Use is measured below a keeper, and the cells of a template share one.
+        native = replace(native, path="cold")
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = _governor(settings, home)
     roles = roles_of(settings)

@@ -86,7 +86,7 @@ class Bodies:
         return Body(
             path="warm",
             line=cell.line,
-            group=cell.group,
+            meter=cell.group,
             owner=template.uid,
             interpreter=(),
             limits=action.limits,
@@ -117,8 +117,7 @@ class Bodies:
             standing = Standing(shape, new_id("cell"))
             stack.callback(standing.close)
             standing.join_scope()
-            if standing.group is not None:
-                standing.group.limit(action.limits, io_device=_device(mount))
+            standing.limit(action.limits, io_device=_device(mount))
             with ExitStack() as brief:
                 spec = python_spec(action.template, self._settings.environment_of)
                 tools = tools_for(brief, self._settings, walls.outer.root, None, spec)
@@ -144,7 +143,7 @@ class Bodies:
         return Body(
             path="cold",
             line=standing.ends.status,
-            group=standing.group,
+            meter=standing.meter,
             owner=walls.outer.drop_to,
             interpreter=languages.interpreter(),
             limits=action.limits,

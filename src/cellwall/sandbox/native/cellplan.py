@@ -21,6 +21,7 @@ from cellwall.sandbox.native.plan import Plan
 _DESCRIPTOR_ROOM = 64
 _TMP_INODES = 16_384
 _SHM_INODES = 1024
+_DATA_FACTOR = 2
 _LOCKED_BYTES = 8 * 1024 * 1024
 # The kernel has one number of pseudo-terminals for the whole host (kernel.pty.max) and charges them
 # to nobody; an instance without `max` may take them all (LIM-6).
@@ -374,7 +375,9 @@ def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
         resource.RLIMIT_NICE: 0,
     }
     if not walls.cgroup:
-        wanted[resource.RLIMIT_AS] = limits.memory_bytes
+        # What a measurement sees too late, see measured.py. Not RLIMIT_AS: V8, Go and the JVM
+        # reserve far more addresses than they use.
+        wanted[resource.RLIMIT_DATA] = _DATA_FACTOR * limits.memory_bytes
         wanted[resource.RLIMIT_NPROC] = limits.processes + 1
     for number, value in wanted.items():
         plan.step("rlimit", number, value)

@@ -20,6 +20,12 @@ NEEDED = frozenset({"memory", "pids", "cpu"})
 _USEFUL_V1 = ("memory", "pids", "cpu", "cpuacct", "blkio")
 USEFUL_V2 = ("memory", "pids", "cpu", "io")
 
+ACCEPT = (
+    "accept weaker limits with these two lines in ~/.config/cellwall/config.toml: "
+    "[sandbox] and dangerously_without_cgroup = true"
+)
+"""Measured limits instead of enforced ones, see measured.py."""
+
 Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
 _MOST_TEXT_BYTES = 4 * 1024 * 1024
 
@@ -44,6 +50,8 @@ class Facts:
     unified_controllers: frozenset[str]
     euid: int
     user_systemd: bool
+    is_writable: bool = True
+    """Whether groups can be made: not in a container that shows the host's groups read-only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,14 @@ def directory_of(mount: Mount, path: str) -> str:
 def choose(facts: Facts) -> Choice:
     """Decide. Pure, so that every kind of host can be tested on one."""
     unified = next((mount for mount in facts.mounts if mount.version == 2), None)
+    if facts.euid == 0 and facts.mounts and not facts.is_writable:
+        return Choice(
+            "none",
+            {},
+            "the cgroup file system is read-only here, as in a container with default options",
+            "Start the container with a writable cgroup name space of its own (docker run "
+            f"--cgroupns=private with /sys/fs/cgroup mounted rw), or {ACCEPT}.",
+        )
     if facts.euid == 0:
         if unified is not None and facts.unified_controllers >= NEEDED:
             names = [name for name in USEFUL_V2 if name in facts.unified_controllers]
@@ -113,7 +129,7 @@ def choose(facts: Facts) -> Choice:
             {},
             f"the host has no cgroup controller for: {lacking}",
             "Mount cgroup v2 with the memory, pids and cpu controllers "
-            "(in a container: start it with a private, writable cgroup namespace).",
+            f"(in a container: start it with a private, writable cgroup namespace), or {ACCEPT}.",
         )
     if unified is not None and facts.user_systemd:
         lacking = ", ".join(sorted(NEEDED - facts.unified_controllers))
@@ -123,15 +139,14 @@ def choose(facts: Facts) -> Choice:
             "none",
             {},
             f"cgroup v2 has no controller here for: {lacking}; an ordinary user gets none from v1",
-            "Boot with systemd.unified_cgroup_hierarchy=1, or run as root; "
-            "or accept rlimits alone with sandbox.dangerously_without_cgroup = true.",
+            f"Boot with systemd.unified_cgroup_hierarchy=1, or run as root, or {ACCEPT}.",
         )
     return Choice(
         "none",
         {},
         "an ordinary user gets a cgroup only from the user's own systemd, and none is running here",
-        "Log in with a systemd session (`loginctl enable-linger $USER` keeps one), or run as root; "
-        "or accept rlimits alone with sandbox.dangerously_without_cgroup = true.",
+        "Log in with a systemd session (`loginctl enable-linger $USER` keeps one), or run as root, "
+        f"or {ACCEPT}.",
     )
 
 
@@ -140,13 +155,25 @@ def gather() -> Facts:
     mounts = parse_mounts(read_text("/proc/self/mountinfo"))
     unified = next((mount for mount in mounts if mount.version == 2), None)
     controllers = read_text(f"{unified.point}/cgroup.controllers") if unified else ""
+    own = parse_membership(read_text("/proc/self/cgroup"))
     return Facts(
         mounts=mounts,
-        membership=parse_membership(read_text("/proc/self/cgroup")),
+        membership=own,
         unified_controllers=frozenset(controllers.split()),
+        is_writable=_is_writable(mounts, own),
         euid=os.geteuid(),
         user_systemd=os.path.exists(f"{runtime_directory()}/systemd/private"),
     )
+
+
+def _is_writable(mounts: tuple[Mount, ...], own: Mapping[str, str]) -> bool:
+    """Of every hierarchy that limits something: v1's, or the unified one."""
+    limiting = [mount for mount in mounts if mount.controllers & NEEDED]
+    limiting = limiting or [mount for mount in mounts if mount.version == 2]
+    places = [
+        directory_of(mount, own.get(min(mount.controllers, default=""), "/")) for mount in limiting
+    ]
+    return all(os.access(place, os.W_OK) for place in places)
 
 
 def runtime_directory() -> str:

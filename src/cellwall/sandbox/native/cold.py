@@ -86,8 +86,7 @@ class ColdPath:
                         await anyio.to_thread.run_sync(standing.join_scope)
                     numbers = standing.raise_wall(workspace.mount, shown, way_out)
                 # (5) While it works: every limit, then the plan, then the word to go on.
-                if standing.group is not None:
-                    jobs.limit_group(standing.group, action, workspace)
+                standing.limit(action.limits, io_device=jobs.io_device(workspace))
                 home = "/workspace" if workspace.mount.home else "/tmp"
                 job = cellplan.Job(
                     argv=program.argv,

@@ -9,7 +9,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.ports import WorkspaceLease
 from cellwall.core.types import Action, Json, RunCode, RunCommand
 from cellwall.sandbox import languages
-from cellwall.sandbox.native import groups, newgroups, rootfs
+from cellwall.sandbox.native import newgroups, rootfs
 from cellwall.sandbox.native.channels import CHANNEL_FDS_INSIDE
 from cellwall.sandbox.native.specs import PACKAGES_INSIDE, PYTHON
 
@@ -109,8 +109,7 @@ def given(program: languages.Program, numbers: Mapping[int, int]) -> Mapping[int
     }
 
 
-def limit_group(group: groups.Group, action: Action, workspace: WorkspaceLease) -> None:
-    """A one-shot cell's limits, before anything runs in it."""
+def io_device(workspace: WorkspaceLease) -> str | None:
+    """The disk behind a workspace, whose bandwidth is limited."""
     directory = workspace.mount.dir_fd
-    device = None if directory is None else newgroups.block_device(os.fstat(directory).st_dev)
-    group.limit(action.limits, io_device=device)
+    return None if directory is None else newgroups.block_device(os.fstat(directory).st_dev)

@@ -22,6 +22,7 @@ from cellwall.core.limits import LimitName, Limits
 from cellwall.sandbox.native import cellplan, groups
 from cellwall.sandbox.native.channels import Channels, Line, Outside
 from cellwall.sandbox.native.keeper import memory_file
+from cellwall.sandbox.native.measured import Measured
 from cellwall.sandbox.native.traffic import Traffic
 
 _MOST_WORDS_WAITING = 4
@@ -40,7 +41,8 @@ class Body:
 
     path: str
     line: Line
-    group: groups.Group | None
+    meter: groups.Group | Measured | None
+    """What tells the use of the cell."""
     owner: int | None
     """The host uid of what runs inside, where Cellwall was started as root."""
     interpreter: tuple[str, ...]
@@ -168,11 +170,11 @@ class LiveCell:
         return found
 
     def counters(self) -> groups.Counters:
-        group = self.body.group
-        return group.counters() if group else groups.Counters()
+        meter = self.body.meter
+        return meter.counters() if meter else groups.Counters()
 
     def pids(self) -> list[int]:
-        return self.body.group.pids() if self.body.group else []
+        return self.body.meter.pids() if self.body.meter else []
 
     def close(self) -> None:
         """End it and everything in it."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
-from cellwall.core.outcomes import RunResult
+from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, OutputSink, RunCode
@@ -17,6 +18,13 @@ from cellwall.sandbox.native.sessions import Sessions
 from cellwall.sandbox.native.warm import WarmPath
 from cellwall.sandbox.runs import RunLedger
 
+_WITHOUT_CGROUP = Finding(
+    "weakened",
+    "low",
+    "this host gave no cgroup: memory and processor time were measured, not enforced by the kernel",
+    rule="without-cgroup",
+)
+
 
 class NativeSandbox:
     """The port's implementation; `run` may be called by many tasks at once."""
@@ -25,6 +33,7 @@ class NativeSandbox:
         self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
     ) -> None:
         self._settings = settings
+        self._weakened = () if layers.cgroup.way != "none" else (_WITHOUT_CGROUP,)
         self._cold = ColdPath(settings, layers, ledger)
         self._pool = pool
         self._warm = WarmPath(settings, pool)
@@ -40,6 +49,28 @@ class NativeSandbox:
         tools: ToolCaller | None = None,
         skills: Sequence[Skill] = (),
         network: CellNetwork | None = None,
+    ) -> RunResult:
+        result = await self._run(
+            action,
+            slot=slot,
+            workspace=workspace,
+            sink=sink,
+            tools=tools,
+            skills=skills,
+            network=network,
+        )
+        return replace(result, findings=(*result.findings, *self._weakened))
+
+    async def _run(
+        self,
+        action: Action,
+        *,
+        slot: Slot,
+        workspace: WorkspaceLease,
+        sink: OutputSink | None,
+        tools: ToolCaller | None,
+        skills: Sequence[Skill],
+        network: CellNetwork | None,
     ) -> RunResult:
         if action.session_id is not None and _lives_on(action):
             return await self._sessions.run(

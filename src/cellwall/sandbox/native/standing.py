@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import CellwallError
-from cellwall.core.limits import LimitName
+from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox.native import cgroups, groups, keeperplan, newgroups
 from cellwall.sandbox.native.channels import Channels, Outside
@@ -24,6 +24,7 @@ from cellwall.sandbox.native.keeper import (
     memory_file,
     write_memory_file,
 )
+from cellwall.sandbox.native.measured import Measured
 from cellwall.sandbox.native.traffic import Traffic
 from cellwall.sandbox.native.waiting import ready_to_read
 from cellwall.sandbox.native.watch import stuck
@@ -57,6 +58,8 @@ class Standing:
     def __init__(self, shape: Shape, name: str) -> None:
         self._shape = shape
         self.group: groups.Group | None = None
+        self.meter: groups.Group | Measured | None = None
+        """What tells the use of the cell: its group, or measurements where the host has none."""
         self._failure: CellwallError | None = None
         self._is_ended = False
         self.way_out_number = -1
@@ -139,6 +142,14 @@ class Standing:
             self._entry.note_groups(group.remove)
         return {number: numbers[fd] for number, fd in inside.items()}
 
+    def limit(self, limits: Limits, *, io_device: str | None) -> None:
+        """Write every limit to the group; without one, remember what to measure against."""
+        if self.group is None:
+            self.meter = Measured(self.keeper.pid, limits)
+            return
+        self.group.limit(limits, io_device=io_device)
+        self.meter = self.group
+
     def go(self, init_plan: bytes) -> None:
         """Every limit is written: init may carry out its plan."""
         write_memory_file(self._plan_fd, init_plan)
@@ -186,10 +197,10 @@ class Standing:
         """Init looks from the start: it was told the program with its plan."""
 
     def counters(self) -> groups.Counters:
-        return self.group.counters() if self.group else groups.Counters()
+        return self.meter.counters() if self.meter else groups.Counters()
 
     def pids(self) -> list[int]:
-        return self.group.pids() if self.group else []
+        return self.meter.pids() if self.meter else []
 
     def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # all of it, whatever it was
         self.keeper.kill()

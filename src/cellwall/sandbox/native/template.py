@@ -64,6 +64,12 @@ class Template:
             self._uid = UidLease(f"{ledger.directory}.uids")
             stack.callback(self._uid.close)
             walls = self.walls(_ZYGOTE_LIMITS)
+            if not walls.cgroup:
+                raise LayerMissing(
+                    "the warm path needs a cgroup: use is measured below a keeper, which the cells "
+                    "of a template share",
+                    code="CW-LAYER-CGROUP",
+                )
             self.uid = walls.outer.drop_to
             shape = Shape(
                 ledger,
@@ -76,8 +82,7 @@ class Template:
             stack.callback(self._standing.close)
             self._standing.join_scope()
             self.group = self._standing.group
-            if self.group is not None:
-                self.group.limit(_ZYGOTE_LIMITS, io_device=None)
+            self._standing.limit(_ZYGOTE_LIMITS, io_device=None)
             tools = tools_for(stack, settings, walls.outer.root, None, spec)
             numbers = self._standing.raise_wall(None, tools)
             self._standing.go(self._plan(walls, numbers))

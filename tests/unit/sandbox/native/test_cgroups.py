@@ -114,8 +114,9 @@ def facts(
     membership: dict[str, str] | None = None,
     unified: frozenset[str] = frozenset(),
     user_systemd: bool = False,
+    writable: bool = True,
 ) -> Facts:
-    return Facts(mounts, membership or {}, unified, euid, user_systemd)
+    return Facts(mounts, membership or {}, unified, euid, user_systemd, writable)
 
 
 @pytest.mark.requirement("LIM-3")
@@ -192,6 +193,10 @@ def test_each_kind_of_host_has_its_way(host: Facts, choice: Choice) -> None:
     [
         pytest.param(facts(), "controller for: cpu, memory, pids", id="root-no-cgroup"),
         pytest.param(facts(V2), "controller for: cpu, memory, pids", id="root-v2-empty"),
+        pytest.param(
+            facts(V2, unified=ALL, writable=False), "is read-only here", id="root-v2-read-only"
+        ),
+        pytest.param(facts(*V1, writable=False), "is read-only here", id="root-v1-read-only"),
         pytest.param(
             facts(V2, unified=frozenset({"cpu", "pids", "io"})),
             "controller for: memory",
