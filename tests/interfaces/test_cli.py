@@ -254,6 +254,7 @@ REFUSALS = [
     (["run", "--secret", "TOKEN", "--", "true"], "CW-VAULT-MISSING"),
     (["run", "--", "no-such-program"], "CW-COMMAND-NOT-FOUND"),
     (["run", "--", "/etc/passwd"], "CW-COMMAND-NOT-EXECUTABLE"),
+    (["run", "--template", "nope", "--", "true"], "CW-NO-TEMPLATE"),
     (["run", "--cwd", "/nope", "--", "true"], "CW-CWD-NOT-FOUND"),
     (["run", "--cwd", "/etc/passwd", "--", "true"], "CW-CWD-NOT-FOUND"),
     (["run", "--tiemout", "5", "--", "true"], "CW-USAGE"),

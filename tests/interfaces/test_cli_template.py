@@ -6,7 +6,10 @@ import json
 
 import pytest
 
+import cellwall as sdk
+from cellwall.sandbox import environments
 from interfaces.test_cli_process import cellwall, error_code
+from unit.sandbox import tiny_template
 
 ALONE = {"PIP_CONFIG_FILE": "/dev/null", "PIP_FIND_LINKS": ""}
 NO_INDEX = {**ALONE, "PIP_NO_INDEX": "1"}
@@ -47,3 +50,15 @@ def test_with_json_there_is_one_object_and_nothing_else():
     done = cellwall("template", "build", "--json", **ALONE, PIP_INDEX_URL="https://127.0.0.1:9/s")
     assert (done.returncode, done.stderr) == (125, b"")
     assert json.loads(done.stdout)["error"]["code"] == "CW-TEMPLATE-NETWORK"
+
+
+@pytest.mark.requirement("LANG-2")
+def test_commands_find_the_packages_of_a_template(tmp_path, monkeypatch, state_home):
+    tiny_template.offline(monkeypatch, tmp_path, tiny_template.wheel(tmp_path))
+    environments.build(state_home, "python-data", on_progress=lambda _: None)
+    answer = ["python3", "-c", "import tiny; print(tiny.ANSWER)"]
+    assert sdk.run_command(answer, template="python-data").stdout == "42\n"
+    assert sdk.run_command(answer).exit_code == 1
+    with sdk.Sandbox.create(template="python-data") as sbx:
+        assert sbx.commands.run(answer).stdout == "42\n"
+    assert sdk.run_command("true", template="nope").error.code == "CW-NO-TEMPLATE"

@@ -57,9 +57,7 @@ class ColdPath:
             open_files=action.limits.open_files,
         )
         with ExitStack() as stack:
-            spec = None
-            if program.is_interpreter:
-                spec = python_spec(action.template, self._settings.environment_of)
+            spec = python_spec(action.template, self._settings.environment_of)
             shown = tools_for(stack, self._settings, walls.outer.root, program, spec)
             shape = Shape(
                 self._ledger,

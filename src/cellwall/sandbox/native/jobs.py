@@ -52,10 +52,17 @@ def environment(
         "CELLWALL": "1",
         # Hooks copied from a template would be refused where .git/hooks is protected (FS-4).
         "GIT_TEMPLATE_DIR": "/.cellwall/empty",
+        **_packages(action),
         **dict(program.env if program is not None else ()),
         **action.env,
         **action.brief,
     }
+
+
+def _packages(action: Action) -> dict[str, str]:
+    """A Python that a command starts finds the packages of the template, too."""
+    is_command = isinstance(action.want, RunCommand) and bool(package_paths(action))
+    return {"PYTHONPATH": PACKAGES_INSIDE} if is_command else {}
 
 
 def base_files(*, home: str) -> dict[str, bytes]:

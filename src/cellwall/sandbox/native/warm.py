@@ -92,7 +92,11 @@ class WarmPath:
             return None  # an ordinary user cannot hand a mount into another namespace
         if workspace.mount.own_path is not None:
             return None  # the root that a template's cells share is sealed: no new mount point
-        spec = spec_for(action, self._settings) if program.is_interpreter else SHELL
+        spec = spec_for(action, self._settings)
+        if not program.is_interpreter:
+            if spec.site_packages is not None:
+                return None  # cells for commands are forked from a root without packages
+            spec = SHELL
         must = self._settings.path == "warm"
         found = self._pool.template(spec, wait=False)
         if found is None and must:
