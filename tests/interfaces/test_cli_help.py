@@ -17,7 +17,7 @@ from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
     *("run", "code", "fetch", "scan", "redact", "guard", "changes", "diff", "apply"),
-    *("discard", "ps", "logs", "kill"),
+    *("discard", "create", "exec", "cp", "ps", "logs", "kill"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "skills", "vault"),
     *("hook", "mcp", "config", "completion"),
 ]

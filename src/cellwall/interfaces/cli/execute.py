@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from signal import Signals
 
 import anyio
@@ -52,10 +53,39 @@ class _Course:
     bug: Exception | None = None
 
 
+Perform = Callable[[Relay | None], Awaitable[Outcome]]
+"""Carries an action out; its output goes to the relay, where there is one."""
+
+
 def execute(house: House, action: Action, *, as_json: bool) -> int:
     """Run it, show it, and return the exit code of CONTRACT."""
+
+    async def perform(relay: Relay | None) -> Outcome:
+        hush = nullcontext if relay is None else relay.hushed
+        return await house.runtime.perform(
+            action,
+            sink=None if relay is None else relay.send,
+            ask=TerminalApprover(action.principal, hush=hush),
+        )
+
+    return show(
+        perform,
+        notes=partial(notes_of, action),
+        kept=partial(_kept, house, action),
+        as_json=as_json,
+    )
+
+
+def show(
+    perform: Perform,
+    *,
+    notes: Callable[[Outcome], Iterable[str]],
+    kept: Callable[[], str | None] = lambda: None,
+    as_json: bool,
+) -> int:
+    """Follow a run to its end; `kept` tells the id of changes that outlive an interrupted one."""
     relay = None if as_json else Relay(spinner=True)
-    course = anyio.run(_follow, house, action, relay)
+    course = anyio.run(_follow, perform, relay)
     if course.bug is not None:
         raise course.bug
     if relay is not None and relay.failure is not None:
@@ -64,16 +94,17 @@ def execute(house: House, action: Action, *, as_json: bool) -> int:
         tell_error(UNWRITABLE, as_json=False)
         return REFUSED
     if course.stopped_by is not None:
-        return _stopped(house, action, course.stopped_by, as_json=as_json)
+        return tell_stopped(course.stopped_by, kept(), as_json=as_json)
     assert course.outcome is not None  # noqa: S101  # nothing else ends the run
     if as_json:
         print_json(course.outcome.to_json())
     else:
-        _tell(action, course.outcome)
+        for note in notes(course.outcome):
+            say(note)
     return exit_code(course.outcome)
 
 
-async def _follow(house: House, action: Action, relay: Relay | None) -> _Course:
+async def _follow(perform: Perform, relay: Relay | None) -> _Course:
     course = _Course()
     # The receiver outlives the cleaning up: a second Ctrl-C must not cut it short (ISO-8).
     with anyio.open_signal_receiver(*_signals()) as received:
@@ -93,12 +124,7 @@ async def _follow(house: House, action: Action, relay: Relay | None) -> _Course:
             tasks.start_soon(watch_signals)
             tasks.start_soon(watch_relay)
             try:
-                hush = nullcontext if relay is None else relay.hushed
-                course.outcome = await house.runtime.perform(
-                    action,
-                    sink=None if relay is None else relay.send,
-                    ask=TerminalApprover(action.principal, hush=hush),
-                )
+                course.outcome = await perform(relay)
             except Exception as error:  # noqa: BLE001  # told outside, not as a group
                 course.bug = error
             if relay is None:
@@ -127,12 +153,11 @@ def exit_code(outcome: Outcome) -> int:
     return outcome.exit_code
 
 
-def _stopped(house: House, action: Action, number: Signals, *, as_json: bool) -> int:
-    kept = None
+def _kept(house: House, action: Action) -> str | None:
     if action.workspace.mode is WorkspaceMode.COPY_ON_WRITE:
         with suppress(CellwallError):  # ended before there was a workspace
-            kept = house.store.session(action.id).id
-    return tell_stopped(number, kept, as_json=as_json)
+            return house.store.session(action.id).id
+    return None
 
 
 def tell_stopped(number: Signals, kept: str | None, *, as_json: bool) -> int:
@@ -145,11 +170,6 @@ def tell_stopped(number: Signals, kept: str | None, *, as_json: bool) -> int:
     if kept is not None:
         say(kept_line(kept))
     return 128 + number
-
-
-def _tell(action: Action, outcome: Outcome) -> None:
-    for note in notes_of(action, outcome):
-        say(note)
 
 
 def notes_of(action: Action, outcome: Outcome) -> list[str]:

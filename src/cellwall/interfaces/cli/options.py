@@ -192,6 +192,31 @@ class SandboxOptions:
                 words[name] = os.path.abspath(words[name])
         return words
 
+    def for_sdk(self) -> dict[str, Any]:
+        """As the keyword arguments of `Sandbox.create`."""
+        sizes = {
+            "disk_bytes": _bytes(self.disk, "disk"),
+            "output_bytes": _bytes(self.output, "output"),
+            "file_size_bytes": _bytes(self.file_size, "file size"),
+            "cpus": self.cpus,
+            "processes": self.processes,
+            "open_files": self.open_files,
+        }
+        return {
+            "profile": self.profile,
+            "config": self.config,
+            "policy": self.policy,
+            "workspace": self.workspace,
+            "envs": variables(self.env),
+            "allow_domains": self.allow_domain,
+            "secrets": self.secret,
+            "timeout": self.timeout,
+            "memory": self.memory,
+            "template": self.template,
+            "skills": self.skill,
+            "limits": {name: size for name, size in sizes.items() if size is not None},
+        }
+
     def open_house(self) -> House:
         """The runtime as configured; its imports are heavy, so they wait until now."""
         from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # see above
@@ -237,7 +262,7 @@ class SandboxOptions:
             want=want,
             workspace=parse_workspace(self.workspace, at_own_path=self.own_path),
             limits=limits,
-            env=_variables(self.env),
+            env=variables(self.env),
             allow_domains=self.allow_domain,
             secrets=self.secret,
             stdin=self._input(house) if stdin is None else stdin,
@@ -274,7 +299,8 @@ def _bytes(text: str | None, what: str) -> int | None:
     return None if text is None else parse_size(text, what=what)
 
 
-def _variables(pairs: tuple[str, ...]) -> dict[str, str]:
+def variables(pairs: tuple[str, ...]) -> dict[str, str]:
+    """The values of `--env`."""
     variables = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -41,6 +41,20 @@ def _ask(message: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
     return answer
 
 
+def living() -> list[str]:
+    """The ids of all sandboxes in the supervisor, for completion: no error is worth telling."""
+    try:
+        answer = _ask({"do": "status"})
+    except (CellwallError, OSError):
+        return []
+    return [] if answer is None else [each["id"] for each in answer[0]["sandboxes"]]
+
+
+def complete_id(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Ids that begin like this."""
+    return [each for each in living() if each.startswith(begun)]
+
+
 def _none_lives(sandbox_id: str) -> BadInput:
     return BadInput(
         f"no sandbox {sandbox_id[:60]!r} lives, since no supervisor runs",
@@ -88,7 +102,7 @@ Examples:
 """
 )
 @json_option("Print one JSON object.")
-@click.argument("sandbox_id", metavar="ID")
+@click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
 def logs(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """Print the last output of a living sandbox (at most 256 KiB)."""
     from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
@@ -111,7 +125,7 @@ Examples:
 """
 )
 @json_option("Print one JSON object.")
-@click.argument("sandbox_id", metavar="ID")
+@click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
 def kill(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """End a living sandbox and everything in it."""
     from cellwall.interfaces.cli.telling import print_json, say  # noqa: PLC0415  # keeps --help quick

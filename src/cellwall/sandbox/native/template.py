@@ -74,7 +74,7 @@ class Template:
             shape = Shape(
                 ledger,
                 walls.outer,
-                layers.cgroup if walls.cgroup else None,
+                layers.cgroup,
                 wants_stdin=False,
                 is_template=True,
             )

@@ -1,0 +1,200 @@
+"""`cellwall create | exec | cp`: sandboxes that live on between commands."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.cli.main import REFUSED
+from cellwall.interfaces.cli.options import SandboxOptions, json_option, sandbox_options
+from cellwall.interfaces.cli.sandboxes import complete_id
+
+if TYPE_CHECKING:
+    from cellwall.core.outcomes import Outcome
+    from cellwall.interfaces.cli.streams import Relay
+
+_KEEP_ALIVE_S = 600.0
+_CHUNK_BYTES = 1 << 20
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  id=$(cellwall create --workspace .:cow)
+  cellwall exec $id -- make
+  cellwall cp $id:out.txt .
+  cellwall kill $id
+"""
+)
+@sandbox_options
+@click.option(
+    "--keep-alive",
+    type=click.FloatRange(min=1, max=86_400),
+    default=_KEEP_ALIVE_S,
+    show_default=True,
+    metavar="S",
+    help="End the sandbox after so many seconds without use.",
+)
+def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+    """Make a sandbox that lives on in the supervisor, and print its id.
+
+    `exec`, `cp`, `logs`, `ps` and `kill` reach it by that id, from any terminal of yours.
+    """
+    options = SandboxOptions(**typed)
+    if options.stdin:
+        raise BadInput(
+            "a sandbox has no standard input of its own",
+            mend="Give it to a command: cellwall exec ID --stdin -- CMD.",
+            code="CW-USAGE",
+        )
+    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
+
+    made = Sandbox.create(keep_alive=keep_alive, **options.for_sdk())
+    if options.as_json:
+        print_json({"id": made.id})
+    else:
+        print_text(f"{made.id}\n")
+    return 0
+
+
+@click.command(
+    name="exec",
+    context_settings={"allow_interspersed_args": False},
+    epilog="""\b
+Examples:
+  cellwall exec sbx_... -- ls -la
+  echo data | cellwall exec --stdin sbx_... -- wc -c
+""",
+)
+@click.option("--cwd", metavar="DIR", default="/workspace", help="Where inside it begins.")
+@click.option("--env", metavar="K=V", multiple=True, help="Variable; may be repeated.")
+@click.option("--timeout", type=float, metavar="S", help="Wall time in seconds.")
+@click.option("--stdin", is_flag=True, help="Give our standard input to the program.")
+@json_option("Print one JSON object with the whole result, and nothing else.")
+@click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
+@click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def execute(
+    ctx: click.Context,
+    /,
+    sandbox_id: str,
+    command: tuple[str, ...],
+    cwd: str,
+    env: tuple[str, ...],
+    timeout: float | None,
+    *,
+    stdin: bool,
+    as_json: bool,
+) -> int:
+    """Run a command in a sandbox that lives, and end as the command did."""
+    if not command:
+        if as_json:
+            raise BadInput("no command was given", mend="Write it after `--`.", code="CW-USAGE")
+        click.echo(ctx.get_help(), err=True)
+        return REFUSED
+    from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.execute import show  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.options import read_bounded, variables  # noqa: PLC0415  # as above
+    from cellwall.interfaces.sdk.asynchronous import AsyncSandbox  # noqa: PLC0415  # heavy
+
+    given = read_bounded(0, 64 * _CHUNK_BYTES) if stdin else None
+    if stdin and given is None:
+        raise BadInput(
+            "standard input is too large",
+            mend="Give the data as a file: cellwall cp FILE ID:PATH.",
+            code="CW-STDIN-TOO-LARGE",
+        )
+    words = command[1:] if command[0] == "--" else command
+
+    async def perform(relay: Relay | None) -> Outcome:
+        sandbox = await AsyncSandbox.connect(sandbox_id)
+        done = await sandbox.perform(
+            RunCommand(words, cwd),
+            timeout=timeout,
+            envs=variables(env),
+            stdin=given,
+            sink=None if relay is None else relay.send,
+        )
+        return done.outcome
+
+    return show(perform, notes=_notes, as_json=as_json)
+
+
+def _notes(outcome: Outcome) -> list[str]:
+    from cellwall.interfaces.cli.telling import error_line, finding_lines  # noqa: PLC0415  # as above
+
+    notes = finding_lines(outcome.findings)
+    if outcome.limit is not None:
+        name = outcome.limit.value.replace("_", " ")
+        notes.append(f"ended by the {name} limit that the sandbox was created with")
+    return notes if outcome.error is None else [*notes, error_line(outcome.error)]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall cp data.csv sbx_...:data.csv
+  cellwall cp sbx_...:out/plot.png plot.png
+"""
+)
+@click.argument("source", metavar="SOURCE", type=click.Path())
+@click.argument("target", metavar="TARGET", type=click.Path())
+@json_option("Print one JSON object.")
+def cp(source: str, target: str, *, as_json: bool) -> int:
+    """Copy one file into a sandbox that lives, or out of it; paths inside are written ID:PATH."""
+    from cellwall.interfaces.cli.telling import print_json  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
+
+    inside = [_inside(word) for word in (source, target)]
+    if (inside[0] is None) == (inside[1] is None):
+        raise BadInput(
+            "exactly one of the two must be a path inside a sandbox",
+            mend="Write ID:PATH for the file inside: cellwall cp FILE sbx_...:PATH.",
+            code="CW-USAGE",
+        )
+    if inside[1] is not None:
+        sandbox_id, path = inside[1]
+        path = os.path.join(path, os.path.basename(source)) if path.endswith("/") else path
+        content = _read(source)
+        Sandbox.connect(sandbox_id).files.write(path or os.path.basename(source), content)
+    else:
+        assert inside[0] is not None  # noqa: S101  # one of the two, see above
+        sandbox_id, path = inside[0]
+        content = Sandbox.connect(sandbox_id).files.read_bytes(path)
+        _write(
+            os.path.join(target, os.path.basename(path)) if os.path.isdir(target) else target,
+            content,
+        )
+    if as_json:
+        print_json({"id": sandbox_id, "bytes": len(content)})
+    return 0
+
+
+def _inside(word: str) -> tuple[str, str] | None:
+    """`sbx_…:PATH` as its parts; everything else is a path of the host's."""
+    sandbox_id, colon, path = word.partition(":")
+    return (sandbox_id, path) if colon and sandbox_id.startswith("sbx_") else None
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise BadInput(
+            f"{os.fsdecode(path)[:200]!r} cannot be read: {error.strerror}", code="CW-COPY-FILE"
+        ) from None
+
+
+def _write(path: str, content: bytes) -> None:
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise BadInput(
+            f"{os.fsdecode(path)[:200]!r} cannot be written: {error.strerror}", code="CW-COPY-FILE"
+        ) from None
