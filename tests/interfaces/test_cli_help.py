@@ -16,7 +16,7 @@ from conftest import growing_segment
 from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
-    *("run", "code", "fetch", "scan", "redact", "guard", "changes", "diff", "apply"),
+    *("run", "shell", "code", "fetch", "scan", "redact", "guard", "changes", "diff", "apply"),
     *("discard", "create", "exec", "cp", "ps", "logs", "kill"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "skills", "vault"),
     *("hook", "mcp", "config", "completion"),

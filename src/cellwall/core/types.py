@@ -114,7 +114,9 @@ class FileOperation:
 class ProcessOperation:
     """One call about what runs in a live sandbox."""
 
-    name: Literal["list", "read", "wait", "write", "close_stdin", "resize", "signal", "interrupt"]
+    name: Literal[
+        "list", "read", "follow", "wait", "write", "close_stdin", "resize", "signal", "interrupt"
+    ]
     process: int = 0
     data: bytes = b""
     number: int = 0

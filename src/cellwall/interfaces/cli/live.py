@@ -23,7 +23,8 @@ _CHUNK_BYTES = 1 << 20
 @click.command(
     epilog="""\b
 Examples:
-  id=$(cellwall create --workspace .:cow)
+  cellwall create --workspace .:cow
+  id=$(cellwall create)
   cellwall exec $id -- make
   cellwall cp $id:out.txt .
   cellwall kill $id

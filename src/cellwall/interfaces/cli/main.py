@@ -30,6 +30,7 @@ AS_JSON = "cellwall.as_json"
 # name -> (module, attribute, what --help says)
 COMMANDS = {
     "run": ("run_command", "run", "Run a command in a new sandbox."),
+    "shell": ("shell", "shell", "Open a shell in a new sandbox."),
     "code": ("run_code", "code", "Run code in a new sandbox."),
     "fetch": ("fetch", "fetch", "Fetch a web page through the egress rules."),
     "scan": ("scan", "scan", "Look for attacks on a model in a text."),

@@ -43,7 +43,8 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
     """Run a command in a new sandbox.
 
     It sees no network, none of your files and no variable of yours, unless an option gives it; its
-    output comes as it is written. No shell is involved: for pipes write -- sh -c 'a | b'.
+    output comes as it is written. No shell is involved: for pipes write -- sh -c 'a | b'. At a
+    terminal, a shell or interpreter without arguments (-- bash) is interactive.
     """
     options = SandboxOptions(**typed)
     if not command and not options.as_json:
@@ -51,6 +52,10 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
         return REFUSED
     if not command:
         raise BadInput("no command was given", mend="Write it after `--`.", code="CW-USAGE")
+    from cellwall.interfaces.cli.shell import is_interactive, open_shell  # noqa: PLC0415  # keeps --help quick
+
+    if is_interactive(command) and not (options.as_json or options.stdin):
+        return open_shell(options, command)
     from cellwall.interfaces.cli.remotely import (  # noqa: PLC0415  # keeps --help quick
         run_remotely,
         supervisor_link,

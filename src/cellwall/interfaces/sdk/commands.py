@@ -148,6 +148,11 @@ class AsyncProcess:
         want = ProcessOperation("read", self.id)
         return Execution.of(_checked(await self._sandbox.perform_raw(want)))
 
+    async def follow(self, timeout: float | None = None) -> Execution:
+        """The output since it was last asked for; waits until there is some, or it has ended."""
+        want = ProcessOperation("follow", self.id)
+        return Execution.of(_checked(await self._sandbox.perform_raw(want, timeout=timeout)))
+
     async def send_stdin(self, data: str | bytes) -> None:
         await self._do(ProcessOperation("write", self.id, to_bytes(data, what="standard input")))
 
@@ -287,6 +292,10 @@ class Process:
     def read(self) -> Execution:
         """The output since it was last asked for, without waiting."""
         return self._call(self._process.read)
+
+    def follow(self, timeout: float | None = None) -> Execution:
+        """The output since it was last asked for; waits until there is some, or it has ended."""
+        return self._call(lambda: self._process.follow(timeout))
 
     def send_stdin(self, data: str | bytes) -> None:
         self._call(lambda: self._process.send_stdin(data))

@@ -28,7 +28,7 @@ _FILE_NAMES = frozenset(
     ["read", "write", "list", "stat", "exists", "make_dir", "move", "remove", "upload", "download"]
 )
 _PROCESS_NAMES = frozenset(
-    ["list", "read", "wait", "write", "close_stdin", "resize", "signal", "interrupt"]
+    ["list", "read", "follow", "wait", "write", "close_stdin", "resize", "signal", "interrupt"]
 )
 
 

@@ -50,6 +50,8 @@ class Program:
         self._is_cut = False
         self.terminal: int | None = None
         self.ended = threading.Event()
+        self.has_news = threading.Event()
+        """There is output that nobody has asked for yet, or it has ended."""
 
     @property
     def id(self) -> int:
@@ -77,6 +79,7 @@ class Program:
             if len(kept) > self._keep_bytes:
                 self._is_cut = True
                 del kept[: len(kept) - self._keep_bytes]
+            self.has_news.set()
 
     def result(self) -> RunResult:
         """What came since it was last asked for; the exit code once it has ended."""
@@ -84,6 +87,8 @@ class Program:
             out, err = (bytes(self._kept[name]) for name in ("stdout", "stderr"))
             self._kept = {"stdout": bytearray(), "stderr": bytearray()}
             is_cut, self._is_cut = self._is_cut, False
+            if not self.ended.is_set():
+                self.has_news.clear()
         limit, cpu_s, peak = None, 0.0, 0
         match self._task.words:
             case ["exit", _tag, _kind, _number, word, cpu_us, peak_kib]:
@@ -203,6 +208,7 @@ class Program:
     def close(self) -> None:
         with self._lock:
             self.ended.set()
+            self.has_news.set()
             self._task.close()
             if self.terminal is not None:
                 with suppress(OSError):

@@ -216,6 +216,9 @@ class Sessions:
                 return program.result()
             case "read":
                 return program.result()
+            case "follow":
+                await _wait(program.has_news, action.limits.wall_s)
+                return program.result()
             case "write":
                 write = partial(program.write, want.data, action.limits.wall_s)
                 await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
