@@ -21,10 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.runtime import wiring
 from cellwall.sandbox.native import pool
 from cellwall.sandbox.native.standing import spares
-from conftest import need, new_home
+from conftest import leave_home, need, new_home
 
 PATHS = ("cold", "warm")
 ATTACKS = Path(__file__).with_name("attacks")
@@ -79,7 +78,7 @@ def state_home(
     home = warm_home if path == "warm" else new_home(tmp_path_factory)
     yield enter_home(home, path, monkeypatch)
     if path == "cold":
-        wiring.close_shared(str(home))
+        leave_home(home)
 
 
 def enter_home(home: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> str:
