@@ -11,6 +11,7 @@ import atexit
 import importlib
 import json
 import os
+import pkgutil
 import selectors
 import signal
 import socket
@@ -28,9 +29,14 @@ _MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 1024
 _IMPORTED = (
     "cellwall.interfaces.entry",
-    "cellwall.interfaces.cli.execute",
+    "cellwall.interfaces.requests",
+    "cellwall.guard.redact",
     "cellwall.guard.service",
+    "cryptography.hazmat.primitives.asymmetric.ed25519",
+    "anyio._backends._asyncio",
+    "anyio._core._signals",
 )
+_IMPORTED_WHOLE = ("cellwall.interfaces.cli", "cellwall.runtime")
 
 
 # --- the side of the tests
@@ -109,6 +115,30 @@ def _end(server: subprocess.Popen[bytes], folder: str) -> None:
 # --- the side of the program
 
 
+def prepare() -> None:
+    """Imports all commands, and reads the tables that come out the same in every process."""
+    for package in _IMPORTED_WHOLE:
+        for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            importlib.import_module(f"{package}.{found.name}")
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    from cellwall.core import protected_names  # noqa: PLC0415  only the server imports these
+    from cellwall.core.limits import Limits  # noqa: PLC0415
+    from cellwall.guard.scanning import Scanner  # noqa: PLC0415
+    from cellwall.parsing.credentials.texts import spans_of  # noqa: PLC0415
+    from cellwall.runtime.guarding import screened_code  # noqa: PLC0415
+    from cellwall.sandbox.native import seccomp  # noqa: PLC0415
+
+    for table in (protected_names.load, protected_names.build_files, protected_names.instructions):
+        table()
+    spans_of("password=correct-horse-battery-staple")
+    Scanner().scan("a text")
+    screened_code("1", "python")
+    screened_code("true", "shell")
+    seccomp.build(seccomp.host_arch(), open_files=Limits().open_files)
+    assert threading.active_count() == 1  # a fork takes no other thread along
+
+
 def serve(address: str) -> dict[str, Any]:
     """Returns what was asked for, in a process that was made for it alone."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -160,8 +190,7 @@ def _become(descriptors: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    for name in _IMPORTED:
-        importlib.import_module(name)
+    prepare()
     asked = serve(sys.argv[1])
     os.environ.clear()
     os.environ.update(asked["env"])
