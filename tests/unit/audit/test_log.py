@@ -589,7 +589,7 @@ def test_killed_writers_lose_no_acknowledged_event_from_their_rooms(folder, monk
     assert seen["rooms"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.requirement("AUD-1", "AUD-3")
 @forks
 def test_killed_writers_lose_no_acknowledged_event_from_rooms_in_many_rounds(folder, monkeypatch):
@@ -602,7 +602,9 @@ def test_killed_writers_lose_no_acknowledged_event_from_rooms_in_many_rounds(fol
 @pytest.mark.slow
 @pytest.mark.requirement("AUD-1", "AUD-3")
 @forks
-@pytest.mark.parametrize("seed", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "seed", [2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (3, 4, 5))]
+)
 def test_killed_writers_lose_no_acknowledged_event_in_many_rounds(folder, seed):
     seen = kill_rounds(folder, 50, seed=seed)
     assert seen["rounds"] == 50
