@@ -381,15 +381,20 @@ def test_follow_waits_for_a_log_to_begin(tmp_path, monkeypatch):
 # --- files that change or do not end
 
 
-@pytest.fixture
-def long(tmp_path) -> Path:
-    """One growing segment of several blocks."""
-    folder = tmp_path / "long"
+@pytest.fixture(scope="module")
+def written_long(tmp_path_factory) -> Path:
+    """One growing segment of several blocks. Each of its records waits for the disk."""
+    folder = tmp_path_factory.mktemp("written") / "long"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         for number in range(700):
             log.write(event(number, text="x" * 4000))
     assert records_path(folder).stat().st_size > 2 * BLOCK_BYTES
     return folder
+
+
+@pytest.fixture
+def long(written_long, tmp_path) -> Path:
+    return Path(shutil.copytree(written_long, tmp_path / "long"))
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
