@@ -8,6 +8,7 @@ about the start itself start the real program (`PROGRAM`).
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib
 import json
 import os
@@ -18,9 +19,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -49,34 +51,60 @@ def run(
     pipes = [os.pipe() for _ in range(3)]
     inside = [pipes[0][0], pipes[1][1], pipes[2][1]]
     ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
-    asked = json.dumps(
-        {
-            "words": [os.fsdecode(word) for word in words],
-            "env": dict(env),
-            "cwd": os.getcwd(),
-        }
-    ).encode()
     shown = [b"", b"", b""]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        line.connect(_server())
-        socket.send_fds(line, [asked], inside)
+    with start(words, inside, env=env) as process:
         for descriptor in inside:
             os.close(descriptor)
         jobs = [threading.Thread(target=_feed, args=(ours[0], stdin))]
         jobs += [threading.Thread(target=_take, args=(ours[at], shown, at)) for at in (1, 2)]
         for job in jobs:
             job.start()
-        line.settimeout(timeout_s)
-        pid = int(line.recv(64))
         try:
-            code = int(line.recv(64))
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired([*words], timeout_s) from None
+            code = process.wait(timeout_s)
         finally:
             for job in jobs:
                 job.join()
     return subprocess.CompletedProcess([PROGRAM, *words], code, shown[1], shown[2])
+
+
+class Process:
+    """One that was started; as far as it is used here it is like `Popen`."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self.pid = int(line.recv(64))
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code; one that is late is killed."""
+        self._line.settimeout(timeout_s)
+        try:
+            return int(self._line.recv(64))
+        except TimeoutError:
+            os.kill(self.pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(PROGRAM, timeout_s) from None
+
+
+@contextmanager
+def start(
+    words: Sequence[str | bytes],
+    descriptors: Sequence[int],
+    *,
+    env: Mapping[str, str],
+    on_terminal: bool = False,
+) -> Iterator[Process]:
+    """With these standard streams; the first is its controlling terminal where that is wanted."""
+    asked = json.dumps(
+        {
+            "words": [os.fsdecode(word) for word in words],
+            "env": dict(env),
+            "cwd": os.getcwd(),
+            "on_terminal": on_terminal,
+        }
+    ).encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.connect(_server())
+        socket.send_fds(line, [asked], descriptors)
+        yield Process(line)
 
 
 def _feed(pipe: int, data: bytes) -> None:
@@ -192,6 +220,9 @@ def _become(descriptors: Sequence[int]) -> None:
 if __name__ == "__main__":
     prepare()
     asked = serve(sys.argv[1])
+    if asked["on_terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.environ.clear()
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
