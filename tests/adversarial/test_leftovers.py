@@ -217,8 +217,11 @@ def test_nothing_is_left_after_kill_9_of_the_supervisor_at_any_moment(
     config: str, project: Path, state_home: str, rounds: int
 ) -> None:
     chance = random.Random(9)
-    caught_running = 0
-    for _ in range(rounds):
+    done = caught_running = 0
+    # The control: many kills hit a run. On a busy machine that takes some rounds more.
+    while done < rounds or caught_running <= rounds // 4:
+        assert done < 4 * rounds
+        done += 1
         with _supervisor(project, config, sleep_s=0.01) as process:
             _wait_for(process, "ready")
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -233,7 +236,6 @@ def test_nothing_is_left_after_kill_9_of_the_supervisor_at_any_moment(
         wiring.open_house(config=config)  # the next start
         assert left(state_home, project) == nothing(project)
         assert groups(seen) == []
-    assert caught_running > rounds // 4  # the control: most kills hit a run
 
 
 @pytest.mark.requirement("ISO-8")
