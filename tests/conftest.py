@@ -104,7 +104,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def is_wanted(item: pytest.Item) -> bool:
         marks = {mark.name for mark in item.iter_markers()}
         if is_fast and "smoke" not in marks:
-            return item.nodeid.startswith(_QUICK_FOLDERS) and marks.isdisjoint({"slow", "long"})
+            is_generated = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+            is_quick = marks.isdisjoint({"slow", "long"}) and not is_generated
+            return is_quick and item.nodeid.startswith(_QUICK_FOLDERS)
         return is_long or "long" not in marks
 
     kept: dict[bool, list[pytest.Item]] = {True: [], False: []}

@@ -51,6 +51,7 @@ def code_blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_python_of_the_readme_runs_as_written(tmp_path):
     script = tmp_path / "readme.py"
     script.write_text("\n".join(code_blocks("python")), "utf-8")
@@ -70,6 +71,7 @@ def test_python_of_the_readme_runs_as_written(tmp_path):
     assert (lines[-4][:18], lines[-3]) == ("<<<cellwall:begin ", "Linux")
 
 
+@pytest.mark.slow
 def test_commands_of_the_readme_run_as_written(tmp_path):
     commands = next(block for block in code_blocks("sh") if "doctor" in block)
     program = f"set -eu\nPATH={Path(sys.executable).parent}:$PATH\n" + commands.replace(

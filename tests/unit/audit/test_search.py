@@ -399,6 +399,7 @@ def long(written_long, tmp_path) -> Path:
 
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("text", [None, "act_69"])
+@pytest.mark.slow
 def test_records_across_blocks_are_all_found(long, is_packed, text):
     lines = lines_of(long)
     if is_packed:
@@ -410,6 +411,7 @@ def test_records_across_blocks_are_all_found(long, is_packed, text):
 
 @pytest.mark.parametrize("query", [Query(), Query(principal="ann"), Query(text="act_")])
 @pytest.mark.parametrize("left", [0, 100, BLOCK_BYTES])
+@pytest.mark.slow
 def test_log_that_is_cut_in_the_middle_of_a_search_kills_nobody(long, query, left):
     found = search(str(long), query)
     first = next(found).record["seq"]
