@@ -34,11 +34,17 @@ _IMPORTED = (
     "cellwall.interfaces.requests",
     "cellwall.guard.redact",
     "cellwall.guard.service",
+    "cellwall.egress.service",
     "cryptography.hazmat.primitives.asymmetric.ed25519",
     "anyio._backends._asyncio",
     "anyio._core._signals",
 )
-_IMPORTED_WHOLE = ("cellwall.interfaces.cli", "cellwall.runtime")
+_IMPORTED_WHOLE = (
+    "cellwall.interfaces.cli",
+    "cellwall.runtime",
+    "cellwall.egress.pages",
+    "cellwall.egress.proxy",
+)
 
 
 # --- the side of the tests
@@ -154,11 +160,13 @@ def prepare() -> None:
     from cellwall.core.limits import Limits  # noqa: PLC0415
     from cellwall.guard.scanning import Scanner  # noqa: PLC0415
     from cellwall.parsing.credentials.texts import spans_of  # noqa: PLC0415
+    from cellwall.policy.files import builtin_rules  # noqa: PLC0415
     from cellwall.runtime.guarding import screened_code  # noqa: PLC0415
     from cellwall.sandbox.native import seccomp  # noqa: PLC0415
 
     for table in (protected_names.load, protected_names.build_files, protected_names.instructions):
         table()
+    builtin_rules()
     spans_of("password=correct-horse-battery-staple")
     Scanner().scan("a text")
     screened_code("1", "python")
