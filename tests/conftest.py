@@ -171,8 +171,11 @@ def leave_home(home: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_log_is_left_open() -> Iterator[None]:
-    """It would be signed half a minute later, in the midst of another test."""
+def no_log_is_left_open(state_home: str | None) -> Iterator[None]:
+    """It would be signed half a minute later, in the midst of another test.
+
+    Closed before the state folder is deleted.
+    """
     were_open = set(audit_log._LOGS)
     yield
     shared = {house.audit for house in wiring._SHARED.values()}

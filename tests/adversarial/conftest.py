@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.runtime import wiring
 from cellwall.sandbox.native import pool
 from cellwall.sandbox.native.standing import spares
 from conftest import leave_home, need, new_home
@@ -60,6 +61,7 @@ def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("cellwall-warm-home")
     home.chmod(0o700)
     yield home
+    wiring.close_shared(str(home))
     pool.close_all()
     # The command line has had a supervisor started, which would wait for more for a while.
     environment = {**os.environ, "CELLWALL_HOME": str(home), "CELLWALL_PATH": "warm"}
