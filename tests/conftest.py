@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -18,9 +20,12 @@ import pytest
 
 from cellwall.audit import log as audit_log
 from cellwall.runtime import reading, wiring
+from scheduling import FilesInTurn
 
 _ENDS_WITHIN_S = 30.0
 _MOST_NAMED = 200
+# Nearly all tests of the others start cells, servers or programs.
+_QUICK_FOLDERS = ("tests/unit/", "tests/contract/")
 
 
 # How long an example takes depends on what else the machine does.
@@ -87,6 +92,43 @@ def _parse_again(parse: Any) -> Any:
     return parsed
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    how_much = parser.getgroup("cellwall", "how much is tested")
+    how_much.addoption("--fast", action="store_true", help="only what is quick, and a few cells")
+    how_much.addoption("--long", action="store_true", help="the tests marked `long` as well")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_fast, is_long = config.getoption("--fast"), config.getoption("--long")
+
+    def is_wanted(item: pytest.Item) -> bool:
+        marks = {mark.name for mark in item.iter_markers()}
+        if is_fast and "smoke" not in marks:
+            is_generated = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+            is_quick = marks.isdisjoint({"slow", "long"}) and not is_generated
+            return is_quick and item.nodeid.startswith(_QUICK_FOLDERS)
+        return is_long or "long" not in marks
+
+    kept: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        kept[is_wanted(item)].append(item)
+    if kept[False]:
+        config.hook.pytest_deselected(items=kept[False])
+        items[:] = kept[True]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """The tests live as long as the process: no later collection of garbage looks at them again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn | None:
+    return FilesInTurn(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
 def pytest_configure() -> None:
     """pytest parses sources to show a failure, while threads of the product may parse as well."""
     if sys.version_info < (3, 11, 5):
@@ -122,9 +164,18 @@ def new_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(tempfile.mkdtemp(dir=homes))
 
 
+def leave_home(home: Path) -> None:
+    """A process that a test leaves behind may still write there; the session's end deletes that."""
+    wiring.close_shared(str(home))
+    shutil.rmtree(home, ignore_errors=True)
+
+
 @pytest.fixture(autouse=True)
-def no_log_is_left_open() -> Iterator[None]:
-    """It would be signed half a minute later, in the midst of another test."""
+def no_log_is_left_open(state_home: str | None) -> Iterator[None]:
+    """It would be signed half a minute later, in the midst of another test.
+
+    Closed before the state folder is deleted.
+    """
     were_open = set(audit_log._LOGS)
     yield
     shared = {house.audit for house in wiring._SHARED.values()}
@@ -136,7 +187,10 @@ def no_log_is_left_open() -> Iterator[None]:
 def state_home(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """Every test has its own CELLWALL_HOME and no configuration of the developer's."""
+    """Every test has its own CELLWALL_HOME and no configuration of the developer's.
+
+    It is deleted at once: to delete those of all tests at the end, from the disk, takes minutes.
+    """
     home = new_home(tmp_path_factory)
     monkeypatch.setenv("CELLWALL_HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "no-config"))
@@ -145,4 +199,4 @@ def state_home(
     # Most tests are not about warmth, and a template for each of them would cost minutes.
     monkeypatch.setenv("CELLWALL_PATH", os.environ.get("CELLWALL_PATH", "cold"))
     yield str(home)
-    wiring.close_shared(str(home))
+    leave_home(home)

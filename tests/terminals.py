@@ -8,15 +8,16 @@ import pty
 import re
 import struct
 import subprocess
-import sys
+import tempfile
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from cellwall.sandbox.native.waiting import ready_to_read
+from interfaces.prepared_program import Process, start
 
 DEADLINE_S = 60.0
 
@@ -24,7 +25,7 @@ DEADLINE_S = 60.0
 class Screen:
     """What is shown, and what is typed."""
 
-    def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Process, terminal: int) -> None:
         self.process = process
         self._terminal = terminal
         self.seen = ""
@@ -76,42 +77,34 @@ def on_terminal(
         os.close(ours)
 
 
-_ON_IT = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-    " os.execvp(sys.argv[1], sys.argv[1:])"
-)
-"""The terminal becomes the controlling one, as in a shell."""
-
-
 def confirmed(
-    words: Sequence[str], *, says: str | None = None, **changes: Any
+    words: Sequence[str], *, says: str | None = None, env: Mapping[str, str] = os.environ
 ) -> subprocess.CompletedProcess[bytes]:
     """How a command ends that a person at a terminal of their own types and confirms.
 
-    `says` is typed in place of the word that the command shows. What the terminal shows is
-    `stderr`; `changes` are for `Popen`.
+    `words` are for the program `cellwall`, and `says` is typed in place of the word that the
+    command shows. What the terminal shows is `stderr`.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    streams = {"stdin": theirs, "stdout": subprocess.PIPE, "stderr": theirs}
-    process = subprocess.Popen(
-        [sys.executable, "-c", _ON_IT, *words], start_new_session=True, **{**streams, **changes}
-    )
-    os.close(theirs)
-    screen, is_typed = Screen(process, ours), 0
-    try:
-        with suppress(OSError):  # nobody is on the terminal any more
-            while ready_to_read(ours, timeout_s=DEADLINE_S) and screen._look():
-                words_shown = re.findall(r"Type (\w{5}) to do so .*: ", screen.seen)
-                for word in words_shown[is_typed:]:
-                    screen.type(f"{word if says is None else says}\n")
-                    is_typed += 1
-        out, _ = process.communicate(timeout=DEADLINE_S)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-    return subprocess.CompletedProcess(words, process.returncode, out, screen.seen.encode())
+    with (
+        tempfile.TemporaryFile() as out,
+        start(words, (theirs, out.fileno(), theirs), env=env, on_terminal=True) as process,
+    ):
+        os.close(theirs)
+        screen, is_typed = Screen(process, ours), 0
+        try:
+            with suppress(OSError):  # nobody is on the terminal any more
+                while ready_to_read(ours, timeout_s=DEADLINE_S) and screen._look():
+                    words_shown = re.findall(r"Type (\w{5}) to do so .*: ", screen.seen)
+                    for word in words_shown[is_typed:]:
+                        screen.type(f"{word if says is None else says}\n")
+                        is_typed += 1
+            code = process.wait(DEADLINE_S)
+        finally:
+            os.close(ours)
+        out.seek(0)
+        return subprocess.CompletedProcess([*words], code, out.read(), screen.seen.encode())
 
 
 @contextmanager

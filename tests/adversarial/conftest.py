@@ -24,7 +24,7 @@ import pytest
 from cellwall.runtime import wiring
 from cellwall.sandbox.native import pool
 from cellwall.sandbox.native.standing import spares
-from conftest import need, new_home
+from conftest import leave_home, need, new_home
 
 PATHS = ("cold", "warm")
 ATTACKS = Path(__file__).with_name("attacks")
@@ -61,6 +61,7 @@ def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("cellwall-warm-home")
     home.chmod(0o700)
     yield home
+    wiring.close_shared(str(home))
     pool.close_all()
     # The command line has had a supervisor started, which would wait for more for a while.
     environment = {**os.environ, "CELLWALL_HOME": str(home), "CELLWALL_PATH": "warm"}
@@ -79,7 +80,7 @@ def state_home(
     home = warm_home if path == "warm" else new_home(tmp_path_factory)
     yield enter_home(home, path, monkeypatch)
     if path == "cold":
-        wiring.close_shared(str(home))
+        leave_home(home)
 
 
 def enter_home(home: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -18,12 +18,11 @@ from cellwall.core.types import new_id
 from cellwall.sandbox.given import own_places
 from cellwall.sandbox.runs import RunLedger
 from conftest import audit_records, need
-
-PROGRAM = str(Path(sys.executable).parent / "cellwall")
+from interfaces import prepared_program
 
 
 def cli(*words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([PROGRAM, *words], capture_output=True, timeout=60, check=False)
+    return prepared_program.run(words, stdin=b"", env=os.environ, timeout_s=60)
 
 
 @pytest.mark.requirement("FS-1", "FS-2")

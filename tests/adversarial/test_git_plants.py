@@ -16,8 +16,8 @@ import pytest
 
 import cellwall
 from cellwall.core.errors import CellwallError
+from interfaces import prepared_program
 
-PROGRAM = str(Path(sys.executable).parent / "cellwall")
 QUIET = {
     **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
     "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -34,6 +34,10 @@ def git(cwd: Path, *words: str) -> str:
         text=True,
         check=False,
     ).stdout
+
+
+def cli(*words: str) -> subprocess.CompletedProcess[bytes]:
+    return prepared_program.run(words, stdin=b"", env=os.environ, timeout_s=60)
 
 
 @pytest.fixture
@@ -100,13 +104,7 @@ def test_a_read_write_run_leaves_nothing_that_git_runs(project: Path, tmp_path: 
 def test_apply_takes_over_nothing_that_git_runs(project: Path, tmp_path: Path):
     canary = tmp_path / "canary"
     ran = cellwall.run_command(planting(canary, project), workspace=f"{project}:cow")
-    done = subprocess.run(
-        [PROGRAM, "apply", "--yes", "--json", ran.outcome.workspace_id],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = cli("apply", "--yes", "--json", ran.outcome.workspace_id)
     assert done.returncode == 1
     told = json.loads(done.stdout)
     assert {"docs/deep/HEAD", "x/config", ".git/commondir", "sub/.git", "link/.git"} <= {
@@ -183,13 +181,7 @@ def test_a_link_to_instructions_is_put_back_and_its_target_is_read_only(project:
 def test_diff_and_apply_show_instructions_first_and_ask_for_a_word(project: Path):
     script = "echo a > a.txt; echo more >> CLAUDE.md; echo x > Makefile; echo z > .envrc"
     found = cellwall.run_command(script, workspace=f"{project}:cow").outcome.workspace_id
-
-    def cli(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PROGRAM, *words, found], capture_output=True, text=True, timeout=60, check=False
-        )
-
-    shown = cli("diff", "--stat").stdout.splitlines()
+    shown = cli("diff", "--stat", found).stdout.decode().splitlines()
     assert [line.split()[1] for line in shown] == ["CLAUDE.md", ".envrc", "Makefile", "a.txt"]
     assert [line.partition("<-- ")[2] for line in shown] == [
         "instructions for agents",
@@ -197,12 +189,13 @@ def test_diff_and_apply_show_instructions_first_and_ask_for_a_word(project: Path
         "runs code when built or tested",
         "",
     ]
-    assert cli("diff").stdout.index("+more") < cli("diff").stdout.index("b/a.txt")
-    done = cli("apply", "--yes")
+    text = cli("diff", found).stdout
+    assert text.index(b"+more") < text.index(b"b/a.txt")
+    done = cli("apply", "--yes", found)
     assert (done.returncode, (project / "CLAUDE.md").read_text()) == (1, "Be careful.\n")
-    assert "refused   CLAUDE.md: instructions for agents" in done.stdout
+    assert b"refused   CLAUDE.md: instructions for agents" in done.stdout
     assert (project / "a.txt").read_text() == "a\n"
-    done = cli("apply", "--yes", "--force", "--instructions")
+    done = cli("apply", "--yes", "--force", "--instructions", found)
     assert (project / "CLAUDE.md").read_text() == "Be careful.\nmore\n"
     assert not (project / ".envrc").exists()  # never taken over
 
@@ -433,13 +426,7 @@ def test_a_link_in_the_place_of_a_directory_with_protected_names_does_not_stay(p
 def test_apply_takes_over_no_link_that_steers_a_tool(project: Path):
     script = leading_links() + "ln -s ../a.txt .git/FETCH_HEAD"
     ran = cellwall.run_command(script, workspace=f"{project}:cow")
-    done = subprocess.run(
-        [PROGRAM, "apply", "--yes", "--json", ran.outcome.workspace_id],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = cli("apply", "--yes", "--json", ran.outcome.workspace_id)
     refused = {item["path"] for item in json.loads(done.stdout)["refused"]}
     assert {*LEADING, ".git/FETCH_HEAD"} <= refused
     assert [link for link in LEADING if (project / link).is_symlink()] == []

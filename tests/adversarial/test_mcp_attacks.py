@@ -244,7 +244,7 @@ def _allowed_elsewhere(pipe: Pipe) -> None:
     """By a person at a terminal, while the client still shows the question."""
     asked = _approvals(pipe, "list", "--json")
     [question] = json.loads(asked)["questions"]
-    words = [test_cli_process.PROGRAM, "approvals", "allow", question["id"]]
+    words = ["approvals", "allow", question["id"]]
     assert confirmed(words, env=environment(pipe.home)).returncode == 0
 
 

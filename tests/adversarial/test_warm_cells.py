@@ -491,7 +491,8 @@ def test_templates_and_cells_end_with_the_process_that_made_them(
 
 @pytest.mark.requirement("ISO-8")
 @pytest.mark.slow
-def test_three_hundred_runs_leave_nothing_in_the_supervisor(own_home: str, config: str) -> None:
+@pytest.mark.parametrize("pairs", [30, pytest.param(150, marks=pytest.mark.long)])
+def test_many_runs_leave_nothing_in_the_supervisor(own_home: str, config: str, pairs: int) -> None:
     misdeeds = ["import os; os.write(3, b'\\xff' * 99)", "import os; os.close(3)", "1 / 0"]
 
     def some(count: int) -> None:
@@ -509,7 +510,7 @@ def test_three_hundred_runs_leave_nothing_in_the_supervisor(own_home: str, confi
     end_what_waits()  # how many cells are kept ready follows demand; they hold descriptors
     gc.collect()
     before = own_state()
-    some(150)
+    some(pairs)
     end_what_waits()
     gc.collect()
     assert all(now <= then for now, then in zip(own_state(), before, strict=True))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +13,9 @@ import pytest
 
 from cellwall.sandbox.native import cgroups
 from conftest import need
+from interfaces import prepared_program
 
 SECRET = "hunter2-the-secret"
-PROGRAM = str(Path(sys.executable).with_name("cellwall"))
 pytestmark = pytest.mark.only_on("cold", reason="a template's root has no new mount points")
 
 
@@ -52,12 +50,8 @@ def inside(
     place: Path, script: str, *, mode: str = "rw", cwd: str = "", limits: tuple[str, ...] = ()
 ) -> dict[str, object]:
     words = ["--workspace", f"{place}:{mode}", "--own-path", "--cwd", cwd or str(place), "--json"]
-    done = subprocess.run(
-        [PROGRAM, "run", *words, *limits, "--", "bash", "-c", script],
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
+    words = ["run", *words, *limits, "--", "bash", "-c", script]
+    done = prepared_program.run(words, stdin=b"", env=os.environ, timeout_s=120)
     found: dict[str, object] = json.loads(done.stdout)
     return found
 

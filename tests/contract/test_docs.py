@@ -46,11 +46,20 @@ def test_ci_runs_the_command_of_the_readme():
     assert [line for line in ci.splitlines() if "./dev" in line] == ["exec ./dev test"]
 
 
+@pytest.mark.parametrize("option", ["--fast", "--long", "--vm"])
+def test_how_much_is_tested_is_told_by_the_readme_and_the_help(option):
+    told = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True, check=True).stdout
+    assert f"`./dev test {option}`" in (ROOT / "README.md").read_text("utf-8")
+    (usage,) = [line for line in told.splitlines() if line.startswith("  ./dev test ")]
+    assert option in usage
+
+
 def code_blocks(language: str) -> list[str]:
     text = (ROOT / "README.md").read_text("utf-8")
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_python_of_the_readme_runs_as_written(tmp_path):
     script = tmp_path / "readme.py"
     script.write_text("\n".join(code_blocks("python")), "utf-8")
@@ -70,6 +79,7 @@ def test_python_of_the_readme_runs_as_written(tmp_path):
     assert (lines[-4][:18], lines[-3]) == ("<<<cellwall:begin ", "Linux")
 
 
+@pytest.mark.slow
 def test_commands_of_the_readme_run_as_written(tmp_path):
     commands = next(block for block in code_blocks("sh") if "doctor" in block)
     program = f"set -eu\nPATH={Path(sys.executable).parent}:$PATH\n" + commands.replace(

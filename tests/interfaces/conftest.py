@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from adversarial.leftovers import UID_BASE, uid_of
+from cellwall.runtime import wiring
 from cellwall.sandbox.native import pool, uids
 from interfaces.test_cli_process import cellwall
 
@@ -26,6 +27,7 @@ def warm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("cellwall-warm-home")
     home.chmod(0o700)
     yield home
+    wiring.close_shared(str(home))
     pool.close_all()
 
 

@@ -8,18 +8,21 @@ about the start itself start the real program (`PROGRAM`).
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib
 import json
 import os
+import pkgutil
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -28,8 +31,19 @@ _MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 1024
 _IMPORTED = (
     "cellwall.interfaces.entry",
-    "cellwall.interfaces.cli.execute",
+    "cellwall.interfaces.requests",
+    "cellwall.guard.redact",
     "cellwall.guard.service",
+    "cellwall.egress.service",
+    "cryptography.hazmat.primitives.asymmetric.ed25519",
+    "anyio._backends._asyncio",
+    "anyio._core._signals",
+)
+_IMPORTED_WHOLE = (
+    "cellwall.interfaces.cli",
+    "cellwall.runtime",
+    "cellwall.egress.pages",
+    "cellwall.egress.proxy",
 )
 
 
@@ -43,34 +57,60 @@ def run(
     pipes = [os.pipe() for _ in range(3)]
     inside = [pipes[0][0], pipes[1][1], pipes[2][1]]
     ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
-    asked = json.dumps(
-        {
-            "words": [os.fsdecode(word) for word in words],
-            "env": dict(env),
-            "cwd": os.getcwd(),
-        }
-    ).encode()
     shown = [b"", b"", b""]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        line.connect(_server())
-        socket.send_fds(line, [asked], inside)
+    with start(words, inside, env=env) as process:
         for descriptor in inside:
             os.close(descriptor)
         jobs = [threading.Thread(target=_feed, args=(ours[0], stdin))]
         jobs += [threading.Thread(target=_take, args=(ours[at], shown, at)) for at in (1, 2)]
         for job in jobs:
             job.start()
-        line.settimeout(timeout_s)
-        pid = int(line.recv(64))
         try:
-            code = int(line.recv(64))
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired([*words], timeout_s) from None
+            code = process.wait(timeout_s)
         finally:
             for job in jobs:
                 job.join()
     return subprocess.CompletedProcess([PROGRAM, *words], code, shown[1], shown[2])
+
+
+class Process:
+    """One that was started; as far as it is used here it is like `Popen`."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self.pid = int(line.recv(64))
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code; one that is late is killed."""
+        self._line.settimeout(timeout_s)
+        try:
+            return int(self._line.recv(64))
+        except TimeoutError:
+            os.kill(self.pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(PROGRAM, timeout_s) from None
+
+
+@contextmanager
+def start(
+    words: Sequence[str | bytes],
+    descriptors: Sequence[int],
+    *,
+    env: Mapping[str, str],
+    on_terminal: bool = False,
+) -> Iterator[Process]:
+    """With these standard streams; the first is its controlling terminal where that is wanted."""
+    asked = json.dumps(
+        {
+            "words": [os.fsdecode(word) for word in words],
+            "env": dict(env),
+            "cwd": os.getcwd(),
+            "on_terminal": on_terminal,
+        }
+    ).encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.connect(_server())
+        socket.send_fds(line, [asked], descriptors)
+        yield Process(line)
 
 
 def _feed(pipe: int, data: bytes) -> None:
@@ -107,6 +147,32 @@ def _end(server: subprocess.Popen[bytes], folder: str) -> None:
 
 
 # --- the side of the program
+
+
+def prepare() -> None:
+    """Imports all commands, and reads the tables that come out the same in every process."""
+    for package in _IMPORTED_WHOLE:
+        for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            importlib.import_module(f"{package}.{found.name}")
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    from cellwall.core import protected_names  # noqa: PLC0415  only the server imports these
+    from cellwall.core.limits import Limits  # noqa: PLC0415
+    from cellwall.guard.scanning import Scanner  # noqa: PLC0415
+    from cellwall.parsing.credentials.texts import spans_of  # noqa: PLC0415
+    from cellwall.policy.files import builtin_rules  # noqa: PLC0415
+    from cellwall.runtime.guarding import screened_code  # noqa: PLC0415
+    from cellwall.sandbox.native import seccomp  # noqa: PLC0415
+
+    for table in (protected_names.load, protected_names.build_files, protected_names.instructions):
+        table()
+    builtin_rules()
+    spans_of("password=correct-horse-battery-staple")
+    Scanner().scan("a text")
+    screened_code("1", "python")
+    screened_code("true", "shell")
+    seccomp.build(seccomp.host_arch(), open_files=Limits().open_files)
+    assert threading.active_count() == 1  # a fork takes no other thread along
 
 
 def serve(address: str) -> dict[str, Any]:
@@ -160,9 +226,11 @@ def _become(descriptors: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    for name in _IMPORTED:
-        importlib.import_module(name)
+    prepare()
     asked = serve(sys.argv[1])
+    if asked["on_terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.environ.clear()
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])

@@ -44,6 +44,7 @@ def test_arguments_that_are_no_utf8_arrive_unchanged():
         (["--language", "python3", "-c", "print(1)"], b"1\n"),
     ],
 )
+@pytest.mark.smoke
 def test_code_from_the_command_line(words, printed):
     done = cellwall("code", *words)
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, b"")

@@ -33,7 +33,7 @@ def cellwall(*words: str | bytes, stdin: bytes = b"", **changes) -> subprocess.C
 
 def person(*words: str, says: str | None = None, **changes: str) -> subprocess.CompletedProcess:
     """As a person types it at a terminal, and confirms what has to be confirmed."""
-    return terminals.confirmed([PROGRAM, *words], says=says, env={**os.environ, **changes})
+    return terminals.confirmed(words, says=says, env={**os.environ, **changes})
 
 
 def in_process(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess:

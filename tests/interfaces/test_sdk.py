@@ -12,6 +12,7 @@ from cellwall import Status
 
 
 @pytest.mark.requirement("LANG-2")
+@pytest.mark.smoke
 def test_value_of_the_last_expression_comes_back():
     done = cellwall.run_code("x = 20\nx + 1")
     assert (done.status, done.value, done.text, done.stdout) == (Status.OK, 21, "21", "")
@@ -24,6 +25,7 @@ def test_a_value_that_json_cannot_carry_comes_as_text_only():
 
 
 @pytest.mark.requirement("ERR-2")
+@pytest.mark.smoke
 def test_an_exception_of_the_code_is_its_own_failure_with_its_own_lines():
     done = cellwall.run_code("def f():\n    return 1 / 0\nf()")
     assert (done.status, done.exit_code) == (Status.FAILED, 1)
@@ -55,6 +57,7 @@ def test_an_unknown_language_is_told_what_there_is():
 
 
 @pytest.mark.requirement("FS-7")
+@pytest.mark.smoke
 def test_files_live_as_long_as_the_sandbox():
     with cellwall.Sandbox.create() as sbx:
         sbx.files.write("deep/a.txt", "hi")
@@ -93,6 +96,7 @@ def test_an_error_of_the_listener_ends_the_run_and_comes_back():
 
 
 @pytest.mark.requirement("ISO-3")
+@pytest.mark.smoke
 def test_only_named_variables_reach_the_code(monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     with cellwall.Sandbox.create(envs={"MINE": "1"}) as sbx:

@@ -26,6 +26,7 @@ def sbx() -> Iterator[Sandbox]:
 
 
 @pytest.mark.requirement("LANG-2")
+@pytest.mark.smoke
 def test_variables_imports_and_functions_live_on(sbx, path):
     assert sbx.run_code("import math\nx = 20\ndef f(n): return n + x").state == "kept"
     done = sbx.run_code("x += 1\nf(1) + math.floor(0.5)")
@@ -67,6 +68,7 @@ def test_two_sandboxes_share_no_state(sbx):
 
 
 @pytest.mark.requirement("FS-7")
+@pytest.mark.smoke
 def test_code_commands_and_the_file_api_see_the_same_files(sbx):
     sbx.run_code("open('by-code', 'w').write('1')")
     sbx.commands.run("printf 2 > by-command")

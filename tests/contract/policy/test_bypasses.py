@@ -14,6 +14,8 @@ from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
 from conftest import need
 
+pytestmark = pytest.mark.slow  # there are thousands
+
 DATA = tomllib.loads(Path(__file__).with_name("bypasses.toml").read_text("utf-8"))
 ENTRIES: list[dict[str, Any]] = [entry for family in DATA["bypasses"].values() for entry in family]
 SMALL = DATA["policies"]

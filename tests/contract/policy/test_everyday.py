@@ -29,6 +29,7 @@ def test_the_set_is_large_and_every_command_has_an_id_of_its_own():
 
 
 @pytest.mark.requirement("POL-2", "POL-3")
+@pytest.mark.slow
 def test_everyday_commands_are_allowed_by_an_ordinary_policy(place, ordinary: Policy):
     decisions = [(entry, place.judge(ordinary, entry["command"])) for entry in ENTRIES]
     misses = [told(*pair) for pair in decisions if pair[1].verdict is not Verdict.ALLOW]

@@ -48,6 +48,7 @@ def decisions(place) -> list[tuple[dict[str, str], Decision]]:  # a fixture's
 
 
 @pytest.mark.requirement("POL-14")
+@pytest.mark.slow
 def test_ordinary_commands_are_allowed_or_asked_about_and_dangerous_ones_denied(place):
     judged = decisions(place)
     ordinary, dangerous = judged[: len(ENTRIES)], judged[len(ENTRIES) :]

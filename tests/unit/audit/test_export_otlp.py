@@ -342,6 +342,7 @@ def test_a_receiver_that_hangs_is_not_waited_for_forever(log: str, waits: list[f
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
+@pytest.mark.slow
 def test_a_receiver_that_trickles_is_not_waited_for_forever(
     log: str, waits: list[float], certificates: Certificates, has_tls: bool
 ) -> None:

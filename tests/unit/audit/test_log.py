@@ -330,6 +330,7 @@ def start(folder: Path, count: int, segment_bytes: int = 64 * 1024 * 1024) -> su
 
 @pytest.mark.requirement("AUD-1")
 @pytest.mark.parametrize("segment_bytes", [4000, 64 * 1024 * 1024])
+@pytest.mark.slow
 def test_processes_that_begin_at_once_write_one_log(folder, segment_bytes):
     writers = [start(folder, 40, segment_bytes) for _ in range(4)]
     for writer in writers:
@@ -354,6 +355,7 @@ def test_several_logs_of_one_process_write_one_log(log, folder):
     assert (ids_in(folder)[1:], log.verify().ok) == (ids, True)
 
 
+@pytest.mark.slow
 def test_checking_while_others_write_raises_no_false_alarm(folder):
     settings = LogSettings(segment_bytes=20_000, checkpoint_events=10, checkpoint_s=0.005)
     with AuditLog.open(str(folder), settings=settings) as log:
@@ -379,6 +381,7 @@ def test_checking_while_others_write_raises_no_false_alarm(folder):
 
 @pytest.mark.requirement("AUD-1")
 @forks
+@pytest.mark.slow
 def test_fork_in_the_middle_lets_both_go_on(log, folder):
     log.write(event(0))
     stop, ids = threading.Event(), []
@@ -575,6 +578,7 @@ def all_records_but_torn(folder: Path) -> list[dict]:
 
 @pytest.mark.requirement("AUD-1", "AUD-3")
 @forks
+@pytest.mark.slow
 def test_killed_writers_lose_no_acknowledged_event(folder):
     seen = kill_rounds(folder, 15, seed=1)
     assert seen["acknowledged"] > 15
@@ -582,6 +586,7 @@ def test_killed_writers_lose_no_acknowledged_event(folder):
 
 @pytest.mark.requirement("AUD-1", "AUD-3")
 @forks
+@pytest.mark.slow
 def test_killed_writers_lose_no_acknowledged_event_from_their_rooms(folder, monkeypatch):
     monkeypatch.setattr(writer_module, "_SMALLS_BEFORE_ROOM", 0)
     seen = kill_rounds(folder, 15, seed=6, segment_bytes=3 * ROOM_BYTES)
@@ -589,7 +594,7 @@ def test_killed_writers_lose_no_acknowledged_event_from_their_rooms(folder, monk
     assert seen["rooms"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.requirement("AUD-1", "AUD-3")
 @forks
 def test_killed_writers_lose_no_acknowledged_event_from_rooms_in_many_rounds(folder, monkeypatch):
@@ -602,7 +607,9 @@ def test_killed_writers_lose_no_acknowledged_event_from_rooms_in_many_rounds(fol
 @pytest.mark.slow
 @pytest.mark.requirement("AUD-1", "AUD-3")
 @forks
-@pytest.mark.parametrize("seed", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "seed", [2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (3, 4, 5))]
+)
 def test_killed_writers_lose_no_acknowledged_event_in_many_rounds(folder, seed):
     seen = kill_rounds(folder, 50, seed=seed)
     assert seen["rounds"] == 50

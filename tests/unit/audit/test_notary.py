@@ -209,6 +209,7 @@ def test_lost_or_wrong_tip_costs_only_time(folder, loss, is_sealed):
 
 
 @pytest.mark.requirement("AUD-2")
+@pytest.mark.slow
 def test_torn_checkpoint_is_passed_over_and_the_next_one_is_good(folder):
     with reopened(folder) as log:
         log.write(event(0))

@@ -75,6 +75,7 @@ def test_records_are_proven_after_older_ones_were_deleted(folder, deleted, monke
         assert check_proof(prove(str(folder), record["id"], keys), keys).record == record
 
 
+@pytest.mark.slow
 def test_records_are_proven_whatever_was_deleted(tmp_path):
     """Every way in which the deleted part and the tree's subtrees can lie to each other."""
     for count in range(1, 9):

@@ -381,10 +381,10 @@ def test_follow_waits_for_a_log_to_begin(tmp_path, monkeypatch):
 # --- files that change or do not end
 
 
-@pytest.fixture
-def long(tmp_path) -> Path:
-    """One growing segment of several blocks."""
-    folder = tmp_path / "long"
+@pytest.fixture(scope="module")
+def written_long(tmp_path_factory) -> Path:
+    """One growing segment of several blocks. Each of its records waits for the disk."""
+    folder = tmp_path_factory.mktemp("written") / "long"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         for number in range(700):
             log.write(event(number, text="x" * 4000))
@@ -392,8 +392,14 @@ def long(tmp_path) -> Path:
     return folder
 
 
+@pytest.fixture
+def long(written_long, tmp_path) -> Path:
+    return Path(shutil.copytree(written_long, tmp_path / "long"))
+
+
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("text", [None, "act_69"])
+@pytest.mark.slow
 def test_records_across_blocks_are_all_found(long, is_packed, text):
     lines = lines_of(long)
     if is_packed:
@@ -405,6 +411,7 @@ def test_records_across_blocks_are_all_found(long, is_packed, text):
 
 @pytest.mark.parametrize("query", [Query(), Query(principal="ann"), Query(text="act_")])
 @pytest.mark.parametrize("left", [0, 100, BLOCK_BYTES])
+@pytest.mark.slow
 def test_log_that_is_cut_in_the_middle_of_a_search_kills_nobody(long, query, left):
     found = search(str(long), query)
     first = next(found).record["seq"]

@@ -228,6 +228,7 @@ def pack(folder, data: bytes) -> None:
     (folder / segment_name(1, PACKED)).write_bytes(zstandard.compress(data))
 
 
+@pytest.mark.slow
 def test_packed_segment_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "MOST_SEGMENT_BYTES", 3 * BLOCK_BYTES)
     bomb = segment(tmp_path, PACKED)
@@ -255,6 +256,7 @@ def test_bomb_is_not_held_in_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("part", [RECORDS, PACKED])
+@pytest.mark.slow
 def test_content_is_the_same_wherever_it_is_read(tmp_path, part, monkeypatch):
     monkeypatch.setattr(segments, "_HELD_BLOCKS", 2)
     data = b"".join(b"%d\n" % number for number in range(700_000))

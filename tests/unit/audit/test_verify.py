@@ -137,6 +137,7 @@ def test_key_of_somebody_else_is_no_check(folder, tmp_path):
 
 
 @pytest.mark.requirement("AUD-2")
+@pytest.mark.slow
 def test_every_changed_byte_is_found_at_its_record(folder):
     lines = lines_of(folder)
     for at, line in enumerate(lines):
@@ -358,6 +359,7 @@ def test_forged_checkpoint_is_found(folder, tmp_path):
 
 
 @pytest.mark.requirement("AUD-2")
+@pytest.mark.slow
 def test_every_changed_byte_of_the_checkpoints_is_found_or_makes_them_fewer(folder):
     whole = notes_path(folder).read_bytes()
     for at in range(0, len(whole), 2):
@@ -528,6 +530,7 @@ def unpacked(packed):
 
 
 @pytest.mark.requirement("AUD-2")
+@pytest.mark.slow
 def test_changed_packed_segment_is_found(segments):
     path = packed_path(segments, 1)
     packed = path.read_bytes()

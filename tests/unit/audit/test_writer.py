@@ -238,6 +238,7 @@ def test_torn_end_is_cut_and_the_cut_is_recorded(folder, path, torn, before):
 
 @pytest.mark.requirement("AUD-3")
 @pytest.mark.parametrize("unit", [b"x", b"\n"])
+@pytest.mark.slow
 def test_more_than_a_crash_tears_is_kept_as_evidence(folder, path, unit):
     """Nor is the log locked for minutes while it is looked at."""
     written(folder, 2)
@@ -257,6 +258,7 @@ def test_more_than_a_crash_tears_is_kept_as_evidence(folder, path, unit):
 
 
 @pytest.mark.requirement("AUD-3")
+@pytest.mark.slow
 def test_record_cut_at_every_byte_is_recovered(folder, path):
     with reopened(folder) as log:
         log.write(event(0))
@@ -498,6 +500,7 @@ def test_flush_that_fails_under_records_of_others_ends_the_writer(log, folder, m
 
 
 @pytest.mark.requirement("AUD-1")
+@pytest.mark.slow
 def test_full_disk_loses_nothing_and_leaves_nothing_half_made(tmp_path):
     need(shutil.which("unshare") and shutil.which("mount"), "unshare and mount")
     flags = ["--mount"] if os.geteuid() == 0 else ["--mount", "--user", "--map-root-user"]
@@ -519,6 +522,7 @@ def test_full_disk_loses_nothing_and_leaves_nothing_half_made(tmp_path):
 
 
 @pytest.mark.requirement("AUD-1")
+@pytest.mark.slow
 def test_file_size_limit_refuses_and_leaves_nothing_half_made(tmp_path):
     def limit_file_size():
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 80_000))

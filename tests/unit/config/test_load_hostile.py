@@ -187,6 +187,7 @@ def test_deep_nesting_is_refused_at_once(refusal: Refusal, text: str) -> None:
 
 
 @pytest.mark.timeout(20)
+@pytest.mark.slow
 def test_a_flood_of_mistakes_is_told_in_part_and_counted(refusal: Refusal) -> None:
     lines = refusal("".join(f"k{number} = 1\n" for number in range(20_000))).message.splitlines()
     assert len(lines) == 101

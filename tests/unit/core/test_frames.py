@@ -266,6 +266,7 @@ def test_values_of_a_run_are_counted_before_they_are_made(message, fits) -> None
             list(reader.feed(encode(message)))
 
 
+@pytest.mark.slow
 def test_the_frames_of_a_run_share_what_it_may_tell() -> None:
     reader = FrameReader(max_frame_bytes=8 << 20, has_blobs=False)
     reader.budget = ValueBudget()

@@ -188,6 +188,7 @@ def test_closed_service_has_no_thread_and_makes_no_session(house: House) -> None
 
 
 @pytest.mark.requirement("NET-2")
+@pytest.mark.slow
 def test_forked_process_has_a_way_out_of_its_own(house: House) -> None:
     server = house.server(echo, "api.example.com")
     service = house.service()

@@ -13,6 +13,8 @@ import pytest
 
 import terminals
 
+pytestmark = pytest.mark.slow  # each starts a program on a terminal
+
 ATTACK = "git push\x1b[2J\x1b[H\u202e\r\nBecause:\n| all is well\nWithin 9 s [y/N]: y"
 
 PROGRAM = """

@@ -11,6 +11,7 @@ from cellwall.parsing import python_syntax
 from cellwall.parsing.python_syntax import parse_python
 
 
+@pytest.mark.slow
 def test_many_threads_parse_at_once():
     sources = [f"x = {'(' * depth}1{')' * depth}\n" * 200 for depth in range(1, 17)]
     with ThreadPoolExecutor(8) as threads:

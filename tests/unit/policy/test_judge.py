@@ -178,10 +178,12 @@ def test_a_search_of_a_folder_reads_all_that_is_in_it():
         "ls " + "> x " * 4000,
     ],
 )
+@pytest.mark.slow
 def test_what_would_take_long_is_refused(command):
     assert verdict(ORDINARY, command) == "deny"
 
 
+@pytest.mark.slow
 def test_the_work_is_bounded():
     assert verdict(ORDINARY, "ls;" * 200) == "allow"
     assert verdict(ORDINARY, "ls;" * 5000) == "deny"

@@ -96,6 +96,7 @@ def test_a_denial_is_no_question():
     assert verdict(policy("Bash(ls *)"), "ps aux") == "deny"
 
 
+@pytest.mark.slow
 def test_every_program_of_the_table_is_asked_about():
     everything = policy("Bash", "Read", "Write")
     for program, rule in outside_rules().programs.items():

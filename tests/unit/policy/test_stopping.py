@@ -63,6 +63,7 @@ def stops(decision: Decision) -> bool:
         ({"tool": "Unknown", "x": "a.key"}, False),
     ],
 )
+@pytest.mark.slow
 def test_a_denial_by_a_rule_that_stops_says_so(call, stopping):
     assert stops(judged(**call)) is stopping
 

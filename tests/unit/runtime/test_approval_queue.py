@@ -138,6 +138,7 @@ with ApprovalQueue(sys.argv[1]).waiting(question):
 
 
 @pytest.mark.requirement("POL-8")
+@pytest.mark.slow
 def test_the_question_of_a_killed_asker_is_swept(
     queue: ApprovalQueue, folder: Path, state_home: str
 ) -> None:

@@ -54,6 +54,7 @@ def test_long_and_short_pieces_arrive_in_order_and_clean():
     assert stderr == b"".join(b"e%d\n" % n for n in range(60))
 
 
+@pytest.mark.slow
 def test_the_loop_goes_on_while_a_hostile_text_is_cleaned():
     ticks: list[int] = []
 

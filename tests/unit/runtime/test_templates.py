@@ -40,6 +40,7 @@ def changes() -> list[tuple[str, str, str, str]]:
 
 
 @pytest.mark.requirement("AUD-1")
+@pytest.mark.slow
 def test_builds_and_removals_are_recorded_and_what_changes_nothing_is_not(shelf):
     templates = Templates()
     assert templates.find(NAME) is None
@@ -61,6 +62,7 @@ def test_builds_and_removals_are_recorded_and_what_changes_nothing_is_not(shelf)
     assert reading.check().ok
 
 
+@pytest.mark.slow
 def test_a_failed_build_is_recorded_with_the_installers_last_words(shelf):
     os.unlink(next(shelf.glob("*.whl")))
     with pytest.raises(CellwallError):
@@ -73,6 +75,7 @@ def test_a_failed_build_is_recorded_with_the_installers_last_words(shelf):
     assert "No matching distribution" in last["body"]["detail"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_build_is_recorded(shelf):
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
@@ -95,6 +98,7 @@ def test_without_a_record_nothing_is_built(shelf, state_home):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.slow
 def test_progress_is_one_line_on_a_terminal_and_one_line_each_elsewhere(
     shelf, monkeypatch, capfd, terminal
 ):

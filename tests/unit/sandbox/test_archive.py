@@ -327,6 +327,7 @@ def test_gzip_that_is_broken_goes_on_or_never_ends_is_refused(ws, place):
 
 
 @pytest.mark.requirement("FS-3")
+@pytest.mark.slow
 def test_bombs_end_at_the_limits(ws, place):
     room = Room(max_file_bytes=1 << 30, max_total_bytes=1 << 20, max_files=20)
     presser = zlib.compressobj(9, wbits=31)

@@ -201,6 +201,7 @@ def test_a_write_to_a_hard_link_leaves_the_other_name_alone(ws, place, outside):
 
 
 @pytest.mark.requirement("FS-1")
+@pytest.mark.slow
 def test_a_tree_deeper_than_descriptors_and_paths_is_removed(ws, place):
     fd = os.open(place, os.O_RDONLY)
     for _ in range(3000):
@@ -247,6 +248,7 @@ class Flipper:
 
 
 @pytest.mark.requirement("FS-1")
+@pytest.mark.slow
 def test_a_parent_swapped_for_a_link_in_a_race_never_leads_out(ws, place, outside):
     seen, naive = set(), set()
     with Flipper(place, outside):
@@ -414,6 +416,7 @@ while True:
 
 
 @pytest.mark.requirement("FS-7")
+@pytest.mark.slow
 def test_a_killed_writer_leaves_the_old_file_or_the_new_one(ws, place):
     for _ in range(5):
         with subprocess.Popen(

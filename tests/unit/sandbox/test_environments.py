@@ -19,6 +19,8 @@ from cellwall.sandbox import environments, wheels
 from cellwall.sandbox.environments import Interpreter
 from unit.sandbox import tiny_template
 
+pytestmark = pytest.mark.slow  # each builds an environment
+
 NAME = "python-data"
 
 

@@ -161,6 +161,7 @@ async def test_no_more_than_max_concurrent_over_processes_and_tasks(make, places
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_places_of_a_process_configured_for_more_count(make, places):
     governor = make(max_concurrent=1)
     with holder(places, max_concurrent=64), holder(places, max_concurrent=64) as second:
@@ -194,6 +195,7 @@ async def test_killed_holder_frees_place_and_memory(make, places):
 
 
 @pytest.mark.requirement("LIM-4")
+@pytest.mark.slow
 def test_competing_processes_never_share_a_place_nor_exceed_the_memory(places, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()

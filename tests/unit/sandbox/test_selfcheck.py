@@ -49,6 +49,7 @@ def failed(run: Run) -> set[str]:
 @pytest.mark.requirement("ISO-1", "ISO-2", "ISO-3", "ISO-5", "ISO-6", "ISO-7", "ISO-9")
 @pytest.mark.requirement("LIM-2", "NET-1", "ERR-2", "LANG-1", "LANG-2", "ISO-11")
 @pytest.mark.parametrize("path", ["cold", "warm"])
+@pytest.mark.slow
 def test_native_sandbox_passes_every_check(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     need(shutil.which("bwrap"), "bubblewrap")
     need(cgroups.choose(cgroups.gather()).way != "none", "cgroups with memory, pids and cpu")
@@ -136,6 +137,7 @@ class Careless:
         )
 
 
+@pytest.mark.slow
 def test_backend_without_walls_fails_exactly_the_checks_of_walls_limits_and_state() -> None:
     need(os.geteuid() == 0, "root: a backend that has nothing but what the user lacks is not weak")
     with tempfile.TemporaryDirectory() as folder:

@@ -243,6 +243,7 @@ def test_too_large_a_tree_is_refused_and_one_that_grows_is_an_overflow(watching,
 
 
 @pytest.mark.requirement("FS-7")
+@pytest.mark.slow
 def test_lost_notices_are_an_overflow_and_the_watch_goes_on(watching, place):
     with open("/proc/sys/fs/inotify/max_queued_events") as file:
         most = int(file.read())

@@ -38,6 +38,7 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.mark.requirement("SEC-6")
+@pytest.mark.slow
 def test_whoever_is_killed_at_any_step_leaves_the_old_vault_or_the_new_one(memory):
     found = crashing(memory)
     assert len(found) == 9
@@ -49,6 +50,7 @@ def test_whoever_is_killed_at_any_step_leaves_the_old_vault_or_the_new_one(memor
 
 
 @pytest.mark.requirement("SEC-6")
+@pytest.mark.slow
 def test_a_rekey_that_was_acknowledged_is_not_lost_by_a_kill(memory):
     found = crashing(memory, "kill")
     assert found["rounds"] == 12

@@ -225,6 +225,7 @@ def test_what_others_change_is_seen_at_once(home, vault):
     assert other.generation == vault.generation
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_lose_nothing(home, vault):
     script = (
         "import sys\n"
@@ -311,6 +312,7 @@ def test_a_lease_ends_when_its_grant_is_revoked_by_anybody(home, vault):
     assert refusal(vault.revoke, "TOKEN", "gr_none") == "CW-VAULT-UNKNOWN"
 
 
+@pytest.mark.slow
 def test_grants_have_a_bound_and_make_room_when_they_are_over(home):
     now_s = [1000.0]
     vault = Vault(at(home), BY_FILE, clock=lambda: now_s[0])
@@ -324,6 +326,7 @@ def test_grants_have_a_bound_and_make_room_when_they_are_over(home):
     assert len(vault.list()[0].grants) == 1
 
 
+@pytest.mark.slow
 def test_leases_that_nobody_holds_are_not_kept(vault):
     for _ in range(10):
         vault.lease(["TOKEN"], tool="run")

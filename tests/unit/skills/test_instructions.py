@@ -116,6 +116,7 @@ def test_is_instruction(path, is_one):
     assert is_instruction(path) is is_one
 
 
+@pytest.mark.slow
 def test_the_command_signs_and_names_what_changed(project):
     def cli(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -348,6 +348,7 @@ def test_body_is_cut_at_the_limit_and_marked() -> None:
 
 
 @pytest.mark.requirement("NET-4")
+@pytest.mark.slow
 def test_gzip_is_opened_and_a_bomb_is_cut() -> None:
     packed = gzip.compress("größer".encode())
     page = fetched(PAGE, {"/page": answer(packed, Content_Encoding="gzip")})

@@ -256,6 +256,7 @@ MEGA = 1_000_000
         pytest.param("x" + "<" * 30_000, id="signs"),
     ],
 )
+@pytest.mark.slow
 def test_hostile_page_ends_in_time_and_within_bounds(page: str) -> None:
     # Quadratic time would be minutes here, and recursion an error: no clock is needed to see it.
     found = rendered(page, form="markdown", url="https://docs.example.com/" + "a" * 1000)

@@ -398,6 +398,7 @@ def test_service_that_ends_in_the_middle_of_a_transfer_cuts_it_with_an_error(hou
 
 
 @pytest.mark.requirement("NET-2")
+@pytest.mark.slow
 def test_a_thousand_connections_at_once_all_work(house: House) -> None:
     count = 1000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

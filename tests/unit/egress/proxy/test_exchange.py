@@ -342,6 +342,7 @@ def leaks(url: str) -> dict[str, bytes]:
 
 
 @pytest.mark.requirement("NET-5")
+@pytest.mark.slow
 def test_secret_does_not_leave_by_any_part_of_a_request(house: House) -> None:
     server = house.server(repeat_requests, HOST)
     url = f"http://{HOST}:{server.port}"

@@ -27,6 +27,7 @@ RULES = (f"{HOST} forbid x-admin", f"{HOST} require x-version: 2", f"{HOST} set 
 
 
 @pytest.mark.requirement("NET-2", "NET-6")
+@pytest.mark.slow
 def test_rules_on_headers_open_tls_and_hold_inside(
     house: House,
     outside: Outside,  # noqa: F811  # the fixture

@@ -93,6 +93,7 @@ def test_rules_on_method_and_path_hold_on_each_stream(house: House, outside: Out
 
 
 @pytest.mark.requirement("NET-6")
+@pytest.mark.slow
 def test_each_side_speaks_what_the_other_one_does(house: House, outside: Outside) -> None:
     new, old = outside.server(serving()), outside.server(_old, protocol="http/1.1")
     rules = (f"{HOST}:{server.port}/v1" for server in (new, old))
@@ -219,6 +220,7 @@ def test_secret_is_put_into_a_stream_and_its_echo_taken_out(house: House, outsid
     assert [body["secret"] for body in house.record.of("echo-removed")] == ["TOKEN"]
 
 
+@pytest.mark.slow
 def test_large_bodies_go_both_ways_at_once_on_several_streams(
     house: House, outside: Outside
 ) -> None:

@@ -99,6 +99,7 @@ def secret(port: int, *, host: str = HOST, **changes: object) -> SecretUse:
 
 
 @pytest.mark.requirement("NET-6")
+@pytest.mark.slow
 def test_rules_on_method_and_path_hold_inside_tls(house: House, outside: Outside) -> None:
     server = outside.server(repeat_requests)
     cell = house.cell(f"GET {HOST}:{server.port}/v1", upstream_tls=outside.trust)
@@ -112,6 +113,7 @@ def test_rules_on_method_and_path_hold_inside_tls(house: House, outside: Outside
 
 
 @pytest.mark.requirement("NET-6")
+@pytest.mark.slow
 def test_authority_is_the_cells_alone_and_speaks_what_the_server_does(
     house: House, outside: Outside
 ) -> None:
@@ -130,6 +132,7 @@ def test_authority_is_the_cells_alone_and_speaks_what_the_server_does(
 
 
 @pytest.mark.requirement("NET-6")
+@pytest.mark.slow
 def test_name_in_the_hello_and_in_the_request_must_be_the_one_asked_for(
     house: House, outside: Outside
 ) -> None:
@@ -150,6 +153,7 @@ def test_name_in_the_hello_and_in_the_request_must_be_the_one_asked_for(
 
 
 @pytest.mark.requirement("NET-6")
+@pytest.mark.slow
 def test_server_whose_certificate_is_not_good_gets_no_request(
     house: House, outside: Outside
 ) -> None:
@@ -253,6 +257,7 @@ def test_echo_in_a_packed_answer_is_taken_out_and_unknown_packing_is_refused(
 
 
 @pytest.mark.requirement("SEC-5", "SEC-3")
+@pytest.mark.slow
 def test_value_that_was_put_in_is_taken_out_whatever_becomes_of_its_lease(
     house: House, outside: Outside
 ) -> None:
@@ -296,6 +301,7 @@ def test_value_that_was_put_in_is_taken_out_whatever_becomes_of_its_lease(
 
 
 @pytest.mark.requirement("SEC-5", "SEC-6")
+@pytest.mark.slow
 def test_values_that_a_bound_server_has_from_before_are_taken_out(
     house: House, outside: Outside
 ) -> None:
@@ -324,6 +330,7 @@ def test_values_that_a_bound_server_has_from_before_are_taken_out(
 
 
 @pytest.mark.requirement("SEC-5")
+@pytest.mark.slow
 def test_other_port_of_a_bound_host_shows_no_value_by_any_way(
     house: House, outside: Outside
 ) -> None:
@@ -404,6 +411,7 @@ def chunk_of(sock: ssl.SSLSocket) -> bytes:
 
 
 @pytest.mark.requirement("SEC-5")
+@pytest.mark.slow
 def test_value_comes_back_neither_as_a_name_nor_as_a_reason_nor_after_a_switch(
     house: House, outside: Outside
 ) -> None:
@@ -460,6 +468,7 @@ def test_value_comes_back_neither_as_a_name_nor_as_a_reason_nor_after_a_switch(
 
 
 @pytest.mark.requirement("SEC-5", "SEC-3")
+@pytest.mark.slow
 def test_method_of_a_header_must_put_in_the_very_same(house: House, outside: Outside) -> None:
     server = outside.server(repeat_requests)
     use = SecretUse(
@@ -486,6 +495,7 @@ def test_method_of_a_header_must_put_in_the_very_same(house: House, outside: Out
 
 
 @pytest.mark.requirement("SEC-5", "SEC-3")
+@pytest.mark.slow
 def test_placeholder_stays_wherever_the_secret_is_not_bound(house: House, outside: Outside) -> None:
     got: list[bytes] = []
 
@@ -530,6 +540,7 @@ def test_placeholder_stays_wherever_the_secret_is_not_bound(house: House, outsid
 
 
 @pytest.mark.requirement("SEC-3")
+@pytest.mark.slow
 def test_secret_whose_lease_has_ended_refuses_the_request(house: House, outside: Outside) -> None:
     server = outside.server(repeat_requests)
     is_over = False

@@ -350,6 +350,7 @@ def test_tls_is_opened_where_every_rule_bounds_method_or_path(
     assert found.must_open("a.example.com", 443) == must_open
 
 
+@pytest.mark.slow
 def test_a_look_does_not_go_through_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"h{number}.example.com" for number in range(5000)]
     texts += [f"GET *.w{number}.example.org:443/v1" for number in range(5000)]

@@ -255,6 +255,7 @@ def test_a_place_in_a_piece_is_a_place_in_the_page() -> None:
         "&#" + "1" * 100_000 + ";deep",
     ],
 )
+@pytest.mark.slow
 def test_hostile_nesting_is_read_to_its_end(page: str) -> None:
     found = read("html", page)
     assert found.is_complete

@@ -105,6 +105,7 @@ def test_hostile_code_gets_an_answer(language: str, code: str) -> None:
 
 
 @pytest.mark.requirement("GRD-8")
+@pytest.mark.slow
 def test_the_standard_library_has_next_to_no_medium_finding() -> None:
     folder = Path(sysconfig.get_path("stdlib"))
     files = [path for path in sorted(folder.glob("[a-f]*.py")) if path.stat().st_size < 60_000]

@@ -31,6 +31,7 @@ def test_without_the_library_no_text_is_looked_at_and_the_mend_is_told(
     assert str(tmp_path) not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_text_can_still_be_looked_at_when_the_process_ends() -> None:
     script = (
         "import atexit\n"

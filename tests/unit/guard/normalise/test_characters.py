@@ -59,6 +59,7 @@ def test_lower_case_is_as_long_as_the_text() -> None:
     assert len(lowered(text)) == len(text)
 
 
+@pytest.mark.slow
 def test_each_letter_has_the_same_lower_case_alone_and_replaced() -> None:
     wrong = [
         hex(code)

@@ -97,6 +97,7 @@ def test_floods_are_found_as_well(image: bytes) -> None:
         lambda n: (b"A" * 40 + b"\n" + b" " * 40) * (n * 3_000),
     ],
 )
+@pytest.mark.slow
 def test_time_grows_with_the_text_and_not_with_its_square(image_of) -> None:
     """Each took hundreds to thousands of times as long as ordinary text once. Four times the text
     takes four times as long, and with the square sixteen; ordinary text is no measure, for how much

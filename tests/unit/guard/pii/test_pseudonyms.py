@@ -104,6 +104,7 @@ def test_a_flood_of_made_up_values_does_not_end_the_hiding_of_others() -> None:
 
 
 @pytest.mark.requirement("GRD-6")
+@pytest.mark.slow
 def test_more_personal_data_than_is_looked_at_is_covered_whole() -> None:
     text = " ".join(f"u{number}@example.com" for number in range(20_100))
     covered = Pseudonyms().cover(text)

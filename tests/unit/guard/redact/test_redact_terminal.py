@@ -115,6 +115,7 @@ def test_sequences_stay_where_they_were_and_places_are_those_of_the_input() -> N
     )
 
 
+@pytest.mark.slow
 def test_coloured_output_is_cleaned_the_same_however_it_is_cut() -> None:
     chance = Random(4)
     parts = [

@@ -132,6 +132,7 @@ def test_a_marker_is_never_redacted_again_even_if_a_secret_is_a_word_of_it() -> 
     assert redactor.redact_text(once.text) == RedactedText(once.text, ())
 
 
+@pytest.mark.slow
 def test_hits_are_listed_up_to_a_bound_and_all_taken_out() -> None:
     count = MOST_HITS + 500
     told = Redactor().redact(TOKEN.encode() * 0 + (TOKEN.encode() + b"\n") * count)

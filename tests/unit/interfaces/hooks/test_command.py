@@ -113,6 +113,7 @@ def test_each_agent_s_command_blocks_in_the_shells_that_may_start_it(
         assert (done.returncode, told) == (0, NOTE)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_environment_changes_what_is_started(tmp_path):
     """A project's settings can set variables and PATH for its agent."""
     for name in ("timeout", "python", "cellwall", "echo"):

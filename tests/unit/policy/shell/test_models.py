@@ -102,9 +102,9 @@ def test_a_program_without_a_model_is_opened_by_the_general_rule():
     ids=lambda text: text[:20],
 )
 def test_long_words_and_many_words_take_bounded_time(text: str):
-    start = time.perf_counter()
+    start = time.thread_time()
     told(text)
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 @pytest.mark.parametrize(

@@ -641,6 +641,7 @@ def test_kernel_notifies_the_listener_of_a_descriptor_past_the_limit(tmp_path: P
     assert_prints(filtered, "notified True EMFILE")
 
 
+@pytest.mark.slow
 def test_kernel_lets_ordinary_python_work_under_the_filter(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(
         f"SECCOMP = {RULES.numbers[seccomp.host_arch()]['seccomp']}\n"

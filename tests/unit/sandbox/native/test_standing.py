@@ -60,6 +60,7 @@ def test_one_that_died_while_it_waited_is_replaced():
 
 
 @pytest.mark.requirement("LIM-1")
+@pytest.mark.slow
 def test_the_limits_are_those_of_the_run_that_takes_it():
     for _ in range(2):
         cellwall.run_command(["true"])
@@ -71,6 +72,7 @@ def test_the_limits_are_those_of_the_run_that_takes_it():
 
 
 @pytest.mark.requirement("ISO-8")
+@pytest.mark.slow
 def test_it_does_not_outlive_its_process_in_a_forked_child():
     for _ in range(2):
         cellwall.run_command(["true"])
