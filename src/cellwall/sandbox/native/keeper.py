@@ -23,8 +23,8 @@ _TREE_WITHIN_S = 20.0
 # bubblewrap's words when the kernel, a sysctl or AppArmor refuses the namespaces.
 _NO_NAMESPACES = ("new namespace", "uid map", "gid map", "No permissions", "unshare user")
 _MOST_DIAGNOSTIC_BYTES = 4096
-# open_tree(2) and mount_setattr(2) for a workspace: root without CAP_SYS_ADMIN, or a file system that
-# has no idmapped mounts.
+# open_tree(2) and mount_setattr(2) for a workspace: root without CAP_SYS_ADMIN, or a file system
+# without idmapped mounts.
 _STAGING = ("stage-clone ", "stage-idmap ")
 
 
@@ -212,10 +212,9 @@ class Keeper:
             )
         if step.startswith(_STAGING):
             return LayerMissing(
-                "root may not hand a directory into the sandbox here "
-                f"({os.strerror(int(step.split()[-1]))})",
-                mend="In a container, run Cellwall as an ordinary user (docker run --user 1000), with "
-                "the directory on a volume; see docs/guides/hosts.md.",
+                "root may not hand a directory into the sandbox here",
+                mend="In a container, run Cellwall as an ordinary user (docker run --user 1000), "
+                "with the directory on a volume; see docs/guides/hosts.md.",
                 code="CW-LAYER-MOUNT",
                 detail=detail,
             )
