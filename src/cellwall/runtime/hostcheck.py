@@ -70,9 +70,10 @@ async def _try(house: House, interface: str, workspace: WorkspaceRequest) -> Out
 
 def _told(name: str, why: str, outcome: Outcome, *, required: bool) -> Trial:
     if outcome.error is not None:
-        return Trial(
-            name, why, f"{outcome.error.message} [{outcome.error.code}]", outcome.error.mend
-        )
+        problem = f"{outcome.error.message} [{outcome.error.code}]"
+        # "Run doctor" would lead back to here.
+        mend = "See the layers above." if "doctor" in outcome.error.mend else outcome.error.mend
+        return Trial(name, why, problem, mend, required)
     if outcome.stdout != "tried\n":
         problem = f"ended with {outcome.status.value}"
         return Trial(name, why, problem, "See the audit record.", required)

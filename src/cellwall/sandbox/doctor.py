@@ -18,7 +18,7 @@ from cellwall.core.types import Json
 from cellwall.sandbox import languages
 from cellwall.sandbox.native.keeper import cell_program
 from cellwall.sandbox.native.layers import HostLayers
-from cellwall.sandbox.native.programs import version_of
+from cellwall.sandbox.native.programs import refusal_of, version_of
 from cellwall.sandbox.native.seccomp_rules import AUDIT_ARCH
 
 OLDEST_KERNEL = (5, 13)
@@ -84,6 +84,8 @@ class Facts:
     max_user_namespaces: int | None
     userns_clone: int | None
     apparmor_restricts_userns: bool
+    namespaces_refusal: str = ""
+    """What bubblewrap says when it cannot make namespaces with a /proc of their own."""
     seccomp_actions: str
     languages: dict[str, bool]
     pressure_known: bool
@@ -110,11 +112,17 @@ def gather(*, weakened: tuple[str, ...]) -> Facts:
         userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
         == 1,
+        namespaces_refusal=_try_namespaces(layers.bubblewrap) if layers.bubblewrap else "",
         seccomp_actions=_text("/proc/sys/kernel/seccomp/actions_avail"),
         languages=languages.available(),
         pressure_known=os.path.exists("/proc/pressure/memory"),
         weakened=weakened,
     )
+
+
+def _try_namespaces(bubblewrap: str) -> str:
+    walls = ("--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc")
+    return refusal_of([bubblewrap, *walls, "true"])
 
 
 def judge(facts: Facts) -> Report:
@@ -201,6 +209,12 @@ def _user_namespaces(facts: Facts) -> Check:
         )
         found = "AppArmor restricts them; the trial run below tells whether bubblewrap is exempt"
         return Check("user namespaces", "weak", found, why, mend, required=False)
+    if facts.namespaces_refusal:
+        mend = (
+            "In a container, start it with: --security-opt seccomp=unconfined --security-opt "
+            "apparmor=unconfined --security-opt systempaths=unconfined (docs/guides/hosts.md)."
+        )
+        return Check("user namespaces", "missing", facts.namespaces_refusal, why, mend)
     return Check("user namespaces", "ok", "allowed", why)
 
 

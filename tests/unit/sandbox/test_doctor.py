@@ -51,6 +51,7 @@ def test_a_good_host_is_usable_even_without_every_language():
         ({"cell": False}, "cellwall-cell"),
         ({"max_user_namespaces": 0}, "user namespaces"),
         ({"userns_clone": 0}, "user namespaces"),
+        ({"namespaces_refusal": "bwrap: No permissions"}, "user namespaces"),
         ({"seccomp_actions": "errno allow"}, "seccomp"),
         ({"layers": HostLayers("/usr/bin/bwrap", 0, Choice("systemd-user", {}))}, "Landlock"),
         ({"layers": HostLayers("/usr/bin/bwrap", 4, Choice("none", {}, "why", "mend"))}, "cgroup"),

@@ -23,6 +23,9 @@ _TREE_WITHIN_S = 20.0
 # bubblewrap's words when the kernel, a sysctl or AppArmor refuses the namespaces.
 _NO_NAMESPACES = ("new namespace", "uid map", "gid map", "No permissions", "unshare user")
 _MOST_DIAGNOSTIC_BYTES = 4096
+# open_tree(2) and mount_setattr(2) for a workspace: root without CAP_SYS_ADMIN, or a file system
+# without idmapped mounts.
+_STAGING = ("stage-clone ", "stage-idmap ")
 
 
 @functools.cache
@@ -205,6 +208,14 @@ class Keeper:
                 "this host does not let bubblewrap make user namespaces",
                 mend="Run `cellwall doctor`: it names the setting and the command that mends it.",
                 code="CW-LAYER-USERNS",
+                detail=detail,
+            )
+        if step.startswith(_STAGING):
+            return LayerMissing(
+                "root may not hand a directory into the sandbox here",
+                mend="In a container, run Cellwall as an ordinary user (docker run --user 1000), "
+                "with the directory on a volume; see docs/guides/hosts.md.",
+                code="CW-LAYER-MOUNT",
                 detail=detail,
             )
         return SandboxFailed(

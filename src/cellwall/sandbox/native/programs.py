@@ -32,6 +32,25 @@ def version_of(path: str) -> str:
     return done.stdout.decode("utf-8", "replace").partition("\n")[0].strip()[:100]
 
 
+def refusal_of(argv: Sequence[str]) -> str:
+    """The first line of a program's complaint; empty where it succeeds."""
+    try:
+        done = subprocess.run(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_WITHIN_S,
+            check=False,
+            env={},
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"does not start ({type(error).__name__})"
+    if done.returncode == 0:
+        return ""
+    said = done.stderr.decode("utf-8", "replace").partition("\n")[0].strip()[:200]
+    return said or f"exit code {done.returncode}"
+
+
 def stream_lines(
     argv: Sequence[str],
     *,
