@@ -30,9 +30,9 @@ from cellwall.core.types import (
     WorkspaceMount,
     WorkspaceRequest,
 )
-from cellwall.sandbox import border, git_config, placeholders, protected
+from cellwall.sandbox import border, git_index, placeholders, protected
 from cellwall.sandbox.beneath import Beneath
-from cellwall.sandbox.descriptors import unlock_root
+from cellwall.sandbox.descriptors import is_empty_dir, unlock_root
 from cellwall.sandbox.given import identity_of, open_given, own_path, own_places
 from cellwall.sandbox.leases import LayeredLease, Lease, WorkspaceSettings, WrittenLease
 from cellwall.sandbox.protected import Protection, Treatment
@@ -126,7 +126,11 @@ class Workspaces:
         if opened.given is None:
             return
         most = self._settings.max_walk_entries
-        found = protected.scan(opened.given, self._protection, max_entries=most)
+        found = [
+            item
+            for item in protected.scan(opened.given, self._protection, max_entries=most)
+            if not _is_empty(opened.given, item)  # perhaps a placeholder of a run further down
+        ]
         covers = covers_for(found, opened.mount.mode, held=opened.placeholders)
         new = {path for kind, path in covers if kind != "pin"}
         new -= {path for _kind, path in opened.mount.covers}
@@ -244,8 +248,15 @@ class Workspaces:
             wanted = [protected.Placeholder(path, "dir", Treatment.READ_ONLY) for path in hooks]
             more = self._store.placeholders.put(beneath, wanted) if wanted else ()
             held += tuple(path for path in more if path not in held)
+        # What fills a placeholder during the run is no name that was there before.
+        known = tuple(f for f in found if f.path not in held or not _is_empty(beneath, f))
         baseline = Baseline(
-            before=found, started_ns=started_ns, paths=frozenset(paths), links=links
+            before=known,
+            started_ns=started_ns,
+            paths=frozenset(paths),
+            links=links,
+            covered=frozenset((*held, *(item.path for item in found))),
+            index=git_index.read_index(beneath) if mode is WorkspaceMode.READ_WRITE else b"",
         )
         return baseline, held
 
@@ -300,7 +311,7 @@ class Workspaces:
             raise BadInput("file operations need a session's workspace")
         session = self._store.session(action.session_id)
         with ExitStack() as stack:
-            beneath = stack.enter_context(self._beneath_of(session))
+            beneath = stack.enter_context(self._beneath_of(session, writing=want.name in _WRITING))
             if session.request.mode is WorkspaceMode.READ_ONLY and want.name in _WRITING:
                 raise WorkspaceError(
                     "the workspace is read-only",
@@ -315,7 +326,7 @@ class Workspaces:
                 return watcher
             return self._perform(beneath, want, action)
 
-    def _beneath_of(self, session: Session) -> Beneath:
+    def _beneath_of(self, session: Session, *, writing: bool) -> Beneath:
         match session.request.mode:
             case WorkspaceMode.PRIVATE:
                 return Beneath.open(session.files_path)
@@ -327,14 +338,18 @@ class Workspaces:
                 )
             case _:
                 descriptor, _path = self._store.open_directory(session)
-                return Beneath(descriptor, judge=self._judge(descriptor))
+                return Beneath(descriptor, judge=self._judge(descriptor, writing=writing))
 
-    def _judge(self, descriptor: int) -> Judge:
-        """Of the names, of git directories there by any name, and of programs that git runs."""
+    def _judge(self, descriptor: int, *, writing: bool) -> Judge:
+        """Of the names, of git directories there by any name, of programs that git runs and of
+        texts that agents obey by another name."""
         root = Root(descriptor)  # borrowed: closed by whom it belongs to
-        paths = (
-            git_config.programs_named_in(root, ".git/config") if self._protection.entries else ()
-        )
+        paths: set[str] = set()
+        if writing and self._protection.entries:
+            most = self._settings.max_walk_entries
+            found = protected.scan(root, self._protection, max_entries=most)
+            paths |= protected.obeyed_paths(root, found)
+            paths |= protected.steered_paths(root, found).keys()
         return protected.judge_for(self._protection.with_paths(paths), root)
 
     def _perform(self, beneath: Beneath, want: FileOperation, action: Action) -> object:
@@ -390,6 +405,14 @@ class Workspaces:
 _WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
 
 
+def _is_empty(beneath: Beneath, item: protected.Found) -> bool:
+    try:
+        with beneath.parent(item.path) as (parent, name):
+            return item.is_dir and is_empty_dir(parent, name)
+    except OSError:
+        return False
+
+
 def _clear_if_checked(opened: _Opened, lease: Lease) -> None:
     if opened.note is not None and isinstance(lease, WrittenLease) and lease.is_checked:
         opened.note.clear()
@@ -421,11 +444,11 @@ def covers_for(
     if mode is not WorkspaceMode.READ_WRITE:
         return tuple(wanted[path] for path in sorted(wanted))
     covers: dict[str, Cover] = {}
-    for path, cover in wanted.items():
+    for path in (*wanted, *(item.path for item in found if item.target)):
         parts = path.split("/")
         for depth in range(1, len(parts)):
             way = "/".join(parts[:depth])
             covers.setdefault(way, ("pin", way))
-        covers[path] = cover
+    covers |= wanted
     # From the top down: a mount put over a directory would hide those already made below it.
     return tuple(covers[path] for path in sorted(covers))
