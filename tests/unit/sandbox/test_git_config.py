@@ -93,6 +93,16 @@ def git_directory_apart(base: Path) -> tuple[Path, str]:
     return base / "repo", "."
 
 
+def bare_repository_with_a_tree(base: Path) -> tuple[Path, str]:
+    # As for dotfiles: no `.git` leads from the tree to the settings.
+    (base / "ws/tree").mkdir(parents=True)
+    git(base / "ws", "clone", "-q", "--bare", "../repo", "store")
+    git(base / "ws/store", "config", "core.bare", "false")
+    git(base / "ws/store", "config", "core.worktree", "../tree")
+    git(base / "ws/store", "config", "core.hooksPath", "tools/h")
+    return base / "ws", "tree"
+
+
 CASES = [
     submodule,
     linked_worktree_inside,
@@ -103,6 +113,7 @@ CASES = [
     include_of_the_user,
     through_a_link,
     git_directory_apart,
+    bare_repository_with_a_tree,
 ]
 
 
@@ -119,7 +130,8 @@ def test_hooks_that_git_would_run_are_read_only_wherever_the_setting_lies(case, 
         hook.write_text(f"#!/bin/sh\ntouch {base}/canary\n")
         hook.chmod(0o755)
         found = scan(beneath, load(), max_entries=10_000)
-    git(root / tree, "commit", "-q", "--allow-empty", "-m", "two")
+    cwd = "store" if case is bare_repository_with_a_tree else tree
+    git(root / cwd, "commit", "-q", "--allow-empty", "-m", "two")
     assert (base / "canary").exists()  # the control: git runs it
     place = str(hook.parent.resolve().relative_to(root.resolve()))
     assert places.get(place) is True

@@ -62,6 +62,7 @@ def test_protected_files_of_another_branch_are_told_and_no_others(tmp_path: Path
         assert left_as_they_were(beneath, PROTECTED, there, there) == ()
 
 
+@pytest.mark.requirement("RED-2")
 @given(st.binary(max_size=400), st.sampled_from([2, 3, 4]), st.integers(0, 2**32 - 1))
 def test_an_index_that_code_wrote_is_read_without_harm(data: bytes, version: int, count: int):
     hostile = struct.pack(">4sII", b"DIRC", version, count) + data
