@@ -112,6 +112,12 @@ def is_git_by_name(names: tuple[str, ...]) -> bool:
     return len(inside) > 1 and inside[0] in _INSIDE_GIT
 
 
+def is_named_git_dir(names: tuple[str, ...]) -> bool:
+    """Whether a directory is git's by its place, whatever is in it: `.git`, and what lies directly
+    in its `modules` and `worktrees`. Deeper down, `config` can be the name of a branch."""
+    return names[-1:] == (".git",) or (names[-3:-2] == (".git",) and names[-2] in _INSIDE_GIT)
+
+
 def is_in_version_control(names: tuple[str, ...]) -> bool:
     """Whether a path of folded names lies below a version control directory, by its names.
 

@@ -8,7 +8,12 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cellwall.core.protected_names import completes_git_layout, fold, is_in_version_control
+from cellwall.core.protected_names import (
+    completes_git_layout,
+    fold,
+    is_in_version_control,
+    is_named_git_dir,
+)
 from cellwall.sandbox.attention import is_instruction, ranked
 from cellwall.sandbox.beneath import Beneath, is_blocked
 from cellwall.sandbox.changes import Change, changes, common_length, status_of
@@ -187,7 +192,7 @@ class _Names:
             path,
             is_dir=is_dir,
             has_certificates=is_public,
-            is_git=lambda names: names in self.git_dirs or (names[-1:] == (".git",)),
+            is_git=lambda names: names in self.git_dirs or is_named_git_dir(names),
         )
 
 

@@ -21,6 +21,7 @@ from cellwall.core.protected_names import (
     is_git_by_name,
     is_git_layout,
     is_in_version_control,
+    is_named_git_dir,
     load,
 )
 from cellwall.sandbox import git_config
@@ -112,7 +113,7 @@ class GitDirs:
             self._known.add(_names(step.path)[:-1])
 
     def contains(self, names: tuple[str, ...]) -> bool:
-        return names in self._known or (bool(names) and names[-1] == ".git")
+        return names in self._known or is_named_git_dir(names)
 
     def holds(self, step: Visit) -> bool:
         """Whether a step lies below a version control directory, at any depth."""
