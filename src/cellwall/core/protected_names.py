@@ -24,6 +24,8 @@ from typing import Literal
 from cellwall.core.errors import ConfigError
 
 GIT = "@git"
+GIT_LAYOUT = ("HEAD", "commondir", "objects", "refs")
+"""The names by which git knows a directory of its own."""
 _WILD = re.compile(r"[*?\[]")
 _KINDS = ("file", "dir", "any")
 _INSIDE_GIT = frozenset({"modules", "worktrees"})

@@ -71,6 +71,20 @@ def programs_around(root: Root) -> dict[str, bool]:
     return {}
 
 
+def is_within_hooks(root: Root) -> bool:
+    """Whether the root lies within the hooks of the repository around it."""
+    top = above = _top(root)
+    for _ in range(_MOST_LEVELS):
+        above = os.path.dirname(above)
+        if os.path.lexists(f"{above}/.git"):
+            configs = [*_configs(root, above), *_user_configs()]
+            rows = (row for config in configs for row in _variables(_text(root, config)))
+            named = (_plain(value) for _, name, value in rows if name == "hookspath")
+            hooks = [os.path.realpath(os.path.join(above, each)) for each in named if each]
+            return any(top == each or _below(each, top) for each in hooks)
+    return False
+
+
 def place_of_link(root: Root, path: str, target: str) -> set[str] | None:
     """Where a link leads below the root, be there something or not; None where a further link is
     on the way, which code could replace."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from cellwall.core.protected_names import (
+    GIT_LAYOUT,
     Placeholder,
     Protected,
     Protection,
@@ -50,7 +51,6 @@ __all__ = [
 
 
 _CONFIGS = frozenset({"config", "config.worktree"})
-_LAYOUT = ("HEAD", "commondir", "objects", "refs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def git_dirs_above(root: Root, path: str) -> list[str]:
 
 def has_git_layout(roots: Sequence[Root], way: str) -> bool:
     """Whether a directory, as several layers together show it, is one that git takes for its."""
-    return is_git_layout(name for name in _LAYOUT if any(_exists(r, way, name) for r in roots))
+    return is_git_layout(name for name in GIT_LAYOUT if any(_exists(r, way, name) for r in roots))
 
 
 def _exists(root: Root, way: str, name: str) -> bool:

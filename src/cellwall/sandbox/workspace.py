@@ -24,15 +24,15 @@ from cellwall.core.files import Transfer
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import (
     Action,
-    Cover,
     FileOperation,
     WorkspaceMode,
     WorkspaceMount,
     WorkspaceRequest,
 )
-from cellwall.sandbox import border, git_index, placeholders, protected
+from cellwall.sandbox import border, git_config, git_index, placeholders, protected
 from cellwall.sandbox.beneath import Beneath
-from cellwall.sandbox.descriptors import is_empty_dir, unlock_root
+from cellwall.sandbox.covers import covers_for, is_empty
+from cellwall.sandbox.descriptors import unlock_root
 from cellwall.sandbox.given import identity_of, open_given, own_path, own_places
 from cellwall.sandbox.leases import LayeredLease, Lease, WorkspaceSettings, WrittenLease
 from cellwall.sandbox.protected import Protection, Treatment
@@ -129,7 +129,7 @@ class Workspaces:
         found = [
             item
             for item in protected.scan(opened.given, self._protection, max_entries=most)
-            if not _is_empty(opened.given, item)  # perhaps a placeholder of a run further down
+            if not is_empty(opened.given, item)  # perhaps a placeholder of a run further down
         ]
         covers = covers_for(found, opened.mount.mode, held=opened.placeholders)
         new = {path for kind, path in covers if kind != "pin"}
@@ -188,6 +188,12 @@ class Workspaces:
         else:
             descriptor, path = self._store.open_directory(session)
         beneath = stack.enter_context(Beneath(descriptor))
+        if request.mode is not WorkspaceMode.READ_ONLY and git_config.is_within_hooks(beneath):
+            raise WorkspaceError(
+                f"{path[-200:]!r} holds hooks that git runs on the host",
+                mend="Give the working tree: the hooks are read-only in it.",
+                code="CW-WORKSPACE-REFUSED",
+            )
         # (2) Lock, and make up for what a killed run could not do.
         lock = stack.enter_context(placeholders.shared_lock(beneath.fd))
         earlier = self._make_up(beneath)
@@ -249,7 +255,7 @@ class Workspaces:
             more = self._store.placeholders.put(beneath, wanted) if wanted else ()
             held += tuple(path for path in more if path not in held)
         # What fills a placeholder during the run is no name that was there before.
-        known = tuple(f for f in found if f.path not in held or not _is_empty(beneath, f))
+        known = tuple(f for f in found if f.path not in held or not is_empty(beneath, f))
         baseline = Baseline(
             before=known,
             started_ns=started_ns,
@@ -405,50 +411,6 @@ class Workspaces:
 _WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
 
 
-def _is_empty(beneath: Beneath, item: protected.Found) -> bool:
-    try:
-        with beneath.parent(item.path) as (parent, name):
-            return item.is_dir and is_empty_dir(parent, name)
-    except OSError:
-        return False
-
-
 def _clear_if_checked(opened: _Opened, lease: Lease) -> None:
     if opened.note is not None and isinstance(lease, WrittenLease) and lease.is_checked:
         opened.note.clear()
-
-
-def covers_for(
-    found: Sequence[protected.Found], mode: WorkspaceMode, *, held: Sequence[str] = ()
-) -> tuple[Cover, ...]:
-    """What init must mount over, in order; `held` are the placeholders that stand there.
-
-    Hiding matters in every mode. Read-only matters where writes reach the host at once; there the
-    directories above a protected name are pinned, or code would rename one away and make the name
-    anew, or carry a hidden name past another run that is just starting.
-    """
-    wanted: dict[str, Cover] = {path: ("ro", path) for path in held}
-    for item in found:
-        if item.treatment is Treatment.HIDE:
-            wanted[item.path] = ("hide", item.path)
-        elif mode is WorkspaceMode.READ_WRITE and not item.target:
-            # A link to instructions is compared after the run, and put back.
-            if item.is_symlink:
-                raise WorkspaceError(
-                    f"{item.path[:200]} is a symlink with a protected name, which cannot be kept "
-                    "from being replaced",
-                    mend="Make it a real file or directory, or give the workspace as :cow or :ro.",
-                    code="CW-WORKSPACE-SYMLINK",
-                )
-            wanted.setdefault(item.path, ("ro", item.path))
-    if mode is not WorkspaceMode.READ_WRITE:
-        return tuple(wanted[path] for path in sorted(wanted))
-    covers: dict[str, Cover] = {}
-    for path in (*wanted, *(item.path for item in found if item.target)):
-        parts = path.split("/")
-        for depth in range(1, len(parts)):
-            way = "/".join(parts[:depth])
-            covers.setdefault(way, ("pin", way))
-    covers |= wanted
-    # From the top down: a mount put over a directory would hide those already made below it.
-    return tuple(covers[path] for path in sorted(covers))

@@ -9,9 +9,9 @@ import pytest
 from cellwall.core.types import WorkspaceMode
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.certificates import is_public_text
+from cellwall.sandbox.covers import covers_for
 from cellwall.sandbox.protected import judge_for, load, scan
 from cellwall.sandbox.root import Root
-from cellwall.sandbox.workspace import covers_for
 
 
 def block(label: str) -> str:

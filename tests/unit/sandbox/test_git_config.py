@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.git_config import is_within_hooks
 from cellwall.sandbox.protected import load, obeyed_paths, scan, steered_paths
 
 ENV = {
@@ -181,3 +182,16 @@ def test_what_a_link_to_instructions_leads_to_is_obeyed(base: Path, links, kept,
     first = next(iter(links))
     # Without a target, a read-write run is refused: code could replace the link on the way.
     assert [item.target for item in found if item.path == first] == [links[first] if kept else ""]
+
+
+@pytest.mark.requirement("FS-8")
+@pytest.mark.parametrize(
+    ("place", "is_hooks"), [("tools/h", True), ("tools/h/deep", True), ("tools", False)]
+)
+def test_a_workspace_within_the_hooks_of_a_repository_is_known(
+    base: Path, place: str, is_hooks: bool
+):
+    git(base / "repo", "config", "core.hooksPath", "tools/h")
+    (base / "repo" / place).mkdir(parents=True)
+    with Beneath.open(base / "repo" / place) as beneath:
+        assert is_within_hooks(beneath) is is_hooks

@@ -26,9 +26,10 @@ from cellwall.core.types import (
 )
 from cellwall.runtime import wiring
 from cellwall.sandbox import protected
+from cellwall.sandbox.covers import covers_for
 from cellwall.sandbox.leases import WorkspaceSettings
 from cellwall.sandbox.protected import Found, Treatment
-from cellwall.sandbox.workspace import Workspaces, covers_for
+from cellwall.sandbox.workspace import Workspaces
 from cellwall.sandbox.workspace_store import WorkspaceStore
 
 RW, RO, COW = WorkspaceMode.READ_WRITE, WorkspaceMode.READ_ONLY, WorkspaceMode.COPY_ON_WRITE
