@@ -169,8 +169,17 @@ def test_a_link_to_instructions_is_put_back_and_its_target_is_read_only(project:
     (project / "GEMINI.md").symlink_to("docs/agents.txt")
     (project / "docs").mkdir()
     (project / "docs/agents.txt").write_text("Be careful.\n")
-    script = "echo evil >> docs/agents.txt; rm GEMINI.md; echo evil > GEMINI.md; echo x > docs/x"
+    (project / "deep/er").mkdir(parents=True)
+    (project / "deep/er/CLAUDE.md").symlink_to("../../docs/agents.txt")
+    script = (
+        "echo evil >> docs/agents.txt; rm GEMINI.md; echo evil > GEMINI.md; echo x > docs/x;"
+        # The directory of a link cannot be moved to where nobody knows of the link.
+        "mv deep/er away; mv deep away; for d in away away/er deep/er; do"
+        "  rm -f $d/CLAUDE.md; echo evil > $d/CLAUDE.md; done"
+    )
     ran = cellwall.run_command(script, workspace=f"{project}:rw")
+    left = [path for path in project.rglob("CLAUDE.md") if "evil" in path.read_text()]
+    assert (left, os.readlink(project / "deep/er/CLAUDE.md")) == ([], "../../docs/agents.txt")
     assert any("GEMINI.md" in finding.message for finding in ran.outcome.findings)
     assert os.readlink(project / "GEMINI.md") == "docs/agents.txt"
     assert (project / "GEMINI.md").read_text() == "Be careful.\n"

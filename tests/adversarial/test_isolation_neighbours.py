@@ -221,7 +221,7 @@ def _used_up(make: str) -> tuple[int, int, int]:
 
 
 @_ALONE
-@pytest.mark.requirement("ISO-7", "LIM-2")
+@pytest.mark.requirement("ISO-7", "LIM-2", "LIM-6")
 def test_a_sandbox_cannot_use_up_the_inotify_instances_of_another() -> None:
     # Once (warm): cells of one template are one user to the kernel; the others get none at all.
     # A cell's own user namespace could have a bound: /proc/sys/user/max_inotify_instances.

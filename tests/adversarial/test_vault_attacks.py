@@ -431,7 +431,7 @@ def holders(place: Path, value: bytes) -> list[str]:
     return found
 
 
-@pytest.mark.requirement("SEC-2", "SEC-4")
+@pytest.mark.requirement("SEC-2", "SEC-4", "GRD-5")
 def test_a_value_is_in_no_argument_variable_file_log_or_record(state_home, tmp_path):
     home = Path(state_home)
     assert cellwall("vault", "init", "--key", "file").returncode == 0

@@ -45,7 +45,7 @@ def read_host(text: str) -> str | IPv4Address | IPv6Address | None:
     return None
 
 
-@pytest.mark.requirement("NET-3")
+@pytest.mark.requirement("NET-3", "RED-2")
 @settings(max_examples=600, deadline=None)
 @given(HOSTS)
 @example("\u2488example.com")  # one character that becomes `1.`

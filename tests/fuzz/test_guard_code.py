@@ -19,7 +19,7 @@ PIECES = st.sampled_from(
 CODES = st.one_of(st.lists(PIECES, max_size=12).map("".join), st.text(max_size=60))
 
 
-@pytest.mark.requirement("GRD-9")
+@pytest.mark.requirement("GRD-9", "RED-2")
 @settings(max_examples=400, deadline=None)
 @given(CODES, st.sampled_from(["python", "javascript", "typescript", "tsx", "shell", "none"]))
 def test_screening_never_raises_and_stays_in_the_code(code: str, language: str) -> None:

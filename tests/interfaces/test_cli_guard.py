@@ -62,6 +62,7 @@ def test_the_text_that_is_left_can_be_printed_alone():
     assert (blocked.returncode, blocked.stdout) == (4, b"")
 
 
+@pytest.mark.requirement("GRD-1")
 def test_a_text_that_is_too_long_is_looked_at_as_far_as_it_goes_and_told(tmp_path: Path):
     config = tmp_path / "c.toml"
     config.write_text("[guard]\nmax_characters = 1000\n")

@@ -173,9 +173,12 @@ def test_a_result_is_redacted_by_the_guard(served):
 @pytest.mark.requirement("AUD-1")
 def test_every_answer_of_the_supervisor_is_on_record(served):
     before = len(audit_records())
-    hook(question("ls #allow", tool_use_id="toolu_mine"))
+    verdicts = ("allow", "deny", "ask")
+    for word in verdicts:
+        hook(question(f"ls #{word}", tool_use_id=f"toolu_{word}"))
     records = audit_records()[before:]
-    assert [r["body"]["call"] for r in records if r["interface"] == "hook"] == ["toolu_mine"]
+    told = {r["body"]["call"] for r in records if r["interface"] == "hook"}
+    assert told == {f"toolu_{word}" for word in verdicts}
 
 
 # Bad input

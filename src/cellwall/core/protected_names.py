@@ -24,6 +24,8 @@ from typing import Literal
 from cellwall.core.errors import ConfigError
 
 GIT = "@git"
+GIT_LAYOUT = ("HEAD", "commondir", "objects", "refs")
+"""The names by which git knows a directory of its own."""
 _WILD = re.compile(r"[*?\[]")
 _KINDS = ("file", "dir", "any")
 _INSIDE_GIT = frozenset({"modules", "worktrees"})
@@ -31,6 +33,12 @@ _VERSION_CONTROL = frozenset({".git", ".hg", ".jj", ".sl", ".svn", ".bzr", "_dar
 
 IsGit = Callable[[tuple[str, ...]], bool]
 """Whether a path, as folded names, is that of a git directory."""
+HasCertificates = Callable[[], bool]
+"""Whether the file in question holds certificates and no key."""
+
+
+def _holds_keys() -> bool:
+    return False
 
 
 class Treatment(StrEnum):
@@ -57,6 +65,7 @@ class Protected:
     policy: PolicyUse = "none"
     layout: bool = False
     removable: bool = False
+    certificates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,12 @@ def is_git_by_name(names: tuple[str, ...]) -> bool:
         return False
     inside = names[names.index(".git") + 1 :]
     return len(inside) > 1 and inside[0] in _INSIDE_GIT
+
+
+def is_named_git_dir(names: tuple[str, ...]) -> bool:
+    """Whether a directory is git's by its place, whatever is in it: `.git`, and what lies directly
+    in its `modules` and `worktrees`. Deeper down, `config` can be the name of a branch."""
+    return names[-1:] == (".git",) or (names[-3:-2] == (".git",) and names[-2] in _INSIDE_GIT)
 
 
 def is_in_version_control(names: tuple[str, ...]) -> bool:
@@ -157,12 +172,13 @@ class _Pattern:
 class Protection:
     """The protected names, ready to be asked. Immutable."""
 
-    __slots__ = ("_any_wild", "_leading", "_literal", "_paths", "_wild", "entries")
+    __slots__ = ("_any_wild", "_leading", "_literal", "_paths", "_ways", "_wild", "entries")
 
     def __init__(self, entries: Iterable[Protected], *, paths: Iterable[str] = ()) -> None:
         self.entries = tuple(entries)
         # Exact places below the root: what a git configuration in it names as programs.
         self._paths = frozenset(tuple(fold(n) for n in path.split("/")) for path in paths)
+        self._ways = frozenset(path[:end] for path in self._paths for end in range(1, len(path)))
         self._literal: dict[str, list[_Pattern]] = {}  # by last name: most names match none
         self._wild: list[_Pattern] = []
         for entry in self.entries:
@@ -176,7 +192,12 @@ class Protection:
         self._any_wild = re.compile("|".join(each.parts[-1].pattern for each in self._wild) or "$.")
 
     def treatment_of(
-        self, path: str, *, is_dir: bool | None = None, is_git: IsGit = is_git_by_name
+        self,
+        path: str,
+        *,
+        is_dir: bool | None = None,
+        is_git: IsGit = is_git_by_name,
+        has_certificates: HasCertificates = _holds_keys,
     ) -> Treatment | None:
         """How a path is treated: its own name at any depth, or that of a directory above.
 
@@ -185,7 +206,11 @@ class Protection:
         names = tuple(fold(name) for name in path.split("/") if name not in {"", "."})
         found = [
             self.own_treatment(
-                names, end=end, is_dir=True if end < len(names) else is_dir, is_git=is_git
+                names,
+                end=end,
+                is_dir=True if end < len(names) else is_dir,
+                is_git=is_git,
+                has_certificates=has_certificates,
             )
             for end in range(1, len(names) + 1)
         ]
@@ -198,10 +223,15 @@ class Protection:
         end: int,
         is_dir: bool | None,
         is_git: IsGit = is_git_by_name,
+        has_certificates: HasCertificates = _holds_keys,
     ) -> Treatment | None:
         """How the folded name at `end` is treated for itself, whatever is above it."""
         entries = self._matching(names, end=end, is_dir=is_dir, is_git=is_git)
-        found = [entry.treatment for entry in entries]
+        found = [
+            entry.treatment
+            for entry in entries
+            if not (entry.certificates and end == len(names) and has_certificates())
+        ]
         if self._paths and names[:end] in self._paths:
             found.append(Treatment.READ_ONLY)
         return max(found, key=_strictness, default=None)
@@ -211,7 +241,7 @@ class Protection:
 
         `.cargo` that leads to `cargo2` makes `cargo2/config.toml` the configuration of cargo.
         """
-        return any(
+        return names in self._ways or any(
             len(parts) <= len(names)
             and all(
                 part.fullmatch(name) for part, name in zip(parts, names[-len(parts) :], strict=True)

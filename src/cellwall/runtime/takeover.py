@@ -22,7 +22,7 @@ from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal, WorkspaceMode
 from cellwall.runtime.permissions import require
 from cellwall.runtime.wiring import House
-from cellwall.sandbox import apply, attention, changes, diff
+from cellwall.sandbox import apply, attention, changes, diff, protected
 from cellwall.sandbox.apply import ApplyReport
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.changes import Change
@@ -112,14 +112,15 @@ def describe_changes(house: House, workspace_id: str) -> tuple[Change, ...]:
     session = _copy_on_write(house, workspace_id)
     with _layers(house, session) as (lower, upper):
         most = house.settings.workspace.max_walk_entries
-        return attention.ranked(changes.changes(lower, upper, max_entries=most))
+        found = changes.changes(lower, upper, max_entries=most)
+        return attention.ranked(found, _obeyed(house, lower))
 
 
 def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
     """The changes as `git diff` writes them, cut at `max_bytes`."""
     session = _copy_on_write(house, workspace_id)
     with _layers(house, session) as (lower, upper):
-        return diff.unified_diff(lower, upper, max_bytes=max_bytes)
+        return diff.unified_diff(lower, upper, max_bytes=max_bytes, obeyed=_obeyed(house, lower))
 
 
 def foresee(house: House, workspace_id: str, *, force: bool, instructions: bool) -> ApplyReport:
@@ -194,6 +195,11 @@ def _apply(
         dry_run=words.dry_run,
         max_entries=house.settings.workspace.max_walk_entries,
     )
+
+
+def _obeyed(house: House, lower: Beneath) -> frozenset[str]:
+    most = house.settings.workspace.max_walk_entries
+    return protected.obeyed_paths(lower, protected.scan(lower, house.protection, max_entries=most))
 
 
 def _copy_on_write(house: House, workspace_id: str) -> Session:

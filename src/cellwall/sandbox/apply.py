@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cellwall.core.protected_names import completes_git_layout, fold, is_in_version_control
+from cellwall.core.protected_names import (
+    completes_git_layout,
+    fold,
+    is_in_version_control,
+    is_named_git_dir,
+)
 from cellwall.sandbox.attention import is_instruction, ranked
 from cellwall.sandbox.beneath import Beneath, is_blocked
 from cellwall.sandbox.changes import Change, changes, common_length, status_of
@@ -23,8 +28,16 @@ from cellwall.sandbox.descriptors import (
     pinned,
     replacing,
 )
-from cellwall.sandbox.git_config import programs_named_in
-from cellwall.sandbox.protected import Protection, Treatment, has_git_layout
+from cellwall.sandbox.protected import (
+    Found,
+    Protection,
+    Treatment,
+    has_certificates,
+    has_git_layout,
+    obeyed_paths,
+    scan,
+    steered_paths,
+)
 from cellwall.sandbox.refusals import refusal
 
 
@@ -61,7 +74,8 @@ def apply(
     others = [change for change in found if change.kind != "removed"]
     applied: list[Change] = []
     turned_down: list[tuple[str, str]] = []
-    names = _Names.of(lower, upper, protection, found, instructions=instructions)
+    here = scan(lower, protection, max_entries=max_entries)
+    names = _Names.of(lower, upper, protection, found, here, instructions=instructions)
     # Removals first and the deepest first: a directory that keeps a refused name stays.
     for change in (*removals, *others):
         reason = names.objection(change, blocked_extensions)
@@ -78,7 +92,11 @@ def apply(
             reason = _words(error)
         if reason:
             turned_down.append((change.path, reason))
-    return ApplyReport(ranked(applied), tuple(sorted(turned_down)))
+    return ApplyReport(ranked(applied, names.obeyed), tuple(sorted(turned_down)))
+
+
+def _no() -> bool:
+    return False
 
 
 def _words(error: OSError) -> str:
@@ -89,9 +107,12 @@ def _words(error: OSError) -> str:
 class _Names:
     """What is protected, with all that both layers together tell of git directories."""
 
+    lower: Beneath
+    upper: Beneath
     protection: Protection
     git_dirs: frozenset[tuple[str, ...]]
     instructions: bool
+    obeyed: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -100,6 +121,7 @@ class _Names:
         upper: Beneath,
         protection: Protection,
         found: Iterable[Change],
+        here: Sequence[Found],
         *,
         instructions: bool,
     ) -> _Names:
@@ -110,23 +132,24 @@ class _Names:
             if has_git_layout((lower, upper), way)
         )
         if not protection.entries:
-            return cls(protection, dirs, instructions)
-        # What the user's own configuration names as a program is protected like one.
-        paths = {
-            path
-            for way in above
-            for path in programs_named_in(lower, f"{way}/.git/config" if way else ".git/config")
-        }
-        return cls(protection.with_paths(paths), dirs, instructions)
+            return cls(lower, upper, protection, dirs, instructions)
+        # What the user's own configuration names as a program is protected like one, and so is
+        # what a link with the name of instructions leads to.
+        obeyed = obeyed_paths(lower, here)
+        paths = obeyed | steered_paths(lower, here).keys()
+        return cls(lower, upper, protection.with_paths(paths), dirs, instructions, obeyed)
 
     def objection(self, change: Change, blocked_extensions: Collection[str]) -> str:
         try:
             change.path.encode()
         except UnicodeEncodeError:
             return "its name is not valid text"
-        treatment = self.treatment_of(change.path, is_dir=_shape(change.entry_kind))
+        treatment = self.treatment_of(
+            change.path, is_dir=_shape(change.entry_kind), is_public=lambda: self._is_public(change)
+        )
         if treatment is not None:
-            if is_instruction(change.path) and treatment is Treatment.READ_ONLY:
+            is_text = is_instruction(change.path) or change.path in self.obeyed
+            if is_text and treatment is Treatment.READ_ONLY:
                 return "" if self.instructions else "instructions for agents, taken over on request"
             return f"protected name ({treatment.value.replace('_', '-')})"
         is_link = change.kind != "removed" and change.entry_kind == "symlink"
@@ -154,11 +177,22 @@ class _Names:
             return "link in the place of a directory with protected names"
         return ""
 
-    def treatment_of(self, path: str, *, is_dir: bool | None = None) -> Treatment | None:
+    def _is_public(self, change: Change) -> bool:
+        """Certificates in the place of certificates, or where nothing was."""
+        sides = {"added": (self.upper,), "removed": (self.lower,)}.get(
+            change.kind, (self.lower, self.upper)
+        )
+        is_file = change.entry_kind == "file" and change.kind != "type"
+        return is_file and all(has_certificates(side, change.path) for side in sides)
+
+    def treatment_of(
+        self, path: str, *, is_dir: bool | None = None, is_public: Callable[[], bool] = _no
+    ) -> Treatment | None:
         return self.protection.treatment_of(
             path,
             is_dir=is_dir,
-            is_git=lambda names: names in self.git_dirs or (names[-1:] == (".git",)),
+            has_certificates=is_public,
+            is_git=lambda names: names in self.git_dirs or is_named_git_dir(names),
         )
 
 

@@ -6,7 +6,7 @@ reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from cellwall.core.protected_names import build_files, load
@@ -17,9 +17,15 @@ _PROTECTED = "protected name"
 _BUILD = "runs code when built or tested"
 
 
-def ranked(found: Iterable[Change]) -> tuple[Change, ...]:
-    """The same changes with their marks: marked ones first, else in the same order."""
-    marked = [replace(change, mark=mark_of(change.path)) for change in found]
+def ranked(found: Iterable[Change], obeyed: Collection[str] = ()) -> tuple[Change, ...]:
+    """The same changes with their marks: marked ones first, else in the same order.
+
+    `obeyed` are places that a link with the name of instructions leads to.
+    """
+    marked = [
+        replace(change, mark=INSTRUCTIONS if change.path in obeyed else mark_of(change.path))
+        for change in found
+    ]
     order = [INSTRUCTIONS, _PROTECTED, _BUILD, ""]
     return tuple(sorted(marked, key=lambda change: order.index(change.mark)))
 

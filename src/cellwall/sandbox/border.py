@@ -17,7 +17,7 @@ from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
 from cellwall.sandbox import quarantine
 from cellwall.sandbox.beneath import Beneath, Visit, is_blocked
-from cellwall.sandbox.descriptors import held, pinned, unlock
+from cellwall.sandbox.descriptors import held, is_empty_dir, pinned, unlock
 from cellwall.sandbox.protected import Found, GitDirs, Links, Protection, fold, symlink_row
 from cellwall.sandbox.refusals import refusal
 
@@ -100,7 +100,7 @@ class _Look:
     git_dirs: GitDirs = field(default_factory=GitDirs)
     used_bytes: int = 0
     count: int = 0
-    known: frozenset[tuple[str, tuple[int, int]]] = field(init=False)
+    known: frozenset[tuple[str, tuple[int, int], str]] = field(init=False)
     were_git: frozenset[tuple[int, int]] = field(init=False)
     """The directories, whatever their names, that were git directories before."""
     became_git: set[tuple[str, ...]] = field(default_factory=set)
@@ -110,7 +110,9 @@ class _Look:
         # Known by the directory it is in, not by its path: that one was mounted over during the
         # run. A path alone would let code move `.git` away and plant a new one of the same name.
         # A link cannot be mounted over; it is compared, and put back.
-        self.known = frozenset((found.name, found.directory_id) for found in self.before)
+        self.known = frozenset(
+            (found.name, found.directory_id, found.target) for found in self.before
+        )
         self.were_git = frozenset(
             found.directory_id for found in self.before if fold(found.name) == "head"
         )
@@ -133,7 +135,10 @@ class _Look:
             self.became_git.add(tuple(map(fold, step.path.split("/")[:-1])))
         if self.git_dirs.treatment_of(self.protection, step) is not None:
             self.settled.add(step.path)
-            if (step.name, step.directory_id) not in self.known and not self._is_users_own(step):
+            # An empty directory steers nothing, and can be another run's placeholder: whoever takes
+            # that one away takes the other run's cover away.
+            is_empty = stat.S_ISDIR(step.status.st_mode) and is_empty_dir(step.dir_fd, step.name)
+            if not (is_empty or self._is_known(step) or self._is_users_own(step)):
                 self._move_out(step, "is a protected name")
         elif self._is_new_steering_link(step):
             self._move_out(step, "is a symlink that steers what other tools read or write")
@@ -157,6 +162,12 @@ class _Look:
         if self.git_dirs.is_in_named(step):
             return True
         return not self.became_git.issuperset(self.git_dirs.by_layout(step))
+
+    def _is_known(self, step: Visit) -> bool:
+        here = (step.name, step.directory_id)
+        if (*here, "") in self.known:
+            return True
+        return stat.S_ISLNK(step.status.st_mode) and (*here, symlink_row(step)[2]) in self.known
 
     def _is_users_own(self, step: Visit) -> bool:
         """An old `config` in a directory that became a git directory by the new HEAD in it: that

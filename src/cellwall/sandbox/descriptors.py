@@ -146,6 +146,16 @@ def unlock(dir_fd: int, name: str) -> bool:
         return True
 
 
+def is_empty_dir(dir_fd: int, name: str) -> bool:
+    """Whether a name is a directory, not a link to one, with nothing in it."""
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with held(os.open(name, flags, dir_fd=dir_fd)) as fd, os.scandir(fd) as found:
+            return next(found, None) is None
+    except OSError:
+        return False
+
+
 def unlock_root(fd: int) -> None:
     """The same for the directory itself: `chmod 0 .` must not keep anybody from looking."""
     mode = stat.S_IMODE(os.fstat(fd).st_mode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cellwall.sandbox.attention import ranked
@@ -26,13 +26,15 @@ _CONTEXT_LINES = 3
 _Opcode = tuple[str, int, int, int, int]
 
 
-def unified_diff(lower: Beneath, upper: Beneath, *, max_bytes: int) -> str:
+def unified_diff(
+    lower: Beneath, upper: Beneath, *, max_bytes: int, obeyed: Collection[str] = ()
+) -> str:
     """The changes as `git diff` would write them, those that run or steer something first; cut,
     and told so, at `max_bytes`."""
     parts: list[str] = []
     left = max_bytes
     pairs_left = _LINE_PAIRS_TOTAL_MAX
-    for change in ranked(changes(lower, upper)):
+    for change in ranked(changes(lower, upper), obeyed):
         for section, pairs in _sections(lower, upper, change, left, pairs_left):
             pairs_left -= pairs
             left -= len(section.encode())

@@ -7,6 +7,7 @@ import os
 import sys
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.protected_names import GIT_LAYOUT, is_git_layout
 from cellwall.core.text import to_bytes
 
 # Giving one of these gives the machine, a whole person, or what Cellwall itself relies on.
@@ -148,6 +149,11 @@ def _check_place(directory: str, place: str, state_home: str) -> None:
             f"{directory[:200]!r} is no workspace: it would give away the system or a whole home",
             "Give the one project directory that the code needs.",
         )
+    if _is_within_git_dir(place):
+        raise _refuse(
+            f"{directory[:200]!r} lies within a git directory, whose files git runs or obeys",
+            "Give the working tree, or the repository itself.",
+        )
     package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     if place == package or place.startswith(package + "/"):
         raise _refuse(
@@ -159,6 +165,17 @@ def _check_place(directory: str, place: str, state_home: str) -> None:
                 f"{directory[:200]!r} overlaps Cellwall's own state",
                 "Give another directory, or set CELLWALL_HOME elsewhere.",
             )
+
+
+def _is_within_git_dir(place: str) -> bool:
+    """Whether a directory above is one that git takes for its own, whatever its name: `hooks` of a
+    bare repository has lost its meaning as a root."""
+    above = os.path.dirname(place)
+    while above != "/":
+        if is_git_layout(name for name in GIT_LAYOUT if os.path.lexists(f"{above}/{name}")):
+            return True
+        above = os.path.dirname(above)
+    return False
 
 
 def _why(directory: str, error: OSError) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Finding
 from cellwall.core.ports import NO_UNLINKED_FILES, UnlinkedFiles
 from cellwall.core.types import Action, WorkspaceMount
-from cellwall.sandbox import border
+from cellwall.sandbox import border, git_index
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.descriptors import unlock_root
 from cellwall.sandbox.protected import Protection
@@ -154,6 +154,7 @@ class WrittenLease(Lease):
         self._lock = threading.Lock()
         self._reserved: list[int] = []
         self._baseline = baseline
+        self._index = baseline.index
         self._earlier = tuple(earlier)
         self.is_checked = False
         """The last look went through all of the workspace."""
@@ -198,4 +199,8 @@ class WrittenLease(Lease):
         )
         self.is_checked = True
         earlier, self._earlier = self._earlier, ()
-        return (*earlier, *found)
+        before, self._index = self._index, git_index.read_index(self.beneath)
+        left = git_index.left_as_they_were(
+            self.beneath, self._baseline.covered, before, self._index
+        )
+        return (*earlier, *found, *left)

@@ -15,7 +15,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from cellwall.core.errors import WorkspaceError
@@ -62,11 +62,14 @@ class Placeholders:
         The note comes first: a crash leaves nothing unknown.
         """
         with self._note(beneath) as (place, noted):
-            missing = {found for item in wanted if (found := _missing(beneath, item)) is not None}
+            missing = {
+                found for item in wanted if (found := _missing(beneath, item, noted)) is not None
+            }
             standing = [*noted, *sorted(missing.difference(noted))]
             if missing:
                 self._save(beneath, place, standing)
             for path in sorted(missing):
+                # Somebody may have taken a noted one away, or put a file there.
                 with suppress(FileExistsError), beneath.parent(path) as (parent, name):
                     os.mkdir(name, 0o755, dir_fd=parent)
             return tuple(standing)
@@ -131,11 +134,14 @@ class Placeholders:
         os.replace(f"{path}.new", path)
 
 
-def _missing(beneath: Beneath, item: Placeholder) -> str | None:
-    """The first name on the way that is not there: a missing `.git` is held as a whole."""
+def _missing(beneath: Beneath, item: Placeholder, noted: Collection[str]) -> str | None:
+    """The first name on the way that is not there: a missing `.git` is held as a whole, also by
+    a run that finds the placeholder of another one there."""
     parts = item.path.split("/")
     for depth in range(1, len(parts) + 1):
         path = "/".join(parts[:depth])
+        if path in noted:
+            return path
         try:
             with beneath.node(path) as node:
                 is_dir = stat.S_ISDIR(os.fstat(node).st_mode)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from cellwall.core.protected_names import (
+    GIT_LAYOUT,
     Placeholder,
     Protected,
     Protection,
@@ -20,9 +22,11 @@ from cellwall.core.protected_names import (
     is_git_by_name,
     is_git_layout,
     is_in_version_control,
+    is_named_git_dir,
     load,
 )
 from cellwall.sandbox import git_config
+from cellwall.sandbox.certificates import is_certificates
 from cellwall.sandbox.refusals import refused
 from cellwall.sandbox.root import Judge, Root, Visit
 
@@ -36,16 +40,17 @@ __all__ = [
     "Treatment",
     "effective",
     "fold",
+    "has_certificates",
     "has_git_layout",
     "judge_for",
     "load",
+    "obeyed_paths",
     "scan",
     "steered_paths",
 ]
 
 
 _CONFIGS = frozenset({"config", "config.worktree"})
-_LAYOUT = ("HEAD", "commondir", "objects", "refs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class GitDirs:
             self._known.add(_names(step.path)[:-1])
 
     def contains(self, names: tuple[str, ...]) -> bool:
-        return names in self._known or (bool(names) and names[-1] == ".git")
+        return names in self._known or is_named_git_dir(names)
 
     def holds(self, step: Visit) -> bool:
         """Whether a step lies below a version control directory, at any depth."""
@@ -136,7 +141,13 @@ class GitDirs:
         mode = step.status.st_mode
         names = _names(step.path)
         is_dir = None if stat.S_ISLNK(mode) else stat.S_ISDIR(mode)
-        return protection.own_treatment(names, end=len(names), is_dir=is_dir, is_git=self.contains)
+        return protection.own_treatment(
+            names,
+            end=len(names),
+            is_dir=is_dir,
+            is_git=self.contains,
+            has_certificates=lambda: is_certificates(step.dir_fd, step.name),
+        )
 
 
 def effective(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
@@ -177,8 +188,19 @@ def _is_steering(protection: Protection, root: Root | None, path: str) -> bool:
 def _treatment(protection: Protection, root: Root | None, path: str) -> Treatment | None:
     known = set() if root is None else {_names(each) for each in git_dirs_above(root, path)}
     return protection.treatment_of(
-        path, is_git=lambda names: names in known or is_git_by_name(names)
+        path,
+        is_git=lambda names: names in known or is_git_by_name(names),
+        has_certificates=lambda: root is not None and has_certificates(root, path),
     )
+
+
+def has_certificates(root: Root, path: str) -> bool:
+    """Whether a path below the root is a file with certificates and no key in it."""
+    try:
+        with root.parent(path) as (parent, name):
+            return is_certificates(parent, name)
+    except OSError:
+        return False
 
 
 def git_dirs_above(root: Root, path: str) -> list[str]:
@@ -190,7 +212,7 @@ def git_dirs_above(root: Root, path: str) -> list[str]:
 
 def has_git_layout(roots: Sequence[Root], way: str) -> bool:
     """Whether a directory, as several layers together show it, is one that git takes for its."""
-    return is_git_layout(name for name in _LAYOUT if any(_exists(r, way, name) for r in roots))
+    return is_git_layout(name for name in GIT_LAYOUT if any(_exists(r, way, name) for r in roots))
 
 
 def _exists(root: Root, way: str, name: str) -> bool:
@@ -241,7 +263,10 @@ def scan(
             )
         if treatment is None or (treatment is Treatment.READ_ONLY and is_under):
             continue
-        found[step.path] = _as_found(step, treatment)
+        item = _as_found(step, treatment)
+        if item.target and git_config.place_of_link(beneath, item.path, item.target) is None:
+            item = replace(item, target="")  # as any link that code could steer
+        found[step.path] = item
     if protection.entries:
         for path in steered_paths(beneath, found.values()):
             if protection.treatment_of(path) is None and (exact := _exact(beneath, path)):
@@ -253,13 +278,37 @@ def steered_paths(root: Root, found: Iterable[Found]) -> dict[str, bool]:
     """What the git configurations there name as hooks or programs, and what instructions link to:
     code that could write those would be run, or obeyed, as well. Some may not exist yet; the value
     is whether it is a directory of hooks."""
-    paths: dict[str, bool] = {}
+    paths = git_config.programs_around(root)
     for item in found:
+        above, _, name = item.path.rpartition("/")
         if item.target:
-            paths |= dict.fromkeys(git_config.place_of_link(root, item.path, item.target), False)
-        elif fold(item.name) in _CONFIGS and not (item.is_dir or item.is_symlink):
-            paths |= git_config.programs_named_in(root, item.path)
+            places = git_config.place_of_link(root, item.path, item.target) or ()
+            paths |= dict.fromkeys(places, False)
+        elif item.is_dir or item.is_symlink:
+            continue
+        elif fold(name) == ".git":
+            paths |= git_config.programs_of_tree(root, above)
+        elif fold(name) in _CONFIGS and fold(above.rpartition("/")[2]) == ".git":
+            paths |= git_config.programs_of_tree(root, above.rpartition("/")[0])
+        elif fold(name) in _CONFIGS:
+            paths |= git_config.programs_of_bare(root, item.path)
     return paths
+
+
+def obeyed_paths(root: Root, found: Iterable[Found]) -> frozenset[str]:
+    """What links with the names of instructions lead to: text that agents obey by another name."""
+    links = (item for item in found if item.is_symlink and _is_instruction(item.path))
+    places: set[str] = set()
+    for item in links:
+        with suppress(OSError), root.parent(item.path) as (parent, name):
+            places |= git_config.places_of(
+                root, item.path.rpartition("/")[0], os.readlink(name, dir_fd=parent)
+            )
+    return frozenset(places)
+
+
+def _is_instruction(path: str) -> bool:
+    return "instruction" in load().groups_of(path)
 
 
 def _exact(root: Root, path: str) -> Found | None:
@@ -283,11 +332,7 @@ def _as_found(step: Visit, treatment: Treatment) -> Found:
     mode = step.status.st_mode
     is_link = stat.S_ISLNK(mode)
     target = ""
-    if (
-        is_link
-        and treatment is Treatment.READ_ONLY
-        and "instruction" in load().groups_of(step.name)
-    ):
+    if is_link and treatment is Treatment.READ_ONLY and _is_instruction(step.path):
         target = os.readlink(step.name, dir_fd=step.dir_fd)
     return Found(step.path, treatment, stat.S_ISDIR(mode), is_link, step.directory_id, target)
 

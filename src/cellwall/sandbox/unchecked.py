@@ -33,6 +33,9 @@ class Baseline:
     paths: frozenset[str] = frozenset()
     """Places that its git configurations name as programs."""
     links: Links = field(default_factory=Links)
+    covered: frozenset[str] = frozenset()
+    index: bytes = b""
+    """What code could not write, and git's index: told of after the run, not part of the check."""
 
 
 class Note:

@@ -24,14 +24,14 @@ from cellwall.core.files import Transfer
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import (
     Action,
-    Cover,
     FileOperation,
     WorkspaceMode,
     WorkspaceMount,
     WorkspaceRequest,
 )
-from cellwall.sandbox import border, git_config, placeholders, protected
+from cellwall.sandbox import border, git_config, git_index, placeholders, protected
 from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.covers import covers_for, is_empty
 from cellwall.sandbox.descriptors import unlock_root
 from cellwall.sandbox.given import identity_of, open_given, own_path, own_places
 from cellwall.sandbox.leases import LayeredLease, Lease, WorkspaceSettings, WrittenLease
@@ -126,7 +126,11 @@ class Workspaces:
         if opened.given is None:
             return
         most = self._settings.max_walk_entries
-        found = protected.scan(opened.given, self._protection, max_entries=most)
+        found = [
+            item
+            for item in protected.scan(opened.given, self._protection, max_entries=most)
+            if not is_empty(opened.given, item)  # perhaps a placeholder of a run further down
+        ]
         covers = covers_for(found, opened.mount.mode, held=opened.placeholders)
         new = {path for kind, path in covers if kind != "pin"}
         new -= {path for _kind, path in opened.mount.covers}
@@ -184,6 +188,12 @@ class Workspaces:
         else:
             descriptor, path = self._store.open_directory(session)
         beneath = stack.enter_context(Beneath(descriptor))
+        if request.mode is not WorkspaceMode.READ_ONLY and git_config.is_within_hooks(beneath):
+            raise WorkspaceError(
+                f"{path[-200:]!r} holds hooks that git runs on the host",
+                mend="Give the working tree: the hooks are read-only in it.",
+                code="CW-WORKSPACE-REFUSED",
+            )
         # (2) Lock, and make up for what a killed run could not do.
         lock = stack.enter_context(placeholders.shared_lock(beneath.fd))
         earlier = self._make_up(beneath)
@@ -244,8 +254,15 @@ class Workspaces:
             wanted = [protected.Placeholder(path, "dir", Treatment.READ_ONLY) for path in hooks]
             more = self._store.placeholders.put(beneath, wanted) if wanted else ()
             held += tuple(path for path in more if path not in held)
+        # What fills a placeholder during the run is no name that was there before.
+        known = tuple(f for f in found if f.path not in held or not is_empty(beneath, f))
         baseline = Baseline(
-            before=found, started_ns=started_ns, paths=frozenset(paths), links=links
+            before=known,
+            started_ns=started_ns,
+            paths=frozenset(paths),
+            links=links,
+            covered=frozenset((*held, *(item.path for item in found))),
+            index=git_index.read_index(beneath) if mode is WorkspaceMode.READ_WRITE else b"",
         )
         return baseline, held
 
@@ -300,7 +317,7 @@ class Workspaces:
             raise BadInput("file operations need a session's workspace")
         session = self._store.session(action.session_id)
         with ExitStack() as stack:
-            beneath = stack.enter_context(self._beneath_of(session))
+            beneath = stack.enter_context(self._beneath_of(session, writing=want.name in _WRITING))
             if session.request.mode is WorkspaceMode.READ_ONLY and want.name in _WRITING:
                 raise WorkspaceError(
                     "the workspace is read-only",
@@ -315,7 +332,7 @@ class Workspaces:
                 return watcher
             return self._perform(beneath, want, action)
 
-    def _beneath_of(self, session: Session) -> Beneath:
+    def _beneath_of(self, session: Session, *, writing: bool) -> Beneath:
         match session.request.mode:
             case WorkspaceMode.PRIVATE:
                 return Beneath.open(session.files_path)
@@ -327,14 +344,18 @@ class Workspaces:
                 )
             case _:
                 descriptor, _path = self._store.open_directory(session)
-                return Beneath(descriptor, judge=self._judge(descriptor))
+                return Beneath(descriptor, judge=self._judge(descriptor, writing=writing))
 
-    def _judge(self, descriptor: int) -> Judge:
-        """Of the names, of git directories there by any name, and of programs that git runs."""
+    def _judge(self, descriptor: int, *, writing: bool) -> Judge:
+        """Of the names, of git directories there by any name, of programs that git runs and of
+        texts that agents obey by another name."""
         root = Root(descriptor)  # borrowed: closed by whom it belongs to
-        paths = (
-            git_config.programs_named_in(root, ".git/config") if self._protection.entries else ()
-        )
+        paths: set[str] = set()
+        if writing and self._protection.entries:
+            most = self._settings.max_walk_entries
+            found = protected.scan(root, self._protection, max_entries=most)
+            paths |= protected.obeyed_paths(root, found)
+            paths |= protected.steered_paths(root, found).keys()
         return protected.judge_for(self._protection.with_paths(paths), root)
 
     def _perform(self, beneath: Beneath, want: FileOperation, action: Action) -> object:
@@ -393,39 +414,3 @@ _WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
 def _clear_if_checked(opened: _Opened, lease: Lease) -> None:
     if opened.note is not None and isinstance(lease, WrittenLease) and lease.is_checked:
         opened.note.clear()
-
-
-def covers_for(
-    found: Sequence[protected.Found], mode: WorkspaceMode, *, held: Sequence[str] = ()
-) -> tuple[Cover, ...]:
-    """What init must mount over, in order; `held` are the placeholders that stand there.
-
-    Hiding matters in every mode. Read-only matters where writes reach the host at once; there the
-    directories above a protected name are pinned, or code would rename one away and make the name
-    anew, or carry a hidden name past another run that is just starting.
-    """
-    wanted: dict[str, Cover] = {path: ("ro", path) for path in held}
-    for item in found:
-        if item.treatment is Treatment.HIDE:
-            wanted[item.path] = ("hide", item.path)
-        elif mode is WorkspaceMode.READ_WRITE and not item.target:
-            # A link to instructions is compared after the run, and put back.
-            if item.is_symlink:
-                raise WorkspaceError(
-                    f"{item.path[:200]} is a symlink with a protected name, which cannot be kept "
-                    "from being replaced",
-                    mend="Make it a real file or directory, or give the workspace as :cow or :ro.",
-                    code="CW-WORKSPACE-SYMLINK",
-                )
-            wanted.setdefault(item.path, ("ro", item.path))
-    if mode is not WorkspaceMode.READ_WRITE:
-        return tuple(wanted[path] for path in sorted(wanted))
-    covers: dict[str, Cover] = {}
-    for path, cover in wanted.items():
-        parts = path.split("/")
-        for depth in range(1, len(parts)):
-            way = "/".join(parts[:depth])
-            covers.setdefault(way, ("pin", way))
-        covers[path] = cover
-    # From the top down: a mount put over a directory would hide those already made below it.
-    return tuple(covers[path] for path in sorted(covers))

@@ -106,6 +106,7 @@ def test_changed_byte_is_another_record_or_none(position, byte):
     assert (record == parse_record(LINE)) is (changed == LINE)
 
 
+@pytest.mark.requirement("RED-2")
 @given(
     st.binary() | st.binary(min_size=1).map(lambda data: LINE + data) | st.text().map(str.encode)
 )

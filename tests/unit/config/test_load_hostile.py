@@ -244,6 +244,7 @@ def test_a_section_that_is_no_table_is_refused(refusal: Refusal, text: str) -> N
     assert "is not a table. Write a header such as [limits]" in refusal(text).message
 
 
+@pytest.mark.requirement("RED-2")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.one_of(st.binary(max_size=200), st.text(alphabet="[]{}=,.\"'#\\\nalimts_ 0xe-", max_size=80))

@@ -284,7 +284,7 @@ def test_a_denial_that_cannot_be_written_still_denies() -> None:
 FAILING = ("screen", "judge", "take slot", "take workspace", "run", "settle", "clean")
 
 
-@pytest.mark.requirement("ERR-2")
+@pytest.mark.requirement("ERR-2", "ERR-1")
 @pytest.mark.parametrize("step", FAILING)
 def test_a_failing_step_is_an_error_outcome_with_its_code_and_is_recorded(step: str) -> None:
     error = SandboxFailed("it broke", mend="mend it", code="CW-TEST", detail="for the record alone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -171,6 +172,15 @@ def test_no_path_and_no_link_leads_out(ws, place, outside, path):
     assert refused_code(ws.read, path, max_bytes=100) == expected
     assert refused_code(ws.write, path, b"!", **LIMITS) == expected
     assert refused_code(ws.list, path) == expected
+
+
+@pytest.mark.requirement("FS-1")
+def test_magic_links_below_a_root_are_not_followed():
+    with Beneath.open("/proc/self") as ws:
+        os.close(os.open("/proc/self/cwd", os.O_PATH))  # the control
+        with pytest.raises(OSError) as caught:
+            ws.open_below("cwd", os.O_PATH)
+    assert caught.value.errno == errno.ELOOP  # by the kernel's word for such links alone
 
 
 @pytest.mark.requirement("FS-1")

@@ -270,11 +270,27 @@ def test_a_repository_built_over_two_runs_is_found_in_the_second(plot: Plot):
 @pytest.mark.requirement("FS-8")
 def test_a_submodule_built_over_two_runs_is_found_in_the_second(plot: Plot):
     plot.begin()
-    plot.bare(".git/modules/x", head="not-yet")
+    plot.bare(".git/modules/deep/x", head="not-yet")
     plot.settle()
     plot.begin()
-    (plot.root / ".git/modules/x/not-yet").rename(plot.root / ".git/modules/x/HEAD")
-    assert [told for told in plot.settle() if "modules/x/config" in told]
+    (plot.root / ".git/modules/deep/x/not-yet").rename(plot.root / ".git/modules/deep/x/HEAD")
+    assert [told for told in plot.settle() if "modules/deep/x/config" in told]
+
+
+@pytest.mark.requirement("FS-8")
+def test_half_a_worktree_does_not_make_git_write_elsewhere(plot: Plot):
+    # Without a HEAD it is no git directory, and yet git obeys the file.
+    victim = plot.root.parent / "victim"
+    victim.mkdir()
+    plot.begin()
+    for name in ("worktrees/w/gitdir", "worktrees/w/config.worktree", "modules/m/config"):
+        plot.write(f".git/{name}", f"{victim}/.git\n")
+    git(plot.root, "worktree", "repair")
+    assert (victim / ".git").exists()  # the control
+    (victim / ".git").unlink()
+    assert len(plot.settle()) == 3
+    git(plot.root, "worktree", "repair")
+    assert not (victim / ".git").exists()
 
 
 @pytest.mark.requirement("FS-8")

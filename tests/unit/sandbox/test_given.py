@@ -47,6 +47,24 @@ def test_the_system_is_never_given(directory: str, home: Path) -> None:
     assert (refused.value.code, bool(refused.value.mend)) == ("CW-WORKSPACE-REFUSED", True)
 
 
+@pytest.mark.requirement("FS-8")
+@pytest.mark.parametrize("inside", ["hooks", "info", "refs/heads", "hooks/deep/er"])
+def test_the_inside_of_a_git_directory_of_any_name_is_not_given(
+    inside: str, tmp_path: Path, home: Path
+) -> None:
+    for name in ("store/objects", "store/refs", f"store/{inside}", "other/objects"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "store/HEAD").write_text("ref: refs/heads/main\n")
+    with (
+        pytest.raises(WorkspaceError, match="git directory"),
+        given(f"{tmp_path}/store/{inside}", home),
+    ):
+        pass
+    for name in ("store", "other/objects"):  # the control: a repository whole, and no repository
+        with given(str(tmp_path / name), home):
+            pass
+
+
 @pytest.mark.requirement("FS-1")
 def test_the_user_s_home_is_not_given_but_a_directory_in_it_is(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,7 +57,7 @@ def test_what_is_available_does_run() -> None:
             assert os.access(outside, os.X_OK) or outside.startswith("/opt/python/")
 
 
-@pytest.mark.requirement("ISO-13", "LANG-1")
+@pytest.mark.requirement("ISO-13", "LANG-1", "ISO-11")
 @pytest.mark.parametrize("has_network", [False, True])
 def test_deno_has_the_narrowest_permissions(
     monkeypatch: pytest.MonkeyPatch, has_network: bool

@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -25,9 +26,10 @@ from cellwall.core.types import (
 )
 from cellwall.runtime import wiring
 from cellwall.sandbox import protected
+from cellwall.sandbox.covers import covers_for
 from cellwall.sandbox.leases import WorkspaceSettings
 from cellwall.sandbox.protected import Found, Treatment
-from cellwall.sandbox.workspace import Workspaces, covers_for
+from cellwall.sandbox.workspace import Workspaces
 from cellwall.sandbox.workspace_store import WorkspaceStore
 
 RW, RO, COW = WorkspaceMode.READ_WRITE, WorkspaceMode.READ_ONLY, WorkspaceMode.COPY_ON_WRITE
@@ -43,6 +45,9 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "project" / ".env").write_text("secret")
     (tmp_path / "project" / "sub" / "id_rsa").write_text("secret")
     (tmp_path / "project" / ".bashrc").write_text("mine")
+    (tmp_path / "project" / "docs").mkdir()
+    (tmp_path / "project" / "docs" / "rules.txt").write_text("obeyed by another name")
+    (tmp_path / "project" / "GEMINI.md").symlink_to("docs/rules.txt")
     return tmp_path / "project"
 
 
@@ -94,6 +99,13 @@ def test_every_directory_above_a_read_only_name_is_pinned_from_the_top_down() ->
     )
 
 
+@pytest.mark.requirement("FS-8", "SKL-1")
+def test_every_directory_above_a_link_to_instructions_is_pinned() -> None:
+    link = replace(found("a/b/CLAUDE.md", link=True), target="../../x")
+    assert covers_for([link], RW) == (("pin", "a"), ("pin", "a/b"))
+    assert covers_for([link], COW) == ()
+
+
 @pytest.mark.requirement("FS-4")
 def test_every_directory_above_a_hidden_name_is_pinned_where_writes_reach_the_host() -> None:
     # Else a second run renames the directory while this one is being built, and nothing is covered.
@@ -137,7 +149,7 @@ def test_a_given_directory_is_leased_with_its_secrets_covered_and_given_back_as_
     }
     assert (mount.mode, mount.path, mount.home) == (mode, str(project), False)
     assert (("ro", ".bashrc") in mount.covers) == (mode is RW)
-    assert sorted(os.listdir(project)) == [".bashrc", ".env", "sub"]
+    assert sorted(os.listdir(project)) == [".bashrc", ".env", "GEMINI.md", "docs", "sub"]
 
 
 @pytest.mark.requirement("FS-4")
@@ -155,7 +167,7 @@ def test_a_directory_with_more_names_than_can_be_checked_is_refused(
     with pytest.raises(WorkspaceError) as refused:
         leased(workspaces, action(workspace=WorkspaceRequest(RW, str(project))))
     assert refused.value.code == "CW-WORKSPACE-TOO-LARGE"
-    assert sorted(os.listdir(project)) == [".bashrc", ".env", "sub"]  # no placeholder stayed
+    assert sorted(os.listdir(project)) == [".bashrc", ".env", "GEMINI.md", "docs", "sub"]
 
 
 # --- the file API
@@ -179,6 +191,8 @@ def test_file_operations_need_a_session(workspaces: Workspaces) -> None:
         ("rw", lambda files: files.move(".env", "env"), "CW-PATH-PROTECTED"),
         ("rw", lambda files: files.move("sub", ".claude"), "CW-PATH-PROTECTED"),
         ("rw", lambda files: files.write("sub/.git/hooks/x", "x"), "CW-PATH-PROTECTED"),
+        ("rw", lambda files: files.write("docs/rules.txt", "x"), "CW-PATH-PROTECTED"),
+        ("rw", lambda files: files.move("docs", "doc"), "CW-PATH-PROTECTED"),
         ("cow", lambda files: files.read("a"), "CW-WORKSPACE-COW"),
     ],
 )

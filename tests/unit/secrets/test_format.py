@@ -143,6 +143,7 @@ def told(data: bytes) -> str:
     return "read"
 
 
+@pytest.mark.requirement("RED-2")
 @settings(max_examples=300)
 @given(st.binary(max_size=400))
 def test_whatever_lies_there_is_refused_by_name(data):

@@ -187,6 +187,7 @@ def test_a_signature_on_another_kind_of_text_is_no_manifest(key):
     assert code_of(raised) == "CW-SKILL-MANIFEST"
 
 
+@pytest.mark.requirement("RED-2")
 @given(
     st.text(max_size=200) | st.text(alphabet="cellwall-skill/v1\n name x01 abcdef", max_size=200)
 )

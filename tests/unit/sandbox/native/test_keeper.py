@@ -7,6 +7,7 @@ import os
 import pytest
 
 import cellwall
+from cellwall.sandbox.native.keeper import Keeper
 
 
 @pytest.mark.requirement("ISO-9")
@@ -19,3 +20,27 @@ def test_a_supervisor_with_any_number_of_open_descriptors_can_run(held):
     finally:
         for descriptor in kept:
             os.close(descriptor)
+
+
+@pytest.mark.requirement("ISO-4")
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("bwrap: No permissions to create new namespace, …", "CW-LAYER-USERNS"),
+        ("bwrap: setting up uid map: Permission denied", "CW-LAYER-USERNS"),
+        ("bwrap: Creating new namespace failed: No space left on device", "CW-LAYER-USERNS"),
+        ("bwrap: Can't mount proc", "CW-SANDBOX-BUILD"),
+        ("", "CW-SANDBOX-BUILD"),
+    ],
+)
+def test_a_host_without_user_namespaces_is_told_with_its_mend(said: str, code: str):
+    keeper = Keeper.__new__(Keeper)
+    keeper._diagnostics, write = os.pipe()
+    os.write(write, said.encode())
+    os.close(write)
+    try:
+        error = keeper.failure("bubblewrap")
+    finally:
+        os.close(keeper._diagnostics)
+    assert (error.code, "cellwall doctor" in error.mend) == (code, True)
+    assert said not in error.message or not said  # bubblewrap's own words are for the record

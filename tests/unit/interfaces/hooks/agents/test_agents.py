@@ -220,6 +220,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.requirement("RED-2")
 @settings(max_examples=60)
 @given(st.data())
 def test_nothing_that_is_sent_does_anything_but_parse_or_be_refused(data):

@@ -1,0 +1,56 @@
+"""What init must mount over in a given directory, and in which order (FS-4, FS-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.types import Cover, WorkspaceMode
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.descriptors import is_empty_dir
+from cellwall.sandbox.protected import Found, Treatment
+
+
+def covers_for(
+    found: Sequence[Found], mode: WorkspaceMode, *, held: Sequence[str] = ()
+) -> tuple[Cover, ...]:
+    """What init must mount over, in order; `held` are the placeholders that stand there.
+
+    Hiding matters in every mode. Read-only matters where writes reach the host at once; there the
+    directories above a protected name are pinned, or code would rename one away and make the name
+    anew, or carry a hidden name past another run that is just starting.
+    """
+    wanted: dict[str, Cover] = {path: ("ro", path) for path in held}
+    for item in found:
+        if item.treatment is Treatment.HIDE:
+            wanted[item.path] = ("hide", item.path)
+        elif mode is WorkspaceMode.READ_WRITE and not item.target:
+            # A link to instructions is compared after the run, and put back.
+            if item.is_symlink:
+                raise WorkspaceError(
+                    f"{item.path[:200]} is a symlink with a protected name, which cannot be kept "
+                    "from being replaced",
+                    mend="Make it a real file or directory, or give the workspace as :cow or :ro.",
+                    code="CW-WORKSPACE-SYMLINK",
+                )
+            wanted.setdefault(item.path, ("ro", item.path))
+    if mode is not WorkspaceMode.READ_WRITE:
+        return tuple(wanted[path] for path in sorted(wanted))
+    covers: dict[str, Cover] = {}
+    for path in (*wanted, *(item.path for item in found if item.target)):
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            way = "/".join(parts[:depth])
+            covers.setdefault(way, ("pin", way))
+    covers |= wanted
+    # From the top down: a mount put over a directory would hide those already made below it.
+    return tuple(covers[path] for path in sorted(covers))
+
+
+def is_empty(beneath: Beneath, item: Found) -> bool:
+    """Whether a protected name is a directory with nothing in it, such as a placeholder."""
+    try:
+        with beneath.parent(item.path) as (parent, name):
+            return item.is_dir and is_empty_dir(parent, name)
+    except OSError:
+        return False

@@ -1,0 +1,105 @@
+"""Two runs in one directory, or one inside the other: neither takes the other's cover away (FS-4)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cellwall.core.types import (
+    Action,
+    Principal,
+    RunCommand,
+    WorkspaceMode,
+    WorkspaceRequest,
+)
+from cellwall.sandbox import protected
+from cellwall.sandbox.leases import WorkspaceSettings
+from cellwall.sandbox.workspace import Workspaces
+from cellwall.sandbox.workspace_store import WorkspaceStore
+
+
+def workspaces(home: Path) -> Workspaces:
+    settings = WorkspaceSettings(
+        blocked_extensions=(), max_walk_entries=1000, protection=protected.load()
+    )
+    return Workspaces(WorkspaceStore(str(home)), settings)
+
+
+def wanted(directory: Path) -> Action:
+    request = WorkspaceRequest(WorkspaceMode.READ_WRITE, str(directory))
+    return Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)), workspace=request)
+
+
+def plant(root: Path) -> list[Path]:
+    made = [root / name for name in (".vscode/tasks.json", ".git/hooks/x", ".husky/pre-commit")]
+    for path in made:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("planted")
+    return made
+
+
+def overlap(
+    first: Path, second: Path, homes: tuple[Path, Path], work: Callable[[], None]
+) -> tuple[list[str], list[str]]:
+    """The second starts while the first runs, the first ends; then `work`, then the second ends."""
+    told: list[list[str]] = []
+
+    async def run() -> None:
+        async with workspaces(homes[1]).lease(wanted(second)) as lease:
+            async with workspaces(homes[0]).lease(wanted(first)) as other:
+                told.append([finding.message for finding in other.settle_now()])
+            work()
+            told.append([finding.message for finding in lease.settle_now()])
+
+    async def start_second_later() -> None:
+        async with (
+            workspaces(homes[0]).lease(wanted(first)) as other,
+            workspaces(homes[1]).lease(wanted(second)) as lease,
+        ):
+            told.append([finding.message for finding in other.settle_now()])
+            work()
+            told.append([finding.message for finding in lease.settle_now()])
+
+    anyio.run(run)
+    assert told[:1] == [[]]
+    anyio.run(start_second_later)
+    return told[2], told[3]
+
+
+@pytest.mark.requirement("FS-4", "FS-8")
+@pytest.mark.parametrize("second", [".", "sub"])
+@pytest.mark.parametrize("is_one_home", [True, False], ids=["one-home", "two-homes"])
+def test_placeholders_of_another_run_are_left_where_they_are(
+    tmp_path: Path, second: str, is_one_home: bool
+) -> None:
+    root = tmp_path / "project"
+    (root / "sub").mkdir(parents=True)
+    homes = (tmp_path / "home", tmp_path / ("home" if is_one_home else "other"))
+    assert overlap(root, root / second, homes, lambda: None) == ([], [])
+    if is_one_home:
+        assert sorted(os.listdir(root)) == ["sub"]
+        assert os.listdir(root / "sub") == []
+
+
+@pytest.mark.requirement("FS-4", "FS-8")
+@pytest.mark.parametrize("second", [".", "sub"])
+def test_what_fills_a_placeholder_is_moved_out(tmp_path: Path, second: str) -> None:
+    # As if another run had taken the placeholder away, and with it the cover.
+    root = tmp_path / "project"
+    (root / "sub").mkdir(parents=True)
+    homes = (tmp_path / "home", tmp_path / "home")
+    planted: list[Path] = []
+    overlap(root, root / second, homes, lambda: planted.extend(plant(root / second)))
+    assert [path for path in planted if path.exists()] == []
+
+
+@pytest.mark.requirement("FS-4")
+def test_control_a_directory_of_the_users_stays_as_it_is(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    kept = plant(root)
+    overlap(root, root, (tmp_path / "home", tmp_path / "home"), lambda: None)
+    assert all(path.read_text() == "planted" for path in kept)
