@@ -45,6 +45,9 @@ _CODE_ROOM = 64 * 1024
 _PAGE_ROOM = 64 * 1024  # a page of the largest kind that a kernel has, for each file and folder
 _INOTIFY_INSTANCES = 16
 _DNS_PORT = 53
+# Copies of sent data that wait in a socket's error queue to be asked when they were sent: no cgroup
+# counts them, and a control message asks for them, which a filter does not see (LIM-6).
+_NETWORK_SETTINGS = (("/proc/sys/net/core/tstamp_allow_data", "0"),)
 _TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
@@ -104,6 +107,7 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     _plan_files(plan, job.files)
     _plan_mounts(plan, walls, job)
     _plan_skills(plan, job.skills)
+    plan.add(_network_steps())
     _plan_opening(plan, job.opening)
     plan.add(_cover_steps())
     _plan_life(plan, job)
@@ -163,6 +167,7 @@ def warm_plan(
         plan.step("tmpfs", "/code", f"size={_CODE_ROOM + sum(map(len, job.files.values()))}")
         _plan_files(plan, job.files)
     _plan_skills(plan, job.skills)
+    plan.add(_network_steps())
     _plan_opening(plan, job.opening)
     _plan_watch(plan, job.limits, mount)
     plan.add(_cover_steps())
@@ -199,6 +204,14 @@ def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
         plan.step("file", path, 0o555 if executable else 0o444, len(content))
         plan.blob(content)
     plan.step("seal", SKILLS_INSIDE)
+
+
+@functools.cache
+def _network_steps() -> bytes:
+    plan = Plan()
+    for path, value in _NETWORK_SETTINGS:
+        plan.step("setting", path, value)
+    return plan.joined()
 
 
 def _plan_opening(plan: Plan, opening: Opening | None) -> None:

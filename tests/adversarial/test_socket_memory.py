@@ -1,0 +1,217 @@
+"""Memory of sockets that the kernel does not charge to a cgroup is bounded as well (LIM-6).
+
+Each attack has a control: a smaller amount of the same ends by itself, or it works outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import cellwall
+from cellwall.sandbox.native import cgroups
+from conftest import need
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def host_can_run() -> None:
+    need(shutil.which("bwrap"), "bubblewrap")
+    need(cgroups.choose(cgroups.gather()).way != "none", "cgroups with memory, pids and cpu")
+
+
+# --- what a cgroup of v1 counts apart
+
+_TCP = """
+import socket
+listener = socket.create_server(('127.0.0.1', 0), backlog=500)
+pairs, sent = [], 0
+for _ in range(60):
+    one = socket.create_connection(listener.getsockname()); other, _ = listener.accept()
+    pairs.append((one, other)); one.setblocking(False)
+    try:
+        while True: sent += one.send(bytes(1 << 16))
+    except BlockingIOError: pass
+print(sent)
+"""
+_UDP = """
+import socket
+sender, kept, got = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), [], 0
+for _ in range(400):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); one.bind(('127.0.0.1', 0)); kept.append(one)
+    for _ in range(4): sender.sendto(bytes(40000), one.getsockname())
+for one in kept:
+    one.setblocking(False)
+    try:
+        while True: got += len(one.recv(1 << 16))
+    except BlockingIOError: pass
+print(got)
+"""
+
+
+@pytest.mark.requirement("LIM-6")
+@pytest.mark.parametrize("code", [_TCP, _UDP], ids=["tcp", "udp"])
+def test_socket_buffers_are_bounded_with_the_memory(code: str) -> None:
+    need(cgroups.choose(cgroups.gather()).way == "v1-root", "cgroup v1: v2 counts them as memory")
+    small, large = (cellwall.run_code(code, memory=memory, timeout=30) for memory in ("64m", "1g"))
+    assert (small.status, large.status) == ("ok", "ok")
+    assert int(small.stdout) < 24 * MIB < 36 * MIB < int(large.stdout)
+
+
+# --- what no cgroup counts
+
+_NETLINK = """
+# One answer to each question, which nobody reads: RTM_GETLINK of the loopback.
+ask = struct.pack('IHHIIBxHiII', 32, 18, 1, 1, 0, 0, 0, 1, 0, 0)
+kept = []
+for _ in range(AMOUNT // 40):
+    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0); kept.append(one)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24); one.setblocking(False)
+    try:
+        for _ in range(3000): one.send(ask)
+    except OSError: pass
+"""
+_CORKED = """
+kept = []
+for _ in range(AMOUNT):
+    one = socket.socket(FAMILY, socket.SOCK_DGRAM); kept.append(one)
+    one.connect((ADDRESS, 9)); HOW
+    AFTER
+"""
+_UNSPECIFIED = (
+    "ctypes.CDLL(None).connect(one.fileno(), bytes(16), 16)  # in no list of sockets any more"
+)
+_UNACCEPTED = """
+kept, count = [], 0
+while count < AMOUNT:
+    listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(256); kept.append(listener)
+    for _ in range(min(200, AMOUNT - count)):
+        one = socket.create_connection(listener.getsockname()); one.send(bytes(60000)); one.close()
+        count += 1
+"""
+
+
+def _corked(how: str, *, after: str = "pass", family: str = "AF_INET") -> str:
+    address = "'127.0.0.1'" if family == "AF_INET" else "'::1'"
+    code = _CORKED.replace("FAMILY", f"socket.{family}").replace("ADDRESS", address)
+    return code.replace("HOW", how).replace("AFTER", after)
+
+
+_MORE = "one.send(bytes(60000), socket.MSG_MORE)"
+_HELD = {
+    "netlink answers that nobody reads": _NETLINK,
+    "datagrams with MSG_MORE": _corked(_MORE),
+    "datagrams with MSG_MORE, IPv6": _corked(_MORE, family="AF_INET6"),
+    "datagrams with UDP_CORK": _corked("one.setsockopt(17, 1, 1); one.send(bytes(60000))"),
+    "datagrams of sockets that are disconnected": _corked(_MORE, after=_UNSPECIFIED),
+    "connections that nobody accepts": _UNACCEPTED,
+}
+
+
+def _hold(what: str, amount: int, *, pause_s: float) -> str:
+    code = "import ctypes, socket, struct, time\n" + _HELD[what].replace("AMOUNT", str(amount))
+    return f"{code}\nprint('made', flush=True); time.sleep({pause_s})"
+
+
+@pytest.mark.requirement("LIM-6", "LIM-2")
+@pytest.mark.parametrize("what", _HELD)
+def test_socket_memory_that_no_cgroup_counts_ends_with_the_memory_limit(what: str) -> None:
+    below = cellwall.run_code(_hold(what, 40, pause_s=0.1), memory="64m")
+    assert (below.status, below.stdout) == ("ok", "made\n"), below.stderr
+    over = cellwall.run_code(_hold(what, 600, pause_s=30), memory="64m", timeout=30)
+    assert (over.status, over.limit) == ("limit", "memory"), over.stderr
+
+
+@pytest.mark.requirement("LIM-6")
+def test_socket_memory_of_a_live_sandbox_is_bounded() -> None:
+    with cellwall.Sandbox.create(memory="64m", timeout=30) as sandbox:
+        sandbox.files.write("a.py", _hold("datagrams with MSG_MORE", 600, pause_s=60))
+        task = sandbox.commands.run("python3 a.py", background=True)
+        assert task.wait(timeout=25).exit_code == 128 + 9
+
+
+_STAMPS = """
+import json, socket, struct
+kept = []
+def use(one, take):
+    kept.append(one); one.setblocking(False)
+    for _ in range(40):
+        try: one.sendmsg([bytes(30000)], [(socket.SOL_SOCKET, 37, struct.pack('I', 2 | 256))])
+        except OSError: break
+        take()
+receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); receiver.bind(('127.0.0.1', 0))
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); sender.connect(receiver.getsockname())
+use(sender, lambda: receiver.recv(1 << 16))
+listener = socket.create_server(('127.0.0.1', 0))
+sender = socket.create_connection(listener.getsockname()); accepted, _ = listener.accept()
+use(sender, lambda: accepted.recv(1 << 16))
+# SO_MEMINFO: the first number is what waits to be received, error queue included.
+print(json.dumps([struct.unpack_from('I', one.getsockopt(socket.SOL_SOCKET, 55, 36))[0] for one in kept]))
+"""
+
+
+def _outside(code: str) -> str:
+    words = [os.path.realpath(sys.executable), "-I", "-c", code]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.requirement("LIM-6")
+def test_sent_data_does_not_stay_in_an_error_queue() -> None:
+    inside = "print(__import__('os').path.exists('/proc/sys/net/core/tstamp_allow_data'))"
+    need(cellwall.run_code(inside).stdout == "True\n", "tstamp_allow_data of a namespace, 6.18")
+    assert all(count > 0 for count in json.loads(_outside(_STAMPS)))
+    assert json.loads(cellwall.run_code(_STAMPS).stdout) == [0, 0]
+
+
+_OPTIONS = {
+    # level, option, value -> what a cell is told
+    "SO_TIMESTAMPING": (1, 37, "struct.pack('i', 2)", "refused"),
+    "SO_ZEROCOPY": (1, 60, "struct.pack('i', 1)", "refused"),
+    "IPV6_FLOWLABEL_MGR": (
+        41, 32,
+        "struct.pack('16sIBBHHHI', socket.inet_pton(10, '::1'), 0, 0, 1, 1, 6, 100, 0)",
+        "refused",
+    ),
+    "IP_RECVERR": (0, 11, "struct.pack('i', 1)", 0),
+    "IPV6_RECVERR": (41, 25, "struct.pack('i', 1)", 0),
+    "IP_TOS": (0, 1, "struct.pack('i', 8)", 8),
+}  # fmt: skip
+
+
+@pytest.mark.requirement("LIM-6")
+def test_options_that_fill_error_queues_or_take_from_the_whole_host_do_nothing() -> None:
+    code = "import json, socket, struct\ntold = {}\n"
+    for name, (level, option, value, _) in _OPTIONS.items():
+        family = "AF_INET6" if level == 41 else "AF_INET"
+        code += (
+            f"one = socket.socket(socket.{family}, socket.SOCK_DGRAM)\n"
+            f"try: one.setsockopt({level}, {option}, {value}); "
+            f"told[{name!r}] = {'1' if option == 32 else f'one.getsockopt({level}, {option})'}\n"
+            f"except PermissionError: told[{name!r}] = 'refused'\n"
+        )
+    code += "print(json.dumps(told))"
+    outside = json.loads(_outside(code))
+    assert all(outside.values()), outside
+    assert "refused" not in outside.values()
+    expected = {name: told for name, (*_, told) in _OPTIONS.items()}
+    assert json.loads(cellwall.run_code(code).stdout) == expected
+
+
+@pytest.mark.requirement("LANG-1")
+def test_node_can_reset_a_connection() -> None:
+    need(shutil.which("node"), "node")
+    code = (
+        "const net = require('net');"
+        "const server = net.createServer((peer) => { peer.on('error', () => {}); peer.on('close',"
+        " () => { console.log('closed'); server.close(); }); peer.resume(); });"
+        "server.listen(0, '127.0.0.1', () => { const one = net.connect(server.address().port,"
+        " '127.0.0.1', () => one.resetAndDestroy()); });"
+    )
+    done = cellwall.run_command(["node", "-e", code], memory="1g")
+    assert (done.exit_code, done.stdout) == (0, "closed\n"), done.stderr
