@@ -250,17 +250,48 @@ def test_a_million_file_locks_end_with_the_memory_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("LIM-6")
-def test_locks_outlive_their_maker_in_a_shared_table_and_are_counted() -> None:
-    # CLONE_FILES | SIGCHLD: the child makes them and ends, the table of descriptors stays.
+def test_no_other_process_can_keep_a_table_of_descriptors() -> None:
+    # CLONE_FILES | SIGCHLD: the child makes locks and ends, the table stays; then a child of it, …
     clone = {"x86_64": 56, "aarch64": 220}[platform.machine()]
     code = (
-        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-        f"pid = libc.syscall({clone}, 0x411, 0, 0, 0, 0)\nif pid == 0:\n"
-        + "".join(f"    {line}\n" for line in _locks(60_000).splitlines())
-        + "    os._exit(0)\nimport os, time; os.waitpid(pid, 0); time.sleep(PAUSE)"
+        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        f"pid = libc.syscall({clone}, FLAGS, 0, 0, 0, 0)\n"
+        "if pid == 0: os._exit(0)\nprint(pid > 0)"
     )
-    limits = {"cpu_s": 60}
-    over = cellwall.run_code(code.replace("PAUSE", "60"), timeout=60, limits=limits)
+    assert outside(code.replace("FLAGS", "0x411")) == "True\n"
+    told = [cellwall.run_code(code.replace("FLAGS", flags)).stdout for flags in ("0x411", "0x11")]
+    assert told == ["False\n", "True\n"]
+
+
+_HANDED_ON = """
+import ctypes, fcntl, os, struct, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+fds = [os.open(f'lock{n}', os.O_RDWR | os.O_CREAT) for n in range(200)]
+made, until, done = 0, time.monotonic() + PAUSE, threading.Event()
+def work():
+    global made
+    if not made: assert libc.syscall(436, 4000, 4001, 2) == 0  # CLOSE_RANGE_UNSHARE: a table of its own
+    for _ in range(100):
+        made += 1
+        if made > AMOUNT: break
+        fcntl.fcntl(fds[made % 200], fcntl.F_SETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, (1 << 40) - 4 * made, 1, 0))
+    if made > AMOUNT: time.sleep(0.0005)
+    if time.monotonic() < until: threading.Thread(target=work).start()
+    else: done.set()
+threading.Thread(target=work).start(); done.wait(); print('made')
+"""
+
+
+@pytest.mark.requirement("LIM-6")
+@pytest.mark.only_on("warm", reason="counted from outside, in both alike")
+def test_locks_in_a_table_that_threads_hand_on_are_counted() -> None:
+    def run(amount: int, pause_s: float) -> cellwall.Result:
+        code = _HANDED_ON.replace("AMOUNT", str(amount)).replace("PAUSE", str(pause_s))
+        return cellwall.run_code(code, timeout=60, limits={"cpu_s": 60})
+
+    below = run(4000, 0.3)
+    assert (below.status, below.stdout) == ("ok", "made\n"), below.stderr
+    over = run(45_000, 50)
     assert (over.status, over.limit) == ("limit", "memory")
 
 

@@ -13,6 +13,8 @@ docs/limitations.md.
 from __future__ import annotations
 
 import os
+import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ from cellwall.sandbox.native.groups import socket_bytes
 from cellwall.sandbox.native.holdings import read_some, tables_of
 
 MAX_LOCKS_BYTES = 8 * MIB
+_MAX_CHASE_S = 0.2
 _LOCK_BYTES = 256  # struct file_lock and its share of a slab
 _SLAB_STEP_BYTES = 4 * MIB
 _KERNEL_STEP_BYTES = 16 * MIB  # less is the coming and going of free pages
@@ -79,29 +82,88 @@ class UnchargedMemory:
 def count_locks(pids: Sequence[int], *, most: int) -> int:
     """File locks of these processes, no further than to the first beyond `most`.
 
-    A POSIX lock ends when its process closes the file, so it is found at a descriptor. Locks of an
-    open file description could be in flight; the filter lets nobody make them.
+    A POSIX lock ends when its table of descriptors does, so it is found at a descriptor. Locks of
+    an open file description could be in flight; the filter lets nobody make them.
     """
     count = 0
     for pid in pids:
         with suppress(OSError):  # it has ended
-            for task in tables_of(pid):
-                count += _locks_in(f"{task}/fdinfo", most - count)
-                if count > most:
-                    return count
+            count += _LockCount(most - count).of_process(pid)
+        if count > most:
+            break
     return count
 
 
-def _locks_in(notes: str, most: int) -> int:
-    count = 0
-    with suppress(OSError):
-        for number in os.listdir(notes):
-            with suppress(OSError):  # closed meanwhile
-                # Each has a line of at least 32 bytes: `lock: 1: POSIX  ADVISORY  WRITE …`.
-                count += read_some(f"{notes}/{number}", 64 * (most + 64)).count(b"\nlock:")
-            if count > most:
-                break
-    return count
+class _LockCount:
+    """Of one process.
+
+    Threads can hand a table of their own on, each ending before we have read it. Whoever is there
+    then has the same table: we go on at the descriptor where the last one ended. A process in which
+    that does not lead to an end is stopped for the time of a look; one that cannot even be stopped,
+    since another one lets it go on, has too many.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._whole: set[str] = set()
+        self._read: set[str] = set()
+        """Descriptors of tables that were handed on."""
+
+    def of_process(self, pid: int) -> int:
+        if self._chase(pid):
+            return self._count
+        process = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(process, signal.SIGSTOP)
+            if not self._chase(pid) and not select.select([process], [], [], 0)[0]:
+                self._count = self._most + 1
+        finally:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGCONT)
+            os.close(process)
+        return self._count
+
+    def _chase(self, pid: int) -> bool:
+        """Whether all its tables were read, or enough of them."""
+        until = time.monotonic() + _MAX_CHASE_S
+        while time.monotonic() < until:
+            is_whole = [self._look_at(task) for task in tables_of(pid)]
+            if all(is_whole) or self._count > self._most:
+                return True
+        return False
+
+    def _look_at(self, task: str) -> bool:
+        """Whether its table could be read to the end."""
+        if task in self._whole:
+            return True
+        begun = set[str]()
+        try:
+            for number in os.listdir(f"{task}/fdinfo"):
+                if number in self._read:
+                    continue
+                self._count += self._locks_at(task, number)
+                begun.add(number)
+                if self._count > self._most:
+                    return True
+            is_whole = os.path.exists(f"{task}/fdinfo")
+        except OSError:  # the thread has ended
+            is_whole = False
+        if is_whole:
+            self._whole.add(task)
+        else:
+            self._read |= begun
+        return is_whole
+
+    def _locks_at(self, task: str, number: str) -> int:
+        try:
+            # Each has a line of at least 32 bytes: `lock: 1: POSIX  ADVISORY  WRITE …`.
+            text = read_some(f"{task}/fdinfo/{number}", 64 * (self._most + 64))
+        except FileNotFoundError:
+            if os.path.exists(task):
+                return 0  # closed meanwhile
+            raise
+        return text.count(b"\nlock:")
 
 
 class _Gauge:
