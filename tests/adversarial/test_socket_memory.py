@@ -97,6 +97,16 @@ while count < AMOUNT:
 """
 
 
+_GROUPS = """
+kept = []
+for number in range(AMOUNT * 3 // 2):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); kept.append(one); one.bind(('127.0.0.1', 0))
+    for last in range(20):
+        group = bytes([230, number >> 8, number & 255, last])
+        one.setsockopt(0, 35, struct.pack('4s4si', group, bytes(4), 1))
+"""
+
+
 def _corked(how: str, *, after: str = "pass", family: str = "AF_INET") -> str:
     address = "'127.0.0.1'" if family == "AF_INET" else "'::1'"
     code = _CORKED.replace("FAMILY", f"socket.{family}").replace("ADDRESS", address)
@@ -111,6 +121,7 @@ _HELD = {
     "datagrams with UDP_CORK": _corked("one.setsockopt(17, 1, 1); one.send(bytes(60000))"),
     "datagrams of sockets that are disconnected": _corked(_MORE, after=_UNSPECIFIED),
     "connections that nobody accepts": _UNACCEPTED,
+    "groups of multicast": _GROUPS,
 }
 
 
@@ -201,6 +212,31 @@ def test_options_that_fill_error_queues_or_take_from_the_whole_host_do_nothing()
     assert "refused" not in outside.values()
     expected = {name: told for name, (*_, told) in _OPTIONS.items()}
     assert json.loads(cellwall.run_code(code).stdout) == expected
+
+
+_KEPT = """
+import socket, struct
+def told(size):
+    one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    try: one.setsockopt(41, 6, struct.pack('QII', size, 99, 1) + bytes(size - 16))  # IPV6_2292PKTOPTIONS
+    except OSError: pass
+    return struct.unpack('9I', one.getsockopt(socket.SOL_SOCKET, 55, 36))[6] > size
+print(told(1000), told(15000))
+"""
+
+
+@pytest.mark.requirement("LIM-6")
+def test_options_of_a_socket_cannot_keep_much_memory() -> None:
+    inside = "print(__import__('os').path.exists('/proc/sys/net/core/optmem_max'))"
+    need(cellwall.run_code(inside).stdout == "True\n", "optmem_max of a namespace, 6.8")
+    assert _outside(_KEPT) == "True True\n"
+    assert cellwall.run_code(_KEPT).stdout == "True False\n"
+
+
+@pytest.mark.requirement("LIM-6")
+def test_the_most_descriptors_can_still_be_sent_at_once() -> None:
+    code = "import os, socket\na, b = socket.socketpair()\nsocket.send_fds(a, [b'x'], [0] * 253)\nlen(socket.recv_fds(b, 1, 253)[1])"
+    assert cellwall.run_code(code).value == 253
 
 
 @pytest.mark.requirement("LANG-1")

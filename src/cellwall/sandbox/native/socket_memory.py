@@ -6,7 +6,8 @@ not count, on cgroup v1 and v2 alike:
       belongs to no process;
   (2) a datagram that is being put together (UDP_CORK, MSG_MORE);
   (3) the queues of netlink sockets;
-  (4) error queues. A cell of Linux 6.18 has none: see `setsockopt` in seccomp.toml and
+  (4) the groups of multicast that they have joined;
+  (5) error queues. A cell of Linux 6.18 has none: see `setsockopt` in seccomp.toml and
       tstamp_allow_data in cellplan.py. Before, a datagram socket's part is seen as received data.
 A socket that is neither bound nor connected is in no list, only in the number of all sockets: what
 it may hold is taken for held. Nothing here opens a descriptor of the cell's (ISO-13).
@@ -27,6 +28,7 @@ from cellwall.sandbox.native.holdings import read_some
 _MAX_LIST_BYTES = 32 * MIB
 # struct tcp_sock, and what is kept with it; data comes on top.
 _CONNECTION_BYTES = 4 * KIB
+_MULTICAST_BYTES = 512  # of a group and its membership
 # One datagram of 64 KiB and its head.
 _MAX_CORKED_BYTES = 68 * KIB
 _LISTENING, _TIME_WAIT, _REQUESTED = b"0A", b"06", (b"03", b"0C")
@@ -34,6 +36,7 @@ _LISTENING, _TIME_WAIT, _REQUESTED = b"0A", b"06", (b"03", b"0C")
 _INTERNET_SOCKET = re.compile(
     rb"^ *\d+: \S+ \S+ ([0-9A-F]{2}) ([0-9A-F]+):([0-9A-F]+) \S+ \S+ +\d+ +\d+ (\d+) ", re.MULTILINE
 )
+_LISTS = ("udp", "udp6", "unix", "netlink", "igmp", "igmp6")
 _IN_USE = re.compile(rb"^(sockets|TCP|UDP|TCP6|UDP6): (?:used|inuse) (\d+)", re.MULTILINE)
 
 
@@ -90,13 +93,14 @@ def _look_at(net: str, memory_bytes: int, most: int) -> int:
     before = _count_sockets(net)
     if not before.get(b"sockets"):
         return 0
-    texts = {name: _read_list(f"{net}/{name}") for name in ("udp", "udp6", "unix", "netlink")}
+    texts = {name: _read_list(f"{net}/{name}") for name in _LISTS}
     # The smaller number: what was closed while we read is not unlisted.
     after = _count_sockets(net)
     counts = {name: min(count, after.get(name, 0)) for name, count in before.items()}
     streams = counts.get(b"TCP", 0) + counts.get(b"TCP6", 0)
     used, listed = netlink_bytes(texts["netlink"])
     listed += streams + max(0, texts["unix"].count(b"\n") - 1)
+    used += _MULTICAST_BYTES * sum(texts[name].count(b"\n") for name in ("igmp", "igmp6"))
     received = 0
     for name in ("udp", "udp6"):
         corked, waiting = datagram_bytes(texts[name])
