@@ -131,6 +131,9 @@ def _hold(what: str, amount: int, *, pause_s: float) -> str:
 
 
 @pytest.mark.requirement("LIM-6", "LIM-2")
+@pytest.mark.only_on(
+    "warm", reason="counted from outside, in both alike; a live one is tried on both"
+)
 @pytest.mark.parametrize("what", _HELD)
 def test_socket_memory_that_no_cgroup_counts_ends_with_the_memory_limit(what: str) -> None:
     below = cellwall.run_code(_hold(what, 40, pause_s=0.1), memory="64m")
