@@ -45,6 +45,10 @@ _CODE_ROOM = 64 * 1024
 _PAGE_ROOM = 64 * 1024  # a page of the largest kind that a kernel has, for each file and folder
 _INOTIFY_INSTANCES = 16
 _DNS_PORT = 53
+# No core is that short, so none is written. Not 0: the kernel would still start the program of the
+# host that collects cores (systemd-coredump, apport), as root, with memory that code has filled
+# (CVE-2025-4598, CVE-2025-5054). By 1 it does not, see core(5); the filter keeps it at 1.
+_CORE_BYTES = 1
 # What a socket keeps that no cgroup counts and no list of the kernel's shows (LIM-6). Each is a
 # setting of the network namespace since the version named; before, the host's own value holds.
 _NETWORK_SETTINGS = (
@@ -139,7 +143,7 @@ def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
     if not job.argv:
         plan.step("zygote")
     # Only what every cell has alike: a limit once lowered cannot be raised again inside.
-    plan.step("rlimit", resource.RLIMIT_CORE, 0)
+    plan.step("rlimit", resource.RLIMIT_CORE, _CORE_BYTES)
     plan.step("drop")
     plan.step("seccomp", 0, len(zygote_filter))
     plan.blob(zygote_filter)
@@ -385,7 +389,7 @@ def _landlock_steps(abi: int) -> bytes:
 
 def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
     wanted = {
-        resource.RLIMIT_CORE: 0,  # a core dump would be written by the host's own handler
+        resource.RLIMIT_CORE: _CORE_BYTES,
         resource.RLIMIT_NOFILE: limits.open_files + _DESCRIPTOR_ROOM,
         resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_of in cell/watch.c
         resource.RLIMIT_CPU: int(limits.cpu_s) + 2,  # each process; the group's sum is watched
