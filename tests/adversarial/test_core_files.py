@@ -38,6 +38,7 @@ if sys.argv[2:] == ["run"]:
     with cellwall.Sandbox.create(workspace=f"{os.getcwd()}:rw") as sandbox:
         done += [sandbox.run_code("open('b', 'w').write('y')").value, sandbox.files.read("b")]
     about["done"] = done
+    about["inside"] = cellwall.run_code("import resource; list(resource.getrlimit(4))").value
 print(json.dumps(about), flush=True)
 sys.stdin.readline()
 os.abort()
@@ -127,7 +128,7 @@ def test_memory_and_core_of_a_process_with_an_open_vault(
         about = json.loads(holder.stdout.readline())
         assert (read_memory(holder.pid), about["dumpable"]) == told
         if what == "vault":
-            assert about["core"] == [0, 0]
+            assert about["core"] == [1, 1]
         holder.communicate(b"abort\n")
     assert holder.returncode == -signal.SIGABRT
     cores = [path.name for path in (folder / "work").iterdir() if path.name.startswith("core")]
@@ -145,7 +146,7 @@ def test_sandboxes_still_work_for_an_ordinary_user(folder: Path) -> None:
     with hold(folder, "vault", "run") as holder:
         told = holder.communicate(b"")[0]
     about = json.loads(told)
-    assert about == {"dumpable": 0, "core": [0, 0], "done": [42, "x", 1, "y"]}
+    assert about == {"dumpable": 0, "core": [1, 1], "done": [42, "x", 1, "y"], "inside": [1, 1]}
 
 
 _LIMITS = """
