@@ -346,6 +346,23 @@ def test_what_could_not_be_counted_cannot_be_made(what: str, tmp_path: Path) -> 
     assert "OSError" in done.stderr or "PermissionError" in done.stderr
 
 
+# --- signals
+
+_SIGNALS = """
+import ctypes, os, signal, struct, time
+libc, made, timer = ctypes.CDLL(None, use_errno=True), 0, ctypes.c_int()
+create = {'x86_64': 222, 'aarch64': 107}[os.uname().machine]
+while made < 20000 and libc.syscall(create, 0, 0, ctypes.byref(timer)) == 0: made += 1
+print(made)
+"""
+
+
+@pytest.mark.requirement("LIM-6")
+def test_a_cell_cannot_take_all_timers_and_pending_signals_of_its_uid() -> None:
+    assert int(outside(_SIGNALS)) > 8192
+    assert 8000 < int(cellwall.run_code(_SIGNALS).stdout) <= 8192
+
+
 # --- pseudo-terminals
 
 _TERMINALS = """

@@ -22,6 +22,9 @@ _DESCRIPTOR_ROOM = 64
 _TMP_INODES = 16_384
 _SHM_INODES = 1024
 _LOCKED_BYTES = 8 * 1024 * 1024
+# POSIX timers included. The kernel counts them for the uid, which cells of a template share, and
+# for the user namespace, which they do not: this is one cell's part.
+_PENDING_SIGNALS = 8192
 # The kernel has one number of pseudo-terminals for the whole host (kernel.pty.max) and charges them
 # to nobody; an instance without `max` may take them all (LIM-6).
 _MAX_TERMINALS = 64
@@ -394,6 +397,7 @@ def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
         resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_of in cell/watch.c
         resource.RLIMIT_CPU: int(limits.cpu_s) + 2,  # each process; the group's sum is watched
         resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
+        resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
         resource.RLIMIT_RTPRIO: 0,
         resource.RLIMIT_NICE: 0,
     }
