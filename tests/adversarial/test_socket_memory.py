@@ -26,57 +26,6 @@ def host_can_run() -> None:
     need(cgroups.choose(cgroups.gather()).way != "none", "cgroups with memory, pids and cpu")
 
 
-# --- what a cgroup of v1 counts apart
-
-_TCP = """
-import socket
-listener = socket.create_server(('127.0.0.1', 0), backlog=500)
-pairs, sent = [], 0
-for _ in range(60):
-    one = socket.create_connection(listener.getsockname()); other, _ = listener.accept()
-    pairs.append((one, other)); one.setblocking(False)
-    try:
-        while True: sent += one.send(bytes(1 << 16))
-    except BlockingIOError: pass
-print(sent)
-"""
-_UDP = """
-import socket
-sender, kept, got = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), [], 0
-for _ in range(400):
-    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); one.bind(('127.0.0.1', 0)); kept.append(one)
-    for _ in range(4): sender.sendto(bytes(40000), one.getsockname())
-for one in kept:
-    one.setblocking(False)
-    try:
-        while True: got += len(one.recv(1 << 16))
-    except BlockingIOError: pass
-print(got)
-"""
-
-
-@pytest.mark.requirement("LIM-6")
-@pytest.mark.parametrize("code", [_TCP, _UDP], ids=["tcp", "udp"])
-def test_socket_buffers_are_bounded_with_the_memory(code: str) -> None:
-    need(cgroups.choose(cgroups.gather()).way == "v1-root", "cgroup v1: v2 counts them as memory")
-    small, large = (cellwall.run_code(code, memory=memory, timeout=30) for memory in ("64m", "1g"))
-    assert (small.status, large.status) == ("ok", "ok")
-    assert int(small.stdout) < 24 * MIB < 36 * MIB < int(large.stdout)
-
-
-# --- what no cgroup counts
-
-_NETLINK = """
-# One answer to each question, which nobody reads: RTM_GETLINK of the loopback.
-ask = struct.pack('IHHIIBxHiII', 32, 18, 1, 1, 0, 0, 0, 1, 0, 0)
-kept = []
-for _ in range(AMOUNT // 40):
-    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0); kept.append(one)
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24); one.setblocking(False)
-    try:
-        for _ in range(3000): one.send(ask)
-    except OSError: pass
-"""
 _CORKED = """
 kept = []
 for _ in range(AMOUNT):
@@ -115,7 +64,6 @@ def _corked(how: str, *, after: str = "pass", family: str = "AF_INET") -> str:
 
 _MORE = "one.send(bytes(60000), socket.MSG_MORE)"
 _HELD = {
-    "netlink answers that nobody reads": _NETLINK,
     "datagrams with MSG_MORE": _corked(_MORE),
     "datagrams with MSG_MORE, IPv6": _corked(_MORE, family="AF_INET6"),
     "datagrams with UDP_CORK": _corked("one.setsockopt(17, 1, 1); one.send(bytes(60000))"),
