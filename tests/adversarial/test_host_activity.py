@@ -15,11 +15,12 @@ from conftest import need
 pytestmark = pytest.mark.requirement("ISO-5")
 
 _LOOK = """
-import json, os
-told = {}
+import fcntl, json, os, tempfile
+told, locked = {}, tempfile.TemporaryFile()
+fcntl.flock(locked, fcntl.LOCK_EX)
 for name in ("stat", "diskstats", "softirqs", "interrupts", "vmstat", "partitions", "zoneinfo",
              "buddyinfo", "schedstat", "cgroups", "crypto", "devices", "misc", "iomem", "slabinfo",
-             "vmallocinfo", "swaps", "timer_list", "mdstat", "sys/fs/file-nr", "sys/fs/inode-nr",
+             "vmallocinfo", "swaps", "timer_list", "mdstat", "locks", "sys/fs/file-nr", "sys/fs/inode-nr",
              "sys/fs/inode-state", "sys/fs/dentry-state", "sys/kernel/core_pattern",
              "sys/kernel/pty/nr", "sys/kernel/random/boot_id"):
     try:
@@ -41,6 +42,7 @@ def test_counters_of_the_host_are_empty_inside() -> None:
     outside = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     need(counts(outside["stat"]) > 0, "counters in the host's /proc/stat")
     shown = (
+        "locks",
         "cgroups",
         "devices",
         "sys/fs/file-nr",

@@ -63,6 +63,7 @@ PROC_HIDDEN = (
     "kpagecount",
     "kpageflags",
     "latency_stats",
+    "locks",  # while it is read, nobody on the host gets a file lock; many locks make it long
     "mdstat",  # the host's disks
     "misc",  # drivers
     "modules",
