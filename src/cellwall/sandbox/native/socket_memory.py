@@ -8,7 +8,7 @@ not count, on cgroup v1 and v2 alike:
   (3) the queues of netlink sockets;
   (4) the groups of multicast that they have joined;
   (5) error queues. A cell of Linux 6.18 has none: see `setsockopt` in seccomp.toml and
-      tstamp_allow_data in cellplan.py. Before, a datagram socket's part is seen as received data.
+      tstamp_allow_data in networkplan.py. Before, those of datagram sockets are seen as received.
 A socket that is neither bound nor connected is in no list, only in the number of all sockets: what
 it may hold is taken for held. Nothing here opens a descriptor of the cell's (ISO-13).
 """
