@@ -33,11 +33,11 @@ HIDDEN_BELOW_USR = ("/usr/local/etc",)
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
-# Parts of a fresh /proc that tell about or change the host. Hidden even where the kernel would
-# refuse, because as root it does not (core_pattern was writable in two published sandboxes).
+# Parts of a fresh /proc that tell about or change the host. What could be written is hidden even
+# where the kernel would refuse, because as root it does not (core_pattern was writable in two
+# published sandboxes). What only root can read (slabinfo, kpagecount) is not in the list.
 PROC_HIDDEN = (
     "acpi",  # hardware control
-    "allocinfo",  # what the kernel's own code has allocated, line by line
     "asound",
     "buddyinfo",  # free pages by size: what an exploit of the allocator prepares
     "bus",  # raw PCI and input devices
@@ -59,27 +59,20 @@ PROC_HIDDEN = (
     "key-users",
     "keys",  # keyrings are not namespaced
     "kmsg",  # the kernel's log
-    "kpagecgroup",  # whose each page of the host is, and how often it is mapped
-    "kpagecount",
-    "kpageflags",
     "latency_stats",
     "locks",  # while it is read, nobody on the host gets a file lock; many locks make it long
     "mdstat",  # the host's disks
     "misc",  # drivers
     "modules",
-    "mtrr",
-    "pagetypeinfo",  # as buddyinfo
     "partitions",  # the host's disks
     "pressure",  # how busy the host and its other cells are
     "sched_debug",  # every process of the host
     "schedstat",
     "scsi",
-    "slabinfo",  # as buddyinfo, and what others do in the kernel
     "softirqs",  # as interrupts: keystrokes, packets, disks
     "swaps",  # names of the host's files
     "sysrq-trigger",  # reboots the host
     "timer_list",  # addresses and processes of the host
-    "vmallocinfo",  # addresses
     "vmstat",  # as diskstats
     "zoneinfo",
 )
