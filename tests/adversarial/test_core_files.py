@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import cellwall
 from conftest import need
 
 pytestmark = pytest.mark.requirement("ISO-13", "SEC-2")
@@ -37,6 +38,7 @@ if sys.argv[2:] == ["run"]:
     with cellwall.Sandbox.create(workspace=f"{os.getcwd()}:rw") as sandbox:
         done += [sandbox.run_code("open('b', 'w').write('y')").value, sandbox.files.read("b")]
     about["done"] = done
+    about["inside"] = cellwall.run_code("import resource; list(resource.getrlimit(4))").value
 print(json.dumps(about), flush=True)
 sys.stdin.readline()
 os.abort()
@@ -126,7 +128,7 @@ def test_memory_and_core_of_a_process_with_an_open_vault(
         about = json.loads(holder.stdout.readline())
         assert (read_memory(holder.pid), about["dumpable"]) == told
         if what == "vault":
-            assert about["core"] == [0, 0]
+            assert about["core"] == [1, 1]
         holder.communicate(b"abort\n")
     assert holder.returncode == -signal.SIGABRT
     cores = [path.name for path in (folder / "work").iterdir() if path.name.startswith("core")]
@@ -144,4 +146,26 @@ def test_sandboxes_still_work_for_an_ordinary_user(folder: Path) -> None:
     with hold(folder, "vault", "run") as holder:
         told = holder.communicate(b"")[0]
     about = json.loads(told)
-    assert about == {"dumpable": 0, "core": [0, 0], "done": [42, "x", 1, "y"]}
+    assert about == {"dumpable": 0, "core": [1, 1], "done": [42, "x", 1, "y"], "inside": [1, 1]}
+
+
+_LIMITS = """
+import ctypes, os, resource, struct
+libc = ctypes.CDLL(None, use_errno=True)
+told = [list(resource.getrlimit(resource.RLIMIT_CORE))]
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # prlimit64(2)
+told.append(libc.syscall({"x86_64": 160, "aarch64": 164}[os.uname().machine], 4, struct.pack("QQ", 0, 0)))
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+if (child := os.fork()) == 0: os.kill(os.getpid(), 11)
+told.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+told += [list(resource.getrlimit(each)) for each in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)]
+told
+"""
+
+
+@pytest.mark.requirement("ISO-5")
+def test_a_crash_inside_starts_no_program_of_the_host() -> None:
+    """A limit of 1, and no other, keeps the kernel from starting a collector of cores, core(5)."""
+    need(resource.getrlimit(resource.RLIMIT_CORE)[1] != 0, "a limit that can be set to 1")
+    done = cellwall.run_code(_LIMITS)
+    assert (done.value, done.stderr) == ([[1, 1], 0, -11, [1, 1], [100, 100]], "")

@@ -263,6 +263,9 @@ def _walk(
                 links += 1
                 if links > _MAX_LINKS:
                     return at, "too many links"
+                # In a sticky directory somebody else can have put it there.
+                if info.st_uid not in owners:
+                    return at, f"{here} belongs to uid {info.st_uid}"
                 target = os.readlink(here)
                 at = "/" if target.startswith("/") else at
                 rest = target.split("/") + rest

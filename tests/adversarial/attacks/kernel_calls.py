@@ -52,9 +52,9 @@ for _kind, _source, _data in (
 
 @attack("mount-cgroup-v1-for-its-release-agent")
 def _():
-    with open("/proc/cgroups") as file:
-        hierarchies = dict(line.split()[:2] for line in file if not line.startswith("#"))
-    mounted = [name for name, number in hierarchies.items() if number != "0"]
+    with open("/proc/self/cgroup") as file:  # /proc/cgroups is empty inside
+        controllers = [line.split(":")[1] for line in file]
+    mounted = [names for names in controllers if names and not names.startswith("name=")]
     if not mounted:
         raise Lacking("cgroup v1")
     return mount("cgroup", scratch(), "cgroup", 0, mounted[0])

@@ -124,6 +124,21 @@ def test_a_sticky_folder_may_be_on_the_way_but_not_a_plain_one(
         host_program("tool")
 
 
+def test_a_link_of_somebody_else_in_a_sticky_folder_is_not_followed(
+    places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    found = program(places[1] / "other")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (places[0] / "tool").symlink_to(shared / "link")
+    (shared / "link").symlink_to(found)
+    assert host_program("tool") == str(places[0] / "tool")
+    os.lchown(shared / "link", 65534, 65534)
+    with pytest.raises(ProgramRefused, match="belongs to uid 65534"):
+        host_program("tool")
+
+
 @pytest.mark.parametrize("kind", ["not executable", "directory", "fifo"])
 def test_only_files_that_can_be_executed(places: tuple[Path, Path], kind: str) -> None:
     path = places[0] / "tool"

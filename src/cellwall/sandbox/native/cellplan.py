@@ -9,11 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cellwall.core.limits import Limits
-from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT, TRANSPARENT_NET
+from cellwall.core.network import NETWORK_INSIDE
 from cellwall.core.skills import SKILLS_INSIDE, Skill
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.native import bwrap, landlock, rootfs
 from cellwall.sandbox.native.keeperplan import OuterWall
+from cellwall.sandbox.native.networkplan import (
+    PAGE_ROOM,
+    Opening,
+    network_steps,
+    plan_opening,
+)
 from cellwall.sandbox.native.plan import Plan
 
 # Room above the limit, so that a program can take the descriptor too many and be seen using it;
@@ -23,6 +29,9 @@ _TMP_INODES = 16_384
 _SHM_INODES = 1024
 _DATA_FACTOR = 2
 _LOCKED_BYTES = 8 * 1024 * 1024
+# POSIX timers included. The kernel counts them for the uid, which cells of a template share, and
+# for the user namespace, which they do not: this is one cell's part.
+_PENDING_SIGNALS = 8192
 # The kernel has one number of pseudo-terminals for the whole host (kernel.pty.max) and charges them
 # to nobody; an instance without `max` may take them all (LIM-6).
 _MAX_TERMINALS = 64
@@ -43,9 +52,11 @@ _ROOT_DIRS = (
 
 PASSWD_WITHOUT_HOME = "/.cellwall/passwd"  # noqa: S105  # a file's name
 _CODE_ROOM = 64 * 1024
-_PAGE_ROOM = 64 * 1024  # a page of the largest kind that a kernel has, for each file and folder
 _INOTIFY_INSTANCES = 16
-_DNS_PORT = 53
+# No core is that short, so none is written. Not 0: the kernel would still start the program of the
+# host that collects cores (systemd-coredump, apport), as root, with memory that code has filled
+# (CVE-2025-4598, CVE-2025-5054). By 1 it does not, see core(5); the filter keeps it at 1.
+_CORE_BYTES = 1
 _TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = (*rootfs.DEVICES, "/dev/pts", "/dev/ptmx")
@@ -63,16 +74,6 @@ class Walls:
     """False: rlimits alone, only with `dangerously_without_cgroup`."""
     tmp_bytes: int
     shm_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """The way out of a cell: sockets that init makes inside and hands out over a line."""
-
-    line: int
-    """Its number in the cell."""
-    ports: tuple[int, ...]
-    files: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,11 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     """What happens inside a cold cell, in the order of cell/build.c; the filter comes last."""
     plan = Plan()
     plan.add(_root_steps(walls.outer.root))
-    _plan_files(plan, job.files)
+    plan.files(job.files)
     _plan_mounts(plan, walls, job)
     _plan_skills(plan, job.skills)
-    _plan_opening(plan, job.opening)
+    plan.add(network_steps())
+    plan_opening(plan, job.opening)
     plan.add(_cover_steps())
     _plan_life(plan, job)
     _plan_inner_walls(plan, walls, job.limits)
@@ -121,7 +123,7 @@ def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
     plan = Plan()
     plan.add(_root_steps(walls.outer.root))
     plan.step("dir", "/workspace")
-    _plan_files(plan, job.files)
+    plan.files(job.files)
     plan.step("seal", "/")
     # For what imports write; each cell covers it with its own.
     plan.step("tmpfs", "/tmp", f"size={_TEMPLATE_TMP_BYTES},nr_inodes={_SHM_INODES},mode=1777")
@@ -129,7 +131,7 @@ def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
     if not job.argv:
         plan.step("zygote")
     # Only what every cell has alike: a limit once lowered cannot be raised again inside.
-    plan.step("rlimit", resource.RLIMIT_CORE, 0)
+    plan.step("rlimit", resource.RLIMIT_CORE, _CORE_BYTES)
     plan.step("drop")
     plan.step("seccomp", 0, len(zygote_filter))
     plan.blob(zygote_filter)
@@ -162,9 +164,10 @@ def warm_plan(
         plan.step("same", PASSWD_WITHOUT_HOME, "/etc/passwd")
     if job.files:
         plan.step("tmpfs", "/code", f"size={_CODE_ROOM + sum(map(len, job.files.values()))}")
-        _plan_files(plan, job.files)
+        plan.files(job.files)
     _plan_skills(plan, job.skills)
-    _plan_opening(plan, job.opening)
+    plan.add(network_steps())
+    plan_opening(plan, job.opening)
     _plan_watch(plan, job.limits, mount)
     plan.add(_cover_steps())
     if is_interpreter:
@@ -172,12 +175,6 @@ def warm_plan(
     _plan_life(plan, job)
     _plan_inner_walls(plan, walls, job.limits)
     return plan.encode()
-
-
-def _plan_files(plan: Plan, files: Mapping[str, bytes]) -> None:
-    for path, content in files.items():
-        plan.step("file", path, 0o444, len(content))
-        plan.blob(content)
 
 
 def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
@@ -192,7 +189,7 @@ def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
     }
     folders = {path[:end] for path in paths for end in _slashes(path)}
     room = sum(map(len, (content for content, _ in paths.values())))
-    room += _PAGE_ROOM * (len(paths) + len(folders))
+    room += PAGE_ROOM * (len(paths) + len(folders))
     plan.step("tmpfs", SKILLS_INSIDE, f"size={room},mode=0755")
     for folder in sorted(folders):
         plan.step("dir", folder)
@@ -200,28 +197,6 @@ def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
         plan.step("file", path, 0o555 if executable else 0o444, len(content))
         plan.blob(content)
     plan.step("seal", SKILLS_INSIDE)
-
-
-def _plan_opening(plan: Plan, opening: Opening | None) -> None:
-    """Before the capabilities go: ports below 1024 and an address of its own need two of them."""
-    if opening is None:
-        return
-    if opening.files:
-        room = sum(map(len, opening.files.values())) + _PAGE_ROOM * (1 + len(opening.files))
-        plan.step("tmpfs", NETWORK_INSIDE, f"size={room},mode=0755")
-        _plan_files(
-            plan, {f"{NETWORK_INSIDE}/{name}": data for name, data in opening.files.items()}
-        )
-        plan.step("seal", NETWORK_INSIDE)
-    line = opening.line
-    plan.step("listen", line, "proxy", "127.0.0.1", PROXY_PORT)
-    if opening.ports:
-        plan.step("prefix", str(TRANSPARENT_NET.network_address + 1), str(TRANSPARENT_NET.netmask))
-        plan.step("datagrams", line, "dns", "127.0.0.1", _DNS_PORT)
-        for port in opening.ports:
-            # On all addresses: which name was meant is told by the one that was called.
-            plan.step("listen", line, f"tcp:{port}", "0.0.0.0", port)  # noqa: S104  # its own namespace
-    plan.step("handed", line)
 
 
 def _slashes(path: str) -> Iterator[int]:
@@ -366,11 +341,12 @@ def _landlock_steps(abi: int) -> bytes:
 
 def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
     wanted = {
-        resource.RLIMIT_CORE: 0,  # a core dump would be written by the host's own handler
+        resource.RLIMIT_CORE: _CORE_BYTES,
         resource.RLIMIT_NOFILE: limits.open_files + _DESCRIPTOR_ROOM,
         resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_of in cell/watch.c
         resource.RLIMIT_CPU: int(limits.cpu_s) + 2,  # each process; the group's sum is watched
         resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
+        resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
         resource.RLIMIT_RTPRIO: 0,
         resource.RLIMIT_NICE: 0,
     }

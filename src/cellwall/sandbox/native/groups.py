@@ -63,7 +63,8 @@ def _less(after: _Amount | None, before: _Amount | None) -> _Amount | None:
     return None if after is None or before is None else after - before
 
 
-def _socket_bytes(limits: Limits) -> int:
+def socket_bytes(limits: Limits) -> int:
+    """The buffers of a cell's sockets, where they are not counted as its memory."""
     return max(_LEAST_SOCKET_BYTES, limits.memory_bytes // _SOCKET_SHARE)
 
 
@@ -78,7 +79,7 @@ def settings_v1(
         ("memory", "memory.swappiness", "0", False),
         # v1 counts the buffers of TCP and UDP sockets beside the memory, and only once this is
         # written; v2 counts them as memory (LIM-6). A kernel without it has no such buffers.
-        ("memory", "memory.kmem.tcp.limit_in_bytes", str(_socket_bytes(limits)), False),
+        ("memory", "memory.kmem.tcp.limit_in_bytes", str(socket_bytes(limits)), False),
         ("pids", "pids.max", str(limits.processes + own_processes), True),
         ("cpu", "cpu.cfs_period_us", str(_PERIOD_US), True),
         ("cpu", "cpu.cfs_quota_us", str(int(limits.cpus * _PERIOD_US)), True),

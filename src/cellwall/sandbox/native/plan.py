@@ -5,6 +5,8 @@ Pure: it only writes bytes. The C side (cell/main.c) reads exactly this form and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cellwall.core.errors import BadInput
 from cellwall.core.text import to_bytes
 
@@ -36,6 +38,12 @@ class Plan:
     def add(self, steps: bytes) -> None:
         """Steps that another plan has already joined."""
         self._words.append(steps)
+
+    def files(self, files: Mapping[str, bytes]) -> None:
+        """path inside -> content, to be read by all."""
+        for path, content in files.items():
+            self.step("file", path, 0o444, len(content))
+            self.blob(content)
 
     def joined(self) -> bytes:
         return b"\0".join(self._words)

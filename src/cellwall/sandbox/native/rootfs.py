@@ -33,17 +33,26 @@ HIDDEN_BELOW_USR = ("/usr/local/etc",)
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
-# Parts of a fresh /proc that tell about or change the host. Hidden even where the kernel would
-# refuse, because as root it does not (core_pattern was writable in two published sandboxes).
+# Parts of a fresh /proc that tell about or change the host. What could be written is hidden even
+# where the kernel would refuse, because as root it does not (core_pattern was writable in two
+# published sandboxes). What only root can read (slabinfo, kpagecount) is not in the list.
 PROC_HIDDEN = (
     "acpi",  # hardware control
     "asound",
     "buddyinfo",  # free pages by size: what an exploit of the allocator prepares
     "bus",  # raw PCI and input devices
+    "cgroups",  # how many groups there are: other cells
     "cmdline",  # boot parameters, sometimes with secrets
+    "config.gz",  # which mitigations the kernel was built without
+    "consoles",
+    "crypto",  # which ciphers are in use, and by how many
+    "devices",  # drivers
     "diskstats",  # what the host reads and writes, and when
+    "driver",  # the host's clock chip
     "fs",  # state of the host's file systems
     "interrupts",  # keystroke timing
+    "iomem",  # hardware and its addresses
+    "ioports",
     "irq",  # interrupt routing
     "kallsyms",  # addresses for kernel exploits
     "kcore",  # the kernel's memory
@@ -51,6 +60,9 @@ PROC_HIDDEN = (
     "keys",  # keyrings are not namespaced
     "kmsg",  # the kernel's log
     "latency_stats",
+    "locks",  # while it is read, nobody on the host gets a file lock; many locks make it long
+    "mdstat",  # the host's disks
+    "misc",  # drivers
     "modules",
     "partitions",  # the host's disks
     "pressure",  # how busy the host and its other cells are
@@ -58,14 +70,31 @@ PROC_HIDDEN = (
     "schedstat",
     "scsi",
     "softirqs",  # as interrupts: keystrokes, packets, disks
+    "swaps",  # names of the host's files
     "sysrq-trigger",  # reboots the host
     "timer_list",  # addresses and processes of the host
     "vmstat",  # as diskstats
     "zoneinfo",
 )
 PROC_READ_ONLY = ("sys",)
-# After `sys` was made read-only: a name of this boot of this host, the same in every cell.
-PROC_HIDDEN_BELOW_SYS = ("sys/kernel/random/boot_id",)
+# After `sys` was made read-only: what is counted for, or names, this boot and set-up of this host.
+PROC_HIDDEN_BELOW_SYS = (
+    "sys/dev",  # drives and RAID arrays
+    "sys/fs/aio-nr",
+    "sys/fs/binfmt_misc",  # the host's interpreters
+    "sys/fs/dentry-state",  # files that the host's other programs use
+    "sys/fs/file-nr",
+    "sys/fs/inode-nr",
+    "sys/fs/inode-state",
+    "sys/fs/quota",
+    "sys/kernel/core_pattern",  # programs that the kernel starts as root
+    "sys/kernel/hotplug",
+    "sys/kernel/modprobe",
+    "sys/kernel/poweroff_cmd",
+    "sys/kernel/pty/nr",  # terminals in use
+    "sys/kernel/random/boot_id",
+    "sys/kernel/tainted",
+)
 # Interrupts and processor time of the whole host. Node aborts where it is empty, and C libraries
 # count processors in it, so that another one is shown in its place.
 PROC_STAT = "/.cellwall/stat"

@@ -14,7 +14,7 @@ import errno
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -91,12 +91,16 @@ def build(arch: str, *, open_files: int | None, for_zygote: bool = False) -> byt
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """What to do with one call. No rows: never passes. One empty row: always passes."""
+    """What to do with one call. No rows: never passes. One empty row: always passes.
+
+    `skipped` rows are looked at when no other holds: answered "success" and not done.
+    """
 
     rows: tuple[Row, ...]
     otherwise: int
     args: tuple[int, ...] = ()
     when: Row = ()
+    skipped: tuple[Row, ...] = ()
 
 
 _UNKNOWN: Final = _Leaf((), RET_ERRNO | errno.ENOSYS)
@@ -106,14 +110,19 @@ def _leaves(rules: Rules, arch: str, *, checked: bool) -> dict[int, _Leaf]:
     """The leaf of every call that the rules name and this architecture has, by number."""
     checks = {name: check for check in rules.descriptors for name in check.names if checked}
 
-    def passing(name: str, rows: tuple[Row, ...], otherwise: int) -> _Leaf:
+    def passing(
+        name: str, rows: tuple[Row, ...], otherwise: int, skipped: tuple[Row, ...] = ()
+    ) -> _Leaf:
         check = checks.get(name)
-        return _Leaf(rows, otherwise, check.args, check.when) if check else _Leaf(rows, otherwise)
+        leaf = _Leaf(rows, otherwise, skipped=skipped)
+        return replace(leaf, args=check.args, when=check.when) if check else leaf
 
     leaves = {name: passing(name, ((),), RET_ALLOW) for g in rules.allow for name in g.names}
     never = (*rules.deny, *rules.ignore)
     leaves |= {name: _Leaf((), RET_ERRNO | g.errno) for g in never for name in g.names}
-    leaves |= {c.name: passing(c.name, c.rows, RET_ERRNO | c.errno) for c in rules.conditional}
+    leaves |= {
+        c.name: passing(c.name, c.rows, RET_ERRNO | c.errno, c.unless) for c in rules.conditional
+    }
     table = rules.numbers[arch]
     return {table[name]: leaf for name, leaf in leaves.items() if name in table}
 
@@ -199,6 +208,8 @@ class _Program:
                 passed = self.descriptor(arg, open_files, otherwise=passed)
             passed = self.all_of(leaf.when, yes=passed, no=allowed)
         target = self.answer(leaf.otherwise)
+        for row in reversed(leaf.skipped):
+            target = self.all_of(row, yes=self.answer(RET_ERRNO), no=target)
         for row in reversed(leaf.rows):
             target = self.all_of(row, yes=passed, no=target)
         return target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,6 +62,9 @@ class Conditional:
     reason: str
     passes: tuple[Arguments, ...]
     fails: tuple[Arguments, ...]
+    unless: tuple[Row, ...] = ()
+    """Looked at when no row holds: answered "success" and not done."""
+    skips: tuple[Arguments, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,18 +185,28 @@ def _group(entry: Mapping[str, Any], *, answered: bool) -> Group:
 
 def _conditional(entry: Mapping[str, Any], *, pretended: bool) -> Conditional:
     keys = {"name", "any", "passes", "fails", "reason"}
-    _shape(entry, keys if pretended else keys | {"errno"}, frozenset())
+    optional = frozenset[str]() if pretended else frozenset({"unless", "skips"})
+    _shape(entry, keys if pretended else keys | {"errno"}, optional)
+    unless, skips = entry.get("unless", ()), entry.get("skips", ())
     # An empty row always holds and an empty example list tests nothing.
     if not entry["any"] or not all(entry["any"]) or not entry["passes"] or not entry["fails"]:
         raise ValueError(f"{entry['name']}: empty rows or examples")
+    if not all(unless) or bool(unless) != bool(skips):
+        raise ValueError(f"{entry['name']}: empty rows or examples")
     return Conditional(
         name=entry["name"],
-        rows=tuple(tuple(_condition(condition) for condition in row) for row in entry["any"]),
+        rows=_rows(entry["any"]),
+        unless=_rows(unless),
+        skips=tuple(tuple(arguments) for arguments in skips),
         errno=0 if pretended else _errno(entry),
         reason=_reason(entry),
         passes=tuple(tuple(arguments) for arguments in entry["passes"]),
         fails=tuple(tuple(arguments) for arguments in entry["fails"]),
     )
+
+
+def _rows(rows: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Row, ...]:
+    return tuple(tuple(_condition(condition) for condition in row) for row in rows)
 
 
 def _descriptor_check(entry: Mapping[str, Any]) -> DescriptorCheck:

@@ -289,7 +289,7 @@ class Sessions:
                 )
             body = self._bodies.open(action, mount, skills, network)
             session.cell = LiveCell(body, max_result_bytes=self._settings.max_result_bytes)
-            session.uncharged = UnchargedMemory(session.cell.pids)
+            session.uncharged = UnchargedMemory(session.cell.pids, body.limits)
             self._pool.stay_awake()
             return session.cell
 

@@ -173,7 +173,7 @@ class Watch:
             traffic.serve()
         if not self._running.is_ended(traffic):
             self._running.goes_on()
-            self._uncharged = UnchargedMemory(self._running.pids)
+            self._uncharged = UnchargedMemory(self._running.pids, limits)
         while not self._running.is_ended(traffic):
             pause_s = min(_WATCH_EVERY_S, deadline - time.monotonic())
             with anyio.move_on_after(max(0.0, pause_s)) as pause:

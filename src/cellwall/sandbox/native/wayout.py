@@ -12,7 +12,7 @@ import socket
 import time
 
 from cellwall.core.network import CellNetwork
-from cellwall.sandbox.native.cellplan import Opening
+from cellwall.sandbox.native.networkplan import Opening
 from cellwall.sandbox.native.waiting import ready_to_read
 
 _WITHIN_S = 20.0

@@ -15,7 +15,7 @@ import pytest
 from cellwall.core.ports import UnlinkedFiles
 from cellwall.sandbox.native import holdings, newgroups
 from cellwall.sandbox.native.holdings import unlinked_files
-from cellwall.sandbox.native.uncharged import count_locks, netlink_bytes
+from cellwall.sandbox.native.uncharged import count_locks
 from conftest import need
 
 MIB = 1 << 20
@@ -200,9 +200,3 @@ def test_locks_are_counted_for_the_process_that_holds_them(place: Path) -> None:
         assert count_locks([pid, other], most=1000) == 201
         assert count_locks([other], most=1000) == 0
         assert 50 < count_locks([pid], most=50) <= 71
-
-
-@pytest.mark.requirement("LIM-6")
-def test_netlink_queues_of_our_own_namespace_are_not_a_cells(place: Path) -> None:
-    with process(place, "s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)") as pid:
-        assert netlink_bytes([pid, 2**22 + 1]) == 0

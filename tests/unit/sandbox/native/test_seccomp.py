@@ -88,7 +88,8 @@ def reference(rules: Rules, arch: str, nr: int, args: tuple[int, ...], limit: in
     for entry in rules.conditional:
         if entry.name == name:
             if not any(all(holds(c, args) for c in row) for row in entry.rows):
-                return RET_ERRNO | entry.errno
+                is_skipped = any(all(holds(c, args) for c in row) for row in entry.unless)
+                return RET_ERRNO | (0 if is_skipped else entry.errno)
             break
     else:
         if not any(name in group.names for group in rules.allow):
@@ -133,6 +134,7 @@ def test_every_example_of_the_data_gets_its_answer(
     assert {a: answer(arch, nr, *a) for a in entry.passes} == dict.fromkeys(entry.passes, RET_ALLOW)
     refused = RET_ERRNO | entry.errno
     assert {a: answer(arch, nr, *a) for a in entry.fails} == dict.fromkeys(entry.fails, refused)
+    assert {a: answer(arch, nr, *a) for a in entry.skips} == dict.fromkeys(entry.skips, RET_ERRNO)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -196,7 +198,7 @@ INTERESTING = sorted(
     {
         value
         for entry in RULES.conditional
-        for example in entry.passes + entry.fails
+        for example in entry.passes + entry.fails + entry.skips
         for value in example
     }
     | {LIMIT - 1, LIMIT, LIMIT + 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, AT_FDCWD, 0x20, 0x22}

@@ -140,9 +140,13 @@ static int fork_step(const char *verb, struct plan *plan) {
   return 1;
 }
 
-/* The cell's way out, if it has one; needs a capability that "drop" takes away. */
+/* The cell's network namespace, and its way out if it has one; needs a capability that "drop" takes
+ * away. */
 static int network_step(const char *verb, struct plan *plan) {
-  if (strcmp(verb, "prefix") == 0) {
+  if (strcmp(verb, "setting") == 0) {
+    const char *path = plan_need(plan);
+    put_setting(path, plan_need(plan));
+  } else if (strcmp(verb, "prefix") == 0) {
     const char *address = plan_need(plan);
     own_prefix(address, plan_need(plan));
   } else if (strcmp(verb, "listen") == 0 || strcmp(verb, "datagrams") == 0) {

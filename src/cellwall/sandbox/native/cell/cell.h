@@ -107,6 +107,7 @@ void mount_proc(void);
 void put_share(const char *path, const char *value);
 
 /* network.c */
+void put_setting(const char *path, const char *value);
 void own_prefix(const char *address, const char *mask);
 void hand_out(int line_fd, const char *name, int kind, const char *address, uint64_t port);
 
