@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cellwall.policy.reached import code_trouble
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.inline import screen
 from cellwall.policy.shell.opened import STDIN, Code, Inner, Opened, Script
 from cellwall.policy.shell.started import starts_in
+from cellwall.policy.shell.starts import Starts
 from cellwall.policy.shell.unmodelled import is_typed_command
 from cellwall.policy.shell.words import UNKNOWN, Word
 from cellwall.policy.touched import Files
+from cellwall.policy.unguarded import code_guard_trouble
 from cellwall.policy.written_files import Content, printed_text
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
@@ -118,6 +121,20 @@ def code_on_stdin(command: Command, opened: Opened) -> Iterator[Code]:
     if opened.reads_stdin_as is not None and command.stdin_text is not None:
         option = "-" if Word("-") in command.words else STDIN
         yield Code(opened.reads_stdin_as, command.stdin_text, option, "code on its standard input")
+
+
+def code_troubles(files: Files, code: Code, starts: Starts) -> Iterator[tuple[str, str]]:
+    """What code names that is denied, with the rule: addresses, Cellwall itself, files that it
+    puts together of known texts."""
+    text = code.text.text if code.text is not None else ""
+    made = "\n".join(map(repr, starts.texts))
+    for _, trouble in files.named_in(Code(code.language, Word(made), "", code.why)):
+        yield "arguments", trouble
+    for each in (text, made):
+        if (reached := code_trouble(code.language, each)) is not None:
+            yield "addresses", reached
+    if (unguarded := code_guard_trouble(code.language, text)) is not None:
+        yield "unguarded", unguarded
 
 
 def is_code_unknown(code: Code) -> bool:

@@ -23,6 +23,7 @@ from cellwall.policy import variables
 from cellwall.policy.code_in_text import (
     OPENED,
     code_on_stdin,
+    code_troubles,
     codes_of,
     demands_of_files,
     has_typed_commands,
@@ -32,7 +33,7 @@ from cellwall.policy.code_in_text import (
     started_by,
 )
 from cellwall.policy.outside import asked_outside
-from cellwall.policy.reached import address_trouble, code_trouble
+from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import EVERYTHING, OTHERWISE
 from cellwall.policy.shell.command import Command
@@ -45,7 +46,7 @@ from cellwall.policy.shell.started import starts_in
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
 from cellwall.policy.touched import Files
-from cellwall.policy.unguarded import code_guard_trouble, guard_trouble
+from cellwall.policy.unguarded import guard_trouble
 from cellwall.policy.unknown_words import UnknownWords
 
 _MAX_DEPTH = 8
@@ -248,25 +249,25 @@ class Judgement:
         if code.text is None:
             return
         starts = starts_in(code.language, code.text.text)
-        for rule, trouble in (
-            ("addresses", code_trouble(code.language, code.text.text)),
-            ("unguarded", code_guard_trouble(code.language, code.text.text)),
-        ):
-            if trouble is not None:
-                self._note(denied(trouble, shown(command.words)[:500], rule))
+        what = shown(command.words)[:500]
+        for rule, trouble in code_troubles(self.files, code, starts):
+            self._note(denied(trouble, what, rule))
         is_harmless = is_whole and screened(code) is None
         is_any = decision is not None and decision.rule in EVERYTHING
         is_allowed = decision is not None and decision.verdict is Verdict.ALLOW
-        what = shown(command.words)[:500]
         if starts.unknown and is_any and is_allowed and not is_harmless:
             why = f"{code.why}: {starts.unknown}"
             hint = f"only a rule that spells out {code.option!r} allows it"
             self._note(denied(f"{why}; {hint}", what, "arguments"))
+        elif starts.asked and is_any and is_allowed and not is_harmless:
+            asked = denied(f"{code.why}: {starts.asked}", what, "arguments")
+            self._note(replace(asked, verdict=Verdict.ASK))
         before = (self.is_meant, self.covering)
         self.is_meant, self.covering = self.is_meant or (is_whole and not is_any), None
         is_free = is_any or self.is_meant
         for file in starts.files:
-            touched = replace(file, path=Word(self.files.at_home(file.path.text)))
+            path = replace(file.path, text=self.files.at_home(file.path.text))
+            touched = replace(file, path=path)
             for each in self.files.named(command, Opened(files=(touched,)), what, is_free=is_free):
                 self._note(each)
         there = _moved(command, [self.files.at_home(each) for each in starts.folders])
