@@ -31,6 +31,7 @@ from cellwall.policy.code_in_text import (
     runs_unknown,
     screened,
     started_by,
+    with_piped_code,
 )
 from cellwall.policy.outside import asked_outside
 from cellwall.policy.reached import address_trouble
@@ -146,6 +147,7 @@ class Judgement:
             return
         command = self.unknown.settle(command)
         opened = open_known(command.words)  # (5)
+        command = with_piped_code(command, opened)
         self._judge_opened(command, opened, what, depth)
         for part in started_by(self.files, command, opened):  # (8)
             match part:
@@ -298,7 +300,8 @@ class Judgement:
         if language is None or command.stdin == "file":
             return
         if command.stdin_text is None:
-            yield "", "what it would run comes from somewhere that is not known"
+            hint = "write the code into a here-document, or into a file"
+            yield "", f"what it would run comes from somewhere that is not known; {hint}"
         for code in code_on_stdin(command, opened) if language not in OPENED else ():
             trouble = screened(code)
             if trouble is not None:
@@ -398,6 +401,7 @@ def _started(inner: Inner, command: Command, files: Files) -> Command:
         words,
         stdin=command.stdin,
         stdin_text=command.stdin_text,
+        piped=command.piped,
         directories=command.directories,
         place=(*command.place, inner.why),
     )

@@ -44,15 +44,16 @@ def json_option(text: str) -> Callable[[Decorated], Decorated]:
     return click.option("--json", "as_json", is_flag=True, callback=_note_json, help=text)
 
 
-class _Finite(click.ParamType):
+class _Finite(click.types.FloatParamType):
     """A number; `nan` and `inf` are none: no bound holds for them, and no frame carries them."""
 
-    name = "float"
-
     def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+        self,
+        value: Any,  # noqa: ANN401  # as click has it
+        param: click.Parameter | None,
+        ctx: click.Context | None,
     ) -> float:
-        number = click.FLOAT.convert(value, param, ctx)
+        number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             named = "" if param is None else f"{param.opts[0]}: "
             raise BadInput(
@@ -60,7 +61,7 @@ class _Finite(click.ParamType):
                 mend="Write a plain number, for example 30.",
                 code="CW-BAD-LIMIT",
             )
-        return float(number)
+        return number
 
 
 FINITE = _Finite()
