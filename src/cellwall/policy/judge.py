@@ -13,7 +13,6 @@ but for the links on the way to a file.
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,9 @@ from cellwall.policy.code_in_text import (
     started_by,
     with_piped_code,
 )
+from cellwall.policy.inner_commands import moved, started
 from cellwall.policy.outside import asked_outside
+from cellwall.policy.patched_files import patched_files
 from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import EVERYTHING, OTHERWISE
@@ -178,7 +179,7 @@ class Judgement:
         before = self.covering
         is_any = found.rule in EVERYTHING
         self.covering = found if found.verdict is Verdict.ALLOW and name and not is_any else None
-        self._command(_started(inner, command, self.files), depth + 1)
+        self._command(started(inner, command, self.files), depth + 1)
         self.covering = before
 
     def _judge_opened(self, command: Command, opened: Opened, what: str, depth: int) -> None:
@@ -203,8 +204,10 @@ class Judgement:
             self._note(replace(denied(why, what, "arguments"), verdict=Verdict.ASK))
         if command.words[0].text not in grammar().neutral:
             is_free = is_free or self.is_meant
-            for each in self.files.named(command, opened, what, is_free=is_free):  # (7)
-                self._note(each)
+            patched = Opened(files=tuple(patched_files(command, self.files.written)))
+            for part in (opened, patched) if patched.files else (opened,):  # (7)
+                for each in self.files.named(command, part, what, is_free=is_free):
+                    self._note(each)
         if opened.is_unmodelled:
             self._note_started(command, what)
         for code, is_whole in codes_of(self.files, command, opened):  # (8)
@@ -272,12 +275,12 @@ class Judgement:
             touched = replace(file, path=path)
             for each in self.files.named(command, Opened(files=(touched,)), what, is_free=is_free):
                 self._note(each)
-        there = _moved(command, [self.files.at_home(each) for each in starts.folders])
+        there = moved(command, [self.files.at_home(each) for each in starts.folders])
         for script in starts.scripts:
             self._script(Script(script, code.why), there, depth)
         for words in starts.commands:
             at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
-            self._command(_started(Inner(at_home, code.why), there, self.files), depth + 1)
+            self._command(started(Inner(at_home, code.why), there, self.files), depth + 1)
         self.is_meant, self.covering = before
 
     def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
@@ -376,13 +379,6 @@ class Judgement:
         self.covering = before
 
 
-def _moved(command: Command, folders: Sequence[str]) -> Command:
-    """Code that changes its folder may start its commands in either."""
-    moved = [posixpath.join(each, to) for to in folders for each in command.directories]
-    places = dict.fromkeys((*command.directories, *moved))
-    return replace(command, directories=tuple(places)[:_MAX_STARTS])
-
-
 def _has_arguments(rule: str) -> bool:
     """`Bash(rm -rf /)` speaks of more than a program."""
     return len([word for word in rule.rstrip(")").split() if word != "*"]) > 1
@@ -391,17 +387,3 @@ def _has_arguments(rule: str) -> bool:
 def _runs_as_a_number(text: str) -> bool:
     """`a[$(id)]`: wherever it is evaluated, now or in a program that gets it."""
     return "[" in text and ("$(" in text or "`" in text)
-
-
-def _started(inner: Inner, command: Command, files: Files) -> Command:
-    words = inner.words
-    if inner.is_open_ended:
-        words = (*words, files.input_word(is_null_separated=inner.is_null_separated))
-    return Command(
-        words,
-        stdin=command.stdin,
-        stdin_text=command.stdin_text,
-        piped=command.piped,
-        directories=command.directories,
-        place=(*command.place, inner.why),
-    )
