@@ -7,7 +7,6 @@ uses besides, and which names of files it puts together, is looked at in started
 from __future__ import annotations
 
 import ast
-import posixpath
 import re
 import warnings
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Final
 
 from cellwall.parsing.python_syntax import parse_python
 from cellwall.policy.shell import started_python_doors as doors
-from cellwall.policy.shell.started_python_paths import Paths
+from cellwall.policy.shell.started_python_files import FILE_MODULES, FileCalls
 from cellwall.policy.shell.started_python_reach import ask_about_reach
 from cellwall.policy.shell.started_python_texts import UNKNOWN_NAME, Meanings
 from cellwall.policy.shell.starts import Starts
@@ -54,50 +53,7 @@ _MODULES: Final = frozenset(
         "importlib",
     ]
 )
-_FILE_MODULES: Final = frozenset(("os", "posix", "shutil", "distutils.file_util"))
 _EVALUATE: Final = frozenset(("exec", "eval", "compile", "execfile", "__import__"))
-_DELETE: Final = {
-    "remove": "-f",
-    "unlink": "-f",
-    "rmdir": "-d",
-    "removedirs": "-d",
-    "rmtree": "-rf",
-}
-_CHANGE: Final = frozenset(
-    [
-        "chmod",
-        "chown",
-        "lchown",
-        "truncate",
-        "mkdir",
-        "makedirs",
-        "touch",
-        "write_text",
-        "write_bytes",
-    ]
-)
-_PAIRS: Final = frozenset(
-    [
-        "copy",
-        "copy2",
-        "copyfile",
-        "copytree",
-        "move",
-        "rename",
-        "renames",
-        "replace",
-        "symlink",
-        "link",
-    ]
-)
-_PATH_READS: Final = frozenset(["read_text", "read_bytes"])
-_WRITES: Final = frozenset(["touch", "write_text", "write_bytes"])
-_LINKS: Final = frozenset(["symlink_to", "hardlink_to", "link_to"])
-_OPENERS: Final = _FILE_MODULES | frozenset(
-    ("", "io", "codecs", "builtins", "gzip", "bz2", "lzma", "tokenize")
-)
-_FIRST: Final = ("path", "file", "src", "filename", "name")
-"""Keywords that name the file, where it is not the first argument."""
 _MAX_DEPTH: Final = 4
 _may_start = re.compile(
     r"\b(?:os|posix|subprocess|pty|shutil|ctypes|system|popen\w*|exec\w*|spawn\w*|eval|compile"
@@ -128,7 +84,7 @@ class _Look:
         )
         self._resolve, self._text = self._meanings.resolve, self._meanings.text
         self._list = self._meanings.list_of
-        self._paths = Paths(self._nodes, self._meanings)
+        self._files = FileCalls(self._nodes, self._meanings, found)
         self._done: set[int] = set(self._meanings.aliased)
         """Names of starters that are called, or given another name that is followed."""
 
@@ -178,7 +134,7 @@ class _Look:
         elif last in _STARTERS and (last not in _ONLY_OF_SUBPROCESS or module == "subprocess"):
             self._start(last, node)
         else:
-            self._touch(module, last, node)
+            self._files.look_at(module, last, node)
 
     def _is_door(self, module: str, name: str, node: ast.Call) -> bool:
         """Whether it is a call of the library that runs what it is given."""
@@ -200,7 +156,7 @@ class _Look:
             self._found.script(None if command is None else command.replace("%s", ""))
         elif name in doors.UNPICKLERS and module in doors.PICKLES:
             self._unpickle(whole, node)
-        elif name in ("kill", "killpg") and module in _FILE_MODULES:
+        elif name in ("kill", "killpg") and module in FILE_MODULES:
             process = doors.number(node.args[0]) if node.args else None
             if process is not None and process <= 1:
                 self._found.command(["kill", "-9", "--", str(process)])
@@ -229,6 +185,20 @@ class _Look:
         is_file = opened or (isinstance(first, ast.Name) and name.endswith(".load"))
         if not (is_file or name in ("pandas.read_pickle", "shelve.open")):
             self._found.doubt(f"it gives {name} data that can start anything")
+
+    def _environment(self, node: ast.expr | None) -> None:
+        """What a command gets as its variables, with what is put into that table elsewhere."""
+        if isinstance(node, ast.Name):
+            for each in self._nodes:
+                target = each.targets[0] if isinstance(each, ast.Assign) else None
+                if isinstance(target, ast.Subscript) and isinstance(each, ast.Assign):
+                    owner = target.value
+                    if isinstance(owner, ast.Name) and owner.id == node.id:
+                        self._variable(target.slice, each.value)
+            node = self._meanings.values.get(node.id, node)
+        if isinstance(node, ast.Name):
+            self._found.ask("it starts a command with variables that are put together")
+        self._variables(node)
 
     def _variables(self, node: ast.expr | None) -> None:
         if isinstance(node, ast.Name):
@@ -261,7 +231,7 @@ class _Look:
             arguments = (keywords["cmd"],)
         if folder := self._text(keywords.get("cwd")):
             self._found.folders.append(folder)
-        self._variables(keywords.get("env"))
+        self._environment(keywords.get("env"))
         if None in keywords or "executable" in keywords or not arguments:
             self._found.doubt("it starts a command in a way that is not plain")
         elif name in _SHELL_TEXT:
@@ -296,70 +266,3 @@ class _Look:
             self._found.command(words)
         else:
             self._found.script(words[0] if words else None)
-
-    def _touch(self, module: str, name: str, node: ast.Call) -> None:
-        named = {each.arg: each.value for each in node.keywords}
-        given = node.args[0] if node.args else None
-        given = given or next((named[each] for each in _FIRST if each in named), None)
-        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-        own, first = self._text(owner), self._text(given)
-        is_of_files = module in _FILE_MODULES
-        is_path = own is not None or (owner is not None and not is_of_files and not module)
-        place = owner if own is not None or given is None else given
-        if name in ("chdir", "fchdir") and first:
-            self._found.folders.append(first)
-        elif name in ("load_dotenv", "dotenv_values", "find_dotenv") and not node.args:
-            self._found.file("read", ".env")
-        elif name in ("glob", "iglob", "rglob") and first:
-            between = ("**",) if name == "rglob" else ()
-            self._found.pattern(posixpath.join(own or "", *between, first))
-        elif name == "open" and (node.args or node.keywords or owner is not None):
-            self._open(module, node, owner, given)
-        elif name in _DELETE and (is_of_files or (owner is not None and not node.args)):
-            self._found.delete(self._path(place), _DELETE[name])
-        elif name in _CHANGE and (is_of_files or is_path or name in _WRITES):
-            target = owner if name in _WRITES and not is_of_files else place
-            path = self._path(target)
-            self._found.file("write", path)
-            mode = node.args[0 if own is not None else 1 :][:1] if "chmod" in name else []
-            mode += [each.value for each in node.keywords if each.arg == "mode"]
-            if words := doors.mode_words(path, mode[0] if mode else None):
-                self._found.command(words)
-        elif name in _PATH_READS:
-            self._found.file("read", self._path(owner))
-        elif name in _PAIRS and is_of_files and len(node.args) + len(node.keywords) > 1:
-            second = node.args[1] if len(node.args) > 1 else named.get("dst")
-            self._found.file("read", self._path(given))
-            self._found.file("write", self._path(second))
-            if name in ("move", "rename", "renames", "replace"):
-                self._found.file("write", first)
-        elif name in _LINKS and owner is not None and node.args:
-            self._found.file("read", self._path(given))
-
-    def _open(
-        self, module: str, node: ast.Call, owner: ast.expr | None, given: ast.expr | None
-    ) -> None:
-        """`open(path, mode)`, `Path(path).open(mode)`, `module.open(path)`."""
-        is_own = self._text(owner) is not None or (owner is not None and given is None)
-        place = owner if is_own else given
-        mode_at = 0 if is_own else 1
-        modes = [self._text(each) for each in node.args[mode_at : mode_at + 1]]
-        modes += [self._text(each.value) for each in node.keywords if each.arg == "mode"]
-        if module in _FILE_MODULES:  # flags, not a mode
-            modes = [None] if "O_" in ast.dump(node) and "O_RDONLY" not in ast.dump(node) else []
-        is_read = not modes or (modes[0] is not None and not set("wax+") & set(modes[0]))
-        if owner is not None and not is_own and module not in _OPENERS:
-            return  # `Image.open("x.png")`: its text is judged as a name like any other
-        path = self._path(place)
-        self._found.file("read", path)
-        if not is_read:
-            self._found.file("write", path)
-
-    def _path(self, node: ast.expr | None) -> str | None:
-        """The name of a file; a person is asked about one that is put together."""
-        text = self._text(node)
-        if (text is None or UNKNOWN in text) and self._paths.is_put_together(node):
-            self._found.ask("it puts the name of a file together while it runs; write it out")
-        if text is None:
-            return self._paths.listed_below(node)
-        return text

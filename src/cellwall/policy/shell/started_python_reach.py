@@ -102,9 +102,17 @@ class _Reach:
                     self._dotted(f"{node.module or ''}.{alias.name}")
             elif isinstance(node, ast.Attribute | ast.Name):
                 self._name(node)
-            elif isinstance(node, ast.MatchClass):
-                for name in node.kwd_attrs:
-                    self._attribute(name)
+            else:
+                self._form(node)
+
+    def _form(self, node: ast.AST) -> None:
+        """Forms that reach an attribute or a variable without naming it."""
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            if isinstance(node.value, ast.Call) and self._is_scope(node.value):
+                self._found.doubt("it sets variables by names that are put together")
+        elif isinstance(node, ast.MatchClass):
+            for name in node.kwd_attrs:
+                self._attribute(name)
 
     def _called(self, node: ast.Call) -> None:
         name = self._meanings.resolve(node.func) or "?"
@@ -120,6 +128,9 @@ class _Reach:
         if name in _table().unpacking and not self._is_safe(node):
             self._found.doubt(f"it uses {name}, which can start what is not written out")
 
+    def _is_scope(self, node: ast.Call) -> bool:
+        return self._meanings.resolve(node.func) in ("globals", "locals", "vars")
+
     def _is_safe(self, node: ast.Call) -> bool:
         """`yaml.load(x, Loader=yaml.SafeLoader)`, `torch.load(x, weights_only=True)`."""
         given = [*node.args[1:], *(each.value for each in node.keywords)]
@@ -133,6 +144,9 @@ class _Reach:
     def _name(self, node: ast.Attribute | ast.Name) -> None:
         if isinstance(node, ast.Attribute):
             self._attribute(node.attr)
+            is_scope = isinstance(node.value, ast.Call) and self._is_scope(node.value)
+            if is_scope and node.attr not in ("get", "items", "keys", "values"):
+                self._ask("changes variables by names that are put together")
         if id(node) in self._inner or not isinstance(node.ctx, ast.Load):
             return
         root: ast.expr = node

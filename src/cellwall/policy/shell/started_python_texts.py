@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -18,6 +19,7 @@ from cellwall.policy.shell.words import UNKNOWN
 
 UNKNOWN_NAME: Final = "_not_known_"
 """Stands in parsed code for a part of it that is not known."""
+_KEEPING: Final = frozenset(["count", "index", "copy"])
 _NAMING: Final = ast.ExceptHandler | ast.MatchAs | ast.MatchStar
 _KNOWN_VALUES: Final = {"HOME": "~", "sys.executable": "python3"}
 
@@ -41,23 +43,17 @@ class Meanings:
         """What a name stands for, as a dotted name: `s` -> `os.system`."""
         self.values: dict[str, ast.expr] = {}
         """What a name is set to, where it is set once."""
+        self._changed = frozenset(name for node in nodes for name in changed_names(node))
+        """Names of lists that may not hold any more what was written into them."""
         self.aliased: set[int] = set()
         """Expressions that are given another name which is followed."""
         self._bind()
 
     def _bind(self) -> None:
+        self._bind_imports()
         stored = Counter(name for node in self._nodes for name in stored_names(node))
-        for node in self._nodes:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    top = alias.name.partition(".")[0]
-                    self._name(alias.asname or top, alias.name if alias.asname else top)
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    whole = f"{node.module or ''}.{alias.name}"
-                    self._name(alias.asname or alias.name, whole)
-                    if alias.name == "*" and node.module in self._modules:
-                        self.names |= {each: f"{node.module}.{each}" for each in self._starters}
+        if any(map(_takes_all_names, self._nodes)):
+            return  # it may give any name another value
         # What a class holds is reached by the class's name, which is not followed.
         held = {
             id(each) for node in self._nodes if isinstance(node, ast.ClassDef) for each in node.body
@@ -72,6 +68,19 @@ class Meanings:
                     if (name := self.resolve(node.value)) and self._is_telling(name):
                         self.names[target.id] = name
                         self.aliased.add(id(node.value))
+
+    def _bind_imports(self) -> None:
+        for node in self._nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    self._name(alias.asname or top, alias.name if alias.asname else top)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    whole = f"{node.module or ''}.{alias.name}"
+                    self._name(alias.asname or alias.name, whole)
+                    if alias.name == "*" and node.module in self._modules:
+                        self.names |= {each: f"{node.module}.{each}" for each in self._starters}
 
     def _name(self, name: str, meaning: str) -> None:
         """One name for two modules stands for the one that starts commands."""
@@ -182,7 +191,8 @@ class Meanings:
         if depth > 8:
             return None
         if isinstance(node, ast.Name) and node.id in self.values:
-            return self.list_of(self.values[node.id], depth + 1)
+            is_changed = node.id in self._changed
+            return None if is_changed else self.list_of(self.values[node.id], depth + 1)
         if isinstance(node, ast.List | ast.Tuple):
             if any(isinstance(each, ast.Starred) for each in node.elts):
                 return None
@@ -200,15 +210,33 @@ class Meanings:
 
 
 def stored_names(node: ast.AST) -> Iterator[str]:
-    """Names that a node gives a value, other than by an import."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+    """Names that a node gives a value, or takes it away."""
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         yield node.id
+    elif isinstance(node, ast.alias):
+        yield (node.asname or node.name).partition(".")[0]
     elif isinstance(node, ast.arg):
         yield node.arg
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | _NAMING):
         yield from (node.name,) if node.name else ()
     elif isinstance(node, ast.MatchMapping) and node.rest:
         yield node.rest
+
+
+def _takes_all_names(node: ast.AST) -> bool:
+    """`from app import *`, of a module whose names are not known."""
+    if not isinstance(node, ast.ImportFrom) or node.names[0].name != "*":
+        return False
+    return (node.module or "").partition(".")[0] not in sys.stdlib_module_names
+
+
+def changed_names(node: ast.AST) -> Iterator[str]:
+    """Names whose list a node may change: by an index, a method, or under another name."""
+    is_set = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
+    is_called = isinstance(node, ast.Attribute) and node.attr not in _KEEPING
+    if is_set or is_called or isinstance(node, ast.Assign | ast.NamedExpr | ast.Return):
+        value = getattr(node, "value", None)
+        yield from (value.id,) if isinstance(value, ast.Name) else ()
 
 
 def _decoded(value: object) -> str | None:
