@@ -47,6 +47,7 @@ from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
 from cellwall.policy.shell.started import starts_in
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
+from cellwall.policy.texts_to_run import texts_to_run
 from cellwall.policy.touched import Files
 from cellwall.policy.unguarded import guard_trouble
 from cellwall.policy.unknown_words import UnknownWords
@@ -165,7 +166,7 @@ class Judgement:
             trouble = variables.trouble(assignment, is_exported=bool(command.words))
             if trouble is not None:
                 self._note(denied(trouble, f"{assignment.name}=…", "variables"))
-            elif _runs_as_a_number(assignment.value.text):
+            elif variables.runs_as_a_number(assignment.value.text):
                 why = "arithmetic that meets this value would run a command"
                 self._note(denied(why, f"{assignment.name}=…", "variables"))
 
@@ -210,6 +211,7 @@ class Judgement:
                     self._note(each)
         if opened.is_unmodelled:
             self._note_started(command, what)
+        self._note_texts(command, opened, what)
         for code, is_whole in codes_of(self.files, command, opened):  # (8)
             self._code(code, command, decision, depth, is_whole=is_whole)
 
@@ -227,6 +229,18 @@ class Judgement:
         for rule, trouble in troubles:
             if trouble is not None:
                 self._note(denied(trouble, what, rule))
+
+    def _note_texts(self, command: Command, opened: Opened, what: str) -> None:
+        """What a program may run that nobody here reads: a denial in it holds."""
+        found: list[Sequence[Word]] = []
+        for text in texts_to_run(command, opened):
+            with suppress(NotUnderstood, RecursionError):
+                read = read_shell(text, directories=command.directories, home=self.home)
+                found += [each.words for each in read if each.words]
+        for words in found:
+            denial = self.book.forbids_command(words, plain=None, home=self.home, what=what)
+            if denial is not None and denial.verdict is Verdict.DENY:
+                self._note(denial)
 
     def _note_started(self, command: Command, what: str) -> None:
         """A program without a model may be a wrapper: what is denied stays so behind it."""
@@ -382,8 +396,3 @@ class Judgement:
 def _has_arguments(rule: str) -> bool:
     """`Bash(rm -rf /)` speaks of more than a program."""
     return len([word for word in rule.rstrip(")").split() if word != "*"]) > 1
-
-
-def _runs_as_a_number(text: str) -> bool:
-    """`a[$(id)]`: wherever it is evaluated, now or in a program that gets it."""
-    return "[" in text and ("$(" in text or "`" in text)

@@ -77,6 +77,11 @@ def scan_code(language: str, text: str, found: Starts) -> None:
     _Scan(table, text, found).run()
 
 
+def is_scanned(language: str) -> bool:
+    """Whether calls of this language are known."""
+    return language in _tables()
+
+
 def _joined_texts(text: str) -> Iterator[str]:
     """`"." + "env"`: texts that are put together where they stand. Which quote begins a text is not
     known without reading the language, so each piece is taken for one, and for what is between."""
