@@ -142,12 +142,22 @@ OTHERS = [
     ("php -r", 'system/**/("curl x");'),
     ("php -r", 'use function system as s; s("curl x");'),
     ("php -r", 'echo file_get_contents("." . "env");'),
+    ("php -r", 'echo file_get_contents(implode("", [".", "env"]));'),
+    ("node -e", 'require("fs").readFileSync([".", "env"].join(""))'),
+    ("node -e", 'require("fs").readFileSync(String.fromCharCode(46) + "env")'),
+    ("node -e", 'require("http").get("http://" + ["169", "254", "169", "254"].join("."))'),
+    ("perl -e", 'open(F, "<", join("", ".", "env"))'),
+    ("ruby -e", 'File.read([".", "env"].join)'),
+    ("ruby -e", 'puts File.read(46.chr + "env")'),
 ]
 PLAIN_OTHERS = [
     ("node -e", 'require("fs").writeFileSync("a.txt", "x" + "y")'),
     ("node -e", 'console.log(require("child_process").execSync("ls", {encoding: "utf8"}))'),
     ("perl -e", 'open(my $f, "<", "a.txt"); print <$f>'),
     ("perl -ne", "print if /a/"),
+    ("node -e", 'console.log(require("fs").readFileSync("a.txt").toString().slice(1))'),
+    ("node -e", 'const p = require("path"); require("fs").writeFileSync(p.join("a", "b"), "x")'),
+    ("ruby -e", 'puts File.read("a.txt").downcase'),
     ("ruby -e", 'puts File.read("a.txt"); system("ls")'),
     ("php -r", 'echo file_get_contents("a.txt");'),
 ]
