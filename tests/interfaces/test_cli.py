@@ -230,6 +230,8 @@ REFUSALS = [
     (["run", "--timeout", "-1", "--", "true"], "CW-BAD-LIMIT"),
     (["run", "--timeout", "nan", "--", "true"], "CW-BAD-LIMIT"),
     (["run", "--timeout", "inf", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--timeout", "1e999", "--", "true"], "CW-BAD-LIMIT"),
+    (["run", "--cpus", "nan", "--", "true"], "CW-BAD-LIMIT"),
     (["run", "--memory", "lots", "--", "true"], "CW-BAD-SIZE"),
     (["run", "--memory", "1", "--", "true"], "CW-BAD-LIMIT"),
     (["run", "--memory", "-5m", "--", "true"], "CW-BAD-SIZE"),

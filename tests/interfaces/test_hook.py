@@ -210,7 +210,14 @@ def test_bad_input_is_blocked(served, name, way):
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [["--bad"], ["x"], ["--config"], ["--run-inside=1"], ["--json"]])
+@pytest.mark.parametrize("words", [["--agent"], ["--agent="], ["--config"], ["--agent", "--after"]])
+def test_options_without_their_value_block(words):
+    done = hook(question(), *words)
+    assert done.returncode == 2 or b"withheld" in done.stdout  # of `--after`
+    assert f"{words[0].rstrip('=')}` needs a value".encode() in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--bad"], ["x"], ["--run-inside=1"], ["--json"]])
 def test_options_that_are_not_known_block(words):
     done = hook(question(), *words)
     assert (done.returncode, done.stdout) == (2, b"")

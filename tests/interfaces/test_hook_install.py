@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interfaces.test_cli_process import PROGRAM, cellwall, error_code, person
+from interfaces.test_cli_process import PROGRAM, cellwall, error_code, in_process, person
 
 ORIGINAL = '{\n    "model": "opus",\n    "hooks": {}\n}\n'
 
@@ -146,8 +146,32 @@ def test_settings_that_are_no_json_are_told_and_left(project):
     assert file.read_text() == "{ // mine\n}"
 
 
-def test_two_places_are_one_too_many():
-    assert cellwall("hook", "install", "--user", "--settings", "x.json").returncode == 125
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--user", "--settings", "x.json"),
+        ("--user", "--local"),
+        ("--project", "--user"),
+        ("--local", "--project", "--user"),
+    ],
+)
+def test_two_places_are_one_too_many(project, words):
+    done = in_process("hook", "install", *words)
+    assert (done.returncode, error_code(done)) == (125, "CW-USAGE")
+    assert [each.name for each in project.rglob("*.json")] == []
+
+
+@pytest.mark.parametrize("option", ["--config", "--policy"])
+@pytest.mark.parametrize("content", [None, "no = [toml"])
+def test_a_file_that_would_deny_every_call_is_told_before_it_is_installed(project, option, content):
+    file = project / "given.toml"
+    if content is not None:
+        file.write_text(content)
+    done = in_process("hook", "install", option, str(file))
+    assert (done.returncode, b"given.toml" in done.stderr) == (125, True)
+    assert not (project / ".claude").exists()
+    file.write_text("")
+    assert in_process("hook", "install", option, str(file)).returncode == 0
 
 
 def test_hooks_that_are_switched_off_are_not_called_good(project):

@@ -48,16 +48,24 @@ _METADATA_NAMES = frozenset(
      "instance-data.ec2.internal", "metadata.azure.internal", "metadata.tencentyun.com")
 )  # fmt: skip
 _LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
+_LOOPBACK_SUFFIXES = (".localhost", "localtest.me", "lvh.me", "vcap.me", "lacolhost.com")
+"""Names that resolve to this machine by a standard (RFC 6761), or by public records for tests."""
+_PRIVATE_SUFFIXES = (
+    *(".internal", ".local", ".localdomain", ".lan", ".intranet", ".corp", ".home", ".private"),
+    *(".home.arpa", ".svc"),
+)
+"""Names that no public server knows (RFC 6762, RFC 8375, ICANN's `.internal`)."""
 _LINK_LOCAL = tuple(map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10")))
 _LOOPBACK = tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "0.0.0.0/8", "::1/128", "::/128")))
 _PRIVATE = tuple(
     map(
         ipaddress.ip_network,
         ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "192.0.0.0/24",
-         "198.18.0.0/15", "fc00::/7", "fec0::/10"),
+         "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "fc00::/7", "fec0::/10", "ff00::/8"),
     )
 )  # fmt: skip
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NAT64 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::ffff:0:0:0/96")))
+"""Networks whose addresses hold one of IPv4 in their last 32 bits (RFC 6052, RFC 2765)."""
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,24}")
 _LEAST_WHOLE = 1 << 24
 """A lone number below it is a port, a count or a time; as an address it would be 0.x.y.z."""
@@ -80,10 +88,18 @@ def kind_of(host: str) -> Kind | None:
     text = normalised(host)
     if text in _METADATA_NAMES:
         return "metadata"
-    if text in _LOOPBACK_NAMES or text.endswith(".localhost"):
+    if text in _LOOPBACK_NAMES or f".{text}".endswith(_LOOPBACK_SUFFIXES):
         return "loopback"
     address = _address(text) or _embedded(text)
     return None if address is None else _kind(address)
+
+
+def kind_in_url(host: str) -> Kind | None:
+    """The same for a host that stands in a URL, where `x.local` is no file and `router` no word."""
+    kind, text = kind_of(host), normalised(host)
+    if kind is None and text.endswith(_PRIVATE_SUFFIXES):
+        return "private"
+    return kind
 
 
 def normalised(host: str) -> str:
@@ -99,7 +115,7 @@ def _kind(address: Address) -> Kind | None:
         if address in _METADATA:
             return "metadata"
         inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address in _NAT64:
+        if inner is None and any(address in network for network in _NAT64):
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is None and int(address) >> 32 == 0 and int(address) > 1:  # ::a.b.c.d
             inner = ipaddress.IPv4Address(int(address))
@@ -212,7 +228,7 @@ def forbidden_in_urls(text: str) -> Found | None:
     for found in _URL.finditer(text):
         host = host_of_authority(found[1])
         is_url = found[0][: -len(found[1])].endswith("//")
-        kind = kind_of(host) if is_url else _written_out(host)
+        kind = kind_in_url(host) if is_url else _written_out(host)
         if kind is not None and kind != "loopback":
             return host, kind
     return None

@@ -4,22 +4,59 @@ itself writes and then runs. Nobody has judged any of it before. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from cellwall.policy.reached import code_trouble
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.inline import screen
 from cellwall.policy.shell.opened import STDIN, Code, Inner, Opened, Script
+from cellwall.policy.shell.printed import printed_text
 from cellwall.policy.shell.started import starts_in
+from cellwall.policy.shell.starts import Starts
 from cellwall.policy.shell.unmodelled import is_typed_command
 from cellwall.policy.shell.words import UNKNOWN, Word
 from cellwall.policy.touched import Files
-from cellwall.policy.written_files import Content, printed_text
+from cellwall.policy.unguarded import code_guard_trouble
+from cellwall.policy.written_files import Content
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _REOPENED = {"sed": ("sed", "-e"), "awk": ("awk",)}
 OPENED = SHELLS | _REOPENED.keys()
 """Languages whose code is read as what it is; the others are searched for what they start."""
 _WRITTEN = "a script that this text writes"
+_IN_A_FILE = "code in a file of this text"
+_EXTENSIONS = {
+    **dict.fromkeys(("py", "pyw", "pth"), "python"),
+    **dict.fromkeys(("js", "cjs", "mjs", "ts", "mts", "cts", "jsx", "tsx"), "node"),
+    **dict.fromkeys(("rb", "rake", "gemspec"), "ruby"),
+    **dict.fromkeys(("pl", "pm", "t"), "perl"),
+    "php": "php",
+    "lua": "lua",
+}
+_FINDERS = {
+    "python": frozenset(
+        {
+            *("python", "pypy", "ipython", "pytest", "py.test", "tox", "nox", "pip", "pipx", "uv"),
+            *("uvx", "poetry", "pdm", "hatch", "rye", "pipenv", "coverage", "flask", "gunicorn"),
+            *("uvicorn", "celery", "django-admin", "jupyter", "make", "./manage.py", "manage.py"),
+        }
+    ),
+    "node": frozenset(
+        {
+            *("node", "nodejs", "npm", "npx", "yarn", "pnpm", "bun", "bunx", "deno", "tsx"),
+            *("ts-node", "jest", "vitest", "mocha", "ava", "vite", "webpack", "eslint", "next"),
+        }
+    ),
+    "ruby": frozenset(("ruby", "irb", "rake", "bundle", "rspec", "rails", "gem")),
+    "perl": frozenset(("perl", "prove")),
+    "php": frozenset(("php", "phpunit", "composer", "artisan")),
+    "lua": frozenset(("lua", "luajit", "busted", "nvim")),
+}
+"""Programs that run code of the language which they find by themselves."""
+_COMPILED = frozenset(
+    ("c", "cc", "cpp", "cxx", "h", "hpp", "rs", "java", "kt", "zig", "swift", "nim")
+)
 
 
 def codes_of(files: Files, command: Command, opened: Opened) -> Iterator[tuple[Code, bool]]:
@@ -32,7 +69,9 @@ def codes_of(files: Files, command: Command, opened: Opened) -> Iterator[tuple[C
             yield code, True
     for language, text in ran_files(files, command, opened):
         if language not in OPENED and isinstance(text, str):
-            yield Code(language, Word(text), STDIN, "code in a file of this text"), False
+            yield Code(language, Word(text), STDIN, _IN_A_FILE), False
+    for language, text in imported_files(files, command):
+        yield Code(language, Word(text), STDIN, _IN_A_FILE), False
 
 
 def ran_files(
@@ -50,6 +89,16 @@ def ran_files(
     for language, path in runs:
         content = files.written.find(path, command)
         if content is not None:
+            yield language, content
+
+
+def imported_files(files: Files, command: Command) -> Iterator[tuple[str, str]]:
+    """Code that the text writes under a name by which an interpreter, or what starts one, may find
+    it: a module, a configuration of tests, a script of a package."""
+    program = command.words[0].text.rpartition("/")[2].rstrip("0123456789.")
+    for path, content in files.written.contents.items():
+        language = _EXTENSIONS.get(path.rpartition(".")[2], "")
+        if isinstance(content, str) and program in _FINDERS.get(language, ()):
             yield language, content
 
 
@@ -99,6 +148,14 @@ def runs_unknown(files: Files, command: Command, opened: Opened) -> str:
     for _, text in ran_files(files, command, opened):
         if text is Content.UNKNOWN:
             return f"this text writes the file that it then runs, and {text.value}"
+    name = command.words[0].text.rpartition("/")[2]
+    manifests = grammar().manifests.get(name)
+    if manifests and (path := files.written.find_name(manifests)):
+        return f"this text writes {path}, which says what {name} runs"
+    for path, content in files.written.contents.items():
+        is_compiled = path.rpartition(".")[2] in _COMPILED and isinstance(content, str)
+        if is_compiled and starts_in("", str(content)).unknown and "/" in command.words[0].text:
+            return f"this text writes {path}, which may start commands, and runs a program"
     return ""
 
 
@@ -113,11 +170,32 @@ def has_typed_commands(files: Files, command: Command) -> bool:
     return any(is_typed_command(printed_text(each) or "") for each in feeding)
 
 
+def with_piped_code(command: Command, opened: Opened) -> Command:
+    """`echo CODE | python3`: the same as a here-document."""
+    if opened.reads_stdin_as is None or command.piped is None:
+        return command
+    return replace(command, stdin="text", stdin_text=command.piped)
+
+
 def code_on_stdin(command: Command, opened: Opened) -> Iterator[Code]:
     """The text on its standard input, where the command would run it."""
     if opened.reads_stdin_as is not None and command.stdin_text is not None:
         option = "-" if Word("-") in command.words else STDIN
         yield Code(opened.reads_stdin_as, command.stdin_text, option, "code on its standard input")
+
+
+def code_troubles(files: Files, code: Code, starts: Starts) -> Iterator[tuple[str, str]]:
+    """What code names that is denied, with the rule: addresses, Cellwall itself, files that it
+    puts together of known texts."""
+    text = code.text.text if code.text is not None else ""
+    made = "\n".join(map(repr, starts.texts))
+    for _, trouble in files.named_in(Code(code.language, Word(made), "", code.why)):
+        yield "arguments", trouble
+    for each in (text, made):
+        if (reached := code_trouble(code.language, each)) is not None:
+            yield "addresses", reached
+    if (unguarded := code_guard_trouble(code.language, text, made)) is not None:
+        yield "unguarded", unguarded
 
 
 def is_code_unknown(code: Code) -> bool:

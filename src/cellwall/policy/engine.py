@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
-from cellwall.core.verdict import Decision
+from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.calls import ToolCall, from_json, parse_call
 from cellwall.policy.examples import check_examples
 from cellwall.policy.files import builtin_rules, load_policy_file
 from cellwall.policy.judge import Judgement
 from cellwall.policy.links import targets
+from cellwall.policy.named_in_calls import denied_in_input
 from cellwall.policy.reached import judged_address
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import Layer, Rule
@@ -86,6 +87,9 @@ class Policy:
         subject = look(call, targets=links)
         what = f"{call.tool}({', '.join(subject.paths[:1]) or subject.host or subject.language})"
         decision = self._book.judge(subject, what)
+        if subject.group in ("mcp", "other") and decision.verdict is not Verdict.DENY:
+            named = denied_in_input(self._book, call, what, targets=links)
+            decision = decision if named is None else named
         return judged_address(decision, subject.host) if subject.host else decision
 
     def check_argv(

@@ -13,7 +13,6 @@ but for the links on the way to a file.
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from cellwall.policy import variables
 from cellwall.policy.code_in_text import (
     OPENED,
     code_on_stdin,
+    code_troubles,
     codes_of,
     demands_of_files,
     has_typed_commands,
@@ -30,9 +30,12 @@ from cellwall.policy.code_in_text import (
     runs_unknown,
     screened,
     started_by,
+    with_piped_code,
 )
+from cellwall.policy.inner_commands import moved, started
 from cellwall.policy.outside import asked_outside
-from cellwall.policy.reached import address_trouble, code_trouble
+from cellwall.policy.patched_files import patched_files
+from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import EVERYTHING, OTHERWISE
 from cellwall.policy.shell.command import Command
@@ -44,8 +47,9 @@ from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
 from cellwall.policy.shell.started import starts_in
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
+from cellwall.policy.texts_to_run import texts_to_run
 from cellwall.policy.touched import Files
-from cellwall.policy.unguarded import code_guard_trouble, guard_trouble
+from cellwall.policy.unguarded import guard_trouble
 from cellwall.policy.unknown_words import UnknownWords
 
 _MAX_DEPTH = 8
@@ -145,6 +149,7 @@ class Judgement:
             return
         command = self.unknown.settle(command)
         opened = open_known(command.words)  # (5)
+        command = with_piped_code(command, opened)
         self._judge_opened(command, opened, what, depth)
         for part in started_by(self.files, command, opened):  # (8)
             match part:
@@ -161,7 +166,7 @@ class Judgement:
             trouble = variables.trouble(assignment, is_exported=bool(command.words))
             if trouble is not None:
                 self._note(denied(trouble, f"{assignment.name}=…", "variables"))
-            elif _runs_as_a_number(assignment.value.text):
+            elif variables.runs_as_a_number(assignment.value.text):
                 why = "arithmetic that meets this value would run a command"
                 self._note(denied(why, f"{assignment.name}=…", "variables"))
 
@@ -175,7 +180,7 @@ class Judgement:
         before = self.covering
         is_any = found.rule in EVERYTHING
         self.covering = found if found.verdict is Verdict.ALLOW and name and not is_any else None
-        self._command(_started(inner, command, self.files), depth + 1)
+        self._command(started(inner, command, self.files), depth + 1)
         self.covering = before
 
     def _judge_opened(self, command: Command, opened: Opened, what: str, depth: int) -> None:
@@ -200,10 +205,13 @@ class Judgement:
             self._note(replace(denied(why, what, "arguments"), verdict=Verdict.ASK))
         if command.words[0].text not in grammar().neutral:
             is_free = is_free or self.is_meant
-            for each in self.files.named(command, opened, what, is_free=is_free):  # (7)
-                self._note(each)
+            patched = Opened(files=tuple(patched_files(command, self.files.written)))
+            for part in (opened, patched) if patched.files else (opened,):  # (7)
+                for each in self.files.named(command, part, what, is_free=is_free):
+                    self._note(each)
         if opened.is_unmodelled:
             self._note_started(command, what)
+        self._note_texts(command, opened, what)
         for code, is_whole in codes_of(self.files, command, opened):  # (8)
             self._code(code, command, decision, depth, is_whole=is_whole)
 
@@ -221,6 +229,18 @@ class Judgement:
         for rule, trouble in troubles:
             if trouble is not None:
                 self._note(denied(trouble, what, rule))
+
+    def _note_texts(self, command: Command, opened: Opened, what: str) -> None:
+        """What a program may run that nobody here reads: a denial in it holds."""
+        found: list[Sequence[Word]] = []
+        for text in texts_to_run(command, opened):
+            with suppress(NotUnderstood, RecursionError):
+                read = read_shell(text, directories=command.directories, home=self.home)
+                found += [each.words for each in read if each.words]
+        for words in found:
+            denial = self.book.forbids_command(words, plain=None, home=self.home, what=what)
+            if denial is not None and denial.verdict is Verdict.DENY:
+                self._note(denial)
 
     def _note_started(self, command: Command, what: str) -> None:
         """A program without a model may be a wrapper: what is denied stays so behind it."""
@@ -248,33 +268,33 @@ class Judgement:
         if code.text is None:
             return
         starts = starts_in(code.language, code.text.text)
-        for rule, trouble in (
-            ("addresses", code_trouble(code.language, code.text.text)),
-            ("unguarded", code_guard_trouble(code.language, code.text.text)),
-        ):
-            if trouble is not None:
-                self._note(denied(trouble, shown(command.words)[:500], rule))
+        what = shown(command.words)[:500]
+        for rule, trouble in code_troubles(self.files, code, starts):
+            self._note(denied(trouble, what, rule))
         is_harmless = is_whole and screened(code) is None
         is_any = decision is not None and decision.rule in EVERYTHING
         is_allowed = decision is not None and decision.verdict is Verdict.ALLOW
-        what = shown(command.words)[:500]
         if starts.unknown and is_any and is_allowed and not is_harmless:
             why = f"{code.why}: {starts.unknown}"
             hint = f"only a rule that spells out {code.option!r} allows it"
             self._note(denied(f"{why}; {hint}", what, "arguments"))
+        elif starts.asked and is_any and is_allowed and not is_harmless:
+            asked = denied(f"{code.why}: {starts.asked}", what, "arguments")
+            self._note(replace(asked, verdict=Verdict.ASK))
         before = (self.is_meant, self.covering)
         self.is_meant, self.covering = self.is_meant or (is_whole and not is_any), None
         is_free = is_any or self.is_meant
         for file in starts.files:
-            touched = replace(file, path=Word(self.files.at_home(file.path.text)))
+            path = replace(file.path, text=self.files.at_home(file.path.text))
+            touched = replace(file, path=path)
             for each in self.files.named(command, Opened(files=(touched,)), what, is_free=is_free):
                 self._note(each)
-        there = _moved(command, [self.files.at_home(each) for each in starts.folders])
+        there = moved(command, [self.files.at_home(each) for each in starts.folders])
         for script in starts.scripts:
             self._script(Script(script, code.why), there, depth)
         for words in starts.commands:
             at_home = tuple(Word(self.files.at_home(each.text)) for each in words)
-            self._command(_started(Inner(at_home, code.why), there, self.files), depth + 1)
+            self._command(started(Inner(at_home, code.why), there, self.files), depth + 1)
         self.is_meant, self.covering = before
 
     def _demands(self, command: Command, opened: Opened) -> Iterator[tuple[str, str]]:
@@ -297,7 +317,8 @@ class Judgement:
         if language is None or command.stdin == "file":
             return
         if command.stdin_text is None:
-            yield "", "what it would run comes from somewhere that is not known"
+            hint = "write the code into a here-document, or into a file"
+            yield "", f"what it would run comes from somewhere that is not known; {hint}"
         for code in code_on_stdin(command, opened) if language not in OPENED else ():
             trouble = screened(code)
             if trouble is not None:
@@ -372,31 +393,6 @@ class Judgement:
         self.covering = before
 
 
-def _moved(command: Command, folders: Sequence[str]) -> Command:
-    """Code that changes its folder may start its commands in either."""
-    moved = [posixpath.join(each, to) for to in folders for each in command.directories]
-    places = dict.fromkeys((*command.directories, *moved))
-    return replace(command, directories=tuple(places)[:_MAX_STARTS])
-
-
 def _has_arguments(rule: str) -> bool:
     """`Bash(rm -rf /)` speaks of more than a program."""
     return len([word for word in rule.rstrip(")").split() if word != "*"]) > 1
-
-
-def _runs_as_a_number(text: str) -> bool:
-    """`a[$(id)]`: wherever it is evaluated, now or in a program that gets it."""
-    return "[" in text and ("$(" in text or "`" in text)
-
-
-def _started(inner: Inner, command: Command, files: Files) -> Command:
-    words = inner.words
-    if inner.is_open_ended:
-        words = (*words, files.input_word(is_null_separated=inner.is_null_separated))
-    return Command(
-        words,
-        stdin=command.stdin,
-        stdin_text=command.stdin_text,
-        directories=command.directories,
-        place=(*command.place, inner.why),
-    )

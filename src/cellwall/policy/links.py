@@ -63,7 +63,18 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
         found.add(at)
     if not _WILD.isdisjoint(absolute) and is_findable(absolute):
         found.update(_protected_finds(absolute))
+    found.update([*filter(None, map(_in_lower_case, found))])
     return frozenset((*found, *_as_git(found)))
+
+
+def _in_lower_case(path: str) -> str | None:
+    """The spelling that rules use, where the file system takes both for one name."""
+    lower = path.lower()
+    try:
+        is_same = lower != path and os.path.samestat(os.lstat(path), os.lstat(lower))
+    except (OSError, ValueError):
+        return None
+    return lower if is_same else None
 
 
 def _protected_finds(pattern: str) -> Iterator[str]:

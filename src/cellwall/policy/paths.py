@@ -13,9 +13,12 @@ read strictly: what is relative to the working directory holds in every folder a
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import unquote
 
 from cellwall.policy.errors import BadRule
 from cellwall.policy.globs import literal_name, parse_name
@@ -31,6 +34,10 @@ from cellwall.policy.steps import (
 )
 
 NAMES_MOST = 128
+_FILE_URL = re.compile(r"(?i)file:(?://[^/]*(?=/|\Z)|//(?=\.))?")
+_HOME = re.compile(r"\A\$(?:HOME\b|\{HOME\})")
+_USER = re.compile(r"~([a-z_][a-z0-9_-]*)(?=/|\Z)")
+_UNSEEN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 GUESSED_MOST_CHARACTERS = 1024
 """A half-known path that is longer than this could be any path."""
 
@@ -62,7 +69,24 @@ def readings(path: str, *, cwd: str, home: str) -> tuple[str, ...]:
     literal = path if path.startswith("/") else f"{cwd}/{path}"
     if path == "~" or path.startswith("~/"):
         return (home + path[1:], literal)
-    return (literal,)
+    others = (each if each.startswith("/") else f"{cwd}/{each}" for each in _others(path, home))
+    return tuple(dict.fromkeys((literal, *others)))
+
+
+def _others(path: str, home: str) -> Iterator[str]:
+    """Readings of a tool that does more to a path than to open it; most tools do none of this."""
+    plain = path.strip()
+    yield plain
+    url = _FILE_URL.match(plain)
+    if url is not None:
+        plain = plain[url.end() :]
+        yield plain
+    yield unquote(plain)
+    yield _HOME.sub(lambda _: home, plain)
+    if (user := _USER.match(plain)) is not None:
+        yield ("/root" if user[1] == "root" else f"/home/{user[1]}") + plain[user.end() :]
+    if not plain.isascii():  # as file systems that normalise names compare them (CVE-2014-9390)
+        yield _UNSEEN.sub("", unicodedata.normalize("NFKC", plain))
 
 
 def _from(root: str, path: str) -> str:

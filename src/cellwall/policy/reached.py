@@ -11,10 +11,13 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.addresses import (
     REASONS,
     Found,
+    Kind,
     forbidden_in,
     forbidden_in_any,
     forbidden_in_code,
+    kind_in_url,
     kind_of,
+    normalised,
 )
 from cellwall.policy.rulebook import denied
 from cellwall.policy.shell.command import Command
@@ -132,9 +135,16 @@ def _globbed_host(words: tuple[str, ...]) -> str | None:
     return None
 
 
+def kind_fetched(host: str) -> Kind | None:
+    """Of the host of a URL that is fetched: one without a dot is a machine of this network."""
+    text = normalised(host)
+    is_short = bool(text) and not {".", ":"} & set(text)
+    return kind_in_url(host) or ("private" if is_short else None)
+
+
 def judged_address(decision: Decision, host: str) -> Decision:
     """A fetch: denied for a private host; asked about this machine, unless a rule names it."""
-    kind = kind_of(host)
+    kind = kind_fetched(host)
     if kind is None or decision.verdict is Verdict.DENY:
         return decision
     if kind != "loopback":

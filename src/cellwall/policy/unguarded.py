@@ -25,10 +25,12 @@ _OWN_IMPORT = re.compile(
     r"\bcellwall\s*(?:\.\s*|\s+import\s+\(?\s*)(?:interfaces|runtime|__main__)\b"
     r"|(?:run_module|run_path|import_module|__import__|find_spec)\s*\(\s*[rRbBuUfF]*['\"][^'\"\n]*cellwall"
 )
+_OWN_MODULE = re.compile(r"\bcellwall(?:\.(?:interfaces|runtime|__main__)\b|['\"])")
 _OWN_COPY = (
     "starts another copy of Cellwall, past the rules for `cellwall`; write `cellwall` itself"
 )
 _REMOVAL = "removes Cellwall, which judges and records what agents do"
+_REPLACED = "puts another version of Cellwall in the place of the one that judges"
 _TMUX_VALUES = frozenset(("-c", "-f", "-L", "-S", "-T"))
 
 
@@ -42,6 +44,8 @@ def guard_trouble(command: Command) -> str | None:
     return (
         agent_trouble(words)
         or _removal(program, words)
+        or _replacement(program, words)
+        or _ending(program, texts)
         or _copy(program, texts)
         or _managed(texts)
         or _made_copy(program, command)
@@ -49,9 +53,9 @@ def guard_trouble(command: Command) -> str | None:
     )
 
 
-def code_guard_trouble(language: str, text: str) -> str | None:
-    """The same for code that is written out in a command."""
-    if language == "python" and _OWN_IMPORT.search(text):
+def code_guard_trouble(language: str, text: str, made: str = "") -> str | None:
+    """The same for code that is written out in a command. `made`: texts that it puts together."""
+    if language == "python" and (_OWN_IMPORT.search(text) or _OWN_MODULE.search(made)):
         return "imports Cellwall's own program, past the rules for `cellwall`"
     return None
 
@@ -68,6 +72,33 @@ def _removal(program: str, words: Sequence[Word]) -> str | None:
         if word.text in rules.verbs:
             return _REMOVAL if any(map(_may_be_own, words[at + 1 :])) else None
     return None
+
+
+def _replacement(program: str, words: Sequence[Word]) -> str | None:
+    """`pip install cellwall` into an environment without it is harmless; another version is not."""
+    rules = unguarded()
+    if program not in rules.installers or not any(word.text == "install" for word in words[1:]):
+        return None
+    own = [word.text for word in words[1:] if package_of(word.text.partition("@")[0]) == _OWN]
+    is_replacing = any(word.text.partition("=")[0] in rules.replacing for word in words[1:])
+    is_pinned = any(re.search(r"[=<>~!@ ]", text) for text in own)
+    return _REPLACED if own and (is_replacing or is_pinned) else None
+
+
+def _ending(program: str, texts: Sequence[str]) -> str | None:
+    """`pkill cellwall`, `kill $(pgrep -f cellwall)`; the pattern is a regular expression."""
+    if program not in unguarded().killers:
+        return None
+    for text in texts[1:]:
+        if not text.startswith("-") and _names_own(text):
+            return "ends Cellwall, which judges and records what agents do"
+    return None
+
+
+def _names_own(pattern: str) -> bool:
+    """Whether it is about Cellwall, and not about every process: that is denied elsewhere."""
+    plain = re.sub(r"[^a-z]", "", pattern.lower())
+    return _OWN in plain or (len(plain) > 3 and plain in _OWN)
 
 
 def _may_be_own(word: Word) -> bool:
@@ -119,7 +150,7 @@ def _modules(texts: Sequence[str]) -> Iterator[str]:
 def _managed(texts: Sequence[str]) -> str | None:
     """`python3 .venv/bin/cellwall approvals allow 1`, `./cellwall2 policy trust`."""
     for at, text in enumerate(texts):
-        is_own_name = text.lower() == _OWN and at == 0  # the rules speak of it
+        is_own_name = text == _OWN and at == 0  # the rules speak of it
         if _OWN not in text.lower() or text.startswith("-") or is_own_name:
             continue
         if at and not _runs_files(texts[0]):

@@ -13,7 +13,21 @@ from cellwall.policy.shell.words import UNKNOWN, Word
 from cellwall.policy.unguarded_table import package_of, program_of, unguarded
 
 _STARTING = frozenset(
-    ("npx", "bunx", "pnpm", "yarn", "npm", "bun", "uvx", "uv", "pipx", "deno", "node", "nodejs")
+    (
+        "npx",
+        "bunx",
+        "pnpm",
+        "yarn",
+        "npm",
+        "bun",
+        "uvx",
+        "uv",
+        "pipx",
+        "deno",
+        "node",
+        "nodejs",
+        "gh",
+    )
 )
 _PYTHONS = ("python", "pypy")
 _SCRIPT = re.compile(r"\.(?:[cm]?js|py)\Z")

@@ -23,6 +23,9 @@ class Unguarded:
     verbs: frozenset[str]
     installers: frozenset[str]
     everything: tuple[tuple[str, ...], ...]
+    replacing: frozenset[str]
+    """Options of installers that put another version in the place of one that is there."""
+    killers: frozenset[str]
     starters: frozenset[str]
     modules: tuple[str, ...]
     copiers: frozenset[str]
@@ -48,6 +51,8 @@ def unguarded() -> Unguarded:
         frozenset(remove["verbs"].split()),
         frozenset(remove["installers"].split()),
         tuple(tuple(each.split()) for each in remove["all"]),
+        frozenset(remove["replacing"].split()),
+        frozenset(remove["killers"].split()),
         frozenset(copies["starters"].split()),
         tuple(copies["modules"]),
         frozenset(copies["copiers"].split()),

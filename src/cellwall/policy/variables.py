@@ -72,3 +72,8 @@ def _entries() -> Sequence[_Entry]:
 def _is_inside(path: str) -> bool:
     plain = posixpath.normpath(path)
     return not (posixpath.isabs(plain) or plain == ".." or plain.startswith("../") or path == "~")
+
+
+def runs_as_a_number(text: str) -> bool:
+    """`a[$(id)]`: wherever it is evaluated, now or in a program that gets it."""
+    return "[" in text and ("$(" in text or "`" in text)

@@ -8,7 +8,6 @@ folders it gets into the file.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,6 +17,7 @@ from cellwall.policy.paths import normalise
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.opened import File, Opened
+from cellwall.policy.shell.printed import printed_text
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 _FETCHERS = frozenset(
@@ -70,7 +70,6 @@ _BUILDERS = frozenset(
     ]
 )
 """What they write was built of files; it is unknown only where the text wrote one of those."""
-_ESCAPES = re.compile(r"\\(?![nt])")
 
 
 class Content(Enum):
@@ -227,39 +226,3 @@ def _written_by(name: str, command: Command, opened: Opened) -> Iterator[File]:
             if "://" in word.text:  # `wget URL` and `curl -O URL` name the file after the address
                 last = posixpath.basename(word.text.partition("?")[0])
                 yield File("write", Word(last or UNKNOWN), "it is named after the address")
-
-
-def printed_text(command: Command) -> str | None:
-    """What a command prints, if the text says so: `echo TEXT`, `cat <<EOF`. What a format or an
-    escape would change is not known."""
-    name = command.words[0].text if command.words else ""
-    if name in {"cat", "tee"} and command.stdin_text is not None:
-        text = command.stdin_text.text
-        text = text if text.endswith("\n") else f"{text}\n"
-    elif name in {"echo", "printf"} and all(word.is_literal for word in command.words):
-        texts = [word.text for word in command.words[1:]]
-        found = _echoed(texts) if name == "echo" else _formatted(texts)
-        if found is None:
-            return None
-        text = found
-    else:
-        return None
-    return None if UNKNOWN in text else text
-
-
-def _echoed(texts: Sequence[str]) -> str | None:
-    options = 0
-    while options < len(texts) and re.fullmatch(r"-[neE]+", texts[options]):
-        options += 1
-    text = " ".join(texts[options:])
-    # dash expands escapes without being told to.
-    if _ESCAPES.search(text):
-        return None
-    end = "" if any("n" in each for each in texts[:options]) else "\n"
-    return text.replace("\\n", "\n").replace("\\t", "\t") + end
-
-
-def _formatted(texts: Sequence[str]) -> str | None:
-    if len(texts) != 1 or "%" in texts[0] or _ESCAPES.search(texts[0]):
-        return None
-    return texts[0].replace("\\n", "\n").replace("\\t", "\t")

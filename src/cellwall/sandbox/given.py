@@ -118,21 +118,23 @@ def own_path(place: str) -> str | None:
     """
     if place == "/workspace":
         return None
-    parts = place.split("/")
-    if (
-        any(place == own or place.startswith(own + "/") for own in _OF_CELLS)
-        or place == "/tmp"  # below it, a cell's own /tmp has room for a mount point
-        or not place.isprintable()
-        or len(os.fsencode(place)) > _OWN_PATH_MOST_BYTES
-        or len(parts) > _OWN_PATH_MOST_PARTS
-    ):
-        raise WorkspaceError(
-            f"{place[-200:]!r} cannot be shown inside at its own path: a sandbox has files of its "
-            "own there, or the path is too long",
-            mend="Move the project, for example below your home directory.",
-            code="CW-WORKSPACE-OWN-PATH",
-        )
-    return place
+    mend = "Move the project, for example below your home directory."
+    # Below /tmp, a cell's own /tmp has room for a mount point.
+    if place == "/tmp" or any(place == own or place.startswith(own + "/") for own in _OF_CELLS):
+        why = "a sandbox has files of its own there"
+    elif not place.isprintable():
+        why = "its path holds a line break or another character that cannot be seen"
+        mend = "Rename the folder to a name without such characters."
+    elif len(os.fsencode(place)) > _OWN_PATH_MOST_BYTES or place.count("/") >= _OWN_PATH_MOST_PARTS:
+        why = f"its path is longer than {_OWN_PATH_MOST_BYTES} bytes or too deep"
+        mend = "Move the project to a shorter path."
+    else:
+        return place
+    raise WorkspaceError(
+        f"{place[-200:]!r} cannot be shown inside at its own path: {why}",
+        mend=mend,
+        code="CW-WORKSPACE-OWN-PATH",
+    )
 
 
 def _check_place(directory: str, place: str, state_home: str) -> None:

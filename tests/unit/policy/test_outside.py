@@ -101,7 +101,8 @@ def test_every_program_of_the_table_is_asked_about():
     everything = policy("Bash", "Read", "Write")
     for program, rule in outside_rules().programs.items():
         assert rule.why
-        argument = {"rsync": "h:a", "rclone": "r:a", "openssl": "s_client"}.get(program, "x")
+        given = {"rsync": "h:a", "rclone": "r:a", "openssl": "s_client"}
+        argument = given.get(program, "-p 1" if "attaches" in rule.why else "x")
         assert (program, verdict(everything, f"{program} {argument} y")) != (program, "allow")
 
 

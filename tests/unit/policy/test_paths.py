@@ -161,7 +161,8 @@ def test_one_slash_needs_a_file_to_be_relative_to() -> None:
 
 def test_a_tilde_is_read_both_ways() -> None:
     assert readings("~/a", cwd="/x", home="/h") == ("/h/a", "/x/~/a")
-    assert readings("~a", cwd="/x", home="/h") == ("/x/~a",)
+    assert readings("~a", cwd="/x", home="/h") == ("/x/~a", "/home/a")
+    assert readings("~A.b", cwd="/x", home="/h") == ("/x/~A.b",)
     assert readings("a/../b", cwd="/x", home="/h") == ("/x/a/../b",)
 
 

@@ -101,3 +101,28 @@ def test_ordinary_work_with_the_same_words_passes(command):
 )
 def test_the_denied_forms_leave_ordinary_work_alone(command):
     assert verdict(command) == "allow"
+
+
+REPLACED = [
+    *("pip install cellwall==0.0.1", "pip install -U cellwall", "uv pip install --reinstall cellwall"),
+    *("pip install --force-reinstall 'cellwall[claude]'", "pip install 'cellwall @ https://x.example/a.whl'"),
+    *("pkill cellwall", "pkill -f 'cellwall supervisor'", "killall cellwall", "kill -9 $(pgrep -f cellwal)"),
+    *("codex --profile free", "codex -p free", "codex --disable hooks", "codex exec --profile=free x"),
+    *("claude --bare -p x", "gemini hooks disable cellwall", "gh copilot --allow-all-tools", "agent -f"),
+    *("opencode run x", "goose run -t x"),
+    "python3 -c 'import importlib; importlib.import_module(\"cell\" + \"wall.interfaces.entry\").main()'",
+]  # fmt: skip
+NEIGHBOURS = [
+    *("pip install cellwall", "pip install -U requests", "pip install requests==1", "pkill node"),
+    *("pgrep -f vite", "codex exec x", "gemini hooks list", "gh copilot --version", "opencode --version"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", REPLACED)
+def test_what_replaces_or_ends_the_guard_is_denied(command):
+    assert verdict(command) == "deny"
+
+
+@pytest.mark.parametrize("command", NEIGHBOURS)
+def test_the_harmless_neighbours_are_allowed(command):
+    assert verdict(command) == "allow"

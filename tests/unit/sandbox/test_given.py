@@ -136,3 +136,9 @@ def test_nothing_is_mounted_over_what_a_cell_has_of_its_own(place: str) -> None:
     with pytest.raises(WorkspaceError) as refused:
         own_path(place)
     assert (refused.value.code, bool(refused.value.mend)) == ("CW-WORKSPACE-OWN-PATH", True)
+
+
+@pytest.mark.parametrize(("place", "why"), [("/home/a\nb", "line break"), ("/x" * 600, "longer"), ("/etc/p", "files of its own")])  # fmt: skip
+def test_the_reason_tells_what_is_wrong_with_a_path(place: str, why: str) -> None:
+    with pytest.raises(WorkspaceError, match=why):
+        own_path(place)

@@ -17,6 +17,7 @@ import termios
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import fit
 from cellwall.interfaces.cli.asking import NoTerminal, open_terminal
+from cellwall.interfaces.cli.hidden import LOOK_S, wait_for
 from cellwall.runtime.agent_processes import refuse_agents
 
 _LETTERS = "abcdefghkmnpqrstuvwxyz"
@@ -51,7 +52,7 @@ def _typed(terminal: int, shown: str, what: str) -> bool:
     termios.tcflush(terminal, termios.TCIFLUSH)
     _write(terminal, _RESET + fit(asked, columns).encode())
     while True:  # (3)
-        select.select([terminal], [], [])
+        wait_for(terminal)
         try:
             line = os.read(terminal, _MAX_LINE_BYTES)
         except BlockingIOError:
@@ -62,7 +63,9 @@ def _typed(terminal: int, shown: str, what: str) -> bool:
 def _write(terminal: int, told: bytes) -> None:
     data = memoryview(told)
     while data:
-        select.select([], [terminal], [])
+        # A terminal that takes nothing (Ctrl-S): in short intervals, as for a line that is read.
+        if not select.select([], [terminal], [], LOOK_S)[1]:
+            continue
         try:
             data = data[os.write(terminal, data) :]
         except BlockingIOError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from cellwall.interfaces.cli.main import REFUSED
-from cellwall.interfaces.cli.options import json_option, place_options
+from cellwall.interfaces.cli.options import FINITE, json_option, place_options
 
 if TYPE_CHECKING:
     from cellwall.core.network import Page
@@ -53,7 +53,7 @@ Exit codes:
 )
 @click.option(
     "--timeout",
-    type=float,
+    type=FINITE,
     metavar="S",
     help="Seconds for all of it; egress.fetch_timeout_s is the most.",
 )

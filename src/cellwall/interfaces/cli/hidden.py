@@ -25,24 +25,25 @@ from cellwall.interfaces.cli.streams import write_all
 _MOST_TYPED_BYTES = 4094
 _MOST_PASSPHRASE_BYTES = 1024
 _NEWLINE = ord("\n")
-_LOOK_S = 0.2
+LOOK_S = 0.2
+_AT_A_TERMINAL = "Type the command in a terminal of your own; no option takes its place."
 _ENDING = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP)
 
 
 def read_value(*, most_bytes: int, keep_newline: bool) -> bytearray:
     """From standard input, or from a person who types it twice. The caller wipes it."""
     if os.isatty(0):
-        return ask_twice("Value")
+        return ask_twice("Value", mend="Give the value on standard input.")
     value = _read_to_end(0, most_bytes + 2)
     if not keep_newline and value.endswith(b"\n"):
         del value[-1]
     return value
 
 
-def ask_twice(what: str) -> bytearray:
-    """Since nobody sees what they type."""
-    first = ask(f"{what}: ")
-    second = ask("The same again: ")
+def ask_twice(what: str, *, mend: str = "") -> bytearray:
+    """Since nobody sees what they type. `mend` says what to do where there is no terminal."""
+    first = ask(f"{what}: ", mend=mend)
+    second = ask("The same again: ", mend=mend)
     is_same = first == second
     second[:] = bytes(len(second))
     if not is_same:
@@ -55,17 +56,17 @@ def ask_twice(what: str) -> bytearray:
     return first
 
 
-def ask(prompt: str) -> bytearray:
+def ask(prompt: str, *, mend: str = "") -> bytearray:
     """One line from the terminal, without an echo."""
-    with _terminal(prompt) as terminal:
+    with _terminal(prompt, mend or _AT_A_TERMINAL) as terminal:
         try:
-            _wait_for(terminal)
+            wait_for(terminal)
             return _line(terminal, _MOST_TYPED_BYTES)
         finally:
             write_all(terminal, b"\n")
 
 
-def _wait_for(terminal: int) -> None:
+def wait_for(terminal: int) -> None:
     """Wait for a line in short intervals, so that a signal always ends the wait.
 
     A signal that arrives right before a blocking read sets Python's flag and does not interrupt the
@@ -73,7 +74,7 @@ def _wait_for(terminal: int) -> None:
     signals; its task is cancelled instead.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    while not select.select([terminal], [], [], _LOOK_S)[0]:
+    while not select.select([terminal], [], [], LOOK_S)[0]:
         if not is_main:
             with suppress(RuntimeError):  # a thread that anyio did not start
                 from_thread.check_cancelled()
@@ -169,13 +170,13 @@ def _in_main_thread(work: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _terminal(prompt: str) -> Iterator[int]:
+def _terminal(prompt: str, mend: str) -> Iterator[int]:
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
         raise BadInput(
             "there is no terminal to ask at",
-            mend="Give a value on standard input, and a passphrase by --passphrase-fd.",
+            mend=mend,
             code="CW-NO-TERMINAL",
         ) from None
     try:
@@ -201,7 +202,10 @@ class Passphrases:
 
     def __call__(self, is_new: bool) -> bytearray:  # noqa: FBT001  # as the runtime calls it
         if self._descriptor is None:
-            return ask_twice("New passphrase") if is_new else ask("Passphrase of the vault: ")
+            mend = "Give the passphrase by --passphrase-fd, or type the command in a terminal."
+            if is_new:
+                return ask_twice("New passphrase", mend=mend)
+            return ask("Passphrase of the vault: ", mend=mend)
         try:
             return _line(self._descriptor, _MOST_PASSPHRASE_BYTES)
         except OSError:

@@ -20,25 +20,29 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _NAMES = "claude-code, codex, cursor, gemini-cli, copilot"
+_TWO_PLACES = ("name one place, not two",)
+_USAGE = {"mend": "Write one of --user, --local, --project, --settings FILE.", "code": "CW-USAGE"}
+
+
+def _one_place(ctx: click.Context, param: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001  # click's signature
+    """Notes which place is meant; the last of two would silently win."""
+    if wanted and ctx.params.get("place"):
+        raise BadInput(*_TWO_PLACES, **_USAGE)
+    ctx.params["place"] = param.name if wanted else ctx.params.get("place")
+    return wanted
+
+
+def _place_option(name: str, text: str) -> Callable[[Decorated], Decorated]:
+    return click.option(
+        f"--{name}", is_flag=True, expose_value=False, callback=_one_place, help=text
+    )
 
 
 def _place_options(function: Decorated) -> Decorated:
     for option in (
-        click.option(
-            "--user", "place", flag_value="user", help="Your own settings, for all projects."
-        ),
-        click.option(
-            "--local",
-            "place",
-            flag_value="local",
-            help="Yours, for this project (Claude Code's settings.local.json).",
-        ),
-        click.option(
-            "--project",
-            "place",
-            flag_value="project",
-            help="The project's, for everybody who works on it.  [default]",
-        ),
+        _place_option("user", "Your own settings, for all projects."),
+        _place_option("local", "Yours, for this project (Claude Code's settings.local.json)."),
+        _place_option("project", "The project's, for everybody who works on it.  [default]"),
         click.option("--settings", metavar="FILE", type=click.Path(), help="This very file."),
         click.option("--agent", metavar="NAME", help=f"One of {_NAMES}.  [default: claude-code]"),
     ):
@@ -48,7 +52,7 @@ def _place_options(function: Decorated) -> Decorated:
 
 def _file(agent: Agent, place: str | None, settings: str | None) -> str:
     if place and settings:
-        raise BadInput("name one place, not two", code="CW-USAGE")
+        raise BadInput(*_TWO_PLACES, **_USAGE)
     if settings:
         return os.path.abspath(settings)
     files = agent.places(os.environ, os.getcwd())
@@ -150,6 +154,7 @@ def install(
     from cellwall.interfaces.hooks.agents.table import agent_named  # noqa: PLC0415
 
     known = agent_named(agent)
+    work.check_files(os.environ, config=config, policy=policy)
     commands = work.commands_for(
         known,
         os.environ,

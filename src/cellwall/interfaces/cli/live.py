@@ -9,7 +9,7 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.cli.main import REFUSED
-from cellwall.interfaces.cli.options import SandboxOptions, json_option, sandbox_options
+from cellwall.interfaces.cli.options import FINITE, SandboxOptions, json_option, sandbox_options
 from cellwall.interfaces.cli.sandboxes import complete_id
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ Examples:
 )
 @click.option("--cwd", metavar="DIR", default="/workspace", help="Where inside it begins.")
 @click.option("--env", metavar="K=V", multiple=True, help="Variable; may be repeated.")
-@click.option("--timeout", type=float, metavar="S", help="Wall time in seconds.")
+@click.option("--timeout", type=FINITE, metavar="S", help="Wall time in seconds.")
 @click.option("--stdin", is_flag=True, help="Give our standard input to the program.")
 @json_option("Print one JSON object with the whole result, and nothing else.")
 @click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)

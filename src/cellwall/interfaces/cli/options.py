@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,29 @@ def _note_json(ctx: click.Context, _: click.Parameter, wanted: bool) -> bool:  #
 def json_option(text: str) -> Callable[[Decorated], Decorated]:
     """`--json`: one object on standard output, errors included."""
     return click.option("--json", "as_json", is_flag=True, callback=_note_json, help=text)
+
+
+class _Finite(click.types.FloatParamType):
+    """A number; `nan` and `inf` are none: no bound holds for them, and no frame carries them."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401  # as click has it
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            named = "" if param is None else f"{param.opts[0]}: "
+            raise BadInput(
+                f"{named}{str(value)[:40]!r} is not a finite number",
+                mend="Write a plain number, for example 30.",
+                code="CW-BAD-LIMIT",
+            )
+        return number
+
+
+FINITE = _Finite()
 
 
 def _sizes(help_text: str, field: str) -> dict[str, Any]:
@@ -110,12 +134,12 @@ _SHARED = (
     passphrase_option,
     click.option(
         "--timeout",
-        type=float,
+        type=FINITE,
         metavar="S",
         help=f"Wall time in seconds.  [default: {Limits().wall_s:g}]",
     ),
     click.option("--memory", **_sizes("Memory of all processes together.", "memory_bytes")),
-    click.option("--cpus", type=float, **_numbers("Share of processors.", "cpus")),
+    click.option("--cpus", type=FINITE, **_numbers("Share of processors.", "cpus")),
     click.option("--processes", type=int, **_numbers("Processes and threads.", "processes")),
     click.option("--disk", **_sizes("New data in the workspace.", "disk_bytes")),
     click.option("--output", **_sizes("Standard output and error together.", "output_bytes")),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.options import json_option
+from cellwall.interfaces.cli.options import FINITE, json_option
 from cellwall.interfaces.cli.record_filters import filter_options
 from cellwall.interfaces.cli.telling import print_json, say
 
@@ -51,7 +51,7 @@ Exit codes:
 )
 @click.option("--append", is_flag=True, help="Add to a file that is there.")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=10.0, show_default=True, help="Seconds."
+    "--timeout", "timeout_s", type=FINITE, default=10.0, show_default=True, help="Seconds."
 )
 @click.option("--hostname", metavar="NAME", help="This machine, as receivers are to know it.")
 @click.option("--ca-file", type=click.Path(), help="TLS: the authority to believe.")

@@ -71,7 +71,7 @@ async def reply_to(question: bytes, options: HookOptions, houses: Houses) -> Rep
     try:
         agent = agent_named(options.agent)
     except BadInput as error:
-        return blocked(f"{error} {error.mend}")
+        return blocked(str(error))
     told: Asking | Reporting | Passing | None = None
     try:
         told = agent.parse(question, options.after)

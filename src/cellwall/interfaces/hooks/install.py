@@ -17,6 +17,7 @@ from cellwall.interfaces.edited_file import Change, EditedFile
 from cellwall.interfaces.hooks.agents.agent import Agent
 from cellwall.interfaces.hooks.command import hook_command, options_of
 from cellwall.interfaces.hooks.settings_text import merged, ours, parsed, without
+from cellwall.runtime.policies import effective_policy
 
 
 def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> dict[str, str]:  # noqa: ANN401  # those of `hook_command`
@@ -29,6 +30,14 @@ def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> di
         hook_command(environ=environ, after=True, **told) if agent.names_no_event else plain
     )
     return dict.fromkeys(layout.before, plain) | dict.fromkeys(layout.after, about_result)
+
+
+def check_files(environ: Mapping[str, str], *, config: str | None, policy: str | None) -> None:
+    """A hook that is told of a file that is missing or wrong would deny every call."""
+    if config is not None:
+        load_settings(file=os.path.abspath(config), environ=environ)
+    if policy is not None:
+        effective_policy(named=(os.path.abspath(policy),), cwd="/", environ=environ)
 
 
 def install(file: str, agent: Agent, commands: Mapping[str, str], *, is_dry: bool) -> Change:

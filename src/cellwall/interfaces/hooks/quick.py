@@ -132,8 +132,10 @@ def _parsed(words: list[str]) -> dict[str, str | bool | None]:
             options[_FLAGS[name]] = True
         elif name in _PAST_FLAGS and not equals:
             continue
-        elif name in _WITH_VALUE and (equals or rest):
-            options[name[2:]] = value if equals else rest.pop(0)
+        elif name in _WITH_VALUE:
+            options[name[2:]] = value = value if equals else rest.pop(0) if rest else ""
+            if not value or (not equals and value.startswith("-")):
+                raise Blocked(f"`hook {name}` needs a value; see `cellwall hook --help`")
         else:
             raise Blocked(f"`hook` does not know {name[:40]!a}; see `cellwall hook --help`")
     for name in ("config", "policy"):

@@ -20,6 +20,8 @@ class Command:
     files: tuple[File, ...] = ()
     stdin: Stdin = "given"
     stdin_text: Word | None = None
+    piped: Word | None = None
+    """What one command alone, which says so itself, writes into its standard input."""
     directories: tuple[str, ...] = ()
     """Where it may run; with `UNKNOWN` in it where nobody knows."""
     place: tuple[str, ...] = ()

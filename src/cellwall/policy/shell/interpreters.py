@@ -15,6 +15,15 @@ _RUNNERS = {"cProfile", "profile", "trace", "coverage", "memory_profiler", "vizt
 """Modules that run another module, which they too take behind `-m`."""
 
 
+_SHELLS = {
+    **dict.fromkeys(("code", "asyncio", "IPython", "ptpython", "bpython"), "python"),
+    "pty": "sh",
+}
+"""Modules that run what they read from standard input."""
+_COMMANDED = frozenset(("pdb", "ipdb", "pudb", "IPython"))
+"""Modules that run the text behind `-c`."""
+
+
 def open_python(model: Model, words: Sequence[Word]) -> Opened:
     """A module or a script that has a model is opened like the program of that name."""
     found = scan(model, words[1:])
@@ -30,6 +39,8 @@ def open_python(model: Model, words: Sequence[Word]) -> Opened:
     inner = find_model(name) if found.has("-m") or name.endswith(".py") else None
     if inner is not None and inner is not model:
         finds.merge(interpret(inner, tuple(started)))
+    if found.has("-m"):
+        _open_module(finds, name, started)
     if name == "timeit":
         for word in started[1:]:
             if not word.text.startswith("-"):
@@ -39,3 +50,14 @@ def open_python(model: Model, words: Sequence[Word]) -> Opened:
             if option.text in ("-m", "--module"):
                 finds.apply(model.cases["modules"], module, option.text)
     return finds.opened()
+
+
+def _open_module(finds: Finds, name: str, words: Sequence[Word]) -> None:
+    """`python -m code`, `python -m pdb -c TEXT`."""
+    if name in _SHELLS:
+        finds.reads_stdin_as = _SHELLS[name]
+    if name in _COMMANDED:
+        for option, text in pairwise(words):
+            if option.text in ("-c", "--command"):
+                code = Word(text.text.removeprefix("!"), text.is_split, text.has_glob)
+                finds.code("python", code, "-c", f"{name} runs it")

@@ -21,6 +21,7 @@ from cellwall.policy.shell.names import Names, names_of, plain_text
 from cellwall.policy.shell.numeric import JOB
 from cellwall.policy.shell.opened import Assignment, File
 from cellwall.policy.shell.parser import Node, NotUnderstood, parse
+from cellwall.policy.shell.printed import piped_text
 from cellwall.policy.shell.redirections import read_redirections
 from cellwall.policy.shell.tildes import Place
 from cellwall.policy.shell.words import UNKNOWN, Word
@@ -210,10 +211,15 @@ class _Reader:
         operator, values = command["Op"], self.expander.values
         if operator in {"|", "|&"}:
             with self.directories.of_a_subshell():
+                start = len(self.commands)
                 with self._in("|", is_feeding=True):
                     self._statement(command["X"])
+                middle = len(self.commands)
                 with self._in("|", "pipe"):
                     self._statement(command["Y"])
+                is_plain = (middle - start, len(self.commands) - middle) == (1, 1)
+                if is_plain and operator == "|" and _is_simple(command["X"], command["Y"]):
+                    self._pipe(self.commands[start], self.commands[middle])
             return
         first = command["X"].get("Cmd", {})
         if operator == "&&" and first.get("Op") == "&&" and "Redirs" not in command["X"]:
@@ -226,6 +232,13 @@ class _Reader:
         self.branches -= 1
         if not is_inner:
             self.expander.values = values
+
+    def _pipe(self, feeding: Command, fed: Command) -> None:
+        """Notes the input of a command, where another one says itself what it prints."""
+        is_known = not (feeding.files or feeding.is_function or self.names.is_open)
+        text = piped_text(feeding) if is_known and fed.stdin == "pipe" else None
+        if text is not None:
+            self.commands[-1] = replace(fed, piped=Word(text))
 
     def _if(self, clause: Node) -> None:
         self._statements(clause.get("Cond", ()))
@@ -343,3 +356,8 @@ class _Reader:
             raise NotUnderstood("set gives arguments, or options that change how text is read")
         elif name == "jobs" and not all(_lists_jobs(word.text) for word in words[1:]):
             raise NotUnderstood("jobs -x runs a command; write the command by itself")
+
+
+def _is_simple(*statements: Node) -> bool:
+    """Each is one command and runs once: no loop, no group, no function."""
+    return all(each.get("Cmd", {}).get("Type") == "CallExpr" for each in statements)

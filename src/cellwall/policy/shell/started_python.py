@@ -1,22 +1,22 @@
 """Commands and files in Python code, by its syntax tree. Pure.
 
-Names are followed through imports and plain assignments, texts through `+`, `%`, f-strings, `join`,
-`split`, `os.path.join` and `/` of paths. What is not followed is unknown.
+What is written out is found here (started_python_texts.py follows names and texts). What the code
+uses besides, and which names of files it puts together, is looked at in started_python_reach.py.
 """
 
 from __future__ import annotations
 
 import ast
-import posixpath
 import re
-import shlex
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from cellwall.parsing.python_syntax import parse_python
 from cellwall.policy.shell import started_python_doors as doors
+from cellwall.policy.shell.started_python_files import FILE_MODULES, FileCalls
+from cellwall.policy.shell.started_python_reach import ask_about_reach
+from cellwall.policy.shell.started_python_texts import UNKNOWN_NAME, Meanings
 from cellwall.policy.shell.starts import Starts
 from cellwall.policy.shell.words import UNKNOWN
 
@@ -53,45 +53,8 @@ _MODULES: Final = frozenset(
         "importlib",
     ]
 )
-_FILE_MODULES: Final = frozenset(("os", "posix", "shutil", "distutils.file_util"))
 _EVALUATE: Final = frozenset(("exec", "eval", "compile", "execfile", "__import__"))
-_DELETE: Final = {
-    "remove": "-f",
-    "unlink": "-f",
-    "rmdir": "-d",
-    "removedirs": "-d",
-    "rmtree": "-rf",
-}
-_CHANGE: Final = frozenset(
-    [
-        "chmod",
-        "chown",
-        "lchown",
-        "truncate",
-        "mkdir",
-        "makedirs",
-        "touch",
-        "write_text",
-        "write_bytes",
-    ]
-)
-_PAIRS: Final = frozenset(
-    [
-        "copy",
-        "copy2",
-        "copyfile",
-        "copytree",
-        "move",
-        "rename",
-        "renames",
-        "replace",
-        "symlink",
-        "link",
-    ]
-)
-_PATH_READS: Final = frozenset(["read_text", "read_bytes"])
 _MAX_DEPTH: Final = 4
-_UNKNOWN_NAME: Final = "_not_known_"
 _may_start = re.compile(
     r"\b(?:os|posix|subprocess|pty|shutil|ctypes|system|popen\w*|exec\w*|spawn\w*|eval|compile"
     r"|open|file|import_module|importlib|getattr|__\w+)\b|\\"
@@ -100,7 +63,7 @@ _may_start = re.compile(
 
 def look_into_python(text: str, found: Starts, depth: int = 0) -> None:
     """Adds what the code starts, reads and writes. What is unknown stands in the code as a name."""
-    text = text.replace(UNKNOWN, _UNKNOWN_NAME)
+    text = text.replace(UNKNOWN, UNKNOWN_NAME)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -116,15 +79,16 @@ class _Look:
         self._nodes = list(ast.walk(tree))
         self._found = found
         self._depth = depth
-        self._names: dict[str, str] = {}
-        """What a name stands for, as a dotted name: `s` -> `os.system`."""
-        self._values: dict[str, ast.expr] = {}
-        """What a name is set to, where it is set once."""
-        self._done: set[int] = set()
+        self._meanings = Meanings(
+            self._nodes, modules=_MODULES, starters=_STARTERS, evaluators=_EVALUATE
+        )
+        self._resolve, self._text = self._meanings.resolve, self._meanings.text
+        self._list = self._meanings.list_of
+        self._files = FileCalls(self._nodes, self._meanings, found)
+        self._done: set[int] = set(self._meanings.aliased)
         """Names of starters that are called, or given another name that is followed."""
 
     def run(self) -> None:
-        self._bind()
         for node in self._nodes:
             if isinstance(node, ast.Call):
                 self._call(node)
@@ -134,60 +98,14 @@ class _Look:
                         self._resolve(target.value) == "os.environ"
                     ):
                         self._variable(target.slice, node.value)
+            elif isinstance(node, ast.BinOp | ast.JoinedStr):
+                self._found.text(self._text(node))
+            elif isinstance(node, ast.AugAssign) and self._resolve(node.target) == "os.environ":
+                self._variables(node.value)
         for node in self._nodes:
             if isinstance(node, ast.Attribute | ast.Name) and id(node) not in self._done:
                 self._handed_on(node)
-
-    def _bind(self) -> None:
-        stored = Counter(
-            node.id
-            for node in self._nodes
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        )
-        for node in self._nodes:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    top = alias.name.partition(".")[0]
-                    self._names[alias.asname or top] = alias.name if alias.asname else top
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    whole = f"{node.module or ''}.{alias.name}"
-                    self._names[alias.asname or alias.name] = whole
-                    if alias.name == "*" and node.module in _MODULES:
-                        self._names |= {each: f"{node.module}.{each}" for each in _STARTERS}
-        for node in self._nodes:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                target = node.targets[0]
-                if isinstance(target, ast.Name) and stored[target.id] == 1:
-                    self._values[target.id] = node.value
-                    if (name := self._resolve(node.value)) and _is_telling(name):
-                        self._names[target.id] = name
-                        self._done.add(id(node.value))
-
-    # --- names
-
-    def _resolve(self, node: ast.expr, depth: int = 0) -> str | None:
-        """The dotted name that an expression stands for; `?` for an object that is not known."""
-        if depth > 16:
-            return None
-        if isinstance(node, ast.Name):
-            return self._names.get(node.id, node.id)
-        if isinstance(node, ast.Attribute):
-            return f"{self._resolve(node.value, depth + 1) or '?'}.{node.attr}"
-        if isinstance(node, ast.Call):
-            called = self._resolve(node.func, depth + 1) or "?"
-            last = called.rpartition(".")[2]
-            first = self._text(node.args[0]) if node.args else None
-            if last in ("__import__", "import_module") and first and UNKNOWN not in first:
-                return first
-            if last == "getattr" and len(node.args) > 1:
-                name = self._text(node.args[1])
-                whole = self._resolve(node.args[0], depth + 1) or "?"
-                return f"{whole}.{name}" if name and UNKNOWN not in name else None
-        if isinstance(node, ast.Subscript):
-            index = self._text(node.slice)
-            return index if index and UNKNOWN not in index else None
-        return None
+        ask_about_reach(self._nodes, self._meanings, self._found)
 
     def _handed_on(self, node: ast.Attribute | ast.Name) -> None:
         name = self._resolve(node) or ""
@@ -201,18 +119,22 @@ class _Look:
         name = self._resolve(node.func) or "?"
         module, _, last = name.rpartition(".")
         self._done.add(id(node.func))
+        if last in ("join", "format"):
+            self._found.text(self._text(node))
         if isinstance(node.func, ast.Call | ast.Subscript) and name == "?":
             self._found.doubt("it calls what is put together while it runs")
         if last == "getattr" and len(node.args) > 1 and self._resolve(node) is None:
             self._found.doubt("it asks for a name that is put together while it runs")
         if last in _EVALUATE and module in ("", "builtins", "__builtins__", "?"):
             self._evaluate(last, node)
-        elif self._is_door(module, last, node):
+        elif name == "platform.system" or self._is_door(module, last, node):
             pass
+        elif name in doors.RUN_TEXT:
+            self._found.script(self._text(node.args[0] if node.args else None))
         elif last in _STARTERS and (last not in _ONLY_OF_SUBPROCESS or module == "subprocess"):
             self._start(last, node)
         else:
-            self._touch(module, last, node)
+            self._files.look_at(module, last, node)
 
     def _is_door(self, module: str, name: str, node: ast.Call) -> bool:
         """Whether it is a call of the library that runs what it is given."""
@@ -234,7 +156,7 @@ class _Look:
             self._found.script(None if command is None else command.replace("%s", ""))
         elif name in doors.UNPICKLERS and module in doors.PICKLES:
             self._unpickle(whole, node)
-        elif name in ("kill", "killpg") and module in _FILE_MODULES:
+        elif name in ("kill", "killpg") and module in FILE_MODULES:
             process = doors.number(node.args[0]) if node.args else None
             if process is not None and process <= 1:
                 self._found.command(["kill", "-9", "--", str(process)])
@@ -258,15 +180,29 @@ class _Look:
         """A pickle is code. One of a file is a file's matter, any other is unknown."""
         first = node.args[0] if node.args else None
         if isinstance(first, ast.Name):
-            first = self._values.get(first.id, first)
+            first = self._meanings.values.get(first.id, first)
         opened = isinstance(first, ast.Call) and self._resolve(first.func) == "open"
         is_file = opened or (isinstance(first, ast.Name) and name.endswith(".load"))
         if not (is_file or name in ("pandas.read_pickle", "shelve.open")):
             self._found.doubt(f"it gives {name} data that can start anything")
 
+    def _environment(self, node: ast.expr | None) -> None:
+        """What a command gets as its variables, with what is put into that table elsewhere."""
+        if isinstance(node, ast.Name):
+            for each in self._nodes:
+                target = each.targets[0] if isinstance(each, ast.Assign) else None
+                if isinstance(target, ast.Subscript) and isinstance(each, ast.Assign):
+                    owner = target.value
+                    if isinstance(owner, ast.Name) and owner.id == node.id:
+                        self._variable(target.slice, each.value)
+            node = self._meanings.values.get(node.id, node)
+        if isinstance(node, ast.Name):
+            self._found.ask("it starts a command with variables that are put together")
+        self._variables(node)
+
     def _variables(self, node: ast.expr | None) -> None:
         if isinstance(node, ast.Name):
-            node = self._values.get(node.id)
+            node = self._meanings.values.get(node.id)
         for key, value in doors.pairs_of(node):
             self._variable(key, value)
 
@@ -295,7 +231,7 @@ class _Look:
             arguments = (keywords["cmd"],)
         if folder := self._text(keywords.get("cwd")):
             self._found.folders.append(folder)
-        self._variables(keywords.get("env"))
+        self._environment(keywords.get("env"))
         if None in keywords or "executable" in keywords or not arguments:
             self._found.doubt("it starts a command in a way that is not plain")
         elif name in _SHELL_TEXT:
@@ -330,130 +266,3 @@ class _Look:
             self._found.command(words)
         else:
             self._found.script(words[0] if words else None)
-
-    def _touch(self, module: str, name: str, node: ast.Call) -> None:
-        first = self._text(node.args[0]) if node.args else None
-        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-        own = self._text(owner)
-        path = own if own is not None else first
-        is_of_files = module in _FILE_MODULES
-        if name in ("chdir", "fchdir") and first:
-            self._found.folders.append(first)
-        elif name == "open":
-            mode_at = 0 if own is not None else 1
-            given = [self._text(each) for each in node.args[mode_at : mode_at + 1]]
-            given += [self._text(each.value) for each in node.keywords if each.arg == "mode"]
-            is_read = not given or (given[0] is not None and not set("wax+") & set(given[0]))
-            self._found.file("read", path)
-            if not is_read:
-                self._found.file("write", path)
-        elif name in _DELETE and (is_of_files or (own is not None and not node.args)):
-            self._found.delete(path, _DELETE[name])
-        elif name in _CHANGE and (is_of_files or own is not None):
-            self._found.file("write", path)
-            mode = node.args[0 if own is not None else 1 :][:1] if "chmod" in name else []
-            mode += [each.value for each in node.keywords if each.arg == "mode"]
-            if words := doors.mode_words(path, mode[0] if mode else None):
-                self._found.command(words)
-        elif name in _PATH_READS:
-            self._found.file("read", own)
-        elif name in _PAIRS and is_of_files and len(node.args) > 1:
-            self._found.file("read", first)
-            self._found.file("write", self._text(node.args[1]))
-            if name in ("move", "rename", "renames", "replace"):
-                self._found.file("write", first)
-
-    # --- texts
-
-    def _text(self, node: ast.expr | None, depth: int = 0) -> str | None:
-        """The text of an expression, unknown parts marked; None if it may be no text at all."""
-        if node is None or depth > 16:
-            return None
-        if isinstance(node, ast.Constant):
-            value = node.value
-            text = value if isinstance(value, str) else _decoded(value)
-            return None if text is None else text.replace(_UNKNOWN_NAME, UNKNOWN)
-        if isinstance(node, ast.Name):
-            return self._text(self._values.get(node.id), depth + 1)
-        if isinstance(node, ast.JoinedStr):
-            parts = [
-                self._text(each.value if isinstance(each, ast.FormattedValue) else each, depth + 1)
-                for each in node.values
-            ]
-            return "".join(UNKNOWN if part is None else part for part in parts)
-        if isinstance(node, ast.BinOp):
-            return self._sum(node, depth + 1)
-        if isinstance(node, ast.Call):
-            return self._called_text(node, depth + 1)
-        if isinstance(node, ast.Subscript) and self._resolve(node) == "HOME":
-            return "~"
-        return None
-
-    def _sum(self, node: ast.BinOp, depth: int) -> str | None:
-        left, right = self._text(node.left, depth), self._text(node.right, depth)
-        if isinstance(node.op, ast.Add) and not (left is None and right is None):
-            return (UNKNOWN if left is None else left) + (UNKNOWN if right is None else right)
-        if isinstance(node.op, ast.Div) and not (left is None and right is None):
-            return posixpath.join(left or UNKNOWN, right or UNKNOWN)
-        if isinstance(node.op, ast.Mod) and left is not None:
-            values = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
-            return doors.filled(left, [self._text(each, depth) for each in values])
-        return None
-
-    def _called_text(self, node: ast.Call, depth: int) -> str | None:
-        name = (self._resolve(node.func) or "?").rpartition(".")[2]
-        texts = [self._text(each, depth) for each in node.args]
-        if name in ("expanduser", "Path", "PosixPath", "str", "abspath", "realpath", "resolve"):
-            if isinstance(node.func, ast.Attribute) and not texts:
-                return self._text(node.func.value, depth)
-            return posixpath.join(*(each or UNKNOWN for each in texts)) if texts else None
-        if name == "format" and isinstance(node.func, ast.Attribute):
-            template = self._text(node.func.value, depth)
-            named = {each.arg: self._text(each.value, depth) for each in node.keywords if each.arg}
-            return None if template is None else doors.formatted(template, texts, named)
-        if name == "home" and not texts:
-            return "~"
-        if name in ("getenv", "get") and texts[:1] == ["HOME"]:
-            return "~"
-        if name == "join" and isinstance(node.func, ast.Attribute):
-            glue = self._text(node.func.value, depth)
-            if glue is None:
-                return posixpath.join(*(each or UNKNOWN for each in texts)) if texts else None
-            words = self._list(node.args[0]) if node.args else None
-            return None if words is None else glue.join(each or UNKNOWN for each in words)
-        return None
-
-    def _list(self, node: ast.expr, depth: int = 0) -> list[str | None] | None:
-        """The elements of a list of texts; None if it may be any list."""
-        if depth > 8:
-            return None
-        if isinstance(node, ast.Name) and node.id in self._values:
-            return self._list(self._values[node.id], depth + 1)
-        if isinstance(node, ast.List | ast.Tuple):
-            if any(isinstance(each, ast.Starred) for each in node.elts):
-                return None
-            return [self._text(each) for each in node.elts]
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            left, right = self._list(node.left, depth + 1), self._list(node.right, depth + 1)
-            return None if left is None or right is None else [*left, *right]
-        if isinstance(node, ast.Call):
-            name = (self._resolve(node.func) or "?").rpartition(".")[2]
-            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-            text = self._text(node.args[0] if node.args else owner)
-            if name == "split" and text is not None and UNKNOWN not in text:
-                return list(shlex.split(text))
-        return None
-
-
-def _is_telling(name: str) -> bool:
-    """A module or a function that starts commands, under a name of its own."""
-    module, _, last = name.rpartition(".")
-    return name in _MODULES or (
-        last in _STARTERS | _EVALUATE and (module in _MODULES or not module)
-    )
-
-
-def _decoded(value: object) -> str | None:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return None

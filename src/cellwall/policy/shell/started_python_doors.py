@@ -32,7 +32,16 @@ DOUBTED: Final = frozenset(
         "antigravity",
     ]
 )
-CODE_MODULES: Final = frozenset(("timeit", "cProfile", "profile", "pdb", "bdb", "trace"))
+MODULES_INSIDE: Final = frozenset(
+    {
+        *("os", "sys", "subprocess", "builtins", "shutil", "importlib", "posix", "ctypes"),
+        *("pty", "runpy"),
+    }
+)
+"""Modules that others hold as an attribute: `glob.os` is `os`."""
+RUN_TEXT: Final = frozenset(("pexpect.run", "pexpect.runu"))
+"""Their first argument is a command line."""
+CODE_MODULES: Final = frozenset(("timeit", "cProfile", "profile", "pdb", "bdb"))
 CODE_NAMES: Final = frozenset(
     [
         "timeit",
@@ -79,6 +88,13 @@ def mode_words(path: str | None, mode: ast.expr | None) -> list[str | None] | No
     if value is None or not value & _SPECIAL_BITS:
         return None
     return ["chmod", f"{value & 0o7777:o}", path]
+
+
+def of_user(path: str | None) -> str | None:
+    """`~bob/x` as `expanduser` has it; `~/x` is left, for the home is known elsewhere."""
+    if path is None or not path.startswith("~") or path == "~" or path.startswith("~/"):
+        return path
+    return "/root" + path[5:] if path.split("/")[0] == "~root" else f"/home/{path[1:]}"
 
 
 def filled(template: str, values: Sequence[str | None]) -> str:

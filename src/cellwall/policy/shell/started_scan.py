@@ -8,7 +8,7 @@ as long as they are plain texts, or a list of them; anything else makes the comm
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -30,6 +30,9 @@ _condition = re.compile(r"(?:do|or|and|if|unless)\b").match
 _moves = re.compile(
     r"""\b(?:cwd\s{0,8}:|chdir\b:?)\s{0,8}\(?\s{0,8}["']([^"'$#\n]{1,300})["']"""
 ).findall
+_quotes = re.compile(r"""["']""").split
+_open_mode = re.compile(r"\s*(?:[+<>&=]{0,3})\s*(?::\w[\w()-]*)?")
+_plain_open = re.compile(r"""\s*["'][+<>]{1,3}[^"'|]{0,30}["']\s*,""").match
 _quoting = re.compile(r"(?:q|qq|qw|%q|%Q|%w|%)\s*([({\[<|/!])")
 
 
@@ -54,6 +57,8 @@ class _Table:
     """What is put into a text while the code runs."""
     gate: re.Pattern[str] | None
     """Without this word in the code none of the calls starts anything."""
+    asks: tuple[re.Pattern[str], ...]
+    """What a person is asked about where it stands in none of the calls that were read."""
 
 
 def scan_code(language: str, text: str, found: Starts) -> None:
@@ -66,42 +71,121 @@ def scan_code(language: str, text: str, found: Starts) -> None:
     for pattern in table.hides:
         if hit := pattern.search(text):
             found.doubt(f"it has `{hit[0].strip()[:40]}`, which can start what is not written out")
+    for joined in _joined_texts(text):
+        found.text(joined)
     found.folders += _moves(text)
-    for call in table.deletes.finditer(text) if table.deletes else ():
-        for word in _Arguments(table, text, call.end()).read() or ():
-            found.delete(word, "-rf")
-    if table.gate is not None and not table.gate.search(text):
-        return
-    count = _calls(table, text, found)
-    count += _commands(table, text, found)
-    if table.gate is not None and not count:
-        found.doubt("it has what starts commands, and calls it in a way that is not plain")
+    _Scan(table, text, found).run()
 
 
-def _calls(table: _Table, text: str, found: Starts) -> int:
-    count = 0
-    for call in table.calls.finditer(text):
-        count += 1
-        if count > _MAX_CALLS:
-            found.doubt("it starts more commands than can be judged")
-            break
-        words = _Arguments(table, text, call.end()).read()
-        if words is None:
-            name = call["name"] or call[0].strip()
-            found.doubt(f"it gives `{name}` what is put together while it runs")
-        elif len(words) == 1 or call["name"] not in table.joined:
-            found.script(words[0])
-        else:
-            found.command([*words])
-    for call in table.pipes.finditer(text) if table.pipes else ():
-        words = _Arguments(table, text, call.end()).read()
-        if words is None:
-            tail = text[call.end() : call.end() + 200].partition(";")[0]
+def is_scanned(language: str) -> bool:
+    """Whether calls of this language are known."""
+    return language in _tables()
+
+
+def _joined_texts(text: str) -> Iterator[str]:
+    """`"." + "env"`: texts that are put together where they stand. Which quote begins a text is not
+    known without reading the language, so each piece is taken for one, and for what is between."""
+    pieces = _quotes(text)
+    for first in (1, 2):
+        joined, count = "", 0
+        for at in range(first, len(pieces), 2):
+            if pieces[at - 1].strip() in ("+", ".", "..", "") and at > first:
+                joined, count = joined + pieces[at], count + 1
+                continue
+            if count:
+                yield joined
+            joined, count = pieces[at], 0
+        if count:
+            yield joined
+
+
+class _Scan:
+    """One piece of code. What was read is taken out; a person is asked about what is left."""
+
+    def __init__(self, table: _Table, text: str, found: Starts) -> None:
+        self._table = table
+        self._text = text
+        self._found = found
+        self._spans: list[tuple[int, int]] = []
+
+    def run(self) -> None:
+        table, text, found = self._table, self._text, self._found
+        for call in table.deletes.finditer(text) if table.deletes else ():
+            for word in self._arguments(call) or ():
+                found.delete(word, "-rf")
+        if table.gate is None or table.gate.search(text):
+            count = self._calls() + self._commands()
+            if table.gate is not None and not count:
+                found.doubt("it has what starts commands, and calls it in a way that is not plain")
+        rest = self._rest()
+        for pattern in table.asks:
+            if hit := pattern.search(rest):
+                found.ask(
+                    f"it has `{hit[0].strip()[:40]}`, which can start what is not written out"
+                )
+                return
+
+    def _rest(self) -> str:
+        """The code without the calls that were read."""
+        parts, at = [], 0
+        for start, end in sorted(self._spans):
+            if start >= at:
+                parts += [self._text[at:start], " "]
+                at = end
+        return "".join((*parts, self._text[at:]))
+
+    def _arguments(self, call: re.Match[str]) -> list[str] | None:
+        arguments = _Arguments(self._table, self._text, call.end())
+        words = arguments.read()
+        if words is not None:
+            self._spans.append((call.start(), arguments.end))
+        return words
+
+    def _calls(self) -> int:
+        table, found, count = self._table, self._found, 0
+        for call in table.calls.finditer(self._text):
+            count += 1
+            if count > _MAX_CALLS:
+                found.doubt("it starts more commands than can be judged")
+                break
+            words = self._arguments(call)
+            if words is None:
+                name = call["name"] or call[0].strip()
+                found.doubt(f"it gives `{name}` what is put together while it runs")
+            elif len(words) == 1 or call["name"] not in table.joined:
+                found.script(words[0])
+            else:
+                found.command([*words])
+        for call in table.pipes.finditer(self._text) if table.pipes else ():
+            words = self._arguments(call)
+            if words is not None:
+                _pipe(words, found)
+                continue
+            tail = self._text[call.end() : call.end() + 200].partition(";")[0]
             if "|" in tail:
                 found.doubt("it opens a pipe to a command that is not written out")
-            continue
-        _pipe(words, found)
-    return count
+            elif not _plain_open(tail):
+                found.ask("it opens what is put together while it runs, which may be a command")
+        return count
+
+    def _commands(self) -> int:
+        table, text, found, count = self._table, self._text, self._found, 0
+        for written in table.commands.finditer(text) if table.commands else ():
+            count += 1
+            opening = written[0][-1]
+            end = text.find(_CLOSING.get(opening, opening), written.end())
+            inside = text[written.end() : end] if end >= 0 else None
+            found.script(None if inside is None else table.expands.sub(UNKNOWN, inside))
+            self._spans.append((written.start(), end + 1 if end >= 0 else written.end()))
+        pieces = text.split("`") if table.backtick else []
+        at = 0
+        for number, inside in enumerate(pieces[: 2 * _MAX_CALLS]):
+            if number % 2:
+                count += 1
+                found.script(table.expands.sub(UNKNOWN, inside))
+                self._spans.append((at - 1, at + len(inside) + 1))
+            at += len(inside) + 1
+        return count
 
 
 def _pipe(words: list[str], found: Starts) -> None:
@@ -114,21 +198,10 @@ def _pipe(words: list[str], found: Starts) -> None:
         if mark.startswith("|") or mark.endswith("|"):
             found.script(mark.strip("|").strip())
             return
-
-
-def _commands(table: _Table, text: str, found: Starts) -> int:
-    count = 0
-    for written in table.commands.finditer(text) if table.commands else ():
-        count += 1
-        opening = written[0][-1]
-        end = text.find(_CLOSING.get(opening, opening), written.end())
-        inside = text[written.end() : end] if end >= 0 else None
-        found.script(None if inside is None else table.expands.sub(UNKNOWN, inside))
-    pieces = text.split("`") if table.backtick else []
-    for inside in pieces[1::2][:_MAX_CALLS]:
-        count += 1
-        found.script(table.expands.sub(UNKNOWN, inside))
-    return count
+    opened = _open_mode.match(words[0]) if words else None
+    if opened is not None:  # `open(F, "<path")`, `open(F, "<", "path")`, `open("path")`
+        path = words[0][opened.end() :].strip() or "".join(words[1:2])
+        found.file("write" if {">", "+"} & set(opened[0]) else "read", path)
 
 
 class _Arguments:
@@ -139,6 +212,11 @@ class _Arguments:
         self._text = text
         self._at = at
         self._words: list[str] = []
+
+    @property
+    def end(self) -> int:
+        """Where the arguments that were read end."""
+        return self._at
 
     def read(self) -> list[str] | None:
         """None if there is something else among them."""
@@ -217,7 +295,7 @@ class _Arguments:
         self._words.append(inside if opening == "'" else self._table.expands.sub(UNKNOWN, inside))
         self._blanks()
         # What is put behind a text makes it another one.
-        return self._text[self._at : self._at + 1] not in {".", "+", "*", "%", "x"} or (
+        return self._text[self._at : self._at + 1] not in {".", "+", "*", "%", "x", "'", '"'} or (
             self._text[self._at : self._at + 1] == "." and self._text[self._at + 1].isalpha()
         )
 
@@ -245,4 +323,5 @@ def _table(data: Mapping[str, Any]) -> _Table:
         hides=tuple(re.compile(each) for each in data.get("hides", ())),
         expands=re.compile(data.get("expands", r"\Z(?!\Z)")),
         gate=pattern("gate"),
+        asks=tuple(re.compile(each) for each in data.get("asks", ())),
     )

@@ -24,6 +24,10 @@ class Starts:
     """Where it moves to, as far as that is written out: its commands may run there."""
     unknown: str = ""
     """Why nobody can tell all that it starts; empty if everything is written out."""
+    texts: list[str] = field(default_factory=list)
+    """Texts that it puts together of known ones: each may be a path, or an address."""
+    asked: str = ""
+    """Why a person is asked where a rule allows everything; empty if nobody has to be."""
 
     def script(self, text: str | None) -> None:
         if text is None or UNKNOWN in text:
@@ -38,6 +42,10 @@ class Starts:
         else:
             self.commands.append(tuple(Word(UNKNOWN if each is None else each) for each in words))
 
+    def text(self, text: str | None) -> None:
+        if text and UNKNOWN not in text and len(self.texts) < MAX_STARTS:
+            self.texts.append(text)
+
     def delete(self, path: str | None, flags: str) -> None:
         if path is not None and path.strip(UNKNOWN):
             self.commands.append((Word("rm"), Word(flags), Word(path)))
@@ -46,8 +54,15 @@ class Starts:
         if path is not None and path.strip(UNKNOWN):
             self.files.append(File(access, Word(path), f"the code {access}s it"))
 
+    def pattern(self, path: str) -> None:
+        """Names that match are listed, and may be read."""
+        self.files.append(File("read", Word(path, has_glob=True), "the code lists it"))
+
     def doubt(self, why: str) -> None:
         self.unknown = self.unknown or why
+
+    def ask(self, why: str) -> None:
+        self.asked = self.asked or why
 
     @property
     def is_too_much(self) -> bool:

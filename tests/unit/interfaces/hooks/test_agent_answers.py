@@ -199,10 +199,12 @@ def test_in_cursor_only_a_command_that_was_rewritten_may_start(house, tmp_path):
     assert json.loads(plain.stdout) == {"permission": "allow"}
 
 
-def test_an_agent_that_is_not_known_is_blocked(house):
-    reply = said(house, "aider", b"{}")
+@pytest.mark.parametrize("agent", ["aider", ""])
+def test_an_agent_that_is_not_known_is_blocked(house, agent):
+    reply = said(house, agent, b"{}")
     assert (reply.exit_code, reply.stdout) == (2, b"")
     assert b"claude-code" in reply.stderr
+    assert reply.stderr.count(b"Write one of") == 1
 
 
 @pytest.mark.requirement("GRD-4")

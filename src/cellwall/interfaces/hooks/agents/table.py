@@ -19,7 +19,7 @@ ALIASES = {
 
 def agent_named(name: str | None) -> Agent:
     """Claude Code where none is named; one that is not known is refused, never guessed."""
-    wanted = name or "claude-code"
+    wanted = "claude-code" if name is None else name
     found = AGENTS.get(ALIASES.get(wanted, wanted))
     if found is None:
         raise BadInput(
