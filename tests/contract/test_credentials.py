@@ -12,7 +12,7 @@ from cellwall.audit.redaction import without_secrets
 from cellwall.core.events import Event, EventKind
 from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
-from cellwall.parsing.credentials.rules import shipped
+from cellwall.parsing.credentials.rules import PACKS, shipped
 from cellwall.parsing.credentials.texts import listed_words, may_hold, words
 
 pytestmark = pytest.mark.requirement("GRD-11")
@@ -78,7 +78,7 @@ def test_rules_that_are_not_refused_on_the_wire_say_why():
     folder = resources.files("cellwall.parsing.credentials").joinpath("packs")
     lines = [
         line
-        for name in ("cloud", "code", "services", "carriers")
+        for name in PACKS
         for line in folder.joinpath(f"{name}.toml").read_text("utf-8").splitlines()
         if line.startswith("wire")
     ]

@@ -91,6 +91,8 @@ _CALLED = frozenset((b"(", b"[", b"{"))
 _ARGUMENT = re.compile(rb",\s*$")
 _VARIABLE = re.compile(rb"[A-Z0-9_]{4,40}=\"?")
 """As environments and their files write it: there the value is written down."""
+_SOLID = re.compile(rb"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{16,512}")
+"""A value of a variable that is no row of words: chance may write what can be spoken."""
 _DIGIT = re.compile(rb"[0-9]")
 
 
@@ -170,7 +172,7 @@ class _Place:
             value,
             is_quoted=is_quoted,
             is_beside=self.is_beside,
-            is_variable=bool(_VARIABLE.fullmatch(self.data[self.start : self.led.end()])),
+            is_variable=self._is_variable(),
         )
         if not is_password and not self._is_random(value, word):
             return False
@@ -182,14 +184,17 @@ class _Place:
             return False
         return not is_placeholder(value) and not is_looked_up(value)
 
+    def _is_variable(self) -> bool:
+        return bool(_VARIABLE.fullmatch(self.data[self.start : self.led.end()]))
+
     def _is_random(self, value: bytes, word: bytes) -> bool:
         if len(value) < _SHORTEST_BYTES or (len(value) < 16 and not _DIGIT.search(value)):
             return False
         if len(set(value[:32])) < _LEAST_DIFFERENT:
             return False
-        found = randomness(value)
-        if found == NOT or found < self._needed(word):
-            return False
+        found, needed = randomness(value), self._needed(word)
+        if found == NOT or found < needed:
+            return needed <= WEAK and self._is_variable() and bool(_SOLID.fullmatch(value))
         return b" " not in value and not _INTEGRITY.match(value)
 
     def _is_whole(self, word: bytes, stands: bytes) -> bool:
