@@ -29,6 +29,9 @@ NAMED = [
     "--token 9f8e7d6c5b4a39281706f5e4d3c2b1a0",
     '"password": "hunter2-Xy9!"',
     "groq: 9f8e7d6c5b4a39281706f5e4d3c2b1a0",
+    "password=hunter2",
+    "db: password: hunter2-x\n",
+    "MYAPP_TOKEN=x2mymoadh96cjb0ehsyfk7ku",
 ]
 
 
