@@ -115,10 +115,12 @@ class NamedRule:
         seen_at = -1
         for lead, is_beside in _VENDOR_LEADS if self.is_vendor else _LEADS:
             led = lead.match(data, end, end + _LEAD_BYTES)
-            if led is not None and led.end() != seen_at:
+            if led is not None and led.end() != seen_at and led.end() not in around.named:
                 seen_at = led.end()
                 place = _Place(self, data, start, end, led, is_beside)
                 seen = place.look(around, is_final=is_final)
+                if isinstance(seen, Span) and not is_beside:
+                    around.named.add(seen.start)
                 if seen is not None:
                     yield seen
 
