@@ -48,6 +48,7 @@ def test_forty_thousand_texts_are_more_than_a_report_has(
     ran = cellwall.run_code(_FORGED.format(forged=forged), timeout=20)
     assert (ran.status.value, ran.exit_code, ran.value, ran.error) == ("ok", 0, None, None)
     assert [(told.value, told.code_error) for told in seen] == [(None, None)]  # type: ignore[attr-defined]  # a RunResult
+    assert [finding.category for finding in ran.outcome.findings] == ["cut"], "it is said"
 
 
 def test_results_of_honest_code_are_cut_and_not_refused() -> None:
@@ -55,8 +56,13 @@ def test_results_of_honest_code_are_cut_and_not_refused() -> None:
     assert (ran.status.value, ran.value) == ("ok", None)
     assert ran.text is not None
     assert ran.text.startswith("['0', '1'")
-    assert cellwall.run_code("[str(number) for number in range(9_000)]").value is not None
+    assert [finding.category for finding in ran.outcome.findings] == ["cut"], "it is said"
+    few = cellwall.run_code("[str(number) for number in range(3_000)]")
+    assert few.value is not None
+    assert few.outcome.findings == (), "nothing was cut"
     with cellwall.Sandbox.create() as sandbox:
+        assert sandbox.run_code("['x'] * 40_000").outcome.findings
+        assert sandbox.run_code("['x']").outcome.findings == (), "that was the run before"
         for _ in range(3):  # each run has its own part
             assert sandbox.run_code("[str(number) for number in range(9_000)]").value is not None
 

@@ -12,7 +12,7 @@ from cellwall.audit.redaction import without_secrets
 from cellwall.core.events import Event, EventKind
 from cellwall.egress.values.scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
-from cellwall.parsing.credentials.rules import shipped
+from cellwall.parsing.credentials.rules import PACKS, shipped
 from cellwall.parsing.credentials.texts import listed_words, may_hold, words
 
 pytestmark = pytest.mark.requirement("GRD-11")
@@ -29,6 +29,9 @@ NAMED = [
     "--token 9f8e7d6c5b4a39281706f5e4d3c2b1a0",
     '"password": "hunter2-Xy9!"',
     "groq: 9f8e7d6c5b4a39281706f5e4d3c2b1a0",
+    "password=hunter2",
+    "db: password: hunter2-x\n",
+    "MYAPP_TOKEN=x2mymoadh96cjb0ehsyfk7ku",
 ]
 
 
@@ -78,7 +81,7 @@ def test_rules_that_are_not_refused_on_the_wire_say_why():
     folder = resources.files("cellwall.parsing.credentials").joinpath("packs")
     lines = [
         line
-        for name in ("cloud", "code", "services", "carriers")
+        for name in PACKS
         for line in folder.joinpath(f"{name}.toml").read_text("utf-8").splitlines()
         if line.startswith("wire")
     ]

@@ -262,10 +262,14 @@ def sweep(
     streams = {name: texts(random, name.partition(" ")[0]) for name in chosen}
     rows = list(aimed())
     random.shuffle(rows)
+    plain = [(name, ("", unit, "")) for name in chosen for unit in SYNTAX if unit]
+    random.shuffle(plain)
     secret = [name for name in chosen if name.startswith(("redact", "audit", "wire"))]
     while time.monotonic() < until:
-        if rows and secret and random.random() < 0.5:
+        if rows and secret and random.random() < 0.4:
             name, text = random.choice(secret), rows.pop()
+        elif plain and random.random() < 0.4:  # a beginning that is never ended, and nothing else
+            name, text = plain.pop()
         else:
             name = random.choice(chosen)
             text = next(streams[name])

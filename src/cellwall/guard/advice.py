@@ -28,6 +28,7 @@ from cellwall.guard.scanning import Scanner
 _AGENTS = frozenset({"hook", "mcp", "http"})
 _UNSCREENED = {
     "code.text.too-long": "Run it in smaller pieces.",
+    "code.text.not-finished": "Run it in smaller pieces, or write it more plainly.",
     "code.text.unparsable": "Mend its syntax, or write that part more plainly.",
 }
 """Findings that leave it open what the code does, and what can be done about each."""

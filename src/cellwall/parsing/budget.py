@@ -12,9 +12,12 @@ Time is that of the thread: what else the machine does is not counted against a 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 BASE_S = 2.0
 PER_BYTE_S = 4e-6
@@ -85,6 +88,14 @@ def checkpoint() -> None:
     budget = _current.get()
     if budget is not None:
         budget.check()
+
+
+def checked(items: Iterable[Item], *, every: int = 64) -> Iterator[Item]:
+    """The same items, with a checkpoint before each `every` of them."""
+    for number, item in enumerate(items):
+        if number % every == 0:
+            checkpoint()
+        yield item
 
 
 def grant(budget: ScanBudget, size_bytes: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Literal, TypeVar
 
 import anyio
@@ -21,6 +22,10 @@ _AT_ONCE_BYTES = 4096
 _AT_ONCE_S, _AT_ONCE_S_PER_BYTE = 0.05, 2e-6
 """Processor time on the event loop that a run may take for that. Ordinary text takes a tenth; a run
 that takes more is cleaned in a thread from then on, and others do not wait for it."""
+
+
+_MOST_TURNS = 32
+"""Between standard output and error among pieces that wait: beyond it each is joined to one."""
 
 
 class Listener:
@@ -115,6 +120,9 @@ class CleanedOutput:
                 self._hand_on()
 
     def _clean(self, batch: list[tuple[Name, bytes]]) -> None:
+        if sum(one[0] != other[0] for one, other in pairwise(batch)) > _MOST_TURNS:
+            # The order of two pipes is a guess, and each turn would cost a look of its own.
+            batch = sorted(batch, key=lambda piece: piece[0], reverse=True)
         at = 0
         while at < len(batch):
             name, end = batch[at][0], at + 1

@@ -116,3 +116,27 @@ def test_an_error_of_the_work_comes_back_as_it_is():
 
     with pytest.raises(LookupError):
         run(work)
+
+
+def test_pieces_that_wait_are_joined_however_the_two_streams_take_turns(monkeypatch):
+    fed: list[tuple[str, int]] = []
+    feed = RedactedSink.__call__
+
+    def count(self: RedactedSink, name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+        fed.append((name, len(chunk)))
+        feed(self, name, chunk)
+
+    monkeypatch.setattr(RedactedSink, "__call__", count)
+    monkeypatch.setattr(listening, "_AT_ONCE_S", -1.0)
+
+    async def work(output: CleanedOutput, turns: int) -> None:
+        for _ in range(turns):
+            output("stdout", b"k")
+            output("stderr", b"e")
+
+    got = run(functools.partial(work, turns=2000))
+    assert fed == [("stdout", 2000), ("stderr", 2000)]
+    assert [(name, len(chunk)) for name, chunk in got] == [("stdout", 2000), ("stderr", 2000)]
+    fed.clear()
+    run(functools.partial(work, turns=10))
+    assert fed == [("stdout", 1), ("stderr", 1)] * 10, "a few keep their order"

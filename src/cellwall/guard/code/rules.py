@@ -30,6 +30,7 @@ class Rule:
 _TABLE: tuple[tuple[str, str, Severity, str], ...] = (
     # Of any language
     ("text.too-long", "unscreened", "medium", "the code is too long and could not be screened"),
+    ("text.not-finished", "unscreened", "medium", "the code takes too long to screen"),
     ("text.language", "unscreened", "low", "code in this language is not screened"),
     ("text.unparsable", "unscreened", "low", "a part of the code could not be read and screened"),
     ("text.bidi", "hidden", "medium", "bidirectional controls: it reads otherwise than it runs"),

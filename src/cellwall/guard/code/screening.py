@@ -9,10 +9,13 @@ from cellwall.core.languages import canonical
 from cellwall.guard.code import text
 from cellwall.guard.code.collecting import Findings
 from cellwall.guard.report import Hit
+from cellwall.parsing.budget import ScanBudget, ScanUnfinished, grant
 
 _DIALECTS = {"tsx": "typescript", "jsx": "javascript", "zsh": "shell"}
 MOST_CHARACTERS = 1 << 17
 """Hostile code takes up to 2 s and 200 MB for that much; what is longer is said, not read."""
+_BASE_S = 4.0
+"""Processor time for any code. Ordinary code of MOST_CHARACTERS takes a tenth."""
 
 
 def screen(code: str, language: str, *, most_characters: int = MOST_CHARACTERS) -> tuple[Hit, ...]:
@@ -29,7 +32,13 @@ def screen(code: str, language: str, *, most_characters: int = MOST_CHARACTERS) 
         findings.add("text.language", 0, len(code))
         text.check_words(code, findings)
     else:
-        reader(code, findings)
+        budget = ScanBudget(base_s=_BASE_S)
+        grant(budget, len(code))
+        try:
+            with budget.running():
+                reader(code, findings)
+        except ScanUnfinished:
+            findings.add("text.not-finished", 0, len(code))
     return findings.hits()
 
 

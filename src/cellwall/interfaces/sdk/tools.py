@@ -11,7 +11,9 @@ import inspect
 import json
 import keyword
 import logging
+import math
 import typing
+from collections import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -33,6 +35,7 @@ _MOST_ANSWER_BYTES = 4 * 1024 * 1024
 _DEFAULT_TIMEOUT_S = 30.0
 
 HostFunction = Callable[..., Any]
+_READ_ONCE = (abc.Iterable, abc.Iterator, abc.Generator)
 
 
 class ToolFailed(CellwallError):
@@ -116,6 +119,8 @@ def _check_of(name: str, function: HostFunction, hinted: HostFunction) -> _Check
         types = {
             each.name: TypeAdapter(_type_of(each, hints)) for each in signature.parameters.values()
         }
+        if any(_is_lazy(adapter.core_schema) for adapter in types.values()):
+            raise TypeError("an iterable within another type is checked only while it is read")
         return _Check(signature, types, _binder(signature))
     except (
         *(PydanticUserError, PydanticSchemaGenerationError),
@@ -123,7 +128,9 @@ def _check_of(name: str, function: HostFunction, hinted: HostFunction) -> _Check
     ) as error:
         raise BadInput(
             f"the tool {name} cannot be offered, since its arguments could not be checked",
-            mend="Give it type hints of plain data that can be resolved where it is defined.",
+            mend="Give it type hints of plain data that can be resolved where it is defined; "
+            "list[…] in the place of Iterable[…]; before Python 3.12, TypedDict from "
+            "typing_extensions.",
             code="CW-TOOL-HINTS",
             detail=str(error),
         ) from error
@@ -133,9 +140,18 @@ def _type_of(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:  # 
     from pydantic.fields import FieldInfo  # noqa: PLC0415  # as above
 
     hint = hints.get(parameter.name, Any)
+    if (typing.get_origin(hint) or hint) in _READ_ONCE:
+        # An iterator's entries would be checked while the function reads them; a list is one, too.
+        hint = list[typing.get_args(hint)[0]] if typing.get_args(hint) else list  # type: ignore[misc]  # the function's own
     if isinstance(parameter.default, FieldInfo):  # `b: int = Field(gt=0)`
         return typing.Annotated[hint, parameter.default]
     return hint
+
+
+def _is_lazy(schema: object) -> bool:
+    if isinstance(schema, Mapping):
+        return schema.get("type") == "generator" or any(map(_is_lazy, schema.values()))
+    return isinstance(schema, list | tuple) and any(map(_is_lazy, schema))
 
 
 def _binder(signature: inspect.Signature) -> Callable[..., Any]:
@@ -160,8 +176,9 @@ class _Check:
     """Arguments as the hints have them; `ToolFailed` where they are others.
 
     Types are strict, as JSON has them: `true` is no integer, `1.0` is none, `"1"` is none. An
-    integer is a number where a float is wanted, and what JSON has no type for (dates, enums, sets)
-    is read from what it has.
+    integer is a number where a float is wanted, if a float can hold it; NaN and infinity are no
+    numbers. What JSON has no type for (dates, enums, sets) is read from what it has. Keys that a
+    dataclass or a TypedDict does not name are dropped.
     """
 
     signature: inspect.Signature
@@ -218,12 +235,18 @@ def _strictly(
     from pydantic import ValidationError  # noqa: PLC0415  # as above
 
     try:
-        checked = adapter.validate_json(json.dumps(value), strict=True)
+        checked = adapter.validate_json(json.dumps(value, allow_nan=False), strict=True)
+    except RecursionError:
+        wrong.append(_Place("too_deep", where))
+        return None
     except ValidationError as error:
         wrong += (
             _Place(each["type"], (*where, *each["loc"]), _json_type(each["input"]))
             for each in error.errors()[:_MOST_PLACES]
         )
+        return None
+    except ValueError:
+        wrong.append(_Place("finite_number", where))
         return None
     try:
         read_as = adapter.dump_python(checked, mode="json", warnings=False)
@@ -245,6 +268,10 @@ def _equal_but_other(given: object, read_as: object, where: tuple[object, ...]) 
         yield _Place(f"{_json_type(read_as)}_type", where, _json_type(given))
     elif isinstance(given, float) and isinstance(read_as, int):
         yield _Place("integer_type", where, _json_type(given))
+    elif isinstance(given, int) and isinstance(read_as, int) and given != read_as:
+        yield _Place("enum", where, _json_type(given))  # a flag with bits that it does not have
+    elif isinstance(given, int) and isinstance(read_as, float) and not math.isfinite(read_as):
+        yield _Place("finite_number", where, _json_type(given))
 
 
 _JSON_TYPES = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"))

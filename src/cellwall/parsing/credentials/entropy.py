@@ -22,6 +22,7 @@ _CHUNK = re.compile(rb"[A-Za-z0-9]+")
 _DIGITS = re.compile(rb"[0-9]+")
 _PIECE = re.compile(rb"[A-Z]?[a-z]{3,}|[A-Z]{4,}(?![a-z])")
 _UNSPOKEN = re.compile(rb"(?i)[bcdfghjklmnpqrstvwxz]{5}|[aeiou]{4}|[jq][bcdfghjklmnpqrstvwxz]")
+_TURN = re.compile(rb"[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])")
 _VOWEL = re.compile(rb"(?i)[aeiouy]")
 _TERMS = re.compile(
     rb"(?i)(?:ed|x|curve|secp)\d{2,5}[kr]?1?|sha\d{1,3}|md5|aes\d{0,3}|rsa\d*|base\d\d|u?int\d\d?|utf\d+"
@@ -45,12 +46,18 @@ NOT, WEAK, STRONG = 0, 1, 2
 """How random a value looks: like a name or a word; as a short key may; as only a key does."""
 
 
+_N_LOG_N = (0.0, *(n * math.log2(n) for n in range(1, 2 * _JUDGED_BYTES)))
+"""Asked at every name of a secret: a sum of what was worked out before takes a third."""
+
+
 def shannon(value: bytes) -> float:
     """Bits in each byte, from how often each one occurs; 0 for nothing."""
     total = len(value)
     if not total:
         return 0.0
-    return -sum(n / total * math.log2(n / total) for n in Counter(value).values())
+    if total >= len(_N_LOG_N):
+        return -sum(n / total * math.log2(n / total) for n in Counter(value).values())
+    return math.log2(total) - sum(map(_N_LOG_N.__getitem__, Counter(value).values())) / total
 
 
 def least_entropy(value: bytes) -> float:
@@ -84,7 +91,16 @@ def randomness(value: bytes) -> int:
         return _of_number(len(longest))
     if len(longest) < 6 or solid < 10:
         return _of_parts(chunks, len(value)) if digits else NOT
-    return _of_letters(_spoken(value) / solid, solid, digits)
+    found = _of_letters(_spoken(value) / solid, solid, digits)
+    if found == NOT and len(longest) >= 16 and _turns(longest) >= 0.3 * len(longest):
+        return WEAK
+    return found
+
+
+def _turns(chunk: bytes) -> int:
+    """How often small letters, capitals and digits take turns; a capital begins a word with what
+    follows it. Names turn once for each word, chance at nearly every second letter."""
+    return len(_TURN.findall(chunk))
 
 
 def _of_number(length: int) -> int:

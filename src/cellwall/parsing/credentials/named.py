@@ -91,6 +91,10 @@ _CALLED = frozenset((b"(", b"[", b"{"))
 _ARGUMENT = re.compile(rb",\s*$")
 _VARIABLE = re.compile(rb"[A-Z0-9_]{4,40}=\"?")
 """As environments and their files write it: there the value is written down."""
+_SOLID = re.compile(rb"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{16,512}")
+"""A value of a variable that is no row of words: chance may write what can be spoken."""
+_PLAINLY = re.compile(rb"(?i)pass(?:w(?:or)?d|phrase)?(?:=|: ?)|pwd(?:=|: ?)")
+_LINE_ENDS = (b"", b" ", b"\t", b"\r", b"\n", b"&", b";")
 _DIGIT = re.compile(rb"[0-9]")
 
 
@@ -111,10 +115,12 @@ class NamedRule:
         seen_at = -1
         for lead, is_beside in _VENDOR_LEADS if self.is_vendor else _LEADS:
             led = lead.match(data, end, end + _LEAD_BYTES)
-            if led is not None and led.end() != seen_at:
+            if led is not None and led.end() != seen_at and led.end() not in around.named:
                 seen_at = led.end()
                 place = _Place(self, data, start, end, led, is_beside)
                 seen = place.look(around, is_final=is_final)
+                if isinstance(seen, Span) and not is_beside:
+                    around.named.add(seen.start)
                 if seen is not None:
                     yield seen
 
@@ -170,7 +176,8 @@ class _Place:
             value,
             is_quoted=is_quoted,
             is_beside=self.is_beside,
-            is_variable=bool(_VARIABLE.fullmatch(self.data[self.start : self.led.end()])),
+            is_variable=self._is_variable(),
+            is_line=self._is_line(stop),
         )
         if not is_password and not self._is_random(value, word):
             return False
@@ -182,14 +189,22 @@ class _Place:
             return False
         return not is_placeholder(value) and not is_looked_up(value)
 
+    def _is_variable(self) -> bool:
+        return bool(_VARIABLE.fullmatch(self.data[self.start : self.led.end()]))
+
+    def _is_line(self, stop: int) -> bool:
+        """As settings and logs write it: no code, in which a name could stand for the value."""
+        is_plain = _PLAINLY.fullmatch(self.data, self.start, self.led.end()) is not None
+        return is_plain and self.data[stop : stop + 1] in _LINE_ENDS
+
     def _is_random(self, value: bytes, word: bytes) -> bool:
         if len(value) < _SHORTEST_BYTES or (len(value) < 16 and not _DIGIT.search(value)):
             return False
         if len(set(value[:32])) < _LEAST_DIFFERENT:
             return False
-        found = randomness(value)
-        if found == NOT or found < self._needed(word):
-            return False
+        found, needed = randomness(value), self._needed(word)
+        if found == NOT or found < needed:
+            return needed <= WEAK and self._is_variable() and bool(_SOLID.fullmatch(value))
         return b" " not in value and not _INTEGRITY.match(value)
 
     def _is_whole(self, word: bytes, stands: bytes) -> bool:
@@ -213,7 +228,9 @@ class _Place:
         return WEAK if word in _ANYWHERE or word == b"key" else STRONG
 
 
-def _is_password(value: bytes, *, is_quoted: bool, is_beside: bool, is_variable: bool) -> bool:
+def _is_password(
+    value: bytes, *, is_quoted: bool, is_beside: bool, is_variable: bool, is_line: bool
+) -> bool:
     """Written down here: a digit or a mark among letters, as people are made to choose them."""
     if not 6 <= len(value) <= 128 or b" " in value or b"://" in value or value.startswith(b"/"):
         return False
@@ -222,6 +239,8 @@ def _is_password(value: bytes, *, is_quoted: bool, is_beside: bool, is_variable:
     letters = sum(byte in _LETTERS for byte in value)
     digits = sum(48 <= byte <= 57 for byte in value)
     marks = sum(byte in b"!@#$%^&*?~+" for byte in value)
+    if is_line and letters >= 3 and digits >= 1 and not _IDENTIFIER.fullmatch(value):
+        return True
     if is_quoted and not is_beside:
         return letters >= 3 and digits + marks >= 1 and not _IDENTIFIER.fullmatch(value)
     return letters >= 3 and digits + marks >= 2 and len(value) >= 8 and randomness(value) != NOT

@@ -41,7 +41,7 @@ from cellwall.parsing.matching import Pattern, WordIndex
 if TYPE_CHECKING:
     from cellwall.parsing.credentials.gitleaks import SearchRule
 
-PACKS = ("cloud", "code", "services", "carriers")
+PACKS = ("cloud", "code", "services", "models", "carriers")
 LEAD_BYTES = 600
 """Between a word and its value, at most; so much of what has left a stream is remembered."""
 _LONGEST_BYTES = 512

@@ -57,6 +57,8 @@ class Around:
     words: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
     """By the name in a mark: one of these stood before what the mark stands for."""
     extents: Extents = field(default_factory=Extents)
+    named: set[int] = field(default_factory=set)
+    """Where values begin that are secrets by their name: `api_key=` holds two words that say so."""
     is_strict: bool = False
     """What may be a placeholder or a name by chance goes, too: for a record, where nobody misses
     it, and where it stays for years."""

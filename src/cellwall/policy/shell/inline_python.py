@@ -16,7 +16,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -68,9 +67,7 @@ class _Refused(Exception):
 def look_at_python(text: str, rules: Rules) -> tuple[str | None, tuple[str, ...]]:
     """Why the code is not harmless, if so; and the files that it reads."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = parse_python(text)
+        tree = parse_python(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "the Python code cannot be parsed", ()
     visit = _Visit(rules)

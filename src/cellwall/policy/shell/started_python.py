@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Sequence
 from typing import Final
 
@@ -65,10 +64,8 @@ def look_into_python(text: str, found: Starts, depth: int = 0) -> None:
     """Adds what the code starts, reads and writes. What is unknown stands in the code as a name."""
     text = text.replace(UNKNOWN, UNKNOWN_NAME)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = parse_python(text)
-            _Look(tree, found, depth).run()
+        tree = parse_python(text)
+        _Look(tree, found, depth).run()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         if _may_start(text):  # else it is `print x` of Python 2, or nothing that runs
             found.doubt("the Python code cannot be parsed")

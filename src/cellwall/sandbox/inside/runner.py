@@ -331,10 +331,13 @@ class Session:
         if "matplotlib.pyplot" in sys.modules:
             self._shown += show().figures()
         report["results"], self._shown = self._shown, []
+        if sys.modules.get("_cellwall_show") is not None and show().was_cut():
+            report["cut"] = 1
         try:
             self._channel.write(report)
         except (TypeError, ValueError, RecursionError):
-            self._channel.write({"done": report["done"], "exit": report["exit"], "results": []})
+            told = {"done": report["done"], "exit": report["exit"], "results": [], "cut": 1}
+            self._channel.write(told)
 
     def _feed(self, stdin: bytes) -> None:
         descriptor = os.memfd_create("stdin", MEMORY_FILE_CLOEXEC)

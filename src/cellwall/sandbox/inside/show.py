@@ -78,17 +78,30 @@ def plain(value: object) -> tuple[bool, object]:
 
 
 _strings_left = [MOST_STRINGS]
+_cut = [False]
 
 
 def renew() -> None:
     """Another run: it may tell as much as the one before."""
     _strings_left[0] = MOST_STRINGS
+    _cut[0] = False
+
+
+def was_cut() -> bool:
+    """Whether something of this run is larger than is told; the outcome says so."""
+    return _cut[0]
 
 
 def _take_strings(count: int) -> bool:
     """What does not fit into the run's part is told as text alone."""
     _strings_left[0] -= count
-    return _strings_left[0] >= 0
+    return _fits(0, _strings_left[0])
+
+
+def _fits(size: int, most: int) -> bool:
+    """Whether it is no more than that; noted where it is."""
+    _cut[0] = _cut[0] or size > most
+    return size <= most
 
 
 def prepare_plots() -> None:
@@ -108,7 +121,7 @@ def figures() -> list[dict[str, object]]:
         figure = _attempt(pyplot.figure, number)
         forms: dict[str, object] = {"text": _repr(figure)}
         for key, picture in (_attempt(_pictures, figure) or {}).items():
-            if len(picture) <= left:
+            if _fits(len(picture), left):
                 left -= len(picture)
                 forms[key] = picture
         shown.append(forms)
@@ -169,13 +182,14 @@ def _repr(value: object) -> str:
 def _clip(text: str) -> str:
     # By way of `str`: a subclass may have methods of its own. Lone surrogates are no text.
     data = str.encode(str.__getitem__(text, slice(MOST_TEXT_BYTES)), "utf-8", "replace")
+    _fits(max(str.__len__(text), len(data)), MOST_TEXT_BYTES)
     return data[:MOST_TEXT_BYTES].decode("utf-8", "ignore")
 
 
 def _ends(text: str) -> str:
     """A long text's beginning and end: of a traceback the last line says most."""
     data = text.encode("utf-8", "replace")
-    if len(data) <= MOST_TEXT_BYTES:
+    if _fits(len(data), MOST_TEXT_BYTES):
         return data.decode()
     half = (MOST_TEXT_BYTES - len(_CUT)) // 2
     return _CUT.join([end.decode("utf-8", "ignore") for end in (data[:half], data[-half:])])
@@ -199,16 +213,16 @@ def _form(data: Any, holds: str) -> object:  # whatever a method said
         import json  # see above
 
         ok, form = plain(json.loads(data) if is_text else data)
-        return form if ok and len(json.dumps(form)) <= MOST_FORM_BYTES else None
+        return form if ok and _fits(len(json.dumps(form)), MOST_FORM_BYTES) else None
     if holds == "binary":
         import base64  # see above
 
         if is_text:  # pictures may come as base64 already; anything else raises
             data = base64.b64decode("".join(str.split(data)), validate=True)
-        fits = memoryview(data).nbytes * 4 // 3 <= MOST_FORM_BYTES
+        fits = _fits(memoryview(data).nbytes * 4 // 3, MOST_FORM_BYTES)
         return base64.b64encode(data).decode("ascii") if fits else None
     text = str.encode(data, "utf-8", "replace")
-    return text.decode() if len(text) <= MOST_FORM_BYTES else None
+    return text.decode() if _fits(len(text), MOST_FORM_BYTES) else None
 
 
 class _NotPlain(Exception):
@@ -227,7 +241,7 @@ class _Walk:
 
     def plain(self, value: Any, depth: int = 0) -> object:  # anything at all
         self._left -= 1
-        if depth > MOST_DEPTH or self._left < 0:
+        if not _fits(depth, MOST_DEPTH) or not _fits(0, self._left):
             raise _NotPlain
         if issubclass(type(value), self._scalar):
             value = value.item()
@@ -249,13 +263,13 @@ class _Walk:
     def _text(self, value: str) -> str:
         text = str.__str__(value)  # raises for what is no text, such as the key 1
         self._bytes_left -= len(text)
-        if self._bytes_left < 0 or not _take_strings(1):
+        if not _fits(0, self._bytes_left) or not _take_strings(1):
             raise _NotPlain
         return text
 
 
 def _number(value: Any) -> float:  # anything at all
-    if issubclass(type(value), int) and int.bit_length(value) <= MOST_NUMBER_BITS:
+    if issubclass(type(value), int) and _fits(int.bit_length(value), MOST_NUMBER_BITS):
         return int.__int__(value)
     if issubclass(type(value), float):
         number = float.__float__(value)
@@ -276,7 +290,7 @@ def _table(value: Any) -> dict[str, object] | None:  # anything at all
         frame = frame.to_frame("value" if frame.name is None else frame.name)
     if not isinstance(frame.index, pandas.RangeIndex):
         frame = frame.reset_index(allow_duplicates=True)
-    if len(frame) * len(frame.columns) > MOST_ENTRIES:
+    if not _fits(len(frame) * len(frame.columns), MOST_ENTRIES):
         return None
     # A key and perhaps a text for each cell; of a wide table fewer rows are shown.
     frame = frame.head(MOST_STRINGS // 2 // max(1, len(frame.columns)))
@@ -292,7 +306,7 @@ def _table(value: Any) -> dict[str, object] | None:  # anything at all
     names = _distinct(frame.columns)
     rows = frame.itertuples(index=False, name=None)
     records = [{name: cell(each) for name, each in zip(names, row)} for row in rows]  # noqa: B905  # Python 3.9 may be inside
-    fits = len(json.dumps(records)) <= MOST_FORM_BYTES
+    fits = _fits(len(json.dumps(records)), MOST_FORM_BYTES)
     return {"records": records, "rows_total": len(value)} if fits else None
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from cellwall.core.errors import BadInput, CellwallError, WorkspaceError
 from cellwall.core.limits import LimitName, Limits
-from cellwall.core.outcomes import RunResult, Usage
+from cellwall.core.outcomes import Finding, RunResult, Usage
 from cellwall.sandbox.native.groups import Counters
 from cellwall.sandbox.native.traffic import Traffic
 
@@ -55,6 +55,7 @@ def conclude(
         text=text if isinstance(text, str) else None,
         results=tuple(results) if isinstance(results, list) else (),
         code_error=report.get("error"),
+        findings=tuple(_left_out(traffic)),
         usage=Usage(
             wall_s=wall_s,
             cpu_s=counters.cpu_s if counters.cpu_s is not None else cpu_s,
@@ -62,6 +63,27 @@ def conclude(
             io_bytes=counters.io_bytes,
         ),
     )
+
+
+def _left_out(traffic: Traffic) -> Iterator[Finding]:
+    """What the caller would otherwise take for all that the code has returned."""
+    if (traffic.report or {}).get("cut"):
+        yield Finding(
+            "cut",
+            "low",
+            "a value or a text of the result is larger than results are (16,000 texts, 100,000 "
+            "entries, 64 KiB of text): what did not fit is left out. Return less, or write it to a "
+            "file and read that.",
+            where="value",
+        )
+    if traffic.is_garbled:
+        yield Finding(
+            "cut",
+            "low",
+            "the report of the code could not be read or holds more values than reports do: value, "
+            "results and error are left out",
+            where="value",
+        )
 
 
 def limit_of(counters: Counters, limits: Limits) -> LimitName | None:

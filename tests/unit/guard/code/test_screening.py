@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.guard.code import RULES, screen
+from cellwall.guard.code import RULES, screen, screening
+from cellwall.guard.code.javascript import tokens
 from cellwall.guard.report import Hit
 from unit.guard.code.samples import HONEST, SEEN
 
@@ -22,7 +23,10 @@ def test_it_is_seen_where_it_stands(rule: str, language: str, code: str, span: s
 
 
 def test_every_rule_is_seen_in_a_sample() -> None:
-    assert {f"code.{rule}" for rule, *_ in SEEN} == set(RULES) - {"code.text.too-long"}
+    assert {f"code.{rule}" for rule, *_ in SEEN} == set(RULES) - {
+        "code.text.too-long",
+        "code.text.not-finished",
+    }
 
 
 @pytest.mark.requirement("GRD-8", "GRD-9")
@@ -118,3 +122,31 @@ def test_the_standard_library_has_next_to_no_medium_finding() -> None:
     }
     # `cgitb` does read the built-in functions of another frame.
     assert len(flagged) <= 1 + len(files) // 100, flagged
+
+
+@pytest.mark.requirement("GRD-9", "GRD-11")
+@pytest.mark.parametrize("language", ["python", "javascript", "shell"])
+def test_code_that_takes_too_long_is_not_screened_further_and_that_is_said(
+    language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "a(1)\n" * 4000
+    assert screen(code, language) == (), "the control"
+    monkeypatch.setattr(screening, "_BASE_S", -1.0)  # nothing is left from the start
+    assert [hit.rule for hit in screen(code, language)] == ["code.text.not-finished"]
+
+
+@pytest.mark.requirement("GRD-11")
+def test_a_line_of_old_comments_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`<!--` begins a comment in scripts: from each of them the line was read to its end."""
+    seen: list[int] = []
+    real = tokens.Cutter._line_end
+
+    def line_end(self: tokens.Cutter, at: int) -> int:
+        seen.append(at)
+        return real(self, at)
+
+    monkeypatch.setattr(tokens.Cutter, "_line_end", line_end)
+    screen("<!--" * 1000 + "\n<!--" * 2, "javascript")
+    assert len(seen) == 3
+    told = [hit.rule for hit in screen("<!-- <!-- `\neval(x)\n`", "javascript")]
+    assert "code.text.unparsable" in told, "what may be read otherwise is still said"

@@ -7,6 +7,8 @@ import datetime as dt
 import decimal
 import enum
 import functools
+import math
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -14,6 +16,7 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
+from cellwall.core.errors import BadInput
 from cellwall.interfaces.sdk.tools import ToolBroker, ToolFailed
 
 pytestmark = pytest.mark.requirement("LANG-3")
@@ -44,6 +47,11 @@ class Row(TypedDict):
 class Model(BaseModel):
     x: int
     when: dt.date | None = None
+
+
+class Bits(enum.IntFlag, boundary=enum.CONFORM):
+    ONE = 1
+    TWO = 2
 
 
 def called(hint: object, value: object) -> object:
@@ -87,6 +95,10 @@ ALLOWED = [
     (dt.datetime, "2026-01-02T03:04:05Z", dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)),
     (decimal.Decimal, "1.5", decimal.Decimal("1.5")),
     (Annotated[int, Field(gt=0)], 1, 1),
+    (Iterable[int], [1, 2], [1, 2]),
+    (Iterable, [1, "a"], [1, "a"]),
+    (Bits, 3, Bits.ONE | Bits.TWO),
+    (float, 10**300, 1e300),
     (Any, 1.0, 1.0),
     (Any, True, True),
 ]
@@ -116,6 +128,13 @@ REFUSED = [
     *((dt.datetime, value) for value in (1, 1.5, True)),
     *((decimal.Decimal, value) for value in (True,)),
     *((Annotated[int, Field(gt=0)], value) for value in (0, True)),
+    *((Iterable[int], value) for value in ([True], [1.0], ["1"], "1", {"0": 1}, 1)),
+    *((Iterator[int], value) for value in ([True], "1")),
+    *((Bits, value) for value in (True, 4, -1, 1.0)),
+    *((hint, value) for hint in (float, float | None, Any) for value in (math.nan, math.inf)),
+    *((float, value) for value in (10**400, -(10**400))),
+    *((list[float], value) for value in ([math.nan], [10**400])),
+    (dict[str, float], {"a": 10**400}),
 ]
 
 
@@ -123,6 +142,14 @@ REFUSED = [
 def test_plain_data_of_the_hinted_type_reaches_the_function(hint, value, reached):
     found = called(hint, value)
     assert (found, type(found)) == (reached, type(reached))
+
+
+@pytest.mark.parametrize("hint", [list[Iterable[int]], Iterable[int] | None])
+def test_a_function_whose_arguments_would_be_checked_late_is_not_offered(hint):
+    with pytest.raises(BadInput) as caught:
+        called(hint, [])
+    assert caught.value.code == "CW-TOOL-HINTS"
+    assert "list[" in caught.value.mend
 
 
 @pytest.mark.parametrize(("hint", "value"), REFUSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cellwall.guard.code.javascript.tokens import Cutter, Token, pairs
+from cellwall.parsing.budget import checked
 
 FUNCTION = "<function>"
 """The path of a function that is written there."""
@@ -240,7 +241,7 @@ class Script:
 
     def learn(self) -> None:
         """What names stand for: `const x = …`, `const {a: b} = …`, `import {a as b} from "…"`."""
-        for number, token in enumerate(self.tokens):
+        for number, token in checked(enumerate(self.tokens)):
             if token.kind == "sign" and token.text in _GIVES:
                 self._learn_assigned(number)
             elif token.kind == "name" and token.text == "import":

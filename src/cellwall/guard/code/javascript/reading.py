@@ -9,6 +9,7 @@ from itertools import pairwise
 from cellwall.guard.code import text
 from cellwall.guard.code.collecting import Findings
 from cellwall.guard.code.javascript.chains import FUNCTION, HIDDEN, Chain, Script, Step
+from cellwall.parsing.budget import checked
 
 _PROCESS = re.compile(
     r"child_process\.(?:exec|execSync|execFile|execFileSync|spawn|spawnSync|fork)"
@@ -71,7 +72,7 @@ class _Reader:
     def read(self) -> None:
         script = self._script
         self._find_decoders()
-        for number, token in enumerate(script.tokens):
+        for number, token in checked(enumerate(script.tokens)):
             if token.kind == "name":
                 self._name(number)
                 if self._is_plain(number, token.text):
@@ -294,7 +295,7 @@ class _Reader:
     def _find_decoders(self) -> None:
         """Where something is decoded, and where names stand that were given it."""
         script = self._script
-        for number, token in enumerate(script.tokens):
+        for number, token in checked(enumerate(script.tokens)):
             if token.kind == "name" and not script.is_sign(number - 1, *_NO_BASES):
                 meaning = script.meanings.get(token.text, token.text)
                 if meaning.partition(".")[0] not in _DECODER_BASES:
@@ -304,7 +305,7 @@ class _Reader:
                     self._decoders.append(number)
         names = {
             token.text
-            for number, token in enumerate(script.tokens)
+            for number, token in checked(enumerate(script.tokens))
             if token.kind == "name" and self._is_given_decoded(number)
         }
         self._direct = frozenset(self._decoders)

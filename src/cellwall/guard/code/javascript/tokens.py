@@ -8,7 +8,10 @@ the screening says that it could not read it.
 from __future__ import annotations
 
 import re
+from itertools import count
 from typing import Literal, NamedTuple
+
+from cellwall.parsing.budget import checked
 
 Kind = Literal["name", "string", "template", "number", "regex", "sign"]
 Reading = Literal["regex", "division", "doubt"]
@@ -76,6 +79,8 @@ class Cutter:
         self._closed = ""
         """What the last `)` or `}` has closed."""
         self._wasted = 0
+        self._read_line = (0, 0)
+        """Of the last `<!--` or `-->` behind which nothing but plain signs stood: up to where."""
 
     def cut(self) -> None:
         code, end = self._code, len(self._code)
@@ -83,7 +88,9 @@ class Cutter:
         if code.startswith("#!", at):
             at = self._line_end(at)
         match, append = _PLAIN.match, self.found.append
-        while at < end and len(self.doubts) <= _MOST_DOUBTS:
+        for _ in checked(count(), every=256):
+            if at >= end or len(self.doubts) > _MOST_DOUBTS:
+                break
             sign = code[at]
             if sign in "/`(){}<-":
                 at = self._special(sign, at)
@@ -190,10 +197,13 @@ class Cutter:
 
     def _old_comment(self, at: int) -> int:
         """`<!--` and `-->` begin a comment in scripts, and none in modules."""
-        end = self._line_end(at)
-        if _TELLING.search(self._code, at, end) or "/" in self._code[at:end]:
-            self.doubts.append((at, end))
-            return end
+        first, end = self._read_line
+        if not first <= at < end:  # once for each line: it can hold nothing else
+            end = self._line_end(at)
+            if _TELLING.search(self._code, at, end) or "/" in self._code[at:end]:
+                self.doubts.append((at, end))
+                return end
+            self._read_line = (at, end)
         width = 1 if self._code[at] == "<" else 2
         self.found.append(Token("sign", self._code[at : at + width], at, at + width))
         return at + width

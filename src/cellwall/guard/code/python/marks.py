@@ -13,6 +13,7 @@ from typing import Literal
 
 from cellwall.guard.code.python import calls
 from cellwall.guard.code.python.names import Names
+from cellwall.parsing.budget import checked
 
 Mark = Literal["decoded", "fetched", "executable", "chr"]
 _ROUNDS = 2
@@ -42,7 +43,7 @@ class Marks:
         return False
 
     def _find(self, nodes: Sequence[ast.AST], names: Names) -> None:
-        for node in nodes:
+        for node in checked(nodes):
             match node:
                 case ast.Name(id="chr"):
                     self._put("chr", node)
@@ -59,7 +60,7 @@ class Marks:
                     if not calls.FETCHERS.isdisjoint(paths):
                         self._put("fetched", node)
         self._sort()
-        for node in nodes:
+        for node in checked(nodes):
             if isinstance(node, ast.Call) and self.joins_characters(node):
                 self._put("decoded", node)
         self._sort()
@@ -77,7 +78,7 @@ class Marks:
     def _hand_on(self, nodes: Sequence[ast.AST]) -> None:
         for mark in ("decoded", "fetched"):
             holding: set[str] = set()
-            for node in nodes:
+            for node in checked(nodes):
                 match node:
                     case ast.Assign(targets=[ast.Name(id=name), *_], value=value):
                         pass
@@ -87,7 +88,7 @@ class Marks:
                         continue
                 if self.has(mark, [value]):
                     holding.add(name)
-            for node in nodes:
+            for node in checked(nodes):
                 if isinstance(node, ast.Name) and node.id in holding:
                     self._put(mark, node)
         self._sort()

@@ -10,14 +10,15 @@ import ast
 import io
 import re
 import tokenize
-import warnings
 from collections.abc import Iterator
+from itertools import count
 
 from cellwall.guard.code import text
 from cellwall.guard.code.collecting import Findings
 from cellwall.guard.code.python import calls
 from cellwall.guard.code.python.marks import Marks
 from cellwall.guard.code.python.names import Chain, Names, folded, is_whole, unwind
+from cellwall.parsing.budget import checked
 from cellwall.parsing.python_syntax import parse_python
 
 _MOST_INSIDE = 300
@@ -55,9 +56,7 @@ def _parsed(source: str) -> ast.Module | None:
     if _is_coded(source) or _has_endless_name(source):
         return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return parse_python(source)
+        return parse_python(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         return None
 
@@ -144,18 +143,20 @@ class _Reader:
         self._is_plain = places.text(0, 1 << 30).isascii()
 
     def read(self) -> None:
-        nodes = list(ast.walk(self._tree))
+        nodes = list(checked(ast.walk(self._tree)))
         assigning = [node for node in nodes if isinstance(node, _ASSIGNING)]
-        for each in assigning:
+        for each in checked(assigning):
             self._learn(each)
         trails = dict(self._names.trails)
-        for each in assigning:
+        for each in checked(assigning):
             self._learn(each)  # again: a name can be given on before what it stands for is met
         self._names.trails = trails
         self._marks = Marks(nodes, self._names)
         self._look_at_names(nodes)
         stack: list[ast.AST] = [self._tree]
-        while stack:
+        for _ in checked(count()):
+            if not stack:
+                break
             node = stack.pop()
             if isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
                 stack.extend(self._chain(unwind(node)))
@@ -357,7 +358,7 @@ class _Reader:
         """As they are written: the parser itself makes dressed-up letters plain."""
         if self._is_plain:
             return
-        for node in nodes:
+        for node in checked(nodes):
             if isinstance(node, ast.Name):
                 start, end = self._places.of(node)
                 text.check_name(self._places.text(start, end), start, self._findings)

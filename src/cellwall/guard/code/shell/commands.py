@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from cellwall.parsing.budget import checkpoint
+
 _DEEPEST = 24
 _MOST_DOUBTS = 32
 _BARE = re.compile(r"[^\s\\'\"`$|&;<>(){}#*?\[\]~!=]+")
@@ -98,6 +100,7 @@ class Reader:
         pipeline, command = Pipeline(), Command(self._at)
         cases = 0  # in `case x in a) …` a bracket ends a pattern, and no `$(`
         while self._at < self._end:
+            checkpoint()
             sign = self._code[self._at]
             if sign == ")" and cases:
                 self._at += 1

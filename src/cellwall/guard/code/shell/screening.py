@@ -9,6 +9,7 @@ from cellwall.guard.code.collecting import Findings
 from cellwall.guard.code.programs import SHELLS, base_name, code_in, language_of
 from cellwall.guard.code.screening import reader_of
 from cellwall.guard.code.shell.commands import Command, Pipeline, Reader, Unread, Word
+from cellwall.parsing.budget import checkpoint
 
 _DEEPEST = 4
 _INPUTS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
@@ -102,6 +103,7 @@ class _Looking:
         """Gives back code that is given to an interpreter as a text."""
         stack = [pipeline]
         while stack:
+            checkpoint()
             current = stack.pop()
             yield from self._piped(current)
             for command in current.commands:
