@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from cellwall.core.verdict import Decision, Verdict
@@ -31,6 +30,7 @@ from cellwall.policy.code_in_text import (
     screened,
     started_by,
 )
+from cellwall.policy.embedded import ESCAPE, find_inside, is_by_rule
 from cellwall.policy.outside import asked_outside
 from cellwall.policy.reached import address_trouble, code_trouble
 from cellwall.policy.rulebook import RuleBook, denied
@@ -202,8 +202,7 @@ class Judgement:
             is_free = is_free or self.is_meant
             for each in self.files.named(command, opened, what, is_free=is_free):  # (7)
                 self._note(each)
-        if opened.is_unmodelled:
-            self._note_started(command, what)
+        self._inside(command, opened, what, depth)
         for code, is_whole in codes_of(self.files, command, opened):  # (8)
             self._code(code, command, decision, depth, is_whole=is_whole)
 
@@ -222,24 +221,20 @@ class Judgement:
             if trouble is not None:
                 self._note(denied(trouble, what, rule))
 
-    def _note_started(self, command: Command, what: str) -> None:
-        """A program without a model may be a wrapper: what is denied stays so behind it."""
-        starts = [command.words[at:] for at in range(1, min(len(command.words), _MAX_STARTS))]
-        for word in command.words[1:_MAX_STARTS]:
-            text = word.text.partition("=")[2] if word.text.startswith("-") else word.text
-            if word.is_literal and " " in text:
-                with suppress(NotUnderstood, RecursionError):
-                    found = read_shell(text, directories=command.directories, home=self.home)
-                    starts += [each.words for each in found if each.words]
-        for words in starts:
-            denial = self.book.forbids_command(words, plain=None, home=self.home, what=what)
-            # `getent passwd`: a name alone is no command.
-            if (
-                denial is not None
-                and denial.verdict is Verdict.DENY
-                and _has_arguments(denial.rule)
-            ):
-                self._note(denial)
+    def _inside(self, command: Command, opened: Opened, what: str, depth: int) -> None:
+        """What stands in texts that the program may run: only denials count there."""
+        for part in find_inside(self.book, self.files, command, opened, what):
+            if isinstance(part, Decision):
+                self._note(part)
+                continue
+            before, self.is_meant, self.parts = (self.is_meant, self.parts), True, []
+            try:
+                self._script(part, command, depth)
+            except NotUnderstood as problem:
+                self._note(denied(f"{part.why}: {problem}", what))
+            found = self.parts
+            self.is_meant, self.parts = before
+            self.parts += found if part.why == ESCAPE else filter(is_by_rule, found)
 
     def _code(
         self, code: Code, command: Command, decision: Decision | None, depth: int, *, is_whole: bool
@@ -377,11 +372,6 @@ def _moved(command: Command, folders: Sequence[str]) -> Command:
     moved = [posixpath.join(each, to) for to in folders for each in command.directories]
     places = dict.fromkeys((*command.directories, *moved))
     return replace(command, directories=tuple(places)[:_MAX_STARTS])
-
-
-def _has_arguments(rule: str) -> bool:
-    """`Bash(rm -rf /)` speaks of more than a program."""
-    return len([word for word in rule.rstrip(")").split() if word != "*"]) > 1
 
 
 def _runs_as_a_number(text: str) -> bool:

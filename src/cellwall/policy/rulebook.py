@@ -24,6 +24,7 @@ from cellwall.policy.subjects import Subject, matches
 from cellwall.policy.tools import group_of
 
 _MOST_PROGRAMS = 1024
+_MAX_PROGRAM_NAME = 64
 _MOST_KNOWN = 8192
 _TELLING_NOTHING = frozenset(("", ".", "..", "~", ".config", ".local", ".cache"))
 
@@ -143,6 +144,16 @@ class RuleBook:
         """Only what denies or asks."""
         hits = _hits(words, plain, frozenset(), home)
         return restrict(self._about(words[0]), hits, subject=what)
+
+    def is_denied_program(self, name: str) -> bool:
+        """Whether a denial speaks of this program, alone or with arguments."""
+        if not name or len(name) > _MAX_PROGRAM_NAME:
+            return False
+        return any(
+            not pattern_of(rule.specifier).is_any and pattern_of(rule.specifier).is_about(name)
+            for layer in self._about(Word(name))
+            for rule in layer.deny
+        )
 
     def is_administrators(self, words: Sequence[Word], *, home: str) -> bool:
         """Whether a rule of the administrator's allows it by the program's name."""

@@ -12,6 +12,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import tokens_of
 from cellwall.policy.others import owner_trouble
+from cellwall.policy.patches import patched_files
 from cellwall.policy.paths import normalise
 from cellwall.policy.protected_rules import folders_around, is_findable
 from cellwall.policy.rulebook import RuleBook, denied
@@ -115,7 +116,7 @@ class Files:
         """What the arguments name. A command that is allowed may read what is not forbidden. It may
         write what rules for writing allow; without such rules, below the working directory and in
         /tmp, unless it is allowed to do anything (`is_free`)."""
-        for file in _all_files(command, opened):
+        for file in (*_all_files(command, opened), *patched_files(command, self.written)):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
             if file.why == FROM_LIST:
@@ -221,16 +222,20 @@ class Files:
     def named_in(self, code: Code) -> Iterator[tuple[str, str]]:
         """Files that code names, by its texts: what may not be read cannot be read by it either."""
         for text in _texts_in(code.text.text) if code.text is not None else ():
-            places = {text, self.at_home(text)}
-            if text.startswith(("/.", ".")):  # `HOME + "/.ssh/id_rsa"`
-                places.add(f"{self.home}/{text.lstrip('/')}")
-            subjects = [
-                self._subject(access, Word(each), self.cwd)
-                for access in _ACCESSES
-                for each in sorted(places)
-            ]
-            if any(self.book.forbids([each], "") for each in subjects):
+            if self.is_forbidden_name(text):
                 yield "", f"{code.why}, and names {text[:60]!r}, which rules forbid"
+
+    def is_forbidden_name(self, text: str, accesses: Sequence[Access] = _ACCESSES) -> bool:
+        """Whether a text in code is the name of a file that may not be read, or written."""
+        places = {text, self.at_home(text)}
+        if text.startswith(("/.", ".")):  # `HOME + "/.ssh/id_rsa"`
+            places.add(f"{self.home}/{text.lstrip('/')}")
+        subjects = [
+            self._subject(access, Word(each), self.cwd)
+            for access in accesses
+            for each in sorted(places)
+        ]
+        return any(self.book.forbids([each], "") for each in subjects)
 
     def at_home(self, path: str) -> str:
         """`~` in front, as `expanduser` has it."""

@@ -56,6 +56,11 @@ class _Table:
     """Without this word in the code none of the calls starts anything."""
 
 
+def is_known(language: str) -> bool:
+    """Whether there is a table of what starts commands in it."""
+    return language in _tables()
+
+
 def scan_code(language: str, text: str, found: Starts) -> None:
     """Adds what the code starts."""
     table = _tables().get(language)
@@ -216,8 +221,8 @@ class _Arguments:
         inside = "".join(parts)
         self._words.append(inside if opening == "'" else self._table.expands.sub(UNKNOWN, inside))
         self._blanks()
-        # What is put behind a text makes it another one.
-        return self._text[self._at : self._at + 1] not in {".", "+", "*", "%", "x"} or (
+        # What is put behind a text makes it another one; awk and ruby join two without a sign.
+        return self._text[self._at : self._at + 1] not in {".", "+", "*", "%", "x", "'", '"'} or (
             self._text[self._at : self._at + 1] == "." and self._text[self._at + 1].isalpha()
         )
 
