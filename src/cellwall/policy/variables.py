@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from importlib import resources
 
 from cellwall.policy.shell.opened import Assignment
+from cellwall.policy.shell.unmodelled import why_given
 from cellwall.policy.shell.words import UNKNOWN
 
 
@@ -27,10 +28,21 @@ class _Entry:
     pattern: re.Pattern[str] | None
     is_exported: bool
     """Only a variable that a program gets counts, not one of the shell alone."""
+    parts: re.Pattern[str] | None
+    """What a part of the name ends in, in place of `names`: `PRE_BUILDCMD_X` has `cmd`."""
+    is_given: bool
+    """The value is denied only where its words would be by the rule for unmodelled programs."""
+
+    def is_about(self, name: str) -> bool:
+        if self.parts is not None:
+            return any(map(self.parts.fullmatch, name.casefold().split("_")))
+        return self.names.fullmatch(name) is not None
 
     def accepts(self, value: str) -> bool:
         if self.is_harmless or value in self.values:
             return True
+        if self.is_given:
+            return why_given(value) is None
         if self.is_relative and UNKNOWN not in value:
             return all(_is_inside(each) for each in value.split(":"))
         return self.pattern is not None and self.pattern.fullmatch(value) is not None
@@ -49,7 +61,7 @@ def trouble(assignment: Assignment, *, is_exported: bool = True) -> str | None:
 @lru_cache(maxsize=512)
 def _entry(name: str) -> _Entry | None:
     """The first that speaks of it."""
-    return next((entry for entry in _entries() if entry.names.fullmatch(name)), None)
+    return next((entry for entry in _entries() if entry.is_about(name)), None)
 
 
 @cache
@@ -57,13 +69,15 @@ def _entries() -> Sequence[_Entry]:
     text = resources.files(__package__).joinpath("variables.toml").read_text("utf-8")
     return [
         _Entry(
-            re.compile("|".join(translate(name) for name in each["names"])),
+            re.compile("|".join(translate(name) for name in each.get("names", ()))),
             each["reason"],
             each.get("harmless", False),
             each.get("relative", False),
             frozenset(each.get("values", ())),
             re.compile(each["pattern"]) if "pattern" in each else None,
             each.get("exported", False),
+            re.compile(each["parts"]) if "parts" in each else None,
+            each.get("given", False),
         )
         for each in tomllib.loads(text)["variable"]
     ]
