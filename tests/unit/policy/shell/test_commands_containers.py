@@ -47,13 +47,13 @@ docker compose config -o ../x -> write ../x
 docker-compose config -o ../x -> write ../x
 docker run -v /home/u/.ssh:/k alpine cat /k/id_rsa -> danger -v | inner cat /k/id_rsa
 docker run --mount type=bind,source=/home/u/.aws,target=/k alpine ls -> danger --mount | inner ls
-docker run -v /:/host alpine sh -> danger -v | inner sh
+docker run -v /:/host alpine sh -> danger | inner sh
 docker run --privileged alpine -> danger --privileged
 docker run --pid=host alpine -> danger --pid
 docker run --net=host a -> danger --net
 docker run --network host a -> danger --network
 docker run -v /var/run/docker.sock:/var/run/docker.sock a -> danger -v
-docker run --mount type=bind,source=/,target=/h a -> danger --mount
+docker run --mount type=bind,source=/,target=/h a -> danger
 docker run -v @u:/x a -> danger -v
 docker exec c rm x -> inner rm x
 docker -H tcp://x ps -> danger -H
@@ -76,7 +76,7 @@ kubectl exec p -- rm x -> inner rm x
 hg --config alias.x='!rm' x -> danger --config | danger x
 svn --config-option x y -> danger --config-option
 svn diff --diff-cmd=rm -> open rm
-gh alias set x y -> danger set
+gh alias set x y -> danger set | write .config/gh/config.yml
 gh extension install x -> danger extension
 ansible all -m shell -a 'rm' -> danger -a | danger -m
 ansible all -a 'rm' -> danger -a
