@@ -7,14 +7,17 @@ is denied:
 
 1. a line that is a shell escape (`!cmd`, `.shell cmd`, `r !cmd`) is a script like any other;
 2. a command that a denial means is denied wherever it stands in the text;
-3. so is a file that may not be read.
+3. so is a file that may not be read;
+4. a person is asked where such a text is put together while the text around it runs.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice, pairwise
 from typing import Final
 
 from cellwall.core.verdict import Decision, Verdict
@@ -23,7 +26,7 @@ from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.opened import Opened, Script
 from cellwall.policy.shell.started import is_read
-from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.policy.shell.words import UNKNOWN, Origin, Word
 from cellwall.policy.touched import Files
 from cellwall.policy.written_files import printed_text
 
@@ -31,19 +34,23 @@ ESCAPE: Final = "a line that it is given starts it"
 VALUE: Final = "it may start this"
 """As `Script.why`: the text may be no command at all, so that only denials by rules count."""
 MAX_CHARACTERS: Final = 65_536
-_MAX_TOKENS: Final = 4_096
+_MAX_NAMES: Final = 2_048
+_MAX_STARTS: Final = 256
 _MAX_ESCAPES: Final = 64
+_MAX_WORDS: Final = 64
+_WINDOW: Final = 4_096
+"""How much of a text is looked at from one place on."""
 _BETWEEN: Final = "\x1f"
 """Between the words of a command; it stands in none of them."""
 _find_tokens = re.compile(r"""[^\s\x1f"'`,;|&<>()\[\]{}]+""").finditer
 _end_command = re.compile(r"""["'`;|&<>()\[\]{}\x1f\\]""").split
 _cut_front = re.compile(r".*[!:=@%$]|-[A-Za-z](?=[a-z/])", re.DOTALL).match
 _STARTING: Final = frozenset("\"'`;|&([{!")
-_find_escapes = re.compile(
-    r"""(?imx) (?: ^ [ \t]* (?: [:.,%$\d]* [ \t]* (?:r|w|e|read|write|silent|sil)? !?[ \t]+ )?
-        [:.,%$~\\]{0,3} (?: ! | (?:shell|system)[ \t] ) | \\! )
-    [ \t]* (?P<command>[^\s=].*) $"""
-).finditer
+_match_escape = re.compile(
+    r"""(?ix) (?: [:.,%$\d]{0,32} (?:r|w|e|read|write|silent|sil) !?[ \t]{1,64}
+                | [:.,%$\d]{1,32} [ \t]{1,64} )?
+    [:.,%$~\\]{0,3} (?: ! | (?:shell|system)[ \t] ) [ \t]{0,64} (?P<command>[^\s=].*)"""
+).match
 
 
 def find_inside(
@@ -59,21 +66,30 @@ def find_inside(
             value = _value(word)
             if re.search(r"\s", value) and UNKNOWN not in value:
                 yield Script(Word(value), VALUE)
+        if _is_made_up(command.words, {danger.option for danger in opened.dangers}):
+            why = "what it would start is put together while the text runs; write it out"
+            yield replace(denied(why, what, "arguments"), verdict=Verdict.ASK)
     for assignment in command.assignments if command.words else ():
         yield from _denied_in(book, files, f"'{assignment.value.text}'", what)
     for text in _texts(files, command, opened):
         if len(text) > MAX_CHARACTERS:
             yield denied("it is given a text that is too long to be looked at", what, "arguments")
             continue
-        for count, escape in enumerate(_find_escapes(text)):
+        for count, escape in enumerate(_escapes(text)):
             if count == _MAX_ESCAPES:
                 yield denied("it is given more commands than can be judged", what, "arguments")
                 break
-            yield Script(Word(escape["command"]), ESCAPE)
+            yield Script(Word(escape), ESCAPE)
         yield from _denied_in(book, files, text, what)
-        if path := next(filter(files.is_forbidden_name, _names_in(text)), None):
-            why = f"it is given a text that names {path[:60]!r}, which rules forbid"
-            yield denied(why, what, "arguments")
+        yield from _forbidden_names(files, text, what)
+
+
+def _is_made_up(words: Sequence[Word], options: Container[str]) -> bool:
+    """The value of an option that may name a command comes out of the text itself."""
+    return any(
+        before.text in options and UNKNOWN in word.text and word.origin is not Origin.ENVIRONMENT
+        for before, word in pairwise(words[1:])
+    )
 
 
 def is_by_rule(decision: Decision) -> bool:
@@ -101,6 +117,15 @@ def _texts(files: Files, command: Command, opened: Opened) -> Iterator[str]:
     for language, path in opened.runs:
         if not _is_opened(language):
             yield from _written(files, path, command)
+
+
+def _escapes(text: str) -> Iterator[str]:
+    """`!cmd` at the beginning of a line, also behind an address; `\\! cmd` anywhere."""
+    for line in text.splitlines():
+        if found := _match_escape(line.strip()):
+            yield found["command"]
+        elif (rest := line.partition("\\!")[2].strip()) and not rest.startswith("="):
+            yield rest
 
 
 def _value(word: Word) -> str:
@@ -131,23 +156,25 @@ def _written(files: Files, path: Word, command: Command) -> Iterator[str]:
 def _denied_in(book: RuleBook, files: Files, text: str, what: str) -> Iterator[Decision]:
     """Each place where a program stands that some denial is about."""
     text = text.replace("${HOME}", files.home).replace("$HOME", files.home)
-    for count, token in enumerate(_find_tokens(text)):
-        if count == _MAX_TOKENS:
-            yield denied("it is given more words than can be judged", what, "arguments")
-            return
-        cut = _cut_front(token[0])
-        front = cut.end() if cut else 0
-        for at in dict.fromkeys((0, front)):
-            name = posixpath.basename(token[0][at:])
-            if book.is_denied_program(name):
-                is_start = at > 0 or _is_start(text, token.start())
-                start = token.start() + at
-                yield from _denials(book, files, text[start:], what, is_start=is_start)
+    count = 0
+    for token in _find_tokens(text):
+        cut = _cut_front(token[0], 0, _WINDOW)
+        for at in {0, cut.end() if cut else 0}:
+            if not book.is_denied_program(posixpath.basename(token[0][at : at + _WINDOW])):
+                continue
+            count += 1
+            if count > _MAX_STARTS:
+                yield denied("it is given more words than can be judged", what, "arguments")
+                return
+            start = token.start() + at
+            is_start = at > 0 or _is_start(text[max(0, start - _WINDOW) : start])
+            part = text[start : start + _WINDOW]
+            yield from _denials(book, files, part, what, is_start=is_start)
 
 
-def _is_start(text: str, at: int) -> bool:
+def _is_start(before: str) -> bool:
     """A sign before it says that a command begins: `!`, a pipe, a quote, an option's name."""
-    before = text[:at].rstrip(" \t")
+    before = before.rstrip(" \t")
     if before.endswith(_BETWEEN):
         return before[:-1].rpartition(_BETWEEN)[2].startswith("-")
     return before[-1:] in _STARTING
@@ -157,9 +184,10 @@ def _denials(
     book: RuleBook, files: Files, text: str, what: str, *, is_start: bool
 ) -> Iterator[Decision]:
     line = text.partition("\n")[0]
-    parts = (_end_command(line, maxsplit=1)[0].split(), [each[0] for each in _find_tokens(line)])
-    for tokens in parts:
-        words = tuple(Word(files.at_home(token)) for token in tokens[:_MAX_ESCAPES])
+    tokens = [each[0] for each in islice(_find_tokens(line), _MAX_WORDS)]
+    parts = (_end_command(line, maxsplit=1)[0].split(), tokens)
+    for texts in parts:
+        words = tuple(Word(files.at_home(each)) for each in texts[:_MAX_WORDS])
         if not words:
             continue
         found = book.forbids_command(words, plain=None, home=files.home, what=what)
@@ -180,12 +208,23 @@ def _is_secret(files: Files, name: str) -> bool:
     return files.is_forbidden_name(name, accesses=("read",))
 
 
+def _forbidden_names(files: Files, text: str, what: str) -> Iterator[Decision]:
+    for count, name in enumerate(_names_in(text)):
+        if count == _MAX_NAMES:
+            yield denied("it is given more names than can be judged", what, "arguments")
+            return
+        if files.is_forbidden_name(name):
+            why = f"it is given a text that names {name[:60]!r}, which rules forbid"
+            yield denied(why, what, "arguments")
+            return
+
+
 def _names_in(text: str) -> Iterator[str]:
     """What may be a path in it."""
     seen: set[str] = set()
     for token in _find_tokens(text):
         for name in (token[0], token[0].rpartition("=")[2]):
             is_path = "/" in name or name.startswith((".", "~"))
-            if is_path and UNKNOWN not in name and len(seen) < _MAX_TOKENS and name not in seen:
+            if is_path and UNKNOWN not in name and name not in seen:
                 seen.add(name)
                 yield name

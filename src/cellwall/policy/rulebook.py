@@ -59,6 +59,9 @@ class RuleBook:
             "read": _last_names(self.rules, "read"),
             "write": _last_names(self.rules, "write"),
         }
+        denials = [pattern_of(each.specifier) for each in self.rules if _is_denied_command(each)]
+        self._denied_names = frozenset(each.program for each in denials if each.program)
+        self._denied_globs = tuple(each for each in denials if not (each.program or each.is_any))
         self._paths = {
             (group, verdict): PathIndex.of(self.rules, group, verdict)
             for group in ("read", "write")
@@ -149,10 +152,8 @@ class RuleBook:
         """Whether a denial speaks of this program, alone or with arguments."""
         if not name or len(name) > _MAX_PROGRAM_NAME:
             return False
-        return any(
-            not pattern_of(rule.specifier).is_any and pattern_of(rule.specifier).is_about(name)
-            for layer in self._about(Word(name))
-            for rule in layer.deny
+        return name in self._denied_names or any(
+            pattern.is_about(name) for pattern in self._denied_globs
         )
 
     def is_administrators(self, words: Sequence[Word], *, home: str) -> bool:
@@ -175,6 +176,10 @@ class RuleBook:
             layers = self._layered.for_group("bash")
             found = self._by_program[name] = tuple(_only(each, name) for each in layers)
         return found
+
+
+def _is_denied_command(rule: Rule) -> bool:
+    return rule.verdict is Verdict.DENY and group_of(rule.tool) == "bash"
 
 
 def _telling_names(rules: Iterable[Rule], access: Access) -> frozenset[str]:

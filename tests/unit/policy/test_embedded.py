@@ -115,6 +115,8 @@ mysql -e 'show tables'
 vim -c 'set nu' x
 gdb -batch -ex bt ./x core
 frob --exec 'echo hi'
+frob --exec "$MY_TOOL"
+frob build "$(git rev-parse HEAD)"
 frob --message 'kill -9 the process'
 frob <<< 'a line of text; the shell of a nut'
 mail -s hi a@b.c <<< 'Hello, the system is up!'

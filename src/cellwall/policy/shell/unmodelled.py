@@ -124,7 +124,8 @@ _shell_inside = re.compile(
 ).search
 _program_path = re.compile(r"(?:/usr(?:/local)?|/opt/[\w.-]+|/run/[\w./-]+)?/s?bin/[\w.+-]+").match
 _setting = re.compile(
-    r"(?i)[\w.-]*(?:command|cmd|pager|editor|shell|browser|exec|program|rsh|hook|script)\s*="
+    r"(?i)(?:[-/]{1,2}\w{1,12}:)?[\w.-]*"
+    r"(?:command|cmd|pager|editor|shell|browser|exec|program|rsh|hook|script|event)\s*="
 ).match
 _starts_something = re.compile(
     r"""^\s*:?\s*[!|]\s*\S|\|\s*$|%\(|\$\(|`|/dev/(?:tcp|udp)/|\b(?:system|popen|exec|spawn)\w*\s*[("']"""
