@@ -31,6 +31,7 @@ zip -rq x.zip src
 
 FOUND = r"""
 tar --transform 's,^a$,.git/config,' -xf b.tar -> read b.tar | write .git/config | write .
+cpio -i -D /x -F a -> danger -i | write /x | write a
 zip a b -T -TT'rm x' -> danger -TTrm | danger -TTrm x | write a | read b
 zip -T -TT 'rm x' a b -> read b | script rm x | write a
 zip a b --unzip-command='rm x' -> read b | script rm x | write a
