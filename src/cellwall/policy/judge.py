@@ -155,10 +155,14 @@ class Judgement:
 
     def _variables(self, command: Command) -> None:
         is_reading = bool(command.words) and command.words[0].text in {"read", "mapfile"}
+        given = frozenset(variables.exported_names(command))
         for assignment in command.assignments:
             if is_reading and assignment.name == "IFS":
                 continue  # how this one line is cut
-            trouble = variables.trouble(assignment, is_exported=bool(command.words))
+            is_exported = bool(command.words) or assignment.name in self.files.exported
+            trouble = variables.trouble(assignment, is_exported=is_exported)
+            if assignment.name in given and not assignment.value.text:  # `export NAME`
+                trouble = trouble or variables.export_trouble(assignment.name)
             if trouble is not None:
                 self._note(denied(trouble, f"{assignment.name}=…", "variables"))
             elif _runs_as_a_number(assignment.value.text):

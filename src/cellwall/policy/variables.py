@@ -5,15 +5,18 @@ from __future__ import annotations
 import posixpath
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache, lru_cache
 from importlib import resources
 
+from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.opened import Assignment
 from cellwall.policy.shell.unmodelled import why_given
 from cellwall.policy.shell.words import UNKNOWN
+
+_DECLARING = frozenset(("declare", "typeset", "local", "readonly"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,22 @@ def trouble(assignment: Assignment, *, is_exported: bool = True) -> str | None:
     if entry.is_exported and not is_exported:
         return None
     return f"{assignment.name} may not be set: {entry.reason}"
+
+
+def export_trouble(name: str) -> str | None:
+    """Why a variable may not be handed to programs with whatever it holds (`export NAME`)."""
+    entry = _entry(name)
+    if entry is None or not entry.is_exported or entry.accepts(UNKNOWN):
+        return None
+    return f"{name} may not be exported: {entry.reason}"
+
+
+def exported_names(command: Command) -> Iterator[str]:
+    """The names that `export NAME`, `declare -x NAME=VALUE` and their like give to programs."""
+    name = command.words[0].text if command.words else ""
+    flags = [word.text for word in command.words[1:] if word.text.startswith("-")]
+    if name == "export" or (name in _DECLARING and any("x" in each for each in flags)):
+        yield from (each.name for each in command.assignments)
 
 
 @lru_cache(maxsize=512)

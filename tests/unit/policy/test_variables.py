@@ -10,6 +10,7 @@ import pytest
 from cellwall.policy.shell.opened import Assignment
 from cellwall.policy.shell.words import UNKNOWN, Word
 from cellwall.policy.variables import trouble
+from unit.policy.policies import policy, verdict
 
 pytestmark = pytest.mark.requirement("POL-2")
 
@@ -95,3 +96,22 @@ def test_everyday_variables_are_not(name, value):
 def test_each_entry_that_refuses_has_a_reason():
     text = resources.files("cellwall.policy").joinpath("variables.toml").read_text("utf-8")
     assert all(each["reason"] or each.get("harmless") for each in tomllib.loads(text)["variable"])
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("FROB_COMMAND=id; export FROB_COMMAND; frob", "deny"),
+        ("export FROB_COMMAND; FROB_COMMAND=id; frob", "deny"),
+        ("FROB_COMMAND=id; declare -x FROB_COMMAND; frob", "deny"),
+        ("for FROB_COMMAND in id; do export FROB_COMMAND; frob; done", "deny"),
+        ("FROB='sh -c id'; export FROB; frob", "deny"),
+        ("env FROB_COMMAND=id frob", "deny"),
+        ("FROB_COMMAND=id; frob", "allow"),  # a variable of the shell alone
+        ("FOO=1; export FOO; frob", "allow"),
+        ("PYTHONPATH=src; export PYTHONPATH; frob", "allow"),
+        ("export NODE_ENV; frob", "allow"),
+    ],
+)
+def test_a_variable_counts_once_the_text_gives_it_to_programs(command: str, word: str):
+    assert verdict(policy(["Bash(frob *)", "Bash(frob)"]), command) == word
