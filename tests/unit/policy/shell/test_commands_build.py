@@ -9,6 +9,7 @@ from unit.policy.shell.opening import Tables
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
 EVERYDAY = r"""
+cmake --build build --target x -- -j4 VERBOSE=1
 dotnet build -p:Configuration=Release
 gcc -Wl,-rpath,/usr/lib x.c
 cargo build --release
@@ -86,6 +87,8 @@ make CFLAGS='-O2 -g' all
 """
 
 FOUND = r"""
+cmake --build . -- SHELL=./x -> script ./x
+cmake --build . -- --eval=x -> danger --eval=x
 gcc -Wl,-o,/x y.c -> write /x | read y.c
 gcc -dumpdir /x y.c -> write /x | read y.c
 gcc -include /k x.c -> read /k | read x.c
