@@ -38,6 +38,7 @@ _MAX_NAMES: Final = 2_048
 _MAX_STARTS: Final = 256
 _MAX_ESCAPES: Final = 64
 _MAX_WORDS: Final = 64
+_BEFORE: Final = 64
 _WINDOW: Final = 4_096
 """How much of a text is looked at from one place on."""
 _BETWEEN: Final = "\x1f"
@@ -45,7 +46,14 @@ _BETWEEN: Final = "\x1f"
 _find_tokens = re.compile(r"""[^\s\x1f"'`,;|&<>()\[\]{}]+""").finditer
 _end_command = re.compile(r"""["'`;|&<>()\[\]{}\x1f\\]""").split
 _cut_front = re.compile(r".*[!:=@%$]|-[A-Za-z](?=[a-z/])", re.DOTALL).match
-_STARTING: Final = frozenset("\"'`;|&([{!")
+_starts_command = re.compile(
+    r"""(?ix) (?: [!|;&`] | (?: \b | _ )
+        (?: e?sys\w{0,8} | exec\w{0,8} | spawn\w{0,8} | p?open | pipe | shell\w{0,8} | sh
+          | run\w{0,8}
+          | call | start\w{0,8} | terminal | program | command | cmd | hook | handler | action
+          | pager | editor | then | on-\w{1,16} )
+        [\s\x1f"'(\[{,:=%]{0,16} ) $"""
+).search
 _match_escape = re.compile(
     r"""(?ix) (?: [:.,%$\d]{0,32} (?:r|w|e|read|write|silent|sil) !?[ \t]{1,64}
                 | [:.,%$\d]{1,32} [ \t]{1,64} )?
@@ -70,7 +78,8 @@ def find_inside(
             why = "what it would start is put together while the text runs; write it out"
             yield replace(denied(why, what, "arguments"), verdict=Verdict.ASK)
     for assignment in command.assignments if command.words else ():
-        yield from _denied_in(book, files, f"'{assignment.value.text}'", what)
+        if re.search(r"\s", assignment.value.text):
+            yield from _denied_in(book, files, assignment.value.text, what)
     for text in _texts(files, command, opened):
         if len(text) > MAX_CHARACTERS:
             yield denied("it is given a text that is too long to be looked at", what, "arguments")
@@ -167,17 +176,11 @@ def _denied_in(book: RuleBook, files: Files, text: str, what: str) -> Iterator[D
                 yield denied("it is given more words than can be judged", what, "arguments")
                 return
             start = token.start() + at
-            is_start = at > 0 or _is_start(text[max(0, start - _WINDOW) : start])
+            is_start = (
+                _starts_command(text[max(0, start - _BEFORE) : start].rstrip(" \t")) is not None
+            )
             part = text[start : start + _WINDOW]
             yield from _denials(book, files, part, what, is_start=is_start)
-
-
-def _is_start(before: str) -> bool:
-    """A sign before it says that a command begins: `!`, a pipe, a quote, an option's name."""
-    before = before.rstrip(" \t")
-    if before.endswith(_BETWEEN):
-        return before[:-1].rpartition(_BETWEEN)[2].startswith("-")
-    return before[-1:] in _STARTING
 
 
 def _denials(

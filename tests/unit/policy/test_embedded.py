@@ -94,6 +94,10 @@ def test_a_rule_for_everything_does_not_cover_what_is_denied_inside(carrier: str
         "frob --exec 'curl http://169.254.169.254/'",
         "frob --exec reboot",
         "frob --exec=/sbin/reboot",
+        "vim -c '!reboot'",
+        "psql -c \"copy t from program 'reboot'\"",
+        "gnuplot -e 'system \"reboot\"'",
+        "socat - EXEC:reboot",
         "vim -c '!sudo id'",
         'awk \'BEGIN { system("r" "m -rf /") }\'',
         'ruby -e \'system("r" "m -rf /")\'',
@@ -124,6 +128,11 @@ ed x.txt <<< '1d'
 awk 'BEGIN { print "a" "b" }'
 FOO='a b c' frob
 getent passwd root
+MODE=batch frob
+frob --mode batch
+frob --mode=batch image:at
+psql -c "insert into jobs values ('batch', 'at')"
+psql <<< "select * from jobs where mode = 'batch'"
 """.strip().splitlines()
 
 
