@@ -74,7 +74,8 @@ def find_inside(
             value = _value(word)
             if re.search(r"\s", value) and UNKNOWN not in value:
                 yield Script(Word(value), VALUE)
-        if _is_made_up(command.words, {danger.option for danger in opened.dangers}):
+        options = {each.option for each in opened.dangers if each.option.startswith("-")}
+        if opened.is_unmodelled and _is_made_up(command.words, options):
             why = "what it would start is put together while the text runs; write it out"
             yield replace(denied(why, what, "arguments"), verdict=Verdict.ASK)
     for assignment in command.assignments if command.words else ():

@@ -120,6 +120,7 @@ vim -c 'set nu' x
 gdb -batch -ex bt ./x core
 frob --exec 'echo hi'
 frob --exec "$MY_TOOL"
+find . -name '*.t1' -exec rename 's/t1$/t2/' {} +
 frob build "$(git rev-parse HEAD)"
 frob --message 'kill -9 the process'
 frob <<< 'a line of text; the shell of a nut'
