@@ -14,7 +14,6 @@ but for the links on the way to a file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from cellwall.core.verdict import Decision, Verdict
@@ -32,9 +31,9 @@ from cellwall.policy.code_in_text import (
     started_by,
     with_piped_code,
 )
+from cellwall.policy.embedded import ESCAPE, find_inside, is_by_rule
 from cellwall.policy.inner_commands import moved, started
 from cellwall.policy.outside import asked_outside
-from cellwall.policy.patched_files import patched_files
 from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import EVERYTHING, OTHERWISE
@@ -47,7 +46,6 @@ from cellwall.policy.shell.reader import MAX_COMMANDS, read_shell
 from cellwall.policy.shell.started import starts_in
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Targets
-from cellwall.policy.texts_to_run import texts_to_run
 from cellwall.policy.touched import Files
 from cellwall.policy.unguarded import guard_trouble
 from cellwall.policy.unknown_words import UnknownWords
@@ -160,10 +158,14 @@ class Judgement:
 
     def _variables(self, command: Command) -> None:
         is_reading = bool(command.words) and command.words[0].text in {"read", "mapfile"}
+        given = frozenset(variables.exported_names(command))
         for assignment in command.assignments:
             if is_reading and assignment.name == "IFS":
                 continue  # how this one line is cut
-            trouble = variables.trouble(assignment, is_exported=bool(command.words))
+            is_exported = bool(command.words) or assignment.name in self.files.exported
+            trouble = variables.trouble(assignment, is_exported=is_exported)
+            if assignment.name in given and not assignment.value.text:  # `export NAME`
+                trouble = trouble or variables.export_trouble(assignment.name)
             if trouble is not None:
                 self._note(denied(trouble, f"{assignment.name}=…", "variables"))
             elif variables.runs_as_a_number(assignment.value.text):
@@ -205,13 +207,9 @@ class Judgement:
             self._note(replace(denied(why, what, "arguments"), verdict=Verdict.ASK))
         if command.words[0].text not in grammar().neutral:
             is_free = is_free or self.is_meant
-            patched = Opened(files=tuple(patched_files(command, self.files.written)))
-            for part in (opened, patched) if patched.files else (opened,):  # (7)
-                for each in self.files.named(command, part, what, is_free=is_free):
-                    self._note(each)
-        if opened.is_unmodelled:
-            self._note_started(command, what)
-        self._note_texts(command, opened, what)
+            for each in self.files.named(command, opened, what, is_free=is_free):  # (7)
+                self._note(each)
+        self._inside(command, opened, what, depth)
         for code, is_whole in codes_of(self.files, command, opened):  # (8)
             self._code(code, command, decision, depth, is_whole=is_whole)
 
@@ -230,36 +228,20 @@ class Judgement:
             if trouble is not None:
                 self._note(denied(trouble, what, rule))
 
-    def _note_texts(self, command: Command, opened: Opened, what: str) -> None:
-        """What a program may run that nobody here reads: a denial in it holds."""
-        found: list[Sequence[Word]] = []
-        for text in texts_to_run(command, opened):
-            with suppress(NotUnderstood, RecursionError):
-                read = read_shell(text, directories=command.directories, home=self.home)
-                found += [each.words for each in read if each.words]
-        for words in found:
-            denial = self.book.forbids_command(words, plain=None, home=self.home, what=what)
-            if denial is not None and denial.verdict is Verdict.DENY:
-                self._note(denial)
-
-    def _note_started(self, command: Command, what: str) -> None:
-        """A program without a model may be a wrapper: what is denied stays so behind it."""
-        starts = [command.words[at:] for at in range(1, min(len(command.words), _MAX_STARTS))]
-        for word in command.words[1:_MAX_STARTS]:
-            text = word.text.partition("=")[2] if word.text.startswith("-") else word.text
-            if word.is_literal and " " in text:
-                with suppress(NotUnderstood, RecursionError):
-                    found = read_shell(text, directories=command.directories, home=self.home)
-                    starts += [each.words for each in found if each.words]
-        for words in starts:
-            denial = self.book.forbids_command(words, plain=None, home=self.home, what=what)
-            # `getent passwd`: a name alone is no command.
-            if (
-                denial is not None
-                and denial.verdict is Verdict.DENY
-                and _has_arguments(denial.rule)
-            ):
-                self._note(denial)
+    def _inside(self, command: Command, opened: Opened, what: str, depth: int) -> None:
+        """What stands in texts that the program may run: only denials count there."""
+        for part in find_inside(self.book, self.files, command, opened, what):
+            if isinstance(part, Decision):
+                self._note(part)
+                continue
+            before, self.is_meant, self.parts = (self.is_meant, self.parts), True, []
+            try:
+                self._script(part, command, depth)
+            except NotUnderstood as problem:
+                self._note(denied(f"{part.why}: {problem}", what))
+            found = self.parts
+            self.is_meant, self.parts = before
+            self.parts += found if part.why == ESCAPE else filter(is_by_rule, found)
 
     def _code(
         self, code: Code, command: Command, decision: Decision | None, depth: int, *, is_whole: bool
@@ -391,8 +373,3 @@ class Judgement:
         for each in found:
             self._command(replace(each, place=(*command.place, script.why, *each.place)), depth + 1)
         self.covering = before
-
-
-def _has_arguments(rule: str) -> bool:
-    """`Bash(rm -rf /)` speaks of more than a program."""
-    return len([word for word in rule.rstrip(")").split() if word != "*"]) > 1

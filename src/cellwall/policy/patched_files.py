@@ -20,11 +20,13 @@ _PATCHERS: Final = frozenset(("patch", "gpatch", "apply_patch", "applypatch"))
 _GIT: Final = frozenset(("apply", "am"))
 _HEADER: Final = re.compile(
     r"^[ \t]*(?:\*\*\* (?:Add File|Update File|Delete File|Move to):|\+\+\+ |--- |\*\*\* (?=\S+\t)"
-    r"|Index: |(?:rename|copy) to )[ \t]*(?P<path>[^\t\n\r]+)|^diff --git (?P<two>[^\n\r]+)",
+    r"|Index: )[ \t]*(?P<path>[^\t\n\r]+)|^diff --git (?P<two>[^\n\r]+)"
+    r"|^(?:rename|copy) (?:to|from) +(?P<bare>[^\t\n\r]+)",
     re.MULTILINE,
 )
 _STRIP: Final = re.compile(r"(?:-[A-Za-z]*p|--strip=)(\d{1,2})\Z")
 _FOLDER: Final = re.compile(r"(?:-d|--directory=)(.+)\Z")
+_FOLDER_OPTIONS: Final = ("-d", "--directory")
 _MAX_FILES: Final = 200
 _ALL_LEVELS: Final = tuple(range(8))
 
@@ -43,9 +45,10 @@ def patched_files(command: Command, written: WrittenFiles) -> Iterator[File]:
     contents = [written.find(word, command) for word in (*reads, *command.words[1:])]
     given += [each for each in contents if isinstance(each, str)]
     levels = _levels(name, texts, is_git=is_git)
-    folder = next((found[1] for text in texts[1:] if (found := _FOLDER.match(text))), "")
-    for path in [each for text in given for each in _paths(text)][:_MAX_FILES]:
-        for level in levels:
+    folder = _folder(texts)
+    for path, is_bare in [each for text in given for each in _paths(text)][:_MAX_FILES]:
+        # git writes the names of renames without `a/` and `b/`, and takes one folder less off.
+        for level in {max(0, each - 1) for each in levels} if is_bare else levels:
             parts = path.split("/", level)
             if len(parts) == level + 1 and parts[level]:
                 yield File(
@@ -63,10 +66,18 @@ def _levels(name: str, texts: list[str], *, is_git: bool) -> tuple[int, ...]:
     return (1,) if is_git else (0,) if name in ("apply_patch", "applypatch") else _ALL_LEVELS
 
 
-def _paths(text: str) -> Iterator[str]:
+def _folder(texts: list[str]) -> str:
+    for at, text in enumerate(texts[1:-1], start=1):
+        if text in _FOLDER_OPTIONS:
+            return texts[at + 1]
+    return next((found[1] for text in texts[1:] if (found := _FOLDER.match(text))), "")
+
+
+def _paths(text: str) -> Iterator[tuple[str, bool]]:
+    """Each path, and whether it stands there without a folder to be taken off."""
     for found in _HEADER.finditer(text):
-        named = [found["path"]] if found["path"] else found["two"].split()
+        named = found["two"].split() if found["two"] else [found["path"] or found["bare"]]
         for each in named:
             path = each.strip().strip('"')
             if path != "/dev/null" and UNKNOWN not in path:
-                yield path
+                yield path, found["bare"] is not None

@@ -61,6 +61,10 @@ class CommandPattern:
             return None
         return posixpath.basename(self.tokens[0][0])
 
+    def is_about(self, program: str) -> bool:
+        """Whether its first word, wildcards included, fits the base name of a program."""
+        return bool(self.tokens) and _fits(self.tokens[0], program)
+
     def spells(self, option: str) -> bool:
         """Whether it names this very word: then whoever wrote it means it. No rule can name what
         comes on standard input."""

@@ -24,6 +24,7 @@ from cellwall.policy.subjects import Subject, matches
 from cellwall.policy.tools import group_of
 
 _MOST_PROGRAMS = 1024
+_MAX_PROGRAM_NAME = 64
 _MOST_KNOWN = 8192
 _TELLING_NOTHING = frozenset(("", ".", "..", "~", ".config", ".local", ".cache"))
 
@@ -58,6 +59,9 @@ class RuleBook:
             "read": _last_names(self.rules, "read"),
             "write": _last_names(self.rules, "write"),
         }
+        denials = [pattern_of(each.specifier) for each in self.rules if _is_denied_command(each)]
+        self._denied_names = frozenset(each.program for each in denials if each.program)
+        self._denied_globs = tuple(each for each in denials if not (each.program or each.is_any))
         self._paths = {
             (group, verdict): PathIndex.of(self.rules, group, verdict)
             for group in ("read", "write")
@@ -144,6 +148,14 @@ class RuleBook:
         hits = _hits(words, plain, frozenset(), home)
         return restrict(self._about(words[0]), hits, subject=what)
 
+    def is_denied_program(self, name: str) -> bool:
+        """Whether a denial speaks of this program, alone or with arguments."""
+        if not name or len(name) > _MAX_PROGRAM_NAME:
+            return False
+        return name in self._denied_names or any(
+            pattern.is_about(name) for pattern in self._denied_globs
+        )
+
     def is_administrators(self, words: Sequence[Word], *, home: str) -> bool:
         """Whether a rule of the administrator's allows it by the program's name."""
         hits = _hits(words, None, frozenset(), home)
@@ -164,6 +176,10 @@ class RuleBook:
             layers = self._layered.for_group("bash")
             found = self._by_program[name] = tuple(_only(each, name) for each in layers)
         return found
+
+
+def _is_denied_command(rule: Rule) -> bool:
+    return rule.verdict is Verdict.DENY and group_of(rule.tool) == "bash"
 
 
 def _telling_names(rules: Iterable[Rule], access: Access) -> frozenset[str]:

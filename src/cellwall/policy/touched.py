@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from cellwall.core.protected_names import fold
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import tokens_of
+from cellwall.policy.named_files import find_named
 from cellwall.policy.others import owner_trouble
+from cellwall.policy.patched_files import patched_files
 from cellwall.policy.paths import normalise
-from cellwall.policy.protected_rules import folders_around, is_findable
+from cellwall.policy.protected_rules import is_findable
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.searches import is_narrowed, names_asked_for, reaches, searches_in, start_paths
 from cellwall.policy.shell.command import Command
@@ -23,19 +24,16 @@ from cellwall.policy.shell.outputs import listed_below
 from cellwall.policy.shell.redirections import is_descriptor
 from cellwall.policy.shell.words import UNKNOWN, Origin, Word, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
+from cellwall.policy.variables import exported_names
 from cellwall.policy.written_files import WrittenFiles
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
 _MOST_WILDCARDS = 64
 _MOST_FOLDERS = 128
 _WILD = frozenset("*?[")
-_INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
 _REMOVING = frozenset(("rm", "rmdir", "unlink", "shred"))
-_SEARCHING = frozenset(("rg", "ag", "ack"))
-_SEARCHING_WITH = frozenset(("-r", "-R", "--recursive", "--dereference-recursive"))
 _SOME_NAME = "\ufffd"
 _find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
-_find_file_url = re.compile(r"(?i)\b(?:file|man|info):(?://(?:localhost)?)?(?P<path>/.*)").search
 _NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
 
 
@@ -56,6 +54,8 @@ class Files:
     wildcards: int = 0
     trusted: dict[int, bool] = field(default_factory=dict)
     """By how many texts were read."""
+    exports: dict[int, frozenset[str]] = field(default_factory=dict)
+    """By how many commands were read."""
     noted: int = 0
     """Of how many commands it is known what they write."""
     writes: WrittenFiles = field(default_factory=WrittenFiles)
@@ -81,6 +81,15 @@ class Files:
             self.writes.note(command)
         self.noted = len(self.commands)
         return self.writes
+
+    @property
+    def exported(self) -> frozenset[str]:
+        """The variables that some command of the text gives to programs."""
+        count = len(self.commands)
+        if count not in self.exports:
+            names = (name for each in self.commands for name in exported_names(each))
+            self.exports[count] = frozenset(names)
+        return self.exports[count]
 
     def input_word(self, *, is_null_separated: bool) -> Word:
         """What `xargs` adds to a command, as far as the commands before it tell."""
@@ -115,7 +124,7 @@ class Files:
         """What the arguments name. A command that is allowed may read what is not forbidden. It may
         write what rules for writing allow; without such rules, below the working directory and in
         /tmp, unless it is allowed to do anything (`is_free`)."""
-        for file in _all_files(command, opened):
+        for file in (*find_named(command, opened), *patched_files(command, self.written)):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
             if file.why == FROM_LIST:
@@ -221,16 +230,20 @@ class Files:
     def named_in(self, code: Code) -> Iterator[tuple[str, str]]:
         """Files that code names, by its texts: what may not be read cannot be read by it either."""
         for text in _texts_in(code.text.text) if code.text is not None else ():
-            places = {text, self.at_home(text)}
-            if text.startswith(("/.", ".")):  # `HOME + "/.ssh/id_rsa"`
-                places.add(f"{self.home}/{text.lstrip('/')}")
-            subjects = [
-                self._subject(access, Word(each), self.cwd)
-                for access in _ACCESSES
-                for each in sorted(places)
-            ]
-            if any(self.book.forbids([each], "") for each in subjects):
+            if self.is_forbidden_name(text):
                 yield "", f"{code.why}, and names {text[:60]!r}, which rules forbid"
+
+    def is_forbidden_name(self, text: str, accesses: Sequence[Access] = _ACCESSES) -> bool:
+        """Whether a text in code is the name of a file that may not be read, or written."""
+        places = {text, self.at_home(text)}
+        if text.startswith(("/.", ".")):  # `HOME + "/.ssh/id_rsa"`
+            places.add(f"{self.home}/{text.lstrip('/')}")
+        subjects = [
+            self._subject(access, Word(each), self.cwd)
+            for access in accesses
+            for each in sorted(places)
+        ]
+        return any(self.book.forbids([each], "") for each in subjects)
 
     def at_home(self, path: str) -> str:
         """`~` in front, as `expanduser` has it."""
@@ -349,57 +362,6 @@ def _found_somewhere(access: Access, what: str, *, is_free: bool) -> Decision:
     return replace(refusal, verdict=Verdict.ASK) if is_free else refusal
 
 
-def _all_files(command: Command, opened: Opened) -> Iterator[File]:
-    """What the models tell, and what follows from it."""
-    files = opened.files
-    if opened.is_unmodelled or not files:
-        files = (*files, *_guessed_files(command, opened))
-    yield from files
-    name = command.words[0].text.rpartition("/")[2]
-    for file in (
-        files if name != "mkdir" else ()
-    ):  # a folder that is put there, or taken away, is one with all that is in it
-        inside = folders_around().get(fold(posixpath.basename(file.path.text.rstrip("/"))))
-        if file.access == "write" and inside is not None:
-            path = Word(f"{file.path.text}/{inside}", origin=file.path.origin)
-            yield File("write", path, file.why)
-    sources = [each.path for each in opened.files if each.access == "read"]
-    if name in _INTO_FOLDERS:
-        # A target that is a folder gets each source under its own name.
-        for target in [each.path for each in opened.files if each.access == "write"]:
-            for source in sources:
-                last = posixpath.basename(source.text.rstrip("/"))
-                if last and target.text != source.text:
-                    path = Word(
-                        posixpath.join(target.text, last),
-                        has_glob=source.has_glob,
-                        origin=_origin_of(target, source),
-                    )
-                    yield File("write", path, "it is put there")
-                    inside = folders_around().get(fold(last))
-                    if inside is not None:
-                        below = Word(f"{path.text}/{inside}", origin=path.origin)
-                        yield File("write", below, "it is put there")
-    for word in command.words[1:]:
-        if (found := _find_file_url(word.text)) and UNKNOWN not in word.text:
-            yield File("read", Word(found["path"]), "a file of this machine is read")
-    flags = {flag for word in command.words for flag in _flags_of(word.text)}
-    is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
-    if is_search and not sources:
-        yield File("read", Word("."), "it searches the folder at hand")
-
-
-def _origin_of(*words: Word) -> Origin:
-    """Of what is unknown in any of them."""
-    origins = {word.origin for word in words if UNKNOWN in word.text}
-    return origins.pop() if len(origins) == 1 else Origin.ANYWHERE
-
-
-def _flags_of(text: str) -> tuple[str, ...]:
-    is_cluster = text.startswith("-") and not text.startswith("--")
-    return tuple(f"-{letter}" for letter in text[1:]) if is_cluster else (text,)
-
-
 def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:
     paths = [path for each in subjects for path in each.paths]
     return file.why.endswith("is run") and any(p.startswith(("/dev/", "/proc/")) for p in paths)
@@ -418,14 +380,3 @@ def _samples(path: str) -> tuple[str, ...]:
 def _texts_in(code: str) -> set[str]:
     found = {text for texts in _find_texts(code) for text in texts if text}
     return {text for text in found if UNKNOWN not in text}
-
-
-def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
-    """Of a program that nobody has a model for: each word could be a file that it reads."""
-    is_open = not opened.is_unmodelled and opened != Opened()
-    if is_open or command.words[0].text in grammar().unread:
-        return
-    for word in command.words[1:]:
-        for text in (word.text, word.text.rpartition("=")[2].lstrip("@"), word.text.lstrip("@")):
-            if text and UNKNOWN not in text and not text.startswith("-"):
-                yield File("read", Word(text, has_glob=word.has_glob), "an argument")

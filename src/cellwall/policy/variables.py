@@ -5,14 +5,18 @@ from __future__ import annotations
 import posixpath
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache, lru_cache
 from importlib import resources
 
+from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.opened import Assignment
+from cellwall.policy.shell.unmodelled import why_given
 from cellwall.policy.shell.words import UNKNOWN
+
+_DECLARING = frozenset(("declare", "typeset", "local", "readonly"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,21 @@ class _Entry:
     pattern: re.Pattern[str] | None
     is_exported: bool
     """Only a variable that a program gets counts, not one of the shell alone."""
+    parts: re.Pattern[str] | None
+    """What a part of the name ends in, in place of `names`: `PRE_BUILDCMD_X` has `cmd`."""
+    is_given: bool
+    """The value is denied only where its words would be by the rule for unmodelled programs."""
+
+    def is_about(self, name: str) -> bool:
+        if self.parts is not None:
+            return any(map(self.parts.fullmatch, name.casefold().split("_")))
+        return self.names.fullmatch(name) is not None
 
     def accepts(self, value: str) -> bool:
         if self.is_harmless or value in self.values:
             return True
+        if self.is_given:
+            return why_given(value) is None
         if self.is_relative and UNKNOWN not in value:
             return all(_is_inside(each) for each in value.split(":"))
         return self.pattern is not None and self.pattern.fullmatch(value) is not None
@@ -46,10 +61,26 @@ def trouble(assignment: Assignment, *, is_exported: bool = True) -> str | None:
     return f"{assignment.name} may not be set: {entry.reason}"
 
 
+def export_trouble(name: str) -> str | None:
+    """Why a variable may not be handed to programs with whatever it holds (`export NAME`)."""
+    entry = _entry(name)
+    if entry is None or not entry.is_exported or entry.accepts(UNKNOWN):
+        return None
+    return f"{name} may not be exported: {entry.reason}"
+
+
+def exported_names(command: Command) -> Iterator[str]:
+    """The names that `export NAME`, `declare -x NAME=VALUE` and their like give to programs."""
+    name = command.words[0].text if command.words else ""
+    flags = [word.text for word in command.words[1:] if word.text.startswith("-")]
+    if name == "export" or (name in _DECLARING and any("x" in each for each in flags)):
+        yield from (each.name for each in command.assignments)
+
+
 @lru_cache(maxsize=512)
 def _entry(name: str) -> _Entry | None:
     """The first that speaks of it."""
-    return next((entry for entry in _entries() if entry.names.fullmatch(name)), None)
+    return next((entry for entry in _entries() if entry.is_about(name)), None)
 
 
 @cache
@@ -57,13 +88,15 @@ def _entries() -> Sequence[_Entry]:
     text = resources.files(__package__).joinpath("variables.toml").read_text("utf-8")
     return [
         _Entry(
-            re.compile("|".join(translate(name) for name in each["names"])),
+            re.compile("|".join(translate(name) for name in each.get("names", ()))),
             each["reason"],
             each.get("harmless", False),
             each.get("relative", False),
             frozenset(each.get("values", ())),
             re.compile(each["pattern"]) if "pattern" in each else None,
             each.get("exported", False),
+            re.compile(each["parts"]) if "parts" in each else None,
+            each.get("given", False),
         )
         for each in tomllib.loads(text)["variable"]
     ]

@@ -10,6 +10,7 @@ import pytest
 from cellwall.policy.shell.opened import Assignment
 from cellwall.policy.shell.words import UNKNOWN, Word
 from cellwall.policy.variables import trouble
+from unit.policy.policies import policy, verdict
 
 pytestmark = pytest.mark.requirement("POL-2")
 
@@ -42,6 +43,21 @@ pytestmark = pytest.mark.requirement("POL-2")
         ("https_proxy", "http://evil"),
         ("HOME", "/tmp"),
         ("CELLWALL_HOME", "/tmp"),
+        ("FROB_COMMAND", "id"),
+        ("frob_command", "id"),
+        ("FROBCMD", "id"),
+        ("PRE_FROB_COMMAND_X", "id"),
+        ("FROB_EVAL", "id"),
+        ("FROB_PROGRAM", "./x"),
+        ("FROB_INTERPRETER", "./x"),
+        ("FROB_EXECUTABLE_PATH", "./x"),
+        ("FROB_HOOK", "./x"),
+        ("FROB_HANDLER", UNKNOWN),
+        ("FROB", "/bin/sh"),
+        ("FROB", "sh -c id"),
+        ("FROB", "python3 x.py"),
+        ("FROB_OPTS", "--exec id"),
+        ("FROB_OPTS", "-v --pager=x"),
     ],
 )
 def test_dangerous_variables_are_refused(name, value):
@@ -57,6 +73,15 @@ def test_dangerous_variables_are_refused(name, value):
         ("DEBUG", "*"),
         ("PYTHONPATH", "src"),
         ("PYTHONPATH", ".:src/lib"),
+        ("RUN_SLOW", "1"),
+        ("LOG_LEVEL", "debug"),
+        ("MODE", "shell"),
+        ("SCOPE", "@acme"),
+        ("TITLE", "a shell of a nut"),
+        ("CFLAGS", "-O2 -Wall"),
+        ("CHROME_BIN", "/usr/bin/chromium"),
+        ("PUPPETEER_EXECUTABLE_PATH", "/usr/bin/chromium"),
+        ("HOOK_TIMEOUT", "30"),
         ("PYTHONUNBUFFERED", "1"),
         ("GIT_PAGER", "cat"),
         ("GIT_AUTHOR_NAME", "Ann"),
@@ -71,3 +96,22 @@ def test_everyday_variables_are_not(name, value):
 def test_each_entry_that_refuses_has_a_reason():
     text = resources.files("cellwall.policy").joinpath("variables.toml").read_text("utf-8")
     assert all(each["reason"] or each.get("harmless") for each in tomllib.loads(text)["variable"])
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("FROB_COMMAND=id; export FROB_COMMAND; frob", "deny"),
+        ("export FROB_COMMAND; FROB_COMMAND=id; frob", "deny"),
+        ("FROB_COMMAND=id; declare -x FROB_COMMAND; frob", "deny"),
+        ("for FROB_COMMAND in id; do export FROB_COMMAND; frob; done", "deny"),
+        ("FROB='sh -c id'; export FROB; frob", "deny"),
+        ("env FROB_COMMAND=id frob", "deny"),
+        ("FROB_COMMAND=id; frob", "allow"),  # a variable of the shell alone
+        ("FOO=1; export FOO; frob", "allow"),
+        ("PYTHONPATH=src; export PYTHONPATH; frob", "allow"),
+        ("export NODE_ENV; frob", "allow"),
+    ],
+)
+def test_a_variable_counts_once_the_text_gives_it_to_programs(command: str, word: str):
+    assert verdict(policy(["Bash(frob *)", "Bash(frob)"]), command) == word

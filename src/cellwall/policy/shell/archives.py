@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cellwall.policy.shell.arguments import scan
+from cellwall.policy.shell.arguments import Scan, scan
 from cellwall.policy.shell.catalog import Model
 from cellwall.policy.shell.interpret import Finds, note_options
 from cellwall.policy.shell.opened import Opened
@@ -16,6 +17,7 @@ _MAKES = (
     *("-c", "--create", "-r", "--append", "-u", "--update"),
     *("-A", "--catenate", "--concatenate", "--delete"),
 )
+_replacement = re.compile(r"(?:flags=[^;]*;)?s(?P<sign>.).*?(?P=sign)(.+?)(?P=sign)").match
 _TAKES = ("-x", "--extract", "--get")
 
 
@@ -43,10 +45,20 @@ def open_tar(model: Model, words: Sequence[Word]) -> Opened:
             for place in folders:
                 path = replace(word, text=posixpath.join(place, word.text))
                 finds.file("read", path, "it is put into the archive")
-    if found.has(*_TAKES) and not found.has("-O", "--to-stdout"):
-        for folder in found.values("-C", "--directory") or (Word("."),):
-            finds.file("write", folder, "the archive is unpacked there")
-            for word in found.operands:
-                path = replace(word, text=posixpath.join(folder.text, word.text))
-                finds.file("write", path, "it is unpacked")
+    if found.has(*_TAKES):
+        _note_unpacked(finds, found)
     return finds.opened()
+
+
+def _note_unpacked(finds: Finds, found: Scan) -> None:
+    for expression in found.values("--transform", "--xform"):
+        # Files of the archive get such a name; what would lead out of the folder tar takes away.
+        if given := _replacement(expression.text):
+            finds.file("write", replace(expression, text=given[2]), "tar gives files this name")
+    if found.has("-O", "--to-stdout"):
+        return
+    for folder in found.values("-C", "--directory") or (Word("."),):
+        finds.file("write", folder, "the archive is unpacked there")
+        for word in found.operands:
+            path = replace(word, text=posixpath.join(folder.text, word.text))
+            finds.file("write", path, "it is unpacked")

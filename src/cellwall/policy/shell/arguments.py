@@ -38,6 +38,8 @@ class Scan:
     """What takes the rest, if it is an inner command or the like."""
     strange: list[Word] = field(default_factory=list)
     """Options that the model does not list."""
+    behind: dict[Word, Word] = field(default_factory=dict)
+    """What stands behind those."""
     is_unsure: bool = False
     """A word that is not known stands where an option could."""
 
@@ -142,6 +144,8 @@ class _Scanner:
             option = self._abbreviated(key, has_value=bool(equals))
         if option is None:
             self._scan.strange.append(word)
+            if not equals and self._at < len(self._words):
+                self._scan.behind[word] = self._words[self._at]
             self._may_want_value = not equals
             return
         if word.is_split:

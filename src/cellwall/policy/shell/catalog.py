@@ -11,6 +11,7 @@ One table per program; `also` lists its other names. In a model:
     operands, last                           what the words are that belong to no option
     always                                   what the command does with any arguments
     typed                                    a text on standard input is commands for the program
+    keeps                                    the file it changes when it does something dangerous
     sub, harmless, other                     sub-commands; those without a model; all others
 
 `forbidden` is denied whatever is allowed. `danger-read`, `danger-write` and `danger-script` need a
@@ -154,6 +155,8 @@ class Model:
     """The language it reads from standard input when it has no operand."""
     stdin_until: int = 1
     """How many operands it takes until it does not read that any more."""
+    keeps: str = ""
+    """The file of settings that it changes where it does something dangerous."""
     why: str = ""
 
     @property
@@ -235,7 +238,7 @@ _SWITCHES: Final = {
 }
 _KEYS: Final = (
     {"also", "does", "looks", "cases", "operands", "last", "always", "sub", "harmless", "other"}
-    | {"ends", "supplies", "stdin", "stdin_until", "strict", "exact", "inherit", "why"}
+    | {"ends", "supplies", "stdin", "stdin_until", "strict", "exact", "inherit", "why", "keeps"}
     | {"flags", "values", "optional", "digits", "letters", "next", "reads", "writes", "lists"}
     | _SWITCHES.keys()
 )
@@ -275,6 +278,7 @@ def build_model(name: str, table: Table, outer: Model | None = None) -> Model:
         is_strict=table.get("strict", "sub" in table or "harmless" in table or _has_rest(operands)),
         is_exact=table.get("exact", outer.is_exact if outer else False),
         **{field: table.get(key, False) for key, field in _SWITCHES.items()},
+        keeps=table.get("keeps", ""),
         stdin=table.get("stdin", ""),
         stdin_until=table.get("stdin_until", 1),
         why=why,

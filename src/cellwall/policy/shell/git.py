@@ -8,13 +8,16 @@ from dataclasses import replace
 
 from cellwall.policy.shell.arguments import Scan, scan
 from cellwall.policy.shell.catalog import Effect, Model
-from cellwall.policy.shell.interpret import Finds, interpret
+from cellwall.policy.shell.interpret import Finds, fits, interpret, resolve
 from cellwall.policy.shell.opened import File, Opened
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 _READS = {"--get", "--get-all", "--get-regexp", "--get-urlmatch", "--get-color", "-l", "--list"}
 _REMOVES = {"--unset", "--unset-all", "--remove-section"}
 _WILDCARDS = frozenset("*?[\\")
+_SETTINGS_FILE = Word(".git/config")
+_HOOKS = Word(".git/hooks")
+_KEPT = "git keeps a setting there that names what it runs, or where its settings come from"
 _COMMANDS = {"list", "get", "set", "unset", "rename-section", "remove-section", "edit"}
 
 
@@ -30,7 +33,9 @@ def open_git(model: Model, words: Sequence[Word]) -> Opened:
     is_outside = any(word.text.startswith("--no-i") for word in rest)
     if name == "config":
         config = model.subs["config"]
-        _open_config(finds, model.cases["setting"], scan(config, rest))
+        _open_config(finds, model, scan(config, rest))
+    elif name in ("init", "init-db", "clone"):
+        _note_new(finds, model, found, scan(model.subs[name], rest))
     elif name in ("add", "stage"):
         _note_added(finds, scan(model.subs[name], rest).operands)
     elif name in ("checkout", "restore"):
@@ -89,7 +94,28 @@ def _moved(files: Sequence[File], folder: str) -> Iterator[File]:
             yield replace(file, path=path)
 
 
-def _open_config(finds: Finds, setting: Effect, found: Scan) -> None:
+def _note_new(finds: Finds, model: Model, outer: Scan, found: Scan) -> None:
+    """A new repository, or an old one that is set up again, gets hooks and settings."""
+    given = (*outer.values("-c"), *found.values("-c", "--config"))
+    if found.values("--template") or any(_is_template(each.text) for each in given):
+        finds.file("write", _HOOKS, "git copies the hooks of a folder there")
+    for each in found.values("-c", "--config"):
+        _note_kept(finds, model, each)
+
+
+def _is_template(setting: str) -> bool:
+    return setting.lower().startswith("init.templatedir")
+
+
+def _note_kept(finds: Finds, model: Model, setting: Word) -> None:
+    """A setting that stays is one in a file that nobody may write."""
+    kind = resolve(model.cases["setting"], setting)[0].kind
+    if kind != "value" and fits(model.cases["naming"], setting):
+        finds.file("write", _SETTINGS_FILE, _KEPT)
+
+
+def _open_config(finds: Finds, model: Model, found: Scan) -> None:
+    setting: Effect = model.cases["setting"]
     if not found.has("--file") and found.is_unsure:
         finds.danger("", "which setting of git is changed is not known")
     strange = {word.text.partition("=")[0] for word in found.strange}
@@ -102,6 +128,7 @@ def _open_config(finds: Finds, setting: Effect, found: Scan) -> None:
     if renames or command == "rename-section":
         # A setting that means nothing where it stands becomes one that runs commands.
         finds.danger(renames[0] if renames else command, "settings of git get other names")
+        finds.file("write", _SETTINGS_FILE, _KEPT)
     elif strange & _READS or command in ("list", "get"):
         finds.files = [replace(file, access="read") for file in finds.files]
     elif strange & _REMOVES:
@@ -113,3 +140,4 @@ def _open_config(finds: Finds, setting: Effect, found: Scan) -> None:
         both = Word(f"{name.text}={value.text}", name.is_split or value.is_split)
         option = name.text if UNKNOWN not in name.text else ""
         finds.apply(setting, both, option)
+        _note_kept(finds, model, both)

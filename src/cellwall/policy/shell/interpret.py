@@ -21,6 +21,7 @@ from cellwall.policy.shell.opened import (
     Opened,
     Script,
 )
+from cellwall.policy.shell.unmodelled import why_unlisted
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 COULD_BE_OPTION = "a word that is not known could be an option that runs code or writes files"
@@ -219,6 +220,15 @@ def interpret(model: Model, words: Sequence[Word]) -> Opened:
 
 def _walk(finds: Finds, model: Model, head: Sequence[Word], words: Sequence[Word]) -> bool:
     """Opens the options of a model and then its sub-command, if it has those."""
+    count = len(finds.dangers)
+    is_wrapper = _walk_words(finds, model, head, words)
+    if model.keeps and len(finds.dangers) > count:
+        # A setting that stays is one in a file that rules protect.
+        finds.file("write", Word(model.keeps), "it changes its settings there")
+    return is_wrapper
+
+
+def _walk_words(finds: Finds, model: Model, head: Sequence[Word], words: Sequence[Word]) -> bool:
     found = scan(model, words)
     name = head[-1].text.rpartition("/")[2]
     if model.always.kind == "danger":
@@ -276,6 +286,8 @@ def note_options(finds: Finds, model: Model, found: Scan) -> None:
             finds.apply(model.looks, word, word.text)
         elif model.is_strict:
             finds.danger(word.text.partition("=")[0] if word.is_literal else "", NOT_LISTED)
+        elif why := why_unlisted(word, found.behind.get(word)):
+            finds.danger(word.text.partition("=")[0] if word.is_literal else "", why)
 
 
 def note_option(finds: Finds, given: Given) -> None:

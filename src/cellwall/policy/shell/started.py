@@ -12,11 +12,16 @@ from functools import lru_cache
 from typing import Final
 
 from cellwall.policy.shell.started_python import look_into_python
-from cellwall.policy.shell.started_scan import scan_code
+from cellwall.policy.shell.started_scan import is_known, scan_code
 from cellwall.policy.shell.starts import Starts
 from cellwall.policy.shell.words import UNKNOWN
 
 MAX_CHARACTERS: Final = 65_536
+
+
+def is_read(language: str) -> bool:
+    """Whether code of this language is searched for what it starts."""
+    return language == "python" or is_known(language)
 
 
 @lru_cache(maxsize=64)

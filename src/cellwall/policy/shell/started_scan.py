@@ -61,6 +61,11 @@ class _Table:
     """What a person is asked about where it stands in none of the calls that were read."""
 
 
+def is_known(language: str) -> bool:
+    """Whether there is a table of what starts commands in it."""
+    return language in _tables()
+
+
 def scan_code(language: str, text: str, found: Starts) -> None:
     """Adds what the code starts."""
     table = _tables().get(language)
@@ -75,11 +80,6 @@ def scan_code(language: str, text: str, found: Starts) -> None:
         found.text(joined)
     found.folders += _moves(text)
     _Scan(table, text, found).run()
-
-
-def is_scanned(language: str) -> bool:
-    """Whether calls of this language are known."""
-    return language in _tables()
 
 
 def _joined_texts(text: str) -> Iterator[str]:
@@ -294,7 +294,7 @@ class _Arguments:
         inside = "".join(parts)
         self._words.append(inside if opening == "'" else self._table.expands.sub(UNKNOWN, inside))
         self._blanks()
-        # What is put behind a text makes it another one.
+        # What is put behind a text makes it another one; awk and ruby join two without a sign.
         return self._text[self._at : self._at + 1] not in {".", "+", "*", "%", "x", "'", '"'} or (
             self._text[self._at : self._at + 1] == "." and self._text[self._at + 1].isalpha()
         )

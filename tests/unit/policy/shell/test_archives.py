@@ -9,6 +9,8 @@ from unit.policy.shell.opening import Tables, told
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
 EVERYDAY = r"""
+zip -T x.zip
+tar --transform 's,^,prefix/,' -xf a.tar
 tar czf x.tgz src
 tar xzf x.tgz
 tar -xvf x.tar -C out
@@ -28,6 +30,9 @@ zip -rq x.zip src
 """
 
 FOUND = r"""
+tar --transform 's,^a$,.git/config,' -xf b.tar -> read b.tar | write .git/config | write .
+cpio -i -D /x -F a -> danger -i | write /x | write a
+zip a b -T -TT'rm x' -> danger -TTrm | danger -TTrm x | write a | read b
 zip -T -TT 'rm x' a b -> read b | script rm x | write a
 zip a b --unzip-command='rm x' -> read b | script rm x | write a
 tar -I 'rm x' -cf a b -> read b | script rm x | write a

@@ -9,6 +9,11 @@ from unit.policy.shell.opening import Tables
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
 EVERYDAY = r"""
+cmake --build build --target x -- -j4 VERBOSE=1
+dotnet build -p:Configuration=Release
+gcc -Wl,-rpath,/usr/lib x.c
+cargo build --release
+go tool pprof x
 ruff check .
 ruff check --fix src
 black --check src
@@ -82,6 +87,16 @@ make CFLAGS='-O2 -g' all
 """
 
 FOUND = r"""
+cmake --build . -- SHELL=./x -> script ./x
+cmake --build . -- --eval=x -> danger --eval=x
+gcc -Wl,-o,/x y.c -> write /x | read y.c
+gcc -dumpdir /x y.c -> write /x | read y.c
+gcc -include /k x.c -> read /k | read x.c
+cargo build --target-dir /x -> write /x
+go env -w CC=x -> danger -w | write .config/go/env
+go tool compile -o /x y.go -> write /x
+dotnet build -p:PreBuildEvent=x -> danger -p:PreBuildEvent=x
+dotnet build -o /x -> write /x
 make PATH=/tmp/x -> set PATH=/tmp/x
 make LD_PRELOAD:=/tmp/x.so -> set LD_PRELOAD=/tmp/x.so
 make BASH_ENV=/tmp/x -> set BASH_ENV=/tmp/x

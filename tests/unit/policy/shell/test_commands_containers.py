@@ -9,6 +9,14 @@ from unit.policy.shell.opening import Tables, told
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
 EVERYDAY = r"""
+docker build --output=type=docker .
+docker volume ls
+docker volume create x
+docker container ls
+docker run --mount type=bind,src=./x,target=/h a
+hg clone https://x.org/y
+aws s3 ls
+gh config get pager
 docker ps
 docker ps -a
 docker images
@@ -43,17 +51,29 @@ docker compose cp web:/app/x out
 """
 
 FOUND = r"""
+docker volume create -o device=/ -o o=bind x -> danger | danger -o
+docker container create --mount type=bind,source=//,target=/h a -> danger
+docker run --cap-add SYS_ADMIN a -> danger
+docker run --cap-add=NET_ADMIN a -> danger --cap-add
+docker run --device=/dev/sda a -> danger
+docker build --output type=local,dest=/etc . -> write /etc
+docker build --secret id=x,src=/k . -> read /k
+aws configure set credential_process x -> danger
+hg clone ssh://-oProxyCommand=x/y -> danger ssh://-oProxyCommand=x/y
+hg config --edit -> danger --edit | write .hg/hgrc
+gh config set pager x -> danger set | write .config/gh/config.yml
+svn commit --editor-cmd='rm x' -> script rm x
 docker compose config -o ../x -> write ../x
 docker-compose config -o ../x -> write ../x
 docker run -v /home/u/.ssh:/k alpine cat /k/id_rsa -> danger -v | inner cat /k/id_rsa
 docker run --mount type=bind,source=/home/u/.aws,target=/k alpine ls -> danger --mount | inner ls
-docker run -v /:/host alpine sh -> danger -v | inner sh
+docker run -v /:/host alpine sh -> danger | inner sh
 docker run --privileged alpine -> danger --privileged
 docker run --pid=host alpine -> danger --pid
 docker run --net=host a -> danger --net
 docker run --network host a -> danger --network
 docker run -v /var/run/docker.sock:/var/run/docker.sock a -> danger -v
-docker run --mount type=bind,source=/,target=/h a -> danger --mount
+docker run --mount type=bind,source=/,target=/h a -> danger
 docker run -v @u:/x a -> danger -v
 docker exec c rm x -> inner rm x
 docker -H tcp://x ps -> danger -H
@@ -76,7 +96,7 @@ kubectl exec p -- rm x -> inner rm x
 hg --config alias.x='!rm' x -> danger --config | danger x
 svn --config-option x y -> danger --config-option
 svn diff --diff-cmd=rm -> open rm
-gh alias set x y -> danger set
+gh alias set x y -> danger set | write .config/gh/config.yml
 gh extension install x -> danger extension
 ansible all -m shell -a 'rm' -> danger -a | danger -m
 ansible all -a 'rm' -> danger -a

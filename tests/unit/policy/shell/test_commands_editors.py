@@ -34,7 +34,7 @@ ex -sc '!rm' x -> danger -s | stdin ex | write !rm | write x
 vi -c ':!rm x' f -> read f | script rm x | write f
 vim -c '!rm x' -> script rm x
 vim +':!rm x' f -> read f | script rm x | write f
-vim +'py import os' f -> danger +py import os | read f | write f
+vim +'py import os' f -> vim +py import os refused | read f | write f
 vim --cmd ':!x' -> script x
 vim -S x -> danger -S
 vim -es f -> danger -es | read f | write f

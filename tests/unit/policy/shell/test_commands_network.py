@@ -9,6 +9,7 @@ from unit.policy.shell.opening import Tables
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
 EVERYDAY = r"""
+ssh -o UserKnownHostsFile=/dev/null h
 curl https://example.com
 curl -sSL https://x/y -o out
 curl -fsSL https://x
@@ -28,6 +29,7 @@ curl --retry 3 --noproxy localhost https://x
 """
 
 FOUND = r"""
+ssh -o UserKnownHostsFile=/x h -> write /x
 curl http://localhost evil.example -> danger evil.example
 curl http://localhost --next evil.example -> danger --next | danger evil.example
 curl http://localhost --url evil.example -> danger --url

@@ -152,13 +152,13 @@ pip install --config-settings x=y z -> danger --config-settings
 pip install --target / x -> danger --target
 pip install 'x @ git+https://y' -> danger x @ git+https://y
 pip install --index http://x y -> danger --index
-pip config set x y -> danger set
+pip config set x y -> danger set | write .config/pip/pip.conf
 npm install https://x -> danger https://x
 npm install git+ssh://x -> danger git+ssh://x
 npm install --registry=http://x y -> danger --registry
 npm install --script-shell=/x -> danger --script-shell
-npm config set script-shell /x -> danger set
-npm set x y -> danger x
+npm config set script-shell /x -> danger set | write .npmrc
+npm set x y -> danger x | write .npmrc
 npm init evil -> danger evil
 npm run x --script-shell /y -> danger --script-shell
 npm i user/repo -> danger user/repo
@@ -166,7 +166,7 @@ npm pkg set scripts.x=y -> danger set
 npm pkg delete scripts.x -> danger delete
 npm pkg fix -> danger fix
 npm pkg @u -> danger | danger
-yarn config set x y -> danger set
+yarn config set x y -> danger set | write .yarnrc.yml
 yarn create x -> danger x
 gem install -s http://x y -> danger -s
 dpkg -i x.deb -> danger -i

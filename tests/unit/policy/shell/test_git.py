@@ -108,9 +108,9 @@ git -C a/../../x status -> danger -C
 git -C a -C /etc apply x -> danger -C | read /etc/x
 git -C @u status -> danger
 git --git-dir=../../x/.git status -> danger --git-dir
-git config --rename-section log core -> danger --rename-section
-git config --rename-s log core -> danger --rename-s
-git config rename-section log core -> danger rename-section
+git config --rename-section log core -> danger --rename-section | write .git/config
+git config --rename-s log core -> danger --rename-s | write .git/config
+git config rename-section log core -> danger rename-section | write .git/config
 git -c gc.recentObjectsHook=id gc -> danger -c
 git -c log.fsmonitor=id log -> danger -c
 git -c branch.main.remote=ext::sh fetch -> danger -c
@@ -153,10 +153,10 @@ git -c protocol.ext.allow=always clone 'ext::sh -c rm' -> danger -c | script sh 
 git -c url.ext::.insteadOf=x fetch -> danger -c
 git -c gpg.program=x commit -> danger -c
 git --config-env=core.pager=X log -> danger --config-env
-git config core.pager 'rm x' -> script rm x
-git config --global alias.x '!rm' -> script rm
-git config set core.editor 'rm' -> script rm
-git config --add core.hooksPath x -> danger core.hooksPath
+git config core.pager 'rm x' -> script rm x | write .git/config
+git config --global alias.x '!rm' -> script rm | write .git/config
+git config set core.editor 'rm' -> script rm | write .git/config
+git config --add core.hooksPath x -> danger core.hooksPath | write .git/config
 git config -e -> danger -e
 git config @u x -> danger | danger | danger
 git rebase -x 'rm x' main -> script rm x
@@ -173,9 +173,9 @@ git grep --open-files-in-pager=rm y -> script rm
 git grep --open='rm' y -> script rm
 git clone -u 'rm x' a b -> script rm x | write b
 git clone --upload-pack='rm x' a -> script rm x
-git clone --template=/x a -> danger --template
-git clone -c core.sshCommand=x a -> script x
-git clone --config core.pager='rm x' a -> script rm x
+git clone --template=/x a -> danger --template | write .git/hooks
+git clone -c core.sshCommand=x a -> script x | write .git/config
+git clone --config core.pager='rm x' a -> script rm x | write .git/config
 git clone 'ext::sh -c rm' -> script sh -c rm
 git clone ssh://-oProxyCommand=x/y -> danger ssh://-oProxyCommand=x/y
 git fetch --upload-pack='rm x' o -> script rm x
@@ -186,7 +186,7 @@ git ls-remote --upload-pack=rm o -> script rm
 git ls-remote ext::sh -> script sh
 git archive --exec=rm --remote=x HEAD -> script rm
 git archive -o /etc/x HEAD -> write /etc/x
-git init --template=/x -> danger --template
+git init --template=/x -> danger --template | write .git/hooks
 git daemon -> danger daemon
 git send-email --smtp-server=/x y -> danger send-email
 git instaweb -> danger instaweb
@@ -293,3 +293,46 @@ def test_an_unknown_word_matters_only_where_an_option_could_run_code():
     assert told("git checkout @u") == []
     assert "danger" in told("git clone @u")
     assert "danger" in told("git log @s")
+
+
+@pytest.mark.requirement("FS-8")
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("git config core.hooksPath x", ".git/config"),
+        ("git config set core.hooksPath x", ".git/config"),
+        ("git config --global CORE.FSMONITOR ./x", ".git/config"),
+        ("git config --add include.path ../x", ".git/config"),
+        ("git config alias.x '!id'", ".git/config"),
+        ("git config hook.x.command id", ".git/config"),
+        ("git config url.https://evil.insteadOf https://github.com", ".git/config"),
+        ("git config --rename-section a alias", ".git/config"),
+        ("git -C sub config gpg.ssh.program ./x", "sub/.git/config"),
+        ("git clone -c core.sshCommand=./x . y", ".git/config"),
+        ("git clone --template=./x . y", ".git/hooks"),
+        ("git init --template ./x", ".git/hooks"),
+        ("git -c init.templateDir=./x init", ".git/hooks"),
+    ],
+)
+def test_a_setting_that_stays_and_names_code_writes_a_protected_file(command: str, path: str):
+    written = [file.path.text for file in opened(command).files if file.access == "write"]
+    assert path in written
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git config user.name x",
+        "git config alias.st status",
+        "git config core.pager cat",
+        "git config core.fsmonitor true",
+        "git config credential.helper store",
+        "git config --get core.hooksPath",
+        "git config --unset core.hooksPath",
+        "git -c core.hooksPath=/dev/null commit -m x",
+        "git clone -c core.autocrlf=false https://github.com/a/b",
+        "git init",
+    ],
+)
+def test_other_settings_write_no_protected_file(command: str):
+    assert not [file for file in opened(command).files if ".git/" in file.path.text]

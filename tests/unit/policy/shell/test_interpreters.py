@@ -9,6 +9,9 @@ from unit.policy.shell.opening import Tables, told
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
 
 EVERYDAY = r"""
+crystal spec
+R CMD check x
+Rscript x.R
 python script.py
 python -m pytest -q tests
 python -m pytest -p no:cacheprovider
@@ -45,6 +48,13 @@ perl -Ilib t/x.t
 """
 
 FOUND = r"""
+R CMD rm x -> open rm
+lua -i x.lua -> read x.lua | stdin lua
+python -i x.py -> read x.py | stdin python
+ipython -c '!rm x' -> ipython -c refused
+crystal eval 'system("x")' -> code eval refused
+java -Xlog:gc:/x A -> write /x | read A
+java -Xrunx A -> danger -Xrunx | read A
 python3 //dev/stdin -> danger
 python3 /./proc/self/fd/0 -> danger
 python3 ../../../proc/self/fd/0 -> danger

@@ -21,6 +21,14 @@ PLAIN = [
     "frob --code 200",
     "frob a.py b/c.ts 'd e.txt'",
     "frob deploy --env staging --tag v1.2.3",
+    "frob --require ./setup.js --load lib/x",
+    "frob --with 3 --then next --on-error continue",
+    "frob --log-level debug --cache-size 10",
+    "frob install git curl python3",
+    "frob diff --stat",
+    "frob rm -r remote/x",
+    "frob -- a.txt b.txt",
+    "frob --title 'find the python in it'",
 ]
 SPELLED = [
     ("frob /bin/sh", "/bin/sh"),
@@ -46,6 +54,20 @@ SPELLED = [
     ("frob /dev/tcp/h/1", "/dev/tcp/h/1"),
     ("frob ./x.so.1", "./x.so.1"),
     ("frob '%(id)'", "%(id)"),
+    ("frob --proxycommand id", "--proxycommand"),
+    ("frob --execfile=x", "--execfile"),
+    ("frob --postcmd id", "--postcmd"),
+    ("frob --on-exit ./x", "--on-exit"),
+    ("frob --on_change='a b'", "--on_change"),
+    ("frob --pre ./x", "--pre"),
+    ("frob --ssh=./x", "--ssh"),
+    ("frob --with 'python x.py'", "python x.py"),
+    ("frob --require /tmp/x", "--require"),
+    ("frob --rc ../x", "--rc"),
+    ("frob --shell", "--shell"),
+    ("frob python x.py", "python"),
+    ("frob curl http://example.com", "curl"),
+    ("frob run -- make test", "make"),
 ]
 
 
@@ -77,13 +99,32 @@ def test_more_words_than_can_be_looked_at_are_covered_by_no_rule():
 
 
 def test_options_for_output_name_files_that_are_written():
-    found = opened("frob -o a --output=b --dump-bin c -w d")
+    found = opened("frob -o a --output=b --dump-bin c -w d -O/e --log-file /f --log info")
     assert [(file.access, file.path.text) for file in found.files] == [
         ("write", "a"),
         ("write", "b"),
         ("write", "c"),
         ("write", "d"),
+        ("write", "/e"),
+        ("write", "/f"),
     ]
+
+
+@pytest.mark.requirement("POL-3")
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("bazel build --workspace_status_command=./x //a", ["--workspace_status_command"]),
+        ("bazel build --workspace_status_command ./x //a", ["--workspace_status_command"]),
+        ("bazel build --keep_going //a", []),
+        ("rsync --new-hook=x a b", ["--new-hook"]),
+        ("rsync --whole-file a b", []),
+    ],
+)
+def test_an_option_that_a_model_does_not_list_is_judged_by_its_name(
+    command: str, options: list[str]
+):
+    assert [danger.option for danger in opened(command).dangers] == options
 
 
 @pytest.mark.parametrize("command", ["echo /bin/sh", "printf '!x'", "true", "cd /bin"])

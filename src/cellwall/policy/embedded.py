@@ -1,0 +1,239 @@
+"""Commands inside of texts that a program may run in a language of its own. Pure.
+
+An editor, a debugger, a database client and a program that nobody has a model for take commands
+that are not read here as what they are: `vim -c 'call system("…")'`, `ed <<< '!…'`, `sqlite3 x
+".import '|…' t"`, `prog --exec '…'`. A rule that covers such a text (`Bash(*)`) does not cover what
+is denied:
+
+1. a line that is a shell escape (`!cmd`, `.shell cmd`, `r !cmd`) is a script like any other;
+2. a command that a denial means is denied wherever it stands in the text;
+3. so is a file that may not be read;
+4. a person is asked where such a text is put together while the text around it runs.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice, pairwise
+from typing import Final
+
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.code_in_text import OPENED
+from cellwall.policy.rulebook import RuleBook, denied
+from cellwall.policy.shell.command import Command
+from cellwall.policy.shell.opened import Opened, Script
+from cellwall.policy.shell.printed import printed_text
+from cellwall.policy.shell.started import is_read
+from cellwall.policy.shell.words import UNKNOWN, Origin, Word
+from cellwall.policy.touched import Files
+
+ESCAPE: Final = "a line that it is given starts it"
+VALUE: Final = "it may start this"
+"""As `Script.why`: the text may be no command at all, so that only denials by rules count."""
+MAX_CHARACTERS: Final = 65_536
+_MAX_NAMES: Final = 2_048
+_MAX_STARTS: Final = 256
+_MAX_ESCAPES: Final = 64
+_MAX_WORDS: Final = 64
+_BEFORE: Final = 64
+_WINDOW: Final = 4_096
+"""How much of a text is looked at from one place on."""
+_BETWEEN: Final = "\x1f"
+"""Between the words of a command; it stands in none of them."""
+_find_tokens = re.compile(r"""[^\s\x1f"'`,;|&<>()\[\]{}]+""").finditer
+_end_command = re.compile(r"""["'`;|&<>()\[\]{}\x1f\\]""").split
+_cut_front = re.compile(r".*[!:=@%$]|-[A-Za-z](?=[a-z/])", re.DOTALL).match
+_starts_command = re.compile(
+    r"""(?ix) (?: [!|;&`] | (?: \b | _ )
+        (?: e?sys\w{0,8} | exec\w{0,8} | spawn\w{0,8} | p?open | pipe | shell\w{0,8} | sh
+          | run\w{0,8}
+          | call | start\w{0,8} | terminal | program | command | cmd | hook | handler | action
+          | pager | editor | then | on-\w{1,16} )
+        [\s\x1f"'(\[{,:=%]{0,16} ) $"""
+).search
+_match_escape = re.compile(
+    r"""(?ix) (?: [:.,%$\d]{0,32} (?:r|w|e|read|write|silent|sil) !?[ \t]{1,64}
+                | [:.,%$\d]{1,32} [ \t]{1,64} )?
+    [:.,%$~\\]{0,3} (?: ! | (?:shell|system)[ \t] ) [ \t]{0,64} (?P<command>[^\s=].*)"""
+).match
+
+
+def find_inside(
+    book: RuleBook, files: Files, command: Command, opened: Opened, what: str
+) -> Iterator[Decision | Script]:
+    """What the texts of a command hold that has to be judged, or is denied."""
+    if opened.dangers or opened.is_unmodelled:
+        line = _joined(command.words[1:])
+        yield from _denied_in(book, files, line, what)
+        if path := next((each for each in _names_in(line) if _is_secret(files, each)), None):
+            yield denied(f"it is given {path[:60]!r}, which may not be read", what, "arguments")
+        for word in command.words[1:] if opened.dangers else ():
+            value = _value(word)
+            if re.search(r"\s", value) and UNKNOWN not in value:
+                yield Script(Word(value), VALUE)
+        options = {each.option for each in opened.dangers if each.option.startswith("-")}
+        if opened.is_unmodelled and _is_made_up(command.words, options):
+            why = "what it would start is put together while the text runs; write it out"
+            yield replace(denied(why, what, "arguments"), verdict=Verdict.ASK)
+    for assignment in command.assignments if command.words else ():
+        if re.search(r"\s", assignment.value.text):
+            yield from _denied_in(book, files, assignment.value.text, what)
+    codes = {code.text.text for code in opened.codes if code.text is not None}
+    for text in _texts(files, command, opened):
+        if len(text) > MAX_CHARACTERS:
+            yield denied("it is given a text that is too long to be looked at", what, "arguments")
+            continue
+        for count, escape in enumerate(_escapes(text)):
+            if count == _MAX_ESCAPES:
+                yield denied("it is given more commands than can be judged", what, "arguments")
+                break
+            yield Script(Word(escape), ESCAPE)
+        yield from _denied_in(book, files, text, what, is_code=text in codes)
+        yield from _forbidden_names(files, text, what)
+
+
+def _is_made_up(words: Sequence[Word], options: Container[str]) -> bool:
+    """The value of an option that may name a command comes out of the text itself."""
+    return any(
+        before.text in options and UNKNOWN in word.text and word.origin is not Origin.ENVIRONMENT
+        for before, word in pairwise(words[1:])
+    )
+
+
+def is_by_rule(decision: Decision) -> bool:
+    """Whether a rule denies it, and not that the text is not understood."""
+    return decision.verdict is Verdict.DENY and "(" in decision.rule
+
+
+def _joined(words: Sequence[Word]) -> str:
+    return _BETWEEN.join(word.text for word in words)
+
+
+def _texts(files: Files, command: Command, opened: Opened) -> Iterator[str]:
+    """Texts in languages that nobody here reads: code, standard input, files of this text."""
+    for code in opened.codes:
+        if code.text is not None and not _is_opened(code.language):
+            yield code.text.text
+    for word in command.words[1:] if opened.dangers else ():
+        if re.search(r"\s", _value(word)):
+            yield _value(word)
+        else:
+            yield from _written(files, Word(_value(word)), command)
+    is_asking = opened.is_typed or opened.is_unmodelled or bool(opened.dangers)
+    if is_asking or not _is_opened(opened.reads_stdin_as or "sh"):
+        yield from _on_input(files, command)
+    for language, path in opened.runs:
+        if not _is_opened(language):
+            yield from _written(files, path, command)
+
+
+def _escapes(text: str) -> Iterator[str]:
+    """`!cmd` at the beginning of a line, also behind an address; `\\! cmd` anywhere."""
+    for line in text.splitlines():
+        if found := _match_escape(line.strip()):
+            yield found["command"]
+        elif (rest := line.partition("\\!")[2].strip()) and not rest.startswith("="):
+            yield rest
+
+
+def _value(word: Word) -> str:
+    return word.text.partition("=")[2] if word.text.startswith("--") else word.text
+
+
+def _is_opened(language: str) -> bool:
+    return language in OPENED or is_read(language)
+
+
+def _on_input(files: Files, command: Command) -> Iterator[str]:
+    if command.stdin_text is not None:
+        yield command.stdin_text.text
+    elif command.stdin == "pipe":
+        yield from filter(None, (printed_text(each) for each in files.commands if each.is_feeding))
+    elif command.stdin == "file":
+        for file in command.files:
+            if file.access == "read":
+                yield from _written(files, file.path, command)
+
+
+def _written(files: Files, path: Word, command: Command) -> Iterator[str]:
+    content = files.written.find(path, command)
+    if isinstance(content, str):
+        yield content
+
+
+def _denied_in(
+    book: RuleBook, files: Files, text: str, what: str, *, is_code: bool = False
+) -> Iterator[Decision]:
+    """Each place where a program stands that some denial is about.
+
+    The first word of code (`pwsh -c 'curl …'`) may be a command without any sign before it.
+    """
+    text = text.replace("${HOME}", files.home).replace("$HOME", files.home)
+    count = 0
+    for token in _find_tokens(text):
+        cut = _cut_front(token[0], 0, _WINDOW)
+        for at in {0, cut.end() if cut else 0}:
+            if not book.is_denied_program(posixpath.basename(token[0][at : at + _WINDOW])):
+                continue
+            count += 1
+            if count > _MAX_STARTS:
+                yield denied("it is given more words than can be judged", what, "arguments")
+                return
+            start = token.start() + at
+            before = text[max(0, start - _BEFORE) : start].rstrip(" \t")
+            is_start = _starts_command(before) is not None or (is_code and not before)
+            part = text[start : start + _WINDOW]
+            yield from _denials(book, files, part, what, is_start=is_start)
+
+
+def _denials(
+    book: RuleBook, files: Files, text: str, what: str, *, is_start: bool
+) -> Iterator[Decision]:
+    line = text.partition("\n")[0]
+    tokens = [each[0] for each in islice(_find_tokens(line), _MAX_WORDS)]
+    parts = (_end_command(line, maxsplit=1)[0].split(), tokens)
+    for texts in parts:
+        words = tuple(Word(files.at_home(each)) for each in texts[:_MAX_WORDS])
+        if not words:
+            continue
+        found = book.forbids_command(words, plain=None, home=files.home, what=what)
+        if found is None or found.verdict is not Verdict.DENY:
+            continue
+        # `getent passwd`: a name alone is no command, unless a sign before it says so.
+        if is_start or _has_arguments(found.rule):
+            yield found
+            return
+
+
+def _has_arguments(rule: str) -> bool:
+    """`Bash(rm -rf /)` speaks of more than a program."""
+    return len([word for word in rule.rstrip(")").split() if word != "*"]) > 1
+
+
+def _is_secret(files: Files, name: str) -> bool:
+    return files.is_forbidden_name(name, accesses=("read",))
+
+
+def _forbidden_names(files: Files, text: str, what: str) -> Iterator[Decision]:
+    for count, name in enumerate(_names_in(text)):
+        if count == _MAX_NAMES:
+            yield denied("it is given more names than can be judged", what, "arguments")
+            return
+        if files.is_forbidden_name(name):
+            why = f"it is given a text that names {name[:60]!r}, which rules forbid"
+            yield denied(why, what, "arguments")
+            return
+
+
+def _names_in(text: str) -> Iterator[str]:
+    """What may be a path in it."""
+    seen: set[str] = set()
+    for token in _find_tokens(text):
+        for name in (token[0], token[0].rpartition("=")[2]):
+            is_path = "/" in name or name.startswith((".", "~"))
+            if is_path and UNKNOWN not in name and name not in seen:
+                seen.add(name)
+                yield name
