@@ -16,7 +16,7 @@ from cellwall.policy.shell import expand
 from cellwall.policy.shell.reader import _read as cached_reading
 from cellwall.policy.shell.words import UNKNOWN, Word
 from fuzz.shell.campaign import BATCH, Tally, batch_of, compare
-from fuzz.shell.cell import HOME, WORK, BashInCell, Observed
+from fuzz.shell.cell import HOME, WORK, ShellInCell, Observed
 from fuzz.shell.properties import could_become, differences, is_allowed, load_policy, read
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-12")
@@ -28,8 +28,8 @@ _NOTHING = Observed((), frozenset(), frozenset(), frozenset(), is_late=False)
 
 
 @pytest.fixture(scope="module")
-def bash() -> Iterator[BashInCell]:
-    with BashInCell() as cell:
+def bash() -> Iterator[ShellInCell]:
+    with ShellInCell() as cell:
         yield cell
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cellwall.policy.engine import Policy
-from fuzz.shell.cell import BashInCell
+from fuzz.shell.cell import ShellInCell
 from fuzz.shell.grammar import Texts
 from fuzz.shell.properties import Difference, differences, is_allowed, load_policy, read
 
@@ -37,7 +37,7 @@ class Tally:
         share = 100 * self.understood // max(self.texts, 1)
         return (
             f"{self.texts} texts ({self.commands} of them commands), {self.words} words, "
-            f"{share} % understood, {self.allowed} allowed; bash started {self.calls} commands and "
+            f"{share} % understood, {self.allowed} allowed; the shell started {self.calls} commands and "
             f"opened {self.opened} files; {self.late} ran too long; {len(self.found)} differences"
         )
 
@@ -50,9 +50,11 @@ def batch_of(seed: str) -> tuple[list[str], int]:
     return found, texts.words
 
 
-def compare(texts: Sequence[str], bash: BashInCell, policy: Policy, tally: Tally) -> None:
-    """Reads, judges and runs each of them."""
-    readings = [read(text) for text in texts]
+def compare(texts: Sequence[str], bash: ShellInCell, policy: Policy, tally: Tally) -> None:
+    """Reads, judges and runs each of them. Only bash does what was read; what is allowed must start
+    and open nothing that is denied in zsh either."""
+    is_bash = bash.shell == "bash"
+    readings = [read(text) if is_bash else None for text in texts]
     verdicts = [is_allowed(policy, text) for text in texts]
     # What is refused is denied: bash need not run it.
     wanted = [at for at in range(len(texts)) if readings[at] is not None or verdicts[at]]
@@ -66,7 +68,7 @@ def compare(texts: Sequence[str], bash: BashInCell, policy: Policy, tally: Tally
     tally.allowed += sum(verdicts)
 
 
-def shrink(found: Difference, bash: BashInCell, policy: Policy) -> Difference:
+def shrink(found: Difference, bash: ShellInCell, policy: Policy) -> Difference:
     """The shortest text with a difference that is left when stretches are cut out of this one."""
     for _ in range(_SHRINKING_ROUNDS):
         text = found.text
@@ -85,13 +87,14 @@ def shrink(found: Difference, bash: BashInCell, policy: Policy) -> Difference:
 def run(
     seed: str,
     *,
+    shell: str = "bash",
     seconds: float | None = None,
     batches: int | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> Tally:
     """Until the time or the number of batches is over."""
     tally, number, start = Tally(), 0, time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, BashInCell() as bash:
+    with tempfile.TemporaryDirectory() as folder, ShellInCell(shell) as bash:
         policy = load_policy(Path(folder))
         while batches is None or number < batches:
             if seconds is not None and time.monotonic() - start >= seconds:
