@@ -16,7 +16,7 @@ from cellwall.policy.shell import expand
 from cellwall.policy.shell.reader import _read as cached_reading
 from cellwall.policy.shell.words import UNKNOWN, Word
 from fuzz.shell.campaign import BATCH, Tally, batch_of, compare
-from fuzz.shell.cell import HOME, WORK, ShellInCell, Observed
+from fuzz.shell.cell import HOME, WORK, Observed, ShellInCell
 from fuzz.shell.properties import could_become, differences, is_allowed, load_policy, read
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-12")

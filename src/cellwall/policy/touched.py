@@ -6,16 +6,26 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from cellwall.core.protected_names import fold
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.filled_folders import filled_folders, flags_of, links_seen
 from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import tokens_of
 from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import normalise
 from cellwall.policy.protected_rules import folders_around, is_findable
 from cellwall.policy.rulebook import RuleBook, denied
-from cellwall.policy.searches import is_narrowed, names_asked_for, reaches, searches_in, start_paths
+from cellwall.policy.searches import (
+    is_narrowed,
+    is_plain_listing,
+    names_asked_for,
+    reaches,
+    searches_in,
+    shows_hidden,
+    start_paths,
+)
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
@@ -115,7 +125,8 @@ class Files:
         """What the arguments name. A command that is allowed may read what is not forbidden. It may
         write what rules for writing allow; without such rules, below the working directory and in
         /tmp, unless it is allowed to do anything (`is_free`)."""
-        for file in _all_files(command, opened):
+        yield from self._filled(command, opened, what)
+        for file in (*_all_files(command, opened), *links_seen(command, opened, self.commands)):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
             if file.why == FROM_LIST:
@@ -137,6 +148,17 @@ class Files:
                 return
             found = self._forbidden(file, command, what, is_free=is_free)
             if found is not None:
+                yield found
+
+    def _filled(self, command: Command, opened: Opened, what: str) -> Iterator[Decision]:
+        """Folders that get names which stand nowhere in the text; the one that the text begins in
+        is everyday."""
+        for folder in filled_folders(command, opened):
+            places = [each for each in command.directories if folder != "." or each != self.cwd]
+            there = replace(command, directories=tuple(places))
+            file = File("write", Word(folder), "names are put into it")
+            subjects = [replace(each, is_whole=True) for each in self._guessed(file, there)]
+            if subjects and (found := self.book.forbids(subjects, what)) is not None:
                 yield found
 
     def _forbidden(
@@ -252,6 +274,8 @@ class Files:
 
     def _may_find_denied(self, file: File, command: Command | None = None) -> bool:
         """Whether a search of the text could have found a file that is denied under this name."""
+        if any(map(shows_hidden, self.commands)) and self.book.is_last_name(".*", file.access):
+            return True
         searches = searches_in(self.commands)
         if not searches:
             return False
@@ -261,12 +285,18 @@ class Files:
         if all(map(is_narrowed, searches)):
             return self._hints(file.access)
         anchored = self.book.anchored(file.access, self.home)
-        folder = file.path.text.partition(UNKNOWN)[0]
+        folder, _, rest = file.path.text.partition(UNKNOWN)
         if folder and command is not None:
             places = [normalise(posixpath.join(each, folder)) for each in command.directories]
+            is_open = bool(rest) or not all(map(is_plain_listing, searches))
+            is_led = any(reaches(each, anchored, hidden=is_open) for each in places)
         else:
-            places = [place for each in searches for place in start_paths(each)]
-        return self._hints(file.access) or any(reaches(each, anchored) for each in places)
+            is_led = any(
+                reaches(place, anchored, hidden=not is_plain_listing(each))
+                for each in searches
+                for place in start_paths(each)
+            )
+        return is_led or self._hints(file.access)
 
     def _hints(self, access: Access) -> bool:
         if access not in self.has_hints:
@@ -322,9 +352,11 @@ class Files:
         if UNKNOWN in path or is_wild:
             globs, paths = (path,), () if UNKNOWN in path else _samples(path)
             can_look = self.targets is not only_itself and is_findable(path) and not is_guess
-            is_seen = can_look and access == "write" and UNKNOWN not in path
-            if is_seen:
-                paths += tuple(self.targets(path))  # what it finds now of protected names
+            if can_look and UNKNOWN not in path:
+                # What it finds now of protected names, and where links among the names lead.
+                found = tuple(self.targets(path))
+                is_seen = access == "write"
+                paths += found if is_seen else tuple(x for x in found if not _fits(x, path))
         else:
             paths = tuple(dict.fromkeys([normalise(path), *self.targets(path)]))
         return Subject(
@@ -383,7 +415,7 @@ def _all_files(command: Command, opened: Opened) -> Iterator[File]:
     for word in command.words[1:]:
         if (found := _find_file_url(word.text)) and UNKNOWN not in word.text:
             yield File("read", Word(found["path"]), "a file of this machine is read")
-    flags = {flag for word in command.words for flag in _flags_of(word.text)}
+    flags = {flag for word in command.words for flag in flags_of(word.text)}
     is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
     if is_search and not sources:
         yield File("read", Word("."), "it searches the folder at hand")
@@ -395,19 +427,24 @@ def _origin_of(*words: Word) -> Origin:
     return origins.pop() if len(origins) == 1 else Origin.ANYWHERE
 
 
-def _flags_of(text: str) -> tuple[str, ...]:
-    is_cluster = text.startswith("-") and not text.startswith("--")
-    return tuple(f"-{letter}" for letter in text[1:]) if is_cluster else (text,)
-
-
 def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:
     paths = [path for each in subjects for path in each.paths]
     return file.why.endswith("is run") and any(p.startswith(("/dev/", "/proc/")) for p in paths)
 
 
 def _is_unknown(path: Word) -> bool:
-    """Nothing in it tells what it is."""
-    return UNKNOWN in path.text and not path.text.replace(UNKNOWN, "").strip("./")
+    """Nothing in it tells what it is. A dot right before the unknown part tells something."""
+    names = {
+        name.replace(UNKNOWN, "") if name.startswith(UNKNOWN) else name
+        for name in path.text.split("/")
+    }
+    return UNKNOWN in path.text and names <= {"", ".", ".."}
+
+
+def _fits(path: str, glob: str) -> bool:
+    """Whether it is one of the names themselves, which the wildcards are judged by."""
+    names, globs = path.split("/"), normalise(glob).split("/")
+    return len(names) == len(globs) and all(map(fnmatchcase, names, globs))
 
 
 def _samples(path: str) -> tuple[str, ...]:

@@ -50,9 +50,7 @@ class ShellInCell:
     def observe(self, texts: Sequence[str]) -> list[Observed]:
         """All texts, each in a shell of its own, in folders that are as they were."""
         self._sandbox.files.write("texts.json", json.dumps(list(texts)))
-        done = self._sandbox.commands.run(
-            f"python3 driver.py texts.json results.json {self.shell}"
-        )
+        done = self._sandbox.commands.run(f"python3 driver.py texts.json results.json {self.shell}")
         if done.exit_code != 0:
             raise RuntimeError(f"the driver failed: {done.status} {done.stderr}")
         results = json.loads(self._sandbox.files.read_bytes("results.json"))

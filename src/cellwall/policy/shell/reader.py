@@ -17,6 +17,7 @@ from cellwall.policy.shell.directories import Directories
 from cellwall.policy.shell.evaluated import assign, declare, evaluate
 from cellwall.policy.shell.expand import Expander
 from cellwall.policy.shell.functions import Functions
+from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.names import Names, names_of, plain_text
 from cellwall.policy.shell.numeric import JOB
 from cellwall.policy.shell.opened import Assignment, File
@@ -204,7 +205,7 @@ class _Reader:
             # To bash `--` is no command, but ends the options of `time`.
             raise NotUnderstood("options stand behind time; write the command right behind it")
         if statement:
-            self._statement(statement)
+            self._statement(statement if self.is_bash else _started_by_time(statement))
 
     def _binary(self, command: Node, *, is_inner: bool = False) -> None:
         operator, values = command["Op"], self.expander.values
@@ -213,7 +214,9 @@ class _Reader:
                 with self._in("|", is_feeding=True):
                     self._statement(command["X"])
                 with self._in("|", "pipe"):
-                    self._statement(command["Y"])
+                    self._statement(_with_program_time(command["Y"]))
+                places = self.directories.now
+            self.directories.may_be_in(places)  # zsh runs the last command in the shell itself
             return
         first = command["X"].get("Cmd", {})
         if operator == "&&" and first.get("Op") == "&&" and "Redirs" not in command["X"]:
@@ -331,15 +334,52 @@ class _Reader:
 
     def _steered(self, words: Sequence[Word]) -> None:
         """Builtins that change how the rest is read."""
-        while words and words[0].text in {"command", "builtin"}:
+        while words and words[0].text in {"command", "builtin", "--"}:
             words = words[1:]
+            while words and words[0].text.startswith("-") and words[0].text != "--":
+                words = words[1:]
         name = words[0].text if words else ""
-        if name in {"cd", "pushd", "popd"}:
+        if name in {"cd", "pushd", "popd", "chdir"}:
             self.directories.change(words)
-        elif name in {"eval", "source", "."} and any("cd" in word.text for word in words):
-            for token in re.split(r"[\s;&|'\"]+", " ".join(word.text for word in words)):
-                self.directories.change((Word("cd"), Word(token or UNKNOWN)))
+        elif name in {"eval", "trap", "alias"}:
+            self._follow(words)
+        elif name in {"source", "."} and any(_is_own_file(word.text) for word in words[1:2]):
+            self.directories.may_be_in((self.directories.home,))
         elif name == "set" and not all(_is_plain_option(word.text) for word in words[1:]):
             raise NotUnderstood("set gives arguments, or options that change how text is read")
         elif name == "jobs" and not all(_lists_jobs(word.text) for word in words[1:]):
             raise NotUnderstood("jobs -x runs a command; write the command by itself")
+
+    def _follow(self, words: Sequence[Word]) -> None:
+        """Where the text leads that a builtin runs, now or later; it is judged by itself."""
+        for script in open_known(tuple(words)).scripts:
+            if UNKNOWN in script.text.text:
+                self.directories.change((Word("cd"), Word(UNKNOWN)))
+            else:
+                tree = parse(script.text.text)
+                names = names_of(tree, has_arguments=self.names.has_arguments)
+                _Reader(script.text.text.encode(), names, self.directories, self.is_bash).read(tree)
+
+
+def _with_program_time(statement: Node) -> Node:
+    """Behind a pipe bash takes `time` for a program, which knows no functions and no builtins."""
+    command = statement.get("Cmd") or {}
+    if command.get("Type") != "TimeClause" or not command.get("Stmt"):
+        return statement
+    inner = _started_by_time(command["Stmt"])
+    return {**inner, "Redirs": [*inner.get("Redirs", ()), *statement.get("Redirs", ())]}
+
+
+def _started_by_time(statement: Node) -> Node:
+    command = statement.get("Cmd") or {}
+    words = command.get("Args", ())
+    is_call = command.get("Type") == "CallExpr" and not command.get("Assigns")
+    if not is_call or not words or (plain_text(words[0]) or "-").startswith("-"):
+        raise NotUnderstood("here time is a program; write one plain command behind it")
+    time = {"Parts": [{"Type": "Lit", "Value": "time"}]}
+    return {**statement, "Cmd": {**command, "Args": [time, *words]}}
+
+
+def _is_own_file(path: str) -> bool:
+    """A file that the agent may have written; what activates an environment stays where it is."""
+    return not path.startswith(("/", "~")) and not path.endswith("/activate")
