@@ -53,13 +53,13 @@ def filled_folders(command: Command, opened: Opened) -> Iterator[str]:
         is_merged = bool(flags & _ONTO) or any(map(_is_content, sources))
         if is_merged and not flags.isdisjoint(_RECURSIVE):
             yield from written
-    elif name in grammar().unpacking and written:
-        yield from written
     elif name in _UNPACKING:
         needed, looking = _UNPACKING[name]
         if (not needed or needed & flags) and not looking & flags:
             named = [after for before, after in pairwise(texts) if before in {"-d", "--directory"}]
             yield from named or (texts[-1:] if name == "pax" else (".",))
+    elif name in grammar().unpacking:
+        yield from written
 
 
 def _filled_by_git(texts: Sequence[str]) -> Iterator[str]:

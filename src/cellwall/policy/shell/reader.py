@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from cellwall.policy.shell.certainty import can_be_function, lines_of, may_be_discarded
 from cellwall.policy.shell.command import Command, Stdin
+from cellwall.policy.shell.dialects import check_numbers
 from cellwall.policy.shell.directories import Directories
 from cellwall.policy.shell.evaluated import assign, declare, evaluate
 from cellwall.policy.shell.expand import Expander
@@ -325,6 +326,7 @@ class _Reader:
         words = tuple(word for node in nodes for word in self.expander.words(node))
         if nodes and not words:
             raise NotUnderstood("its program is an empty list of words")
+        check_numbers(words)
         assignments = assign(call.get("Assigns", ()), self.expander, is_lasting=not words)
         name = words[0].text if words and words[0].is_literal else ""
         self.functions.call(name)
