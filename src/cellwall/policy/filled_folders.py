@@ -29,6 +29,15 @@ _UNPACKING = {
     "patch": (_ANY, frozenset(("--dry-run",))),
 }
 """By name: with one of the first words it writes, and with one of the second it does not."""
+_NAMED_BY_SERVER = {
+    "curl": frozenset(("-J", "--remote-header-name")),
+    "wget": frozenset(
+        (
+            *("-r", "-m", "-p", "-x", "-i", "--recursive", "--mirror", "--page-requisites"),
+            *("--force-directories", "--content-disposition", "--trust-server-names"),
+        )
+    ),
+}
 _CHECKING_OUT = frozenset(
     (
         *("apply", "am", "checkout", "checkout-index", "cherry-pick", "merge", "pull", "read-tree"),
@@ -60,6 +69,8 @@ def filled_folders(command: Command, opened: Opened) -> Iterator[str]:
             yield from named or (texts[-1:] if name == "pax" else (".",))
     elif name in grammar().unpacking:
         yield from written
+    elif not _NAMED_BY_SERVER.get(name, _ANY).isdisjoint(flags):
+        yield from written or (".",)
 
 
 def _filled_by_git(texts: Sequence[str]) -> Iterator[str]:

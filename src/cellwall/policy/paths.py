@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from cellwall.policy.errors import BadRule
@@ -63,6 +64,12 @@ def readings(path: str, *, cwd: str, home: str) -> tuple[str, ...]:
     if path == "~" or path.startswith("~/"):
         return (home + path[1:], literal)
     return (literal,)
+
+
+def fits_glob(path: str, glob: str) -> bool:
+    """Whether it is one of the names that the wildcards of a shell stand for, name by name."""
+    names, globs = path.split("/"), normalise(glob).split("/")
+    return len(names) == len(globs) and all(map(fnmatchcase, names, globs))
 
 
 def _from(root: str, path: str) -> str:

@@ -6,16 +6,15 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 
-from cellwall.core.protected_names import fold
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.policy.filled_folders import filled_folders, flags_of, links_seen
+from cellwall.policy.filled_folders import filled_folders, links_seen
 from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import tokens_of
-from cellwall.policy.others import owner_trouble
-from cellwall.policy.paths import normalise
-from cellwall.policy.protected_rules import folders_around, is_findable
+from cellwall.policy.named_files import named_files
+from cellwall.policy.others import homes_found, owner_trouble
+from cellwall.policy.paths import fits_glob, normalise
+from cellwall.policy.protected_rules import is_findable
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.searches import (
     is_narrowed,
@@ -39,13 +38,9 @@ _ACCESSES: tuple[Access, ...] = ("read", "write")
 _MOST_WILDCARDS = 64
 _MOST_FOLDERS = 128
 _WILD = frozenset("*?[")
-_INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
 _REMOVING = frozenset(("rm", "rmdir", "unlink", "shred"))
-_SEARCHING = frozenset(("rg", "ag", "ack"))
-_SEARCHING_WITH = frozenset(("-r", "-R", "--recursive", "--dereference-recursive"))
 _SOME_NAME = "\ufffd"
 _find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
-_find_file_url = re.compile(r"(?i)\b(?:file|man|info):(?://(?:localhost)?)?(?P<path>/.*)").search
 _NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
 
 
@@ -126,7 +121,7 @@ class Files:
         write what rules for writing allow; without such rules, below the working directory and in
         /tmp, unless it is allowed to do anything (`is_free`)."""
         yield from self._filled(command, opened, what)
-        for file in (*_all_files(command, opened), *links_seen(command, opened, self.commands)):
+        for file in (*named_files(command, opened), *links_seen(command, opened, self.commands)):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
             if file.why == FROM_LIST:
@@ -356,7 +351,7 @@ class Files:
                 # What it finds now of protected names, and where links among the names lead.
                 found = tuple(self.targets(path))
                 is_seen = access == "write"
-                paths += found if is_seen else tuple(x for x in found if not _fits(x, path))
+                paths += found if is_seen else tuple(x for x in found if not fits_glob(x, path))
         else:
             paths = tuple(dict.fromkeys([normalise(path), *self.targets(path)]))
         return Subject(
@@ -365,7 +360,7 @@ class Files:
             is_whole=is_whole,
             is_removed=is_removed,
             is_seen=is_seen,
-            owner_trouble=self._owner_trouble(paths),
+            owner_trouble=self._owner_trouble((*paths, *homes_found(path)) if is_wild else paths),
         )
 
     def _owner_trouble(self, paths: tuple[str, ...]) -> str:
@@ -379,52 +374,6 @@ def _found_somewhere(access: Access, what: str, *, is_free: bool) -> Decision:
     why = f"the search may find files that may not be {'read' if access == 'read' else 'written'}"
     refusal = denied(f"{why}; start it in a folder that holds none of them", what)
     return replace(refusal, verdict=Verdict.ASK) if is_free else refusal
-
-
-def _all_files(command: Command, opened: Opened) -> Iterator[File]:
-    """What the models tell, and what follows from it."""
-    files = opened.files
-    if opened.is_unmodelled or not files:
-        files = (*files, *_guessed_files(command, opened))
-    yield from files
-    name = command.words[0].text.rpartition("/")[2]
-    for file in (
-        files if name != "mkdir" else ()
-    ):  # a folder that is put there, or taken away, is one with all that is in it
-        inside = folders_around().get(fold(posixpath.basename(file.path.text.rstrip("/"))))
-        if file.access == "write" and inside is not None:
-            path = Word(f"{file.path.text}/{inside}", origin=file.path.origin)
-            yield File("write", path, file.why)
-    sources = [each.path for each in opened.files if each.access == "read"]
-    if name in _INTO_FOLDERS:
-        # A target that is a folder gets each source under its own name.
-        for target in [each.path for each in opened.files if each.access == "write"]:
-            for source in sources:
-                last = posixpath.basename(source.text.rstrip("/"))
-                if last and target.text != source.text:
-                    path = Word(
-                        posixpath.join(target.text, last),
-                        has_glob=source.has_glob,
-                        origin=_origin_of(target, source),
-                    )
-                    yield File("write", path, "it is put there")
-                    inside = folders_around().get(fold(last))
-                    if inside is not None:
-                        below = Word(f"{path.text}/{inside}", origin=path.origin)
-                        yield File("write", below, "it is put there")
-    for word in command.words[1:]:
-        if (found := _find_file_url(word.text)) and UNKNOWN not in word.text:
-            yield File("read", Word(found["path"]), "a file of this machine is read")
-    flags = {flag for word in command.words for flag in flags_of(word.text)}
-    is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
-    if is_search and not sources:
-        yield File("read", Word("."), "it searches the folder at hand")
-
-
-def _origin_of(*words: Word) -> Origin:
-    """Of what is unknown in any of them."""
-    origins = {word.origin for word in words if UNKNOWN in word.text}
-    return origins.pop() if len(origins) == 1 else Origin.ANYWHERE
 
 
 def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:
@@ -441,12 +390,6 @@ def _is_unknown(path: Word) -> bool:
     return UNKNOWN in path.text and names <= {"", ".", ".."}
 
 
-def _fits(path: str, glob: str) -> bool:
-    """Whether it is one of the names themselves, which the wildcards are judged by."""
-    names, globs = path.split("/"), normalise(glob).split("/")
-    return len(names) == len(globs) and all(map(fnmatchcase, names, globs))
-
-
 def _samples(path: str) -> tuple[str, ...]:
     """Names that a word with wildcards could become: an allow must hold for each."""
     return tuple(normalise(path.replace("*", each)) for each in ("*", "x", "a-rather-long-name.x"))
@@ -455,14 +398,3 @@ def _samples(path: str) -> tuple[str, ...]:
 def _texts_in(code: str) -> set[str]:
     found = {text for texts in _find_texts(code) for text in texts if text}
     return {text for text in found if UNKNOWN not in text}
-
-
-def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
-    """Of a program that nobody has a model for: each word could be a file that it reads."""
-    is_open = not opened.is_unmodelled and opened != Opened()
-    if is_open or command.words[0].text in grammar().unread:
-        return
-    for word in command.words[1:]:
-        for text in (word.text, word.text.rpartition("=")[2].lstrip("@"), word.text.lstrip("@")):
-            if text and UNKNOWN not in text and not text.startswith("-"):
-                yield File("read", Word(text, has_glob=word.has_glob), "an argument")

@@ -32,6 +32,7 @@ MAX_WORDS = 4000
 _MAX_DEPTH = 40
 _MAX_ITEMS = 16
 _MAX_ROUNDS = 500
+_TIME: Node = {"Parts": [{"Type": "Lit", "Value": "time"}]}
 _BODIES = frozenset(("Block", "Subshell", "IfClause", "WhileClause", "ForClause", "CaseClause"))
 _lists_jobs = re.compile(r"-[lnprs]*|%.*|[0-9]+").fullmatch
 _is_plain_option = re.compile(
@@ -366,9 +367,10 @@ class _Reader:
 def _with_program_time(statement: Node) -> Node:
     """Behind a pipe bash takes `time` for a program, which knows no functions and no builtins."""
     command = statement.get("Cmd") or {}
-    if command.get("Type") != "TimeClause" or not command.get("Stmt"):
+    if command.get("Type") != "TimeClause":
         return statement
-    inner = _started_by_time(command["Stmt"])
+    alone = {"Cmd": {"Type": "CallExpr", "Args": [_TIME]}}
+    inner = _started_by_time(command["Stmt"]) if command.get("Stmt") else alone
     return {**inner, "Redirs": [*inner.get("Redirs", ()), *statement.get("Redirs", ())]}
 
 
@@ -378,8 +380,7 @@ def _started_by_time(statement: Node) -> Node:
     is_call = command.get("Type") == "CallExpr" and not command.get("Assigns")
     if not is_call or not words or (plain_text(words[0]) or "-").startswith("-"):
         raise NotUnderstood("here time is a program; write one plain command behind it")
-    time = {"Parts": [{"Type": "Lit", "Value": "time"}]}
-    return {**statement, "Cmd": {**command, "Args": [time, *words]}}
+    return {**statement, "Cmd": {**command, "Args": [_TIME, *words]}}
 
 
 def _is_own_file(path: str) -> bool:
