@@ -13,7 +13,6 @@ from cellwall.policy.engine import Policy
 from cellwall.policy.parse import parse_rule
 from cellwall.policy.rules import Layer, Source
 from conftest import need
-from unit.policy.policies import policy, verdict
 
 pytestmark = pytest.mark.requirement("POL-4")
 
@@ -111,6 +110,5 @@ def test_files_of_another_user_in_shared_folders_are_denied(tmp_path: Path):
 @pytest.mark.requirement("POL-4", "POL-12")
 @pytest.mark.parametrize("path", ["/hom?/bob/x", "/*/bob/x", "/r[o]ot/x", "/home/?ob/x"])
 def test_wildcards_find_the_homes_of_others(path: str) -> None:
-    made = policy(allow=["Bash(*)", "Read(//**)"])
-    assert verdict(made, f"cat {path}") == "deny"
-    assert verdict(made, "cat /etc/*.conf /usr/*/x /hom?/ann/x.txt") == "allow"
+    assert verdict(f"Bash(cat {path})") == "deny"
+    assert verdict("Bash(cat /etc/*.conf /usr/*/x)") == "allow"
