@@ -430,3 +430,18 @@ def test_a_format_in_quotes_leaves_values_known():
 def test_a_builtin_may_set_what_braces_and_wildcards_name(setter: str):
     text = f"y=a; {setter}; cat $y"
     assert not read_shell(text, directories=("/w",), home="/h")[-1].words[-1].is_literal
+
+
+@pytest.mark.requirement("POL-2", "POL-12")
+@pytest.mark.parametrize("text", ["./x=[ a", "1=[/x a", "a-b=[x] a", "x=1 ./y=[ a", "a/b+=[ a"])
+def test_a_program_that_looks_like_an_assignment_is_refused(text: str):
+    with pytest.raises(NotUnderstood, match="no name"):
+        read_shell(text, directories=("/w",), home="/home/ann")
+
+
+@pytest.mark.requirement("POL-2")
+def test_what_stands_before_an_equals_sign_is_a_program_or_a_name():
+    for text in ("1=./x a", "./x=y a", "a-b=c a", "./a[0]=x a"):
+        assert read_shell(text, directories=("/w",), home="/h")[0].words[-1].text == "a"
+        assert len(read_shell(text, directories=("/w",), home="/h")[0].words) == 2
+    assert read_shell("_x1=[ a", directories=("/w",), home="/h")[0].words == (Word("a"),)
