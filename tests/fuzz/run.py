@@ -28,6 +28,11 @@ def zsh(seed: str, seconds: float) -> int:
     return _compare("zsh", seed, seconds)
 
 
+def dash(seed: str, seconds: float) -> int:
+    """the same texts behind `sh -c` in dash"""
+    return _compare("dash", seed, seconds)
+
+
 def _compare(shell: str, seed: str, seconds: float) -> int:
     from fuzz.shell import campaign  # noqa: PLC0415  only these targets need a cell
 
@@ -54,6 +59,7 @@ TARGETS: dict[str, Callable[[str, float], int]] = {
     "guard": guard,
     "policy": policy,
     "zsh": zsh,
+    "dash": dash,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -52,10 +53,13 @@ def batch_of(seed: str) -> tuple[list[str], int]:
 
 def compare(texts: Sequence[str], bash: ShellInCell, policy: Policy, tally: Tally) -> None:
     """Reads, judges and runs each of them. Only bash does what was read; what is allowed must start
-    and open nothing that is denied in zsh either."""
+    and open nothing that is denied in zsh, and behind `sh -c` in dash, either."""
     is_bash = bash.shell == "bash"
     readings = [read(text) if is_bash else None for text in texts]
-    verdicts = [is_allowed(policy, text) for text in texts]
+    is_sh = bash.shell == "dash"
+    verdicts = [
+        is_allowed(policy, f"sh -c {shlex.quote(text)}" if is_sh else text) for text in texts
+    ]
     # What is refused is denied: bash need not run it.
     wanted = [at for at in range(len(texts)) if readings[at] is not None or verdicts[at]]
     for at, observed in zip(wanted, bash.observe([texts[at] for at in wanted]), strict=True):

@@ -29,7 +29,7 @@ class Observed:
 
 
 class ShellInCell:
-    """`with ShellInCell() as bash: bash.observe(texts)`; `shell` is "bash" or "zsh"."""
+    """`with ShellInCell() as bash: bash.observe(texts)`; `shell` is "bash", "zsh" or "dash"."""
 
     def __init__(self, shell: str = "bash") -> None:
         self.shell = shell

@@ -2,7 +2,7 @@
 
 `python3 driver.py TEXTS RESULTS SHELL`; the files are JSON. No program can be found on PATH, so bash
 hands each command to `command_not_found_handle`, and zsh to `command_not_found_handler`, which write
-its words down. inotify tells which files of the
+its words down; dash finds a few scripts that do so, and no other program. inotify tells which files of the
 two folders are opened, by redirections or by the commands that read and write their arguments.
 """
 
@@ -31,7 +31,25 @@ _BACKGROUND_S = 0.5
 SHELLS = {
     "bash": ("/bin/bash", "--norc", "--noprofile", "-c"),
     "zsh": ("/usr/bin/zsh", "-f", "-c"),
+    "dash": ("/bin/dash", "-c"),
 }
+PROGRAMS = (
+    "p0",
+    "p1",
+    "p2",
+    "cat",
+    "cp",
+    "dd",
+    "time",
+    "[[",
+    "((",
+    "function",
+    "declare",
+    "coproc",
+)
+_PROGRAM = """#!/bin/bash
+printf '%s\\0' $(($# + 1)) "${0##*/}" "$@" >&9
+"""
 _PRELUDE = r"""
 command_not_found_handle() {
   builtin printf '%s\0' $# "$@" >&9
@@ -102,9 +120,10 @@ def observe(text: str, watch: Watch, calls_path: str, shell: str) -> dict[str, o
     ended, alive = os.pipe()
     os.dup2(alive, 8)
     os.close(alive)
+    is_dash = shell == "dash"
     process = subprocess.Popen(
-        [*SHELLS[shell], _PRELUDE + text],
-        env=ENVIRONMENT,
+        [*SHELLS[shell], text if is_dash else _PRELUDE + text],
+        env=ENVIRONMENT | ({"PATH": f"{ROOT}/bin"} if is_dash else {}),
         cwd=WORK,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -155,6 +174,11 @@ def main() -> None:
     with open(sys.argv[1]) as file:
         texts = json.load(file)
     restore()
+    os.makedirs(f"{ROOT}/bin", exist_ok=True)
+    for name in PROGRAMS:
+        with open(f"{ROOT}/bin/{name}", "w") as file:
+            file.write(_PROGRAM)
+        os.chmod(f"{ROOT}/bin/{name}", 0o755)
     watch = Watch()
     results = [observe(text, watch, f"{os.getcwd()}/calls", sys.argv[3]) for text in texts]
     with open(sys.argv[2], "w") as file:

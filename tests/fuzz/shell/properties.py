@@ -37,7 +37,7 @@ RULES = """
 [permissions]
 allow = [
   "Bash(p0 *)", "Bash(echo *)", "Bash(cat *)", "Bash(cp *)", "Bash(dd *)", "Bash(printf *)",
-  "Bash(mapfile *)", "Bash(time *)", "Bash(jobs *)", "Read(./**)", "Write(./**)",
+  "Bash(mapfile *)", "Bash(time *)", "Bash(jobs *)", "Bash(sh *)", "Read(./**)", "Write(./**)",
 ]
 deny = ["Read(.env)", "Write(.env)", "Read(secrets/**)", "Read(~/.ssh/**)", "Write(~/**)"]
 """

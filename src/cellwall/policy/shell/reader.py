@@ -24,6 +24,7 @@ from cellwall.policy.shell.numeric import JOB
 from cellwall.policy.shell.opened import Assignment, File
 from cellwall.policy.shell.parser import Node, NotUnderstood, parse
 from cellwall.policy.shell.redirections import read_redirections
+from cellwall.policy.shell.sh_forms import check_sh
 from cellwall.policy.shell.tildes import Place
 from cellwall.policy.shell.words import UNKNOWN, Word
 
@@ -69,6 +70,8 @@ def _read(
 ) -> tuple[Command, ...]:
     tree = parse(text)
     try:
+        if not is_bash:
+            check_sh(tree)
         names = names_of(tree, has_arguments=has_arguments)
         return _Reader(text.encode(), names, Directories(directories, home), is_bash).read(tree)
     except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
