@@ -89,6 +89,26 @@ def names_asked_for(command: Command) -> Iterator[str]:
             yield f"*.{text.lower()}"
 
 
+def regexes(command: Command) -> Iterator[re.Pattern[str] | None]:
+    """What the paths that it finds fit, as far as Python reads it like find; None: nobody knows."""
+    texts = _before_action([word.text for word in command.words[1:]])
+    for before, text in pairwise(texts):
+        if before in {"-regex", "-iregex"}:
+            try:  # in the usual dialect of find these signs mean something behind a backslash
+                yield re.compile(re.sub(r"\\([()|{}])", r"\1", text.lower()))
+            except re.error:
+                yield None
+
+
+def included(command: Command) -> Iterator[str]:
+    """The names that `grep -r --include=GLOB` looks into."""
+    texts = [word.text for word in command.words[1:]]
+    for text, after in pairwise([*texts, ""]):
+        option, equals, value = text.partition("=")
+        if "grep" in _name(command) and option == "--include":
+            yield value if equals else after
+
+
 def reaches(place: str, denied: Iterable[str], *, hidden: bool = True) -> bool:
     """Whether a denied path lies in a folder; `hidden`: also below a name with a dot in front."""
     above = place.rstrip("/") + "/"

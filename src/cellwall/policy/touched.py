@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.filled_folders import filled_folders, links_seen
 from cellwall.policy.found_names import are_found
-from cellwall.policy.hints import tokens_of
+from cellwall.policy.hints import texts_in, tokens_of
 from cellwall.policy.named_files import named_files
 from cellwall.policy.others import homes_found, owner_trouble
 from cellwall.policy.paths import fits_glob, normalise
 from cellwall.policy.protected_rules import is_findable
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.searches import (
+    included,
     is_narrowed,
     is_plain_listing,
     names_asked_for,
     reaches,
+    regexes,
     searches_in,
     shows_hidden,
     start_paths,
@@ -40,7 +41,6 @@ _MOST_FOLDERS = 128
 _WILD = frozenset("*?[")
 _REMOVING = frozenset(("rm", "rmdir", "unlink", "shred"))
 _SOME_NAME = "\ufffd"
-_find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
 _NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
 
 
@@ -121,6 +121,8 @@ class Files:
         write what rules for writing allow; without such rules, below the working directory and in
         /tmp, unless it is allowed to do anything (`is_free`)."""
         yield from self._filled(command, opened, what)
+        if any(self.book.is_denied_anywhere(each, "read") for each in included(command)):
+            yield denied("it searches files that may not be read; leave them out", what)
         for file in (*named_files(command, opened), *links_seen(command, opened, self.commands)):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
@@ -180,6 +182,8 @@ class Files:
         texts = {text.replace(UNKNOWN, _SOME_NAME), text.replace(UNKNOWN, "")}
         if text.startswith(UNKNOWN):
             texts.add(self.home + text[1:].replace(UNKNOWN, ""))
+        if "/../" in text.partition(UNKNOWN)[2]:  # the folder above an unknown one
+            texts.add(f"{self.home}/{text.rpartition('/../')[2]}".replace(UNKNOWN, ""))
         places = tuple(
             place for each in command.directories for place in self._guessed_places(each)
         )
@@ -237,7 +241,7 @@ class Files:
 
     def named_in(self, code: Code) -> Iterator[tuple[str, str]]:
         """Files that code names, by its texts: what may not be read cannot be read by it either."""
-        for text in _texts_in(code.text.text) if code.text is not None else ():
+        for text in texts_in(code.text.text) if code.text is not None else ():
             places = {text, self.at_home(text)}
             if text.startswith(("/.", ".")):  # `HOME + "/.ssh/id_rsa"`
                 places.add(f"{self.home}/{text.lstrip('/')}")
@@ -271,10 +275,11 @@ class Files:
         """Whether a search of the text could have found a file that is denied under this name."""
         if any(map(shows_hidden, self.commands)) and self.book.is_last_name(".*", file.access):
             return True
-        searches = searches_in(self.commands)
-        if not searches:
+        if not (searches := searches_in(self.commands)):
             return False
         names = {name for each in searches for name in names_asked_for(each)}
+        if any(self.book.fits_secret(each, file.access) for x in searches for each in regexes(x)):
+            return True
         if any(self.book.is_last_name(name, file.access) for name in names):
             return True
         if all(map(is_narrowed, searches)):
@@ -393,8 +398,3 @@ def _is_unknown(path: Word) -> bool:
 def _samples(path: str) -> tuple[str, ...]:
     """Names that a word with wildcards could become: an allow must hold for each."""
     return tuple(normalise(path.replace("*", each)) for each in ("*", "x", "a-rather-long-name.x"))
-
-
-def _texts_in(code: str) -> set[str]:
-    found = {text for texts in _find_texts(code) for text in texts if text}
-    return {text for text in found if UNKNOWN not in text}

@@ -12,7 +12,10 @@ pytestmark = pytest.mark.requirement("POL-12")
 HOME, CWD = "/home/ann", "/home/ann/app"
 EVERYTHING = policy(allow=["Bash(*)", "Read(//**)", "Write(//**)"])
 NARROW = policy(
-    allow=[f"Bash({each} *)" for each in ("ls", "cat", "xargs", "find", "fd", "rg", "git", "head")]
+    allow=[
+        f"Bash({each} *)"
+        for each in ("ls", "cat", "xargs", "find", "fd", "rg", "git", "head", "grep")
+    ]
 )
 
 LEADING = [
@@ -34,7 +37,21 @@ LEADING = [
     "git ls-files -o | xargs cat",
     "git ls-files --others --ignored | xargs cat",
 ]
+LEADING += [
+    "find . -regex './.e.*' -exec head {} +",
+    "find . -regex '.*/\\(\\.env\\|x\\)' -exec head {} +",
+    "find . -regex '(' -exec head {} +",
+    "grep -r x --include=.env .",
+    "grep -rh '' --include='.e*' .",
+    "grep -R '' . --include '*nv'",
+    "cat $X/../.netrc",
+    "cat $(git rev-parse --show-toplevel)/../.netrc",
+]
 ORDINARY = [
+    "find . -regex './src/a' -exec head {} +",
+    "grep -r x --include='*.json' .",
+    "grep -r x --include='*' .",
+    "cat $X/README.md",
     "ls | xargs cat",
     "ls src/*.txt | head -3 | xargs cat",
     "cat $(ls *.txt | head -1)",
