@@ -16,6 +16,7 @@ from fuzz.shell.properties import Difference, differences, is_allowed, load_poli
 
 BATCH = 250
 _COMMANDS_OF_BATCH = 60
+_TOKENS_OF_BATCH = 20
 _SHRINKING_ROUNDS = 40
 
 
@@ -46,8 +47,9 @@ class Tally:
 def batch_of(seed: str) -> tuple[list[str], int]:
     """The texts of one batch, words first, and how many words they hold."""
     texts = Texts(seed)
-    found = [texts.word_text() for _ in range(BATCH - _COMMANDS_OF_BATCH)]
+    found = [texts.word_text() for _ in range(BATCH - _COMMANDS_OF_BATCH - _TOKENS_OF_BATCH)]
     found += [texts.command_text() for _ in range(_COMMANDS_OF_BATCH)]
+    found += [texts.token_text() for _ in range(_TOKENS_OF_BATCH)]
     return found, texts.words
 
 

@@ -186,7 +186,7 @@ def _plain_argument(word: Node) -> str | None:
 
 def _may_be_option(word: Node) -> bool:
     """Whether a word could begin with a dash."""
-    first = next(iter(word.get("Parts", ())), {})
+    first: Node = next(iter(word.get("Parts", ())), {})
     if first.get("Type") == "DblQuoted" and not first.get("Dollar"):
         return _may_be_option(first)
     is_text = first.get("Type") in {"Lit", "SglQuoted"} and not first.get("Dollar")
