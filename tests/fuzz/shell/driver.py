@@ -62,7 +62,8 @@ command_not_found_handle() {
   esac 2> /dev/null
   builtin return 0
 }
-command_not_found_handler() { command_not_found_handle "$@"; }
+# In zsh `command let` looks for a program of that name, which nobody can put there.
+command_not_found_handler() { (( $+builtins[$1] )) || command_not_found_handle "$@"; }
 echo() { builtin printf '%s\0' $(($# + 1)) echo "$@" >&9; builtin echo "$@"; }
 """
 
