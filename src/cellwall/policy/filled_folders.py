@@ -103,8 +103,10 @@ def links_seen(command: Command, opened: Opened, others: Sequence[Command]) -> I
 
 
 def _links_made(command: Command) -> list[str]:
+    if _name(command) not in _LINKING:
+        return []
     flags = {flag for word in command.words for flag in flags_of(word.text)}
-    if _name(command) not in _LINKING or flags.isdisjoint(_SYMBOLIC):
+    if flags.isdisjoint(_SYMBOLIC):
         return []
     reads = [file.path.text for file in open_known(command.words).files if file.access == "read"]
     return [text for text in reads if not text.startswith("/")]

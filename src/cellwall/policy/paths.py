@@ -72,6 +72,11 @@ def fits_glob(path: str, glob: str) -> bool:
     return len(names) == len(globs) and all(map(fnmatchcase, names, globs))
 
 
+def samples(path: str) -> tuple[str, ...]:
+    """Names that a word with wildcards could become: an allow must hold for each."""
+    return tuple(normalise(path.replace("*", each)) for each in ("*", "x", "a-rather-long-name.x"))
+
+
 def _from(root: str, path: str) -> str:
     return normalise(f"{root}/{path}")
 

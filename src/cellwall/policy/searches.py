@@ -42,10 +42,14 @@ def searches_in(commands: Iterable[Command]) -> list[Command]:
 
 def shows_hidden(command: Command) -> bool:
     """Whether a listing tells names that begin with a dot, or that git was told to leave alone."""
-    name, texts = _name(command) if command.words else "", [word.text for word in command.words[1:]]
-    if name == "git" and "ls-files" in texts:
-        return not _UNTRACKED.isdisjoint(texts) and "--exclude-standard" not in texts
-    letters, options = _SHOWING_HIDDEN.get(name, ("", ()))
+    name = _name(command) if command.words else ""
+    if name != "git" and name not in _SHOWING_HIDDEN:
+        return False
+    texts = [word.text for word in command.words[1:]]
+    if name == "git":
+        is_asked = "ls-files" in texts and not _UNTRACKED.isdisjoint(texts)
+        return is_asked and "--exclude-standard" not in texts
+    letters, options = _SHOWING_HIDDEN[name]
     clusters = {text for text in texts if text.startswith("-") and not text.startswith("--")}
     is_short = any(not set(letters).isdisjoint(text) for text in clusters)
     # A part of a long option is enough for most programs.

@@ -12,7 +12,7 @@ from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import texts_in, tokens_of
 from cellwall.policy.named_files import named_files
 from cellwall.policy.others import homes_found, owner_trouble
-from cellwall.policy.paths import fits_glob, normalise
+from cellwall.policy.paths import fits_glob, normalise, samples
 from cellwall.policy.protected_rules import is_findable
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.searches import (
@@ -31,7 +31,7 @@ from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
 from cellwall.policy.shell.outputs import listed_below
 from cellwall.policy.shell.redirections import is_descriptor
-from cellwall.policy.shell.words import UNKNOWN, Origin, Word, shown
+from cellwall.policy.shell.words import UNKNOWN, Origin, Word, is_unknown_path, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
 from cellwall.policy.written_files import WrittenFiles
 
@@ -58,6 +58,8 @@ class Files:
     """The commands of each text that was read."""
     has_hints: dict[Access, bool] = field(default_factory=dict)
     """Whether a word of the text could name a file that may not be read, or written."""
+    may_find: dict[tuple[Access, str, tuple[str, ...]], bool] = field(default_factory=dict)
+    """Whether a search of the text may find a denied file, by where it is put into a path."""
     wildcards: int = 0
     trusted: dict[int, bool] = field(default_factory=dict)
     """By how many texts were read."""
@@ -70,6 +72,7 @@ class Files:
         self.texts.append(commands)
         self.commands.extend(commands)
         self.has_hints.clear()
+        self.may_find.clear()
 
     @property
     def is_trusting(self) -> bool:
@@ -101,7 +104,7 @@ class Files:
         if UNKNOWN in file.path.text and file.access == "write":
             yield denied("which file it writes is known only when it runs", what)
             return
-        if _is_unknown(file.path):
+        if is_unknown_path(file.path):
             yield from self._unknown(file, what)
             return
         if (refusal := self._made_up(file, command, what, is_free=False)) is not None:
@@ -129,7 +132,7 @@ class Files:
             if file.why == FROM_LIST:
                 yield denied(f"{FROM_LIST}; name the files themselves", what)
                 continue
-            if _is_unknown(file.path):
+            if is_unknown_path(file.path):
                 yield from self._unknown(file, what, is_free=is_free)
                 continue
             if (refusal := self._made_up(file, command, what, is_free=is_free)) is not None:
@@ -273,6 +276,13 @@ class Files:
 
     def _may_find_denied(self, file: File, command: Command | None = None) -> bool:
         """Whether a search of the text could have found a file that is denied under this name."""
+        places = command.directories if command is not None else ()
+        key = (file.access, file.path.text, places)
+        if key not in self.may_find:
+            self.may_find[key] = self._may_search_find(file, command)
+        return self.may_find[key]
+
+    def _may_search_find(self, file: File, command: Command | None) -> bool:
         if any(map(shows_hidden, self.commands)) and self.book.is_last_name(".*", file.access):
             return True
         if not (searches := searches_in(self.commands)):
@@ -350,7 +360,7 @@ class Files:
         # `cd` expands wildcards, too.
         is_wild = word.has_glob or (path != text and _WILD & set(directory.removeprefix(self.cwd)))
         if UNKNOWN in path or is_wild:
-            globs, paths = (path,), () if UNKNOWN in path else _samples(path)
+            globs, paths = (path,), () if UNKNOWN in path else samples(path)
             can_look = self.targets is not only_itself and is_findable(path) and not is_guess
             if can_look and UNKNOWN not in path:
                 # What it finds now of protected names, and where links among the names lead.
@@ -384,17 +394,3 @@ def _found_somewhere(access: Access, what: str, *, is_free: bool) -> Decision:
 def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:
     paths = [path for each in subjects for path in each.paths]
     return file.why.endswith("is run") and any(p.startswith(("/dev/", "/proc/")) for p in paths)
-
-
-def _is_unknown(path: Word) -> bool:
-    """Nothing in it tells what it is. A dot right before the unknown part tells something."""
-    names = {
-        name.replace(UNKNOWN, "") if name.startswith(UNKNOWN) else name
-        for name in path.text.split("/")
-    }
-    return UNKNOWN in path.text and names <= {"", ".", ".."}
-
-
-def _samples(path: str) -> tuple[str, ...]:
-    """Names that a word with wildcards could become: an allow must hold for each."""
-    return tuple(normalise(path.replace("*", each)) for each in ("*", "x", "a-rather-long-name.x"))
