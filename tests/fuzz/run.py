@@ -20,9 +20,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 def policy(seed: str, seconds: float) -> int:
     """shell texts: what is read and judged against what bash, in a cell, starts and opens"""
-    from fuzz.shell import campaign  # noqa: PLC0415  only this target needs a cell
+    return _compare("bash", seed, seconds)
 
-    tally = campaign.run(seed, seconds=seconds, report=lambda line: print(line, flush=True))
+
+def zsh(seed: str, seconds: float) -> int:
+    """the same texts in zsh: what is allowed starts and opens nothing that is denied"""
+    return _compare("zsh", seed, seconds)
+
+
+def dash(seed: str, seconds: float) -> int:
+    """the same texts behind `sh -c` in dash"""
+    return _compare("dash", seed, seconds)
+
+
+def _compare(shell: str, seed: str, seconds: float) -> int:
+    from fuzz.shell import campaign  # noqa: PLC0415  only these targets need a cell
+
+    tally = campaign.run(
+        seed, shell=shell, seconds=seconds, report=lambda line: print(line, flush=True)
+    )
     print(f"seed {seed}: {tally.line()}")
     if not tally.found:
         return 0
@@ -39,7 +55,12 @@ def guard(seed: str, seconds: float) -> int:
     return guard_sweep.main(["--minutes", str(seconds / 60), "--seed", str(number)])
 
 
-TARGETS: dict[str, Callable[[str, float], int]] = {"guard": guard, "policy": policy}
+TARGETS: dict[str, Callable[[str, float], int]] = {
+    "guard": guard,
+    "policy": policy,
+    "zsh": zsh,
+    "dash": dash,
+}
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ The real bash runs inside of a cell. `./dev fuzz policy --minutes N` runs the sa
 from __future__ import annotations
 
 import os
+import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 from cellwall.policy.shell import expand
 from cellwall.policy.shell.reader import _read as cached_reading
 from cellwall.policy.shell.words import UNKNOWN, Word
+from conftest import need
 from fuzz.shell.campaign import BATCH, Tally, batch_of, compare
-from fuzz.shell.cell import HOME, WORK, BashInCell, Observed
+from fuzz.shell.cell import HOME, WORK, Observed, ShellInCell
 from fuzz.shell.properties import could_become, differences, is_allowed, load_policy, read
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-12")
@@ -28,8 +30,8 @@ _NOTHING = Observed((), frozenset(), frozenset(), frozenset(), is_late=False)
 
 
 @pytest.fixture(scope="module")
-def bash() -> Iterator[BashInCell]:
-    with BashInCell() as cell:
+def bash() -> Iterator[ShellInCell]:
+    with ShellInCell() as cell:
         yield cell
 
 
@@ -46,10 +48,22 @@ def test_bash_does_no_more_than_was_read_and_judged(number, bash, policy):
     compare(texts, bash, policy, tally)
     assert tally.found == []
     # Neither side is idle: texts are understood, some are allowed, and bash runs them.
-    assert tally.understood > BATCH // 3
+    assert tally.understood > BATCH // 4
     assert tally.allowed > BATCH // 10
-    assert tally.calls > BATCH // 2
+    assert tally.calls > BATCH // 3
     assert tally.opened > 0
+
+
+@pytest.mark.parametrize("shell", ["zsh", "dash"])
+def test_other_shells_do_no_more_than_is_allowed(shell, policy):
+    need(shutil.which(shell), f"{shell} is missing")
+    tally = Tally()
+    with ShellInCell(shell) as cell:
+        compare(batch_of("ci:0")[0], cell, policy, tally)
+        assert tally.found == []
+        assert tally.calls > BATCH // 20
+        # The comparison sees a program that is not allowed.
+        assert ("p1", "a") in cell.observe(["p1 a"])[0].calls
 
 
 def test_the_same_seed_gives_the_same_texts():

@@ -7,7 +7,8 @@ nothing that is forbidden can be told from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from cellwall.policy.shell.command import Command
@@ -23,8 +24,23 @@ _SETTERS = frozenset(("read", "mapfile", "readarray"))
 _LIST_OPTIONS = frozenset(("-T", "-i", "--files-from", "--files0-from", "--pathspec-from-file"))
 _LISTS = ("-a", "--arg-file", "::::", "::::+")
 _NAMES_ON_STDIN = ("--files0-from=-", "--files-from=-", "--pathspec-from-file=-", "-@")
-_SHAPING = ("--format", "--pretty", "-printf", "-fprintf", "--printf", "--replace", "--color=")
-"""A command with one of these prints what it is told to."""
+_SHAPING = (
+    *("--format", "--pretty", "-printf", "-fprintf", "--printf", "--replace", "--color="),
+    *("--time-style", "--label", "--line-prefix", "--path-separator", "--context-separator"),
+    *("--field-match-separator", "--field-context-separator", "--group-separator", "--only-match"),
+    *("--bytes", "--separator", "--output-delimiter", "--sq-quote"),
+)
+"""A command with one of these prints what it is told to, or parts of names."""
+_CUTTING = {
+    **dict.fromkeys(("head", "tail"), "c"),
+    **dict.fromkeys(("grep", "egrep", "fgrep", "zgrep"), "o"),
+    "rg": "or",
+    "tac": "s",
+    "shuf": "e",
+}
+"""Short options with which a filter prints something else than whole lines that it got."""
+_HARMLESS_VARIABLES = ("LC_", "LANG", "TZ", "GIT_")
+_WHOLE_LINES = frozenset(("\\n", "\\0", "", "\n", "$'\\n'"))
 _STARTING = frozenset(("-exec", "-execdir", "-ok", "-okdir", "-x", "-X", "--exec", "--exec-batch"))
 _SEARCHES = frozenset(("grep", "egrep", "fgrep", "rg", "zgrep"))
 _NAMES_ONLY = (
@@ -38,7 +54,19 @@ _MAX_DEPTH = 4
 
 def are_found(commands: Sequence[Command]) -> bool:
     """Whether every name that comes from the output of a command is one that was found."""
-    return all(map(_prints_names, _feeding_words(commands))) and not _takes_data(commands)
+    feeding = _feeding_words(commands)
+    are_names = all(
+        _prints_names(each) or _cuts_status(before, each)
+        for before, each in pairwise([Command(()), *feeding])
+    )
+    return are_names and not _takes_data(commands)
+
+
+def _cuts_status(before: Command, command: Command) -> bool:
+    """`git status --short | cut -c4-`: what stands before each name is taken away."""
+    texts = [word.text for word in command.words]
+    is_status = _name(before.words) == "git" and Word("status") in before.words
+    return is_status and texts in (["cut", "-c4-"], ["cut", "-c", "4-"])
 
 
 def _feeding_words(commands: Sequence[Command]) -> list[Command]:
@@ -69,7 +97,7 @@ def _takes_data(commands: Sequence[Command]) -> bool:
     # What `read` sets at the very end is used by nobody.
     used = commands[:-1] if commands and _name(commands[-1].words) in _SETTERS else commands
     takers = [each for each in used if _name(each.words) in _TAKERS]
-    if any(_takes_from_file(each) for each in used):
+    if any(_takes_from_file(each) or _takes_parts(each) for each in used):
         return True
     opens = ("", "exec", *_TAKERS)
     return bool(takers) and any(
@@ -88,6 +116,31 @@ def _takes_from_file(command: Command) -> bool:
         return False
     is_listed = any(text in _LISTS or text.startswith(("-a", "--arg-f", "-u")) for text in texts)
     return is_listed or command.stdin in {"file", "given"} or command.stdin_text is not None
+
+
+def _takes_parts(command: Command) -> bool:
+    """A taker makes several words of one name, or takes a part of it: `IFS=x read a b`."""
+    name, texts = _name(command.words), [word.text for word in command.words[1:]]
+    if name in {"xargs", "gxargs", "mapfile", "readarray"}:
+        return any(each not in _WHOLE_LINES for each in _delimiters(texts))
+    if name != "read":
+        return False
+    flags = {letter for text in texts if text.startswith("-") for letter in text[1:]}
+    is_cut = not flags <= set("rsd-") or any(each for each in _delimiters(texts))
+    is_split = any(each.name == "IFS" and each.value.text for each in command.assignments)
+    return is_cut or is_split
+
+
+def _delimiters(texts: Sequence[str]) -> Iterator[str]:
+    """What parts words or lines; a word of short options may end with it."""
+    for text, after in pairwise([*texts, ""]):
+        if text.startswith("--"):
+            option, equals, value = text.partition("=")
+            if len(option) > 2 and "--delimiter".startswith(option):
+                yield value if equals else after
+        elif text.startswith("-") and "d" in text:
+            value = text.partition("d")[2]
+            yield value or after
 
 
 def _sources(command: Command) -> bool:
@@ -114,12 +167,14 @@ def _prints_names(command: Command) -> bool:
     name = _name(command.words)
     if name in grammar().filters and command.stdin in {"file", "text"}:
         return False
+    if not all(each.name.startswith(_HARMLESS_VARIABLES) for each in command.assignments):
+        return False  # `TIME_STYLE=+TEXT ls -l` prints TEXT
     return is_lister(command.words)
 
 
 def is_lister(words: Sequence[Word], depth: int = 0) -> bool:
     """Whether a command prints names that it has found, or hands lines on."""
-    if depth > _MAX_DEPTH or any(word.text.startswith(_SHAPING) for word in words):
+    if depth > _MAX_DEPTH or any(word.text.startswith(_SHAPING) for word in words) or _cuts(words):
         return False
     name, two = _name(words), " ".join([_name(words), *(word.text for word in words[1:2])])
     texts = [word.text for word in words[1:]]
@@ -140,6 +195,12 @@ def is_lister(words: Sequence[Word], depth: int = 0) -> bool:
         inner = [each.words for each in open_known(tuple(words)).inner]
         return bool(inner) and all(_is_quiet(each) or is_lister(each, depth + 1) for each in inner)
     return bool({name, two} & grammar().listers)
+
+
+def _cuts(words: Sequence[Word]) -> bool:
+    """A filter that prints parts of the lines it gets."""
+    clusters = [word.text for word in words[1:] if re.match("-[^-]", word.text)]
+    return any(letter in each for letter in _CUTTING.get(_name(words), "") for each in clusters)
 
 
 def _is_quiet(words: Sequence[Word]) -> bool:

@@ -13,6 +13,7 @@ _STARTING = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
 """The word behind one of these is a program, and no file that is read or written."""
 _PARTS = re.compile(r"[\s=:,;'\"()]+")
 _MAX_TOKENS = 2000
+_find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
 
 
 def tokens_of(commands: Sequence[Command]) -> Iterator[Word]:
@@ -40,3 +41,9 @@ def _texts(commands: Sequence[Command]) -> Iterator[str]:
             yield word.text
         if command.stdin_text is not None:
             yield command.stdin_text.text
+
+
+def texts_in(code: str) -> set[str]:
+    """The quoted texts of code, which may be names of files."""
+    found = {text for texts in _find_texts(code) for text in texts if text}
+    return {text for text in found if UNKNOWN not in text}

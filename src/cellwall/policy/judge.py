@@ -52,8 +52,9 @@ from cellwall.policy.unknown_words import UnknownWords
 
 _MAX_DEPTH = 8
 _MAX_STARTS = 32
-_BASH = frozenset(("bash", "rbash", "zsh", "eval", "trap", "alias", "source", "."))
-"""Their text is read by bash, or by the shell that reads the text around it."""
+_BASH = frozenset(("bash", "rbash", "zsh"))
+_SAME_SHELL = frozenset(("eval", "trap", "alias", "source", "."))
+"""Their text is read by the shell that reads the text around it."""
 
 
 @dataclass(slots=True)
@@ -73,6 +74,8 @@ class Judgement:
     place: tuple[str, ...] = ()
     is_outside: bool = False
     """It will run outside of a sandbox."""
+    is_bash: bool = True
+    """No other sh can get the text that is judged now."""
     files: Files = field(init=False)
     unknown: UnknownWords = field(init=False)
 
@@ -362,14 +365,16 @@ class Judgement:
             why = f"{script.why}: the text it would run is known only when it runs"
             self._note(denied(why, what))
             return
+        name, was_bash = command.words[0].text.rpartition("/")[2], self.is_bash
+        self.is_bash = name in _BASH or (was_bash and name in _SAME_SHELL)
         found = read_shell(
             script.text.text,
             directories=command.directories,
             home=self.home,
-            is_bash=command.words[0].text.rpartition("/")[2] in _BASH,
+            is_bash=self.is_bash,
         )
         self.files.look_around(found)
         before, self.covering = self.covering, None  # it spells out the shell, not what that runs
         for each in found:
             self._command(replace(each, place=(*command.place, script.why, *each.place)), depth + 1)
-        self.covering = before
+        self.covering, self.is_bash = before, was_bash

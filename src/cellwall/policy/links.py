@@ -1,14 +1,17 @@
 """Where the symbolic links in a path lead. It reads the disk, and says nothing about permission.
 
 A rule speaks of names. An allow must hold for the path and for what it leads to, a denial for
-either; so all of them are handed out. Two more names are told that only the disk knows: a git
-directory of another name counts as `.git`, and wildcards as the protected names that they find.
+either; so all of them are handed out. Three more names are told that only the disk knows: a git
+directory of another name counts as `.git`, and wildcards as the protected names and the links that
+they find. The links of a process in /proc lead elsewhere for the command than they do here: a path
+through one of them could be any file, and is told as `/proc/self/root`.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -24,6 +27,10 @@ NAMES_MOST = 4096
 FOUND_MOST = 10_000
 """Names that wildcards may find; of more of them none is told."""
 _WILD = frozenset("*?[")
+_ANY_FILE = "/proc/self/root"
+_is_of_process = re.compile(
+    r"/proc/[^/]+/(?:task/[^/]+/)?(?:cwd|root|exe|(?:fd|map_files|ns)/[^/]+)"
+).fullmatch
 _LAYOUT = ("HEAD", "commondir", "objects", "refs")
 
 
@@ -48,6 +55,8 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
             at = at.rpartition("/")[0] or "/"
             continue
         here = normalise(name, at)
+        if _is_of_process(here) and any(left):
+            found.add(_ANY_FILE)
         leads_to = _link(here)
         if leads_to is None:
             at = here
@@ -62,7 +71,7 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
     else:
         found.add(at)
     if not _WILD.isdisjoint(absolute) and is_findable(absolute):
-        found.update(_protected_finds(absolute))
+        found.update(_finds(absolute))
     found.update([*filter(None, map(_in_lower_case, found))])
     return frozenset((*found, *_as_git(found)))
 
@@ -77,14 +86,29 @@ def _in_lower_case(path: str) -> str | None:
     return lower if is_same else None
 
 
-def _protected_finds(pattern: str) -> Iterator[str]:
-    """The protected names that exist and that the shell would put in the place of a pattern."""
+def _finds(pattern: str) -> Iterator[str]:
+    """Of the names that the shell would put in the place of a pattern: those that are protected,
+    and where the links on the way to them lead."""
+    folders: dict[str, str] = {}
     try:
         for each in islice(glob.iglob(pattern, include_hidden=True), FOUND_MOST):
             if load().groups_of(each):
                 yield normalise(each)
+            folder, _, name = each.rstrip("/").rpartition("/")
+            if folder not in folders:
+                folders[folder] = os.path.realpath(folder or "/")
+            here = normalise(name, folders[folder])
+            is_link = here != normalise(each) or _link(here) is not None
+            if is_link and not _is_hidden_from(each, pattern):
+                yield os.path.realpath(here)
     except (OSError, ValueError, RecursionError):
         return
+
+
+def _is_hidden_from(path: str, pattern: str) -> bool:
+    """No wildcard of a shell stands for a dot in front of a name."""
+    pairs = zip(path.split("/"), pattern.split("/"), strict=False)
+    return any(name.startswith(".") and not wild.startswith(".") for name, wild in pairs)
 
 
 def _as_git(paths: Iterable[str]) -> Iterator[str]:

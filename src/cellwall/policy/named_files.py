@@ -1,12 +1,13 @@
-"""The files that the arguments of a command name, with what follows from them. Pure."""
+"""The files that the arguments of a command name, and what follows from those names. Pure."""
 
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator
 
 from cellwall.core.protected_names import fold
+from cellwall.policy.fetched_files import fetched_files
+from cellwall.policy.filled_folders import flags_of
 from cellwall.policy.protected_rules import folders_around
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
@@ -16,10 +17,9 @@ from cellwall.policy.shell.words import UNKNOWN, Origin, Word
 _INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
 _SEARCHING = frozenset(("rg", "ag", "ack"))
 _SEARCHING_WITH = frozenset(("-r", "-R", "--recursive", "--dereference-recursive"))
-_find_file_url = re.compile(r"(?i)\b(?:file|man|info):(?://(?:localhost)?)?(?P<path>/.*)").search
 
 
-def find_named(command: Command, opened: Opened) -> Iterator[File]:
+def named_files(command: Command, opened: Opened) -> Iterator[File]:
     """What the models tell, and what follows from it."""
     files = opened.files
     if opened.is_unmodelled or not files:
@@ -50,10 +50,8 @@ def find_named(command: Command, opened: Opened) -> Iterator[File]:
                     if inside is not None:
                         below = Word(f"{path.text}/{inside}", origin=path.origin)
                         yield File("write", below, "it is put there")
-    for word in command.words[1:]:
-        if (found := _find_file_url(word.text)) and UNKNOWN not in word.text:
-            yield File("read", Word(found["path"]), "a file of this machine is read")
-    flags = {flag for word in command.words for flag in _flags_of(word.text)}
+    yield from fetched_files(command, opened)
+    flags = {flag for word in command.words for flag in flags_of(word.text)}
     is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
     if is_search and not sources:
         yield File("read", Word("."), "it searches the folder at hand")
@@ -63,11 +61,6 @@ def _origin_of(*words: Word) -> Origin:
     """Of what is unknown in any of them."""
     origins = {word.origin for word in words if UNKNOWN in word.text}
     return origins.pop() if len(origins) == 1 else Origin.ANYWHERE
-
-
-def _flags_of(text: str) -> tuple[str, ...]:
-    is_cluster = text.startswith("-") and not text.startswith("--")
-    return tuple(f"-{letter}" for letter in text[1:]) if is_cluster else (text,)
 
 
 def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:

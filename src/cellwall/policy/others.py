@@ -7,7 +7,8 @@ written nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 
 _HOMES = ("/home/", "/Users/", "/var/home/", "/export/home/")
 _SHARED = ("/tmp/", "/var/tmp/", "/dev/shm/")
@@ -25,6 +26,15 @@ def owner_trouble(paths: Iterable[str], *, cwd: str, home: str) -> str:
         if inside.startswith(_SHARED) and _is_others_file(path):
             return "belongs to another user, in a folder that all users share"
     return ""
+
+
+def homes_found(pattern: str) -> Iterator[str]:
+    """A path with wildcards in front, as it is where those find the folder that holds homes."""
+    names = pattern.split("/")
+    for folder in (*_HOMES, "/root/"):
+        above = folder.rstrip("/").split("/")
+        if len(names) > len(above) and all(map(fnmatchcase, above, names)):
+            yield "/".join([*above, *names[len(above) :]])
 
 
 def _is_others_home(path: str, own: str) -> bool:

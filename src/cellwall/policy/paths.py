@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -87,6 +88,17 @@ def _others(path: str, home: str) -> Iterator[str]:
         yield ("/root" if user[1] == "root" else f"/home/{user[1]}") + plain[user.end() :]
     if not plain.isascii():  # as file systems that normalise names compare them (CVE-2014-9390)
         yield _UNSEEN.sub("", unicodedata.normalize("NFKC", plain))
+
+
+def fits_glob(path: str, glob: str) -> bool:
+    """Whether it is one of the names that the wildcards of a shell stand for, name by name."""
+    names, globs = path.split("/"), normalise(glob).split("/")
+    return len(names) == len(globs) and all(map(fnmatchcase, names, globs))
+
+
+def samples(path: str) -> tuple[str, ...]:
+    """Names that a word with wildcards could become: an allow must hold for each."""
+    return tuple(normalise(path.replace("*", each)) for each in ("*", "x", "a-rather-long-name.x"))
 
 
 def _from(root: str, path: str) -> str:

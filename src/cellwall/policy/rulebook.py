@@ -6,6 +6,7 @@ How rules and layers come together stands in merge.py.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -54,6 +55,10 @@ class RuleBook:
         self._anchored: dict[Access, frozenset[str]] = {
             "read": _anchored_paths(self.rules, "read"),
             "write": _anchored_paths(self.rules, "write"),
+        }
+        self._floating: dict[Access, frozenset[str]] = {
+            "read": _floating_names(self.rules, "read"),
+            "write": _floating_names(self.rules, "write"),
         }
         self._last_names: dict[Access, frozenset[str]] = {
             "read": _last_names(self.rules, "read"),
@@ -114,6 +119,19 @@ class RuleBook:
         # What `find -name` takes for a dot, a shell would not.
         last = whole.rpartition("/")[2]
         return token.has_glob and last != "*" and any(fnmatchcase(name, last) for name in names)
+
+    def fits_secret(self, regex: re.Pattern[str] | None, access: Access) -> bool:
+        """Whether the path of such a name, below some folder, fits a regular expression."""
+        if regex is None:
+            return True
+        return any(
+            regex.fullmatch(f"{at}/{x}") for x in self._secrets[access] for at in (".", "/a")
+        )
+
+    def is_denied_anywhere(self, glob: str, access: Access) -> bool:
+        """Whether a name that is denied in any folder fits a glob, in which `*` is a dot, too."""
+        is_any = not glob.strip("*")
+        return not is_any and any(fnmatchcase(x, glob.lower()) for x in self._floating[access])
 
     def is_last_name(self, glob: str, access: Access) -> bool:
         """Whether a denied path ends in a name that a lower-case glob fits."""
@@ -207,6 +225,16 @@ def _anchored_paths(rules: Iterable[Rule], access: Access) -> frozenset[str]:
             if any(plain[1:]):
                 found.add("/".join(plain).rstrip("/"))
     return frozenset(found)
+
+
+def _floating_names(rules: Iterable[Rule], access: Access) -> frozenset[str]:
+    """Those of paths that are denied in any folder."""
+    floating = [
+        rule
+        for rule in rules
+        if (rule.specifier or "").startswith(("//**/", "**/")) or "/" not in (rule.specifier or "/")
+    ]
+    return _last_names(floating, access)
 
 
 def _last_names(rules: Iterable[Rule], access: Access) -> frozenset[str]:

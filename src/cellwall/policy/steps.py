@@ -87,7 +87,9 @@ def _step_into(way: tuple[Step, ...], name: str) -> Iterator[tuple[Step, ...]]:
     if name in {"", "."}:
         yield way
     elif name == "..":
-        yield _up(way)
+        # A name that a wildcard finds may be a link, and `..` is then anywhere.
+        is_found = any(not isinstance(step, Deep) and step.literal is None for step in way)
+        yield (DEEP,) if is_found else _up(way)
     elif name == "**":
         yield (*way, FOUND)
     else:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.filled_folders import filled_folders, links_seen
 from cellwall.policy.found_names import are_found
-from cellwall.policy.hints import tokens_of
-from cellwall.policy.named_files import find_named
-from cellwall.policy.others import owner_trouble
+from cellwall.policy.hints import texts_in, tokens_of
+from cellwall.policy.named_files import named_files
+from cellwall.policy.others import homes_found, owner_trouble
 from cellwall.policy.patched_files import patched_files
-from cellwall.policy.paths import normalise
+from cellwall.policy.paths import fits_glob, normalise, samples
 from cellwall.policy.protected_rules import is_findable
 from cellwall.policy.rulebook import RuleBook, denied
-from cellwall.policy.searches import is_narrowed, names_asked_for, reaches, searches_in, start_paths
+from cellwall.policy.searches import (
+    included,
+    is_narrowed,
+    is_plain_listing,
+    names_asked_for,
+    reaches,
+    regexes,
+    searches_in,
+    shows_hidden,
+    start_paths,
+)
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
 from cellwall.policy.shell.outputs import listed_below
 from cellwall.policy.shell.redirections import is_descriptor
-from cellwall.policy.shell.words import UNKNOWN, Origin, Word, shown
+from cellwall.policy.shell.words import UNKNOWN, Origin, Word, is_unknown_path, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
 from cellwall.policy.variables import exported_names
 from cellwall.policy.written_files import WrittenFiles
@@ -33,7 +43,6 @@ _MOST_FOLDERS = 128
 _WILD = frozenset("*?[")
 _REMOVING = frozenset(("rm", "rmdir", "unlink", "shred"))
 _SOME_NAME = "\ufffd"
-_find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
 _NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
 
 
@@ -51,6 +60,8 @@ class Files:
     """The commands of each text that was read."""
     has_hints: dict[Access, bool] = field(default_factory=dict)
     """Whether a word of the text could name a file that may not be read, or written."""
+    may_find: dict[tuple[Access, str, tuple[str, ...]], bool] = field(default_factory=dict)
+    """Whether a search of the text may find a denied file, by where it is put into a path."""
     wildcards: int = 0
     trusted: dict[int, bool] = field(default_factory=dict)
     """By how many texts were read."""
@@ -65,6 +76,7 @@ class Files:
         self.texts.append(commands)
         self.commands.extend(commands)
         self.has_hints.clear()
+        self.may_find.clear()
 
     @property
     def is_trusting(self) -> bool:
@@ -105,7 +117,7 @@ class Files:
         if UNKNOWN in file.path.text and file.access == "write":
             yield denied("which file it writes is known only when it runs", what)
             return
-        if _is_unknown(file.path):
+        if is_unknown_path(file.path):
             yield from self._unknown(file, what)
             return
         if (refusal := self._made_up(file, command, what, is_free=False)) is not None:
@@ -124,13 +136,18 @@ class Files:
         """What the arguments name. A command that is allowed may read what is not forbidden. It may
         write what rules for writing allow; without such rules, below the working directory and in
         /tmp, unless it is allowed to do anything (`is_free`)."""
-        for file in (*find_named(command, opened), *patched_files(command, self.written)):
+        yield from self._filled(command, opened, what)
+        if any(self.book.is_denied_anywhere(each, "read") for each in included(command)):
+            yield denied("it searches files that may not be read; leave them out", what)
+        named = named_files(command, opened)
+        linked = links_seen(command, opened, self.commands)
+        for file in (*named, *linked, *patched_files(command, self.written)):
             if file.path.text in _NOWHERE or is_descriptor(file.path.text):
                 continue
             if file.why == FROM_LIST:
                 yield denied(f"{FROM_LIST}; name the files themselves", what)
                 continue
-            if _is_unknown(file.path):
+            if is_unknown_path(file.path):
                 yield from self._unknown(file, what, is_free=is_free)
                 continue
             if (refusal := self._made_up(file, command, what, is_free=is_free)) is not None:
@@ -146,6 +163,17 @@ class Files:
                 return
             found = self._forbidden(file, command, what, is_free=is_free)
             if found is not None:
+                yield found
+
+    def _filled(self, command: Command, opened: Opened, what: str) -> Iterator[Decision]:
+        """Folders that get names which stand nowhere in the text; the one that the text begins in
+        is everyday."""
+        for folder in filled_folders(command, opened):
+            places = [each for each in command.directories if folder != "." or each != self.cwd]
+            there = replace(command, directories=tuple(places))
+            file = File("write", Word(folder), "names are put into it")
+            subjects = [replace(each, is_whole=True) for each in self._guessed(file, there)]
+            if subjects and (found := self.book.forbids(subjects, what)) is not None:
                 yield found
 
     def _forbidden(
@@ -172,6 +200,8 @@ class Files:
         texts = {text.replace(UNKNOWN, _SOME_NAME), text.replace(UNKNOWN, "")}
         if text.startswith(UNKNOWN):
             texts.add(self.home + text[1:].replace(UNKNOWN, ""))
+        if "/../" in text.partition(UNKNOWN)[2]:  # the folder above an unknown one
+            texts.add(f"{self.home}/{text.rpartition('/../')[2]}".replace(UNKNOWN, ""))
         places = tuple(
             place for each in command.directories for place in self._guessed_places(each)
         )
@@ -229,7 +259,7 @@ class Files:
 
     def named_in(self, code: Code) -> Iterator[tuple[str, str]]:
         """Files that code names, by its texts: what may not be read cannot be read by it either."""
-        for text in _texts_in(code.text.text) if code.text is not None else ():
+        for text in texts_in(code.text.text) if code.text is not None else ():
             if self.is_forbidden_name(text):
                 yield "", f"{code.why}, and names {text[:60]!r}, which rules forbid"
 
@@ -265,21 +295,37 @@ class Files:
 
     def _may_find_denied(self, file: File, command: Command | None = None) -> bool:
         """Whether a search of the text could have found a file that is denied under this name."""
-        searches = searches_in(self.commands)
-        if not searches:
+        places = command.directories if command is not None else ()
+        key = (file.access, file.path.text, places)
+        if key not in self.may_find:
+            self.may_find[key] = self._may_search_find(file, command)
+        return self.may_find[key]
+
+    def _may_search_find(self, file: File, command: Command | None) -> bool:
+        if any(map(shows_hidden, self.commands)) and self.book.is_last_name(".*", file.access):
+            return True
+        if not (searches := searches_in(self.commands)):
             return False
         names = {name for each in searches for name in names_asked_for(each)}
+        if any(self.book.fits_secret(each, file.access) for x in searches for each in regexes(x)):
+            return True
         if any(self.book.is_last_name(name, file.access) for name in names):
             return True
         if all(map(is_narrowed, searches)):
             return self._hints(file.access)
         anchored = self.book.anchored(file.access, self.home)
-        folder = file.path.text.partition(UNKNOWN)[0]
+        folder, _, rest = file.path.text.partition(UNKNOWN)
         if folder and command is not None:
             places = [normalise(posixpath.join(each, folder)) for each in command.directories]
+            is_open = bool(rest) or not all(map(is_plain_listing, searches))
+            is_led = any(reaches(each, anchored, hidden=is_open) for each in places)
         else:
-            places = [place for each in searches for place in start_paths(each)]
-        return self._hints(file.access) or any(reaches(each, anchored) for each in places)
+            is_led = any(
+                reaches(place, anchored, hidden=not is_plain_listing(each))
+                for each in searches
+                for place in start_paths(each)
+            )
+        return is_led or self._hints(file.access)
 
     def _hints(self, access: Access) -> bool:
         if access not in self.has_hints:
@@ -333,11 +379,13 @@ class Files:
         # `cd` expands wildcards, too.
         is_wild = word.has_glob or (path != text and _WILD & set(directory.removeprefix(self.cwd)))
         if UNKNOWN in path or is_wild:
-            globs, paths = (path,), () if UNKNOWN in path else _samples(path)
+            globs, paths = (path,), () if UNKNOWN in path else samples(path)
             can_look = self.targets is not only_itself and is_findable(path) and not is_guess
-            is_seen = can_look and access == "write" and UNKNOWN not in path
-            if is_seen:
-                paths += tuple(self.targets(path))  # what it finds now of protected names
+            if can_look and UNKNOWN not in path:
+                # What it finds now of protected names, and where links among the names lead.
+                found = tuple(self.targets(path))
+                is_seen = access == "write"
+                paths += found if is_seen else tuple(x for x in found if not fits_glob(x, path))
         else:
             paths = tuple(dict.fromkeys([normalise(path), *self.targets(path)]))
         return Subject(
@@ -346,7 +394,7 @@ class Files:
             is_whole=is_whole,
             is_removed=is_removed,
             is_seen=is_seen,
-            owner_trouble=self._owner_trouble(paths),
+            owner_trouble=self._owner_trouble((*paths, *homes_found(path)) if is_wild else paths),
         )
 
     def _owner_trouble(self, paths: tuple[str, ...]) -> str:
@@ -365,18 +413,3 @@ def _found_somewhere(access: Access, what: str, *, is_free: bool) -> Decision:
 def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:
     paths = [path for each in subjects for path in each.paths]
     return file.why.endswith("is run") and any(p.startswith(("/dev/", "/proc/")) for p in paths)
-
-
-def _is_unknown(path: Word) -> bool:
-    """Nothing in it tells what it is."""
-    return UNKNOWN in path.text and not path.text.replace(UNKNOWN, "").strip("./")
-
-
-def _samples(path: str) -> tuple[str, ...]:
-    """Names that a word with wildcards could become: an allow must hold for each."""
-    return tuple(normalise(path.replace("*", each)) for each in ("*", "x", "a-rather-long-name.x"))
-
-
-def _texts_in(code: str) -> set[str]:
-    found = {text for texts in _find_texts(code) for text in texts if text}
-    return {text for text in found if UNKNOWN not in text}

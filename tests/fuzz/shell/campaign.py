@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -9,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cellwall.policy.engine import Policy
-from fuzz.shell.cell import BashInCell
+from fuzz.shell.cell import ShellInCell
 from fuzz.shell.grammar import Texts
 from fuzz.shell.properties import Difference, differences, is_allowed, load_policy, read
 
 BATCH = 250
 _COMMANDS_OF_BATCH = 60
+_TOKENS_OF_BATCH = 20
 _SHRINKING_ROUNDS = 40
 
 
@@ -37,7 +39,7 @@ class Tally:
         share = 100 * self.understood // max(self.texts, 1)
         return (
             f"{self.texts} texts ({self.commands} of them commands), {self.words} words, "
-            f"{share} % understood, {self.allowed} allowed; bash started {self.calls} commands and "
+            f"{share} % understood, {self.allowed} allowed; the shell started {self.calls} commands and "
             f"opened {self.opened} files; {self.late} ran too long; {len(self.found)} differences"
         )
 
@@ -45,15 +47,21 @@ class Tally:
 def batch_of(seed: str) -> tuple[list[str], int]:
     """The texts of one batch, words first, and how many words they hold."""
     texts = Texts(seed)
-    found = [texts.word_text() for _ in range(BATCH - _COMMANDS_OF_BATCH)]
+    found = [texts.word_text() for _ in range(BATCH - _COMMANDS_OF_BATCH - _TOKENS_OF_BATCH)]
     found += [texts.command_text() for _ in range(_COMMANDS_OF_BATCH)]
+    found += [texts.token_text() for _ in range(_TOKENS_OF_BATCH)]
     return found, texts.words
 
 
-def compare(texts: Sequence[str], bash: BashInCell, policy: Policy, tally: Tally) -> None:
-    """Reads, judges and runs each of them."""
-    readings = [read(text) for text in texts]
-    verdicts = [is_allowed(policy, text) for text in texts]
+def compare(texts: Sequence[str], bash: ShellInCell, policy: Policy, tally: Tally) -> None:
+    """Reads, judges and runs each of them. Only bash does what was read; what is allowed must start
+    and open nothing that is denied in zsh, and behind `sh -c` in dash, either."""
+    is_bash = bash.shell == "bash"
+    readings = [read(text) if is_bash else None for text in texts]
+    is_sh = bash.shell == "dash"
+    verdicts = [
+        is_allowed(policy, f"sh -c {shlex.quote(text)}" if is_sh else text) for text in texts
+    ]
     # What is refused is denied: bash need not run it.
     wanted = [at for at in range(len(texts)) if readings[at] is not None or verdicts[at]]
     for at, observed in zip(wanted, bash.observe([texts[at] for at in wanted]), strict=True):
@@ -66,7 +74,7 @@ def compare(texts: Sequence[str], bash: BashInCell, policy: Policy, tally: Tally
     tally.allowed += sum(verdicts)
 
 
-def shrink(found: Difference, bash: BashInCell, policy: Policy) -> Difference:
+def shrink(found: Difference, bash: ShellInCell, policy: Policy) -> Difference:
     """The shortest text with a difference that is left when stretches are cut out of this one."""
     for _ in range(_SHRINKING_ROUNDS):
         text = found.text
@@ -85,13 +93,14 @@ def shrink(found: Difference, bash: BashInCell, policy: Policy) -> Difference:
 def run(
     seed: str,
     *,
+    shell: str = "bash",
     seconds: float | None = None,
     batches: int | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> Tally:
     """Until the time or the number of batches is over."""
     tally, number, start = Tally(), 0, time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, BashInCell() as bash:
+    with tempfile.TemporaryDirectory() as folder, ShellInCell(shell) as bash:
         policy = load_policy(Path(folder))
         while batches is None or number < batches:
             if seconds is not None and time.monotonic() - start >= seconds:

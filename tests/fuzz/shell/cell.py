@@ -1,4 +1,4 @@
-"""The real bash, in a cell: what it starts and opens for each text. Hostile texts are harmless."""
+"""The real shell, in a cell: what it starts and opens for each text. Hostile texts are harmless."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class Observed:
     is_late: bool
 
 
-class BashInCell:
-    """`with BashInCell() as bash: bash.observe(texts)`."""
+class ShellInCell:
+    """`with ShellInCell() as bash: bash.observe(texts)`; `shell` is "bash", "zsh" or "dash"."""
 
-    def __init__(self) -> None:
+    def __init__(self, shell: str = "bash") -> None:
+        self.shell = shell
         self._sandbox = cellwall.Sandbox.create(timeout=600, memory="512m")
 
     def __enter__(self) -> Self:
@@ -47,9 +48,9 @@ class BashInCell:
         self._sandbox.kill()
 
     def observe(self, texts: Sequence[str]) -> list[Observed]:
-        """All texts, each in a bash of its own, in folders that are as they were."""
+        """All texts, each in a shell of its own, in folders that are as they were."""
         self._sandbox.files.write("texts.json", json.dumps(list(texts)))
-        done = self._sandbox.commands.run("python3 driver.py texts.json results.json")
+        done = self._sandbox.commands.run(f"python3 driver.py texts.json results.json {self.shell}")
         if done.exit_code != 0:
             raise RuntimeError(f"the driver failed: {done.status} {done.stderr}")
         results = json.loads(self._sandbox.files.read_bytes("results.json"))
@@ -65,4 +66,4 @@ class BashInCell:
         ]
 
 
-HOME, WORK = driver.HOME, driver.WORK
+FILES, HOME, WORK = driver.FILES, driver.HOME, driver.WORK

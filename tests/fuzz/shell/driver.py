@@ -1,7 +1,8 @@
-"""Runs inside the cell: gives each text to bash, and notes what bash starts and opens.
+"""Runs inside the cell: gives each text to a shell, and notes what that starts and opens.
 
-`python3 driver.py TEXTS RESULTS`; both are JSON. No program can be found on PATH, so bash hands each
-command to `command_not_found_handle`, which writes its words down. inotify tells which files of the
+`python3 driver.py TEXTS RESULTS SHELL`; the files are JSON. No program can be found on PATH, so bash
+hands each command to `command_not_found_handle`, and zsh to `command_not_found_handler`, which write
+its words down; dash finds a few scripts that do so, and no other program. inotify tells which files of the
 two folders are opened, by redirections or by the commands that read and write their arguments.
 """
 
@@ -27,6 +28,28 @@ _OPEN, _CLOSE_WRITE, _CLOSE_READ, _IS_FOLDER = 0x20, 0x08, 0x10, 0x40000000
 _EVENTS = {_OPEN: "opened", _CLOSE_WRITE: "written", _CLOSE_READ: "read"}
 _TIMEOUT_S = 3.0
 _BACKGROUND_S = 0.5
+SHELLS = {
+    "bash": ("/bin/bash", "--norc", "--noprofile", "-c"),
+    "zsh": ("/usr/bin/zsh", "-f", "-c"),
+    "dash": ("/bin/dash", "-c"),
+}
+PROGRAMS = (
+    "p0",
+    "p1",
+    "p2",
+    "cat",
+    "cp",
+    "dd",
+    "time",
+    "[[",
+    "((",
+    "function",
+    "declare",
+    "coproc",
+)
+_PROGRAM = """#!/bin/bash
+printf '%s\\0' $(($# + 1)) "${0##*/}" "$@" >&9
+"""
 _PRELUDE = r"""
 command_not_found_handle() {
   builtin printf '%s\0' $# "$@" >&9
@@ -39,6 +62,8 @@ command_not_found_handle() {
   esac 2> /dev/null
   builtin return 0
 }
+# In zsh `command let` looks for a program of that name, which nobody can put there.
+command_not_found_handler() { (( $+builtins[$1] )) || command_not_found_handle "$@"; }
 echo() { builtin printf '%s\0' $(($# + 1)) echo "$@" >&9; builtin echo "$@"; }
 """
 
@@ -87,8 +112,8 @@ def restore() -> None:
             file.write(f"content of {path}\n")
 
 
-def observe(text: str, watch: Watch, calls_path: str) -> dict[str, object]:
-    """One text in one bash."""
+def observe(text: str, watch: Watch, calls_path: str, shell: str) -> dict[str, object]:
+    """One text in one shell."""
     with open(calls_path, "wb"):
         pass
     descriptor = os.open(calls_path, os.O_WRONLY | os.O_APPEND)
@@ -96,9 +121,10 @@ def observe(text: str, watch: Watch, calls_path: str) -> dict[str, object]:
     ended, alive = os.pipe()
     os.dup2(alive, 8)
     os.close(alive)
+    is_dash = shell == "dash"
     process = subprocess.Popen(
-        ["/bin/bash", "--norc", "--noprofile", "-c", _PRELUDE + text],
-        env=ENVIRONMENT,
+        [*SHELLS[shell], text if is_dash else _PRELUDE + text],
+        env=ENVIRONMENT | ({"PATH": f"{ROOT}/bin"} if is_dash else {}),
         cwd=WORK,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -149,8 +175,13 @@ def main() -> None:
     with open(sys.argv[1]) as file:
         texts = json.load(file)
     restore()
+    os.makedirs(f"{ROOT}/bin", exist_ok=True)
+    for name in PROGRAMS:
+        with open(f"{ROOT}/bin/{name}", "w") as file:
+            file.write(_PROGRAM)
+        os.chmod(f"{ROOT}/bin/{name}", 0o755)
     watch = Watch()
-    results = [observe(text, watch, f"{os.getcwd()}/calls") for text in texts]
+    results = [observe(text, watch, f"{os.getcwd()}/calls", sys.argv[3]) for text in texts]
     with open(sys.argv[2], "w") as file:
         json.dump(results, file)
 

@@ -232,6 +232,10 @@ _TABLES: dict[str, list[str]] = {
             "read x <<< {w}",
             "read x < {k}",
             "printf -v x %s {w}",
+            "printf {{-v,x}} {w}",
+            "read {{x,y}} <<< {w}",
+            "unset {{x,y}}",
+            "mapfile {{-t,a}} < {k}",
             "unset x",
             "x=({v})",
         ),
@@ -275,6 +279,9 @@ _TABLES: dict[str, list[str]] = {
             "getopts a x",
             "cd {w}",
             "cd src",
+            "cd {w}/..",
+            "eval cd src",
+            "command -p cd secrets",
         ),
         *(
             "case a in a) x={v};; esac",
@@ -325,7 +332,18 @@ _TABLES: dict[str, list[str]] = {
             "{r} cat",
             "{r}",
         ),
-        *("x={v} cat {k}", "{w} {w}", "cat {k} {r}", "p0", "echo", ": {w}", ": {r}", "command {C}"),
+        *(
+            "x={v} cat {k}",
+            "1={v} cat {k}",
+            "{l}={v} p0",
+            "{w} {w}",
+            "cat {k} {r}",
+            "p0",
+            "echo",
+            ": {w}",
+            ": {r}",
+            "command {C}",
+        ),
         *(
             "eval {w}",
             "eval '{C}'",
@@ -483,6 +501,95 @@ _LEAVES = {
     "b": "{a,b}",
 }
 _MAX_DEPTH = 7
+_TOKENS = (
+    *(
+        "p0",
+        "p1",
+        "a",
+        "b",
+        "1",
+        "2",
+        "x",
+        "x=",
+        "1=",
+        "a[",
+        "]=",
+        "+=",
+        "=",
+        "[",
+        "]",
+        "$x",
+        ".env",
+    ),
+    *(
+        "(",
+        ")",
+        "{",
+        "}",
+        "((",
+        "))",
+        "[[",
+        "]]",
+        "$(",
+        "$((",
+        "${",
+        "${x",
+        "`",
+        "'",
+        '"',
+        "$'",
+        "\\",
+    ),
+    *(";", ";;", ";&", "&", "&&", "|", "||", "|&", "!", "#", "\n", " ", "\t", "\\\n"),
+    *(
+        "<",
+        ">",
+        ">>",
+        "<>",
+        ">&",
+        "<&",
+        "&>",
+        "&>>",
+        ">|",
+        "<<<",
+        "<<E\n",
+        "\nE\n",
+        "<(",
+        ">(",
+        "{x}",
+    ),
+    *(
+        "time",
+        "if",
+        "then",
+        "else",
+        "fi",
+        "do",
+        "done",
+        "case",
+        "in",
+        "esac",
+        "for",
+        "while",
+        "until",
+    ),
+    *("select", "function", "coproc", "p0()", "p0() {", "let ", "declare ", "export ", "local "),
+    *(
+        "test ",
+        "exec ",
+        "command ",
+        "builtin ",
+        "eval ",
+        "cat ",
+        "echo ",
+        "-v",
+        "-p",
+        "--",
+        "-",
+        "~",
+    ),
+    *("*", "?", "@", "%", "^", "/", ":", ",", "..", "==", "=~", "!=", "@P", "p0 $(p1)", "x=a p0"),
+)
 
 
 class Texts:
@@ -499,6 +606,12 @@ class Texts:
     def command_text(self) -> str:
         """Any statement."""
         return self._spoiled(self._draw("S", 0), 0.4)
+
+    def token_text(self) -> str:
+        """Signs and words of the shell in any order, for where its parser and ours differ."""
+        some = self._random.choices(_TOKENS, k=self._random.randint(2, 12))
+        text = "".join(f"{each}{self._random.choice(('', ' '))}" for each in some)
+        return self._random.choice(("{}", "p0 a; {}", "p0 a | {}", "{}\np0 b")).replace("{}", text)
 
     def _draw(self, table: str, depth: int) -> str:
         self.words += table == "w"

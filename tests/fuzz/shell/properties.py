@@ -14,6 +14,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.parser import NotUnderstood
 from cellwall.policy.shell.reader import read_shell
 from cellwall.policy.shell.words import UNKNOWN, Number, Word
-from fuzz.shell.cell import HOME, WORK, Observed
+from fuzz.shell.cell import FILES, HOME, WORK, Observed
 
 # What allowed wrappers are called by counts; what they start is judged by itself.
 ALLOWED = frozenset(
@@ -36,7 +37,7 @@ RULES = """
 [permissions]
 allow = [
   "Bash(p0 *)", "Bash(echo *)", "Bash(cat *)", "Bash(cp *)", "Bash(dd *)", "Bash(printf *)",
-  "Bash(mapfile *)", "Bash(time *)", "Bash(jobs *)", "Read(./**)", "Write(./**)",
+  "Bash(mapfile *)", "Bash(time *)", "Bash(jobs *)", "Bash(sh *)", "Read(./**)", "Write(./**)",
 ]
 deny = ["Read(.env)", "Write(.env)", "Read(secrets/**)", "Read(~/.ssh/**)", "Write(~/**)"]
 """
@@ -77,7 +78,18 @@ def load_policy(folder: Path) -> Policy:
 def is_allowed(policy: Policy, text: str) -> bool:
     """By these rules."""
     call = ToolCall("Bash", {"command": text}, cwd=WORK, home=HOME)
-    return policy.check(call).verdict is Verdict.ALLOW
+    return policy.check(call, links=names_in_cell).verdict is Verdict.ALLOW
+
+
+def names_in_cell(path: str) -> list[str]:
+    """What a path leads to on the disk that bash sees; this machine has no such folders."""
+    names = posixpath.normpath(path).split("/")
+    found = [each for each in FILES if _fit(each.split("/"), names)]
+    return [posixpath.normpath(path), *found]
+
+
+def _fit(names: Sequence[str], globs: Sequence[str]) -> bool:
+    return len(names) == len(globs) and all(map(fnmatchcase, names, globs))
 
 
 def differences(

@@ -26,6 +26,10 @@ FOUND = [
     "read pid < $file",
     "cat a | sort | uniq",
     "cat $(command -v ls)",
+    "git status --short | cut -c4- | xargs cat",
+    "LC_ALL=C ls | xargs -d '\\n' cat",
+    "find . -print0 | while IFS= read -r -d '' f; do cat \"$f\"; done",
+    "ls | tail -n 2 | grep -v x | xargs cat",
 ]
 DATA = [
     "cat $(<list)",
@@ -63,6 +67,22 @@ DATA = [
     "cpio -o < list",
     "wc --files0-from=- < list",
     ". ./vars; cat $x",
+    # Parts of names.
+    "ls | cut -c2- | xargs cat",
+    "ls | head -c 4 | xargs cat",
+    "ls | tail --bytes=5 | xargs cat",
+    "ls | grep -o 'e.v$' | xargs cat",
+    "rg --files | rg x -r y | xargs cat",
+    "ls | tac -s x | xargs cat",
+    "ls | xargs -d x cat",
+    "ls | xargs --delim=x cat",
+    'ls | while IFS=x read -r a b; do cat "$b"; done',
+    'ls | while read -rn4 a; do cat "$a"; done',
+    'ls | while read -d x a; do cat "$a"; done',
+    # Text that a lister is told to print.
+    "cat -- $(ls -l --time-style=+x)",
+    "TIME_STYLE=+x ls -l | xargs cat",
+    "ls | grep -l --label=x . | xargs cat",
 ]
 
 

@@ -62,6 +62,36 @@ def test_proc_leads_to_the_same_files_under_another_name() -> None:
     assert "/etc/passwd" in targets("/proc/self/root/etc/passwd")
 
 
+@pytest.mark.requirement("POL-1", "POL-12")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/self/cwd/../.netrc",
+        "/proc/self/../self/cwd/x",
+        "/proc/thread-self/root/x",
+        "/proc/1/task/1/cwd/..",
+        "/proc/self/exe/../x",
+        "/dev/fd/../cwd/../x",
+        "/dev/fd/3/x",
+    ],
+)
+def test_a_path_through_a_link_of_a_process_could_be_any_file(path: str) -> None:
+    assert "/proc/self/root" in targets(path)
+    assert "/proc/self/root" not in targets("/dev/fd/3") | targets("/proc/self/status")
+
+
+@pytest.mark.requirement("POL-1", "POL-12")
+def test_wildcards_are_followed_through_the_links_they_find(place: Path) -> None:
+    (place / "secret").mkdir()
+    (place / "secret/key").write_text("x")
+    (place / "app").mkdir()
+    (place / "app/link").symlink_to("../secret")
+    (place / "app/.hidden").symlink_to("../secret")
+    assert str(place / "secret/key") in targets("l*/key", str(place / "app"))
+    assert str(place / "secret") in targets("[l]ink", str(place / "app"))
+    assert str(place / "secret") not in targets("[a-k]*", str(place / "app"))
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.sampled_from(["d", "l", "m", "f", "..", ".", "x"]), max_size=8))
 def test_the_last_of_them_is_what_the_kernel_opens(place: Path, names: list[str]) -> None:

@@ -105,3 +105,10 @@ def test_files_of_another_user_in_shared_folders_are_denied(tmp_path: Path):
         place.rmdir()
     assert verdict("Read(/tmp/systemd-private-1-x/tmp/y)") == "deny"
     assert verdict("Read(/tmp/not-there-yet)") == "allow"
+
+
+@pytest.mark.requirement("POL-4", "POL-12")
+@pytest.mark.parametrize("path", ["/hom?/bob/x", "/*/bob/x", "/r[o]ot/x", "/home/?ob/x"])
+def test_wildcards_find_the_homes_of_others(path: str) -> None:
+    assert verdict(f"Bash(cat {path})") == "deny"
+    assert verdict("Bash(cat /etc/*.conf /usr/*/x)") == "allow"

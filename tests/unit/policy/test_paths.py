@@ -342,6 +342,15 @@ def test_wildcards_in_a_name_agree_with_fnmatch(text: str, name: str) -> None:
     assert pattern(f"//x/{text}").matches(f"/x/{name}", "/") == fnmatch.fnmatchcase(name, text)
 
 
+@pytest.mark.requirement("POL-12")
+def test_the_folder_above_what_a_wildcard_finds_could_be_anywhere() -> None:
+    made = deny("~/.netrc")
+    for path in ("*/../.netrc", "[l]ink/sub/../.netrc", "/proc/[0-9]*/cwd/../.netrc"):
+        assert made.could_match(path, CWD)
+    assert not made.could_match("link/../.netrc", CWD)
+    assert not made.could_match("*/sub/a", CWD)
+
+
 @given(st.text(max_size=40), st.booleans())
 def test_whatever_is_written_is_a_pattern_or_a_bad_rule(text: str, is_denial: bool) -> None:
     try:

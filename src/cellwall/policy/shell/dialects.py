@@ -15,6 +15,7 @@ options and functions that a person's own start-up files define cannot be seen h
     >! a               in zsh writes a; in bash the file `!`
     path=a             in zsh the same as PATH; functions[ls]=id gives ls another meaning
     <1-9>              in zsh a pattern for numbers; in bash two redirections
+    exit 'x[$(id)]'    in zsh a sum that runs id, as the numbers of `printf %d` or `shift` are
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from itertools import pairwise
 
 from cellwall.policy.shell.braces import Mark
 from cellwall.policy.shell.parser import Node, NotUnderstood
+from cellwall.policy.shell.words import UNKNOWN, Origin, Word
 
 _FLAGS = frozenset("~=^+")
 _is_name_sign = re.compile(r"[A-Za-z0-9_]").fullmatch
@@ -37,6 +39,16 @@ _SEARCHED = frozenset(("path", "fpath", "cdpath", "module_path"))
 _TABLES = frozenset(
     ("functions", "aliases", "galiases", "saliases", "commands", "options", "nameddirs")
 )
+
+_TAKING_NUMBERS = frozenset(
+    ("exit", "return", "shift", "break", "continue", "logout", "bye", "test", "[", "read")
+)
+_WITH_WORDS = frozenset(("test", "[", "read"))
+"""Most of their words are no numbers."""
+_find_number_format = re.compile(
+    r"%[^%a-zA-Z]*(?:[lhjztLq]*[diouxXeEfFgGaAn]|[^%a-zA-Z]*\*)"
+).search
+_MAY_RUN = frozenset("$`(")
 
 EXTENDED_GLOB = "zsh runs code in patterns like *(…); name the files, or use find"
 
@@ -81,3 +93,29 @@ def check_following(name: str, text: str, *, is_known: bool) -> None:
 def is_short(part: Node) -> bool:
     """`$name`, without braces."""
     return part["Type"] == "ParamExp" and bool(part.get("Short"))
+
+
+def check_numbers(words: Sequence[Word]) -> None:
+    """Words that zsh takes for sums, in which it evaluates subscripts; raises `NotUnderstood`."""
+    while words and words[0].text in {"builtin", "command", "--", "exec"}:
+        words = words[1:]
+    name = words[0].text if words else ""
+    if name in _TAKING_NUMBERS:
+        numbers = words[1:]
+    elif name == "printf" and has_number_format(words):
+        numbers = words[2:]
+    else:
+        return
+    if any("[" in word.text and _MAY_RUN & set(word.text) for word in numbers):
+        raise NotUnderstood(f"zsh evaluates a subscript behind {name}; write the number itself")
+    if name != "printf" and any(_is_printed(word) for word in numbers if name not in _WITH_WORDS):
+        raise NotUnderstood(f"zsh evaluates what stands behind {name}; write $?, or a number")
+
+
+def has_number_format(words: Sequence[Word]) -> bool:
+    """Whether `printf` may take words for numbers; its format can stand behind `-v x`."""
+    return any(_find_number_format(word.text) for word in words[1:4])
+
+
+def _is_printed(word: Word) -> bool:
+    return UNKNOWN in word.text and word.origin is Origin.OUTPUT

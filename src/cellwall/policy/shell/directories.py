@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,19 +48,52 @@ class Directories:
 
     def change(self, words: Sequence[Word]) -> None:
         """As `cd`, `pushd` and `popd` do."""
-        targets = [word for word in words[1:] if word.text == "-" or not word.text.startswith("-")]
-        target = targets[0] if targets else Word(self.home)
+        operands, is_physical = _operands(words)
+        target = operands[0] if operands else Word(self.home)
         text = target.text if not target.is_split and target.text else UNKNOWN
-        if words[0].text == "popd" or text == "-":
+        if words[0].text == "popd" or _is_of_stack(text):
             if self._has_moved:
                 return  # one of those where it was before
             text = UNKNOWN  # where the shell was before this text
+        if len(operands) > 1:  # zsh puts the second in the place of the first, in the path at hand
+            text = UNKNOWN
         self._has_moved = True
         found = dict.fromkeys(self.now)
         for each in self.now:
-            is_whole = text.startswith(UNKNOWN)  # it may begin with a slash
-            found[posixpath.normpath(text if is_whole else posixpath.join(each, text))] = None
+            whole = text if text.startswith(("/", UNKNOWN)) else f"{each}/{text}"
+            found[_plain(whole)] = None
+            if is_physical and ".." in text.split("/"):
+                found[whole] = None  # `..` behind a link is taken from where the link leads
         self.now = _bounded(found)
+
+    def may_be_in(self, places: Sequence[str]) -> None:
+        """The text may be in one of these as well."""
+        self.now = _bounded({**dict.fromkeys(self.now), **dict.fromkeys(places)})
+
+
+def _operands(words: Sequence[Word]) -> tuple[list[Word], bool]:
+    """Where to go, and whether links are followed before each `..`."""
+    is_physical = False
+    for at, word in enumerate(words[1:], 1):
+        if word.text == "--":
+            return list(words[at + 1 :]), is_physical
+        if not _is_option(word.text):
+            return list(words[at:]), is_physical
+        is_physical = is_physical or "P" in word.text
+    return [], is_physical
+
+
+_is_option = re.compile(r"-[A-Za-z@]+").fullmatch
+_is_of_stack = re.compile(r"-|[-+][0-9]+").fullmatch
+
+
+def _plain(path: str) -> str:
+    """Without `.` and `..`; what an unknown name and a `..` behind it lead to is not known."""
+    names = path.split("/")
+    last = max((at for at, name in enumerate(names) if name == ".."), default=0)
+    if any(UNKNOWN in name for name in names[:last]):
+        return "/".join([UNKNOWN, *(each for each in names[last + 1 :] if each not in {"", "."})])
+    return posixpath.normpath(path)
 
 
 def _bounded(found: dict[str, None]) -> tuple[str, ...]:

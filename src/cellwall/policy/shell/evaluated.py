@@ -30,6 +30,9 @@ def assign(
     found: list[Assignment] = []
     for node in nodes:
         is_element = bool(node.keys() & {"Index", "Array"})
+        if not is_name(node["Name"]["Value"]):
+            # To bash `./x=[ a` is the program `./x=[`; to the parser an assignment.
+            raise NotUnderstood("what stands before = is no name; put the word between quotes")
         check_assigned(node["Name"]["Value"], is_element=is_element)
         if "Index" in node:
             expander.index(node["Index"])

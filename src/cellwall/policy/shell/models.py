@@ -22,7 +22,7 @@ from cellwall.policy.shell import (
 )
 from cellwall.policy.shell.catalog import Model, find_model
 from cellwall.policy.shell.interpret import interpret
-from cellwall.policy.shell.opened import Inner, Opened
+from cellwall.policy.shell.opened import Opened
 from cellwall.policy.shell.unmodelled import open_unmodelled
 from cellwall.policy.shell.words import Word
 
@@ -60,10 +60,6 @@ def open_command(words: Sequence[Word]) -> Opened:
     """What is inside of a command; a program that has no model is opened by the general rule."""
     if not words or not words[0].is_literal:
         return Opened()
-    if words[0].text == "--":
-        # `time -- CMD`: the keyword ends its options so, and the command follows.
-        inner = (Inner(tuple(words[1:]), "time starts it"),) if len(words) > 1 else ()
-        return Opened(inner=inner, is_wrapper=bool(inner))
     model = find_model(words[0].text)
     if model is None:
         return open_unmodelled(words)

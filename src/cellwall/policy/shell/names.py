@@ -13,6 +13,7 @@ from cellwall.policy.shell.parser import Node, NotUnderstood
 is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
 _is_number = re.compile(r"[0-9]{1,18}").fullmatch
 _is_counting = re.compile(r"[0-9]{1,18}|\{[0-9]{1,6}\.\.[0-9]{1,6}\}").fullmatch
+_EXPANDED = frozenset("{*?[")
 _MAX_NODES = 40_000  # places in the text are nodes, too
 _SETTERS = frozenset(
     (
@@ -104,7 +105,7 @@ class _Found:
             case "ParamExp" if node.get("Exp", {}).get("Op") in {"=", ":="}:
                 self._given(node["Param"]["Value"])
             case "CallExpr" if node.get("Args"):
-                self._called([plain_text(word) for word in node["Args"]])
+                self._called(_words_of(node["Args"]))
                 self._waited_for(node["Args"])
             case "BinaryArithm" | "UnaryArithm" if node["X"].get("Type") == "Word":
                 self._given(plain_text(node["X"]) or "", number=True)
@@ -127,7 +128,7 @@ class _Found:
 
     def _waited_for(self, words: Sequence[Node]) -> None:
         if plain_text(words[0]) == "wait":
-            unclear = [word for word in words if plain_text(word) is None]
+            unclear = [word for word in words if _plain_argument(word) is None]
             self.waited.update(_only_parameter(word) for word in unclear)
 
     def _given(self, name: str, *, number: bool = False) -> None:
@@ -168,6 +169,28 @@ def _only_parameter(word: Node) -> str:
     is_one = len(parts) == 1 and parts[0]["Type"] == "ParamExp"
     is_plain = is_one and not parts[0].keys() & {"Exp", "Repl", "Slice", "Index", "Excl"}
     return str(parts[0]["Param"]["Value"]) if is_plain and "Param" in parts[0] else ""
+
+
+def _words_of(nodes: Sequence[Node]) -> list[str | None]:
+    """As a builtin gets them; None for a word that could be another, or several: `{-v,x}`."""
+    words = [plain_text(nodes[0]), *map(_plain_argument, nodes[1:])]
+    if words[0] == "printf" and words[1:2] == [None] and not _may_be_option(nodes[1]):
+        words[1] = "%"  # a format that no shell takes for `-v`
+    return words
+
+
+def _plain_argument(word: Node) -> str | None:
+    texts = [part["Value"] for part in word.get("Parts", ()) if part["Type"] == "Lit"]
+    return plain_text(word) if _EXPANDED.isdisjoint("".join(texts)) else None
+
+
+def _may_be_option(word: Node) -> bool:
+    """Whether a word could begin with a dash."""
+    first: Node = next(iter(word.get("Parts", ())), {})
+    if first.get("Type") == "DblQuoted" and not first.get("Dollar"):
+        return _may_be_option(first)
+    is_text = first.get("Type") in {"Lit", "SglQuoted"} and not first.get("Dollar")
+    return not is_text or str(first.get("Value", ""))[:1] in {"", "-", "\\", *_EXPANDED}
 
 
 def _only_prints(value: Node) -> bool:

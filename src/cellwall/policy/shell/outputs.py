@@ -42,12 +42,21 @@ _NUMBERS: Mapping[str, tuple[Number, Callable[[Sequence[str]], bool]]] = {
     "jobs": (Number.PROCESSES, lambda words: list(words) == ["-p"]),
 }
 """Programs that print numbers alone if their arguments pass the check."""
+_COUNTS = re.compile(
+    r"wc -[lcwm]|date \+(?:%[sYmdHMSjyN])+|id -[ug]|stat (?:-c|--format) %[sYXZ] [\w./][\w./-]*"
+    r"|grep -[a-z]*c [\w.^$]+(?: [\w./][\w./-]*)?|tput (?:cols|lines)"
+)
+"""The last command of a pipe, word for word: it prints one number, whatever it gets."""
 
 
 def printed(substitution: Node, names: Names) -> Number:
     """The numbers that `$(nproc)` or `$(lsof -t -i:80)` prints; NONE for any other command."""
     commands = _commands(substitution)
-    if len(commands) != 1 or names.is_open or commands[0][0] in names.functions:
+    if names.is_open or any(words[0] in names.functions for words in commands):
+        return Number.NONE
+    if commands and _COUNTS.fullmatch(" ".join(commands[-1])):
+        return Number.SUM
+    if len(commands) != 1:
         return Number.NONE
     program, *rest = commands[0]
     number, is_numeric = _NUMBERS.get(program, (Number.NONE, bool))

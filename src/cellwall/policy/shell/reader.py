@@ -13,16 +13,19 @@ from functools import lru_cache
 
 from cellwall.policy.shell.certainty import can_be_function, lines_of, may_be_discarded
 from cellwall.policy.shell.command import Command, Stdin
+from cellwall.policy.shell.dialects import check_numbers
 from cellwall.policy.shell.directories import Directories
 from cellwall.policy.shell.evaluated import assign, declare, evaluate
 from cellwall.policy.shell.expand import Expander
 from cellwall.policy.shell.functions import Functions
+from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.names import Names, names_of, plain_text
 from cellwall.policy.shell.numeric import JOB
 from cellwall.policy.shell.opened import Assignment, File
 from cellwall.policy.shell.parser import Node, NotUnderstood, parse
 from cellwall.policy.shell.printed import piped_text
 from cellwall.policy.shell.redirections import read_redirections
+from cellwall.policy.shell.sh_forms import check_sh
 from cellwall.policy.shell.tildes import Place
 from cellwall.policy.shell.words import UNKNOWN, Word
 
@@ -31,6 +34,7 @@ MAX_WORDS = 4000
 _MAX_DEPTH = 40
 _MAX_ITEMS = 16
 _MAX_ROUNDS = 500
+_TIME: Node = {"Parts": [{"Type": "Lit", "Value": "time"}]}
 _BODIES = frozenset(("Block", "Subshell", "IfClause", "WhileClause", "ForClause", "CaseClause"))
 _lists_jobs = re.compile(r"-[lnprs]*|%.*|[0-9]+").fullmatch
 _is_plain_option = re.compile(
@@ -67,6 +71,8 @@ def _read(
 ) -> tuple[Command, ...]:
     tree = parse(text)
     try:
+        if not is_bash:
+            check_sh(tree)
         names = names_of(tree, has_arguments=has_arguments)
         return _Reader(text.encode(), names, Directories(directories, home), is_bash).read(tree)
     except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
@@ -205,7 +211,7 @@ class _Reader:
             # To bash `--` is no command, but ends the options of `time`.
             raise NotUnderstood("options stand behind time; write the command right behind it")
         if statement:
-            self._statement(statement)
+            self._statement(statement if self.is_bash else _started_by_time(statement))
 
     def _binary(self, command: Node, *, is_inner: bool = False) -> None:
         operator, values = command["Op"], self.expander.values
@@ -216,10 +222,12 @@ class _Reader:
                     self._statement(command["X"])
                 middle = len(self.commands)
                 with self._in("|", "pipe"):
-                    self._statement(command["Y"])
+                    self._statement(_with_program_time(command["Y"]))
                 is_plain = (middle - start, len(self.commands) - middle) == (1, 1)
                 if is_plain and operator == "|" and _is_simple(command["X"], command["Y"]):
                     self._pipe(self.commands[start], self.commands[middle])
+                places = self.directories.now
+            self.directories.may_be_in(places)  # zsh runs the last command in the shell itself
             return
         first = command["X"].get("Cmd", {})
         if operator == "&&" and first.get("Op") == "&&" and "Redirs" not in command["X"]:
@@ -335,6 +343,7 @@ class _Reader:
         words = tuple(word for node in nodes for word in self.expander.words(node))
         if nodes and not words:
             raise NotUnderstood("its program is an empty list of words")
+        check_numbers(words)
         assignments = assign(call.get("Assigns", ()), self.expander, is_lasting=not words)
         name = words[0].text if words and words[0].is_literal else ""
         self.functions.call(name)
@@ -344,18 +353,55 @@ class _Reader:
 
     def _steered(self, words: Sequence[Word]) -> None:
         """Builtins that change how the rest is read."""
-        while words and words[0].text in {"command", "builtin"}:
+        while words and words[0].text in {"command", "builtin", "--"}:
             words = words[1:]
+            while words and words[0].text.startswith("-") and words[0].text != "--":
+                words = words[1:]
         name = words[0].text if words else ""
-        if name in {"cd", "pushd", "popd"}:
+        if name in {"cd", "pushd", "popd", "chdir"}:
             self.directories.change(words)
-        elif name in {"eval", "source", "."} and any("cd" in word.text for word in words):
-            for token in re.split(r"[\s;&|'\"]+", " ".join(word.text for word in words)):
-                self.directories.change((Word("cd"), Word(token or UNKNOWN)))
+        elif name in {"eval", "trap", "alias"}:
+            self._follow(words)
+        elif name in {"source", "."} and any(_is_own_file(word.text) for word in words[1:2]):
+            self.directories.may_be_in((self.directories.home,))
         elif name == "set" and not all(_is_plain_option(word.text) for word in words[1:]):
             raise NotUnderstood("set gives arguments, or options that change how text is read")
         elif name == "jobs" and not all(_lists_jobs(word.text) for word in words[1:]):
             raise NotUnderstood("jobs -x runs a command; write the command by itself")
+
+    def _follow(self, words: Sequence[Word]) -> None:
+        """Where the text leads that a builtin runs, now or later; it is judged by itself."""
+        for script in open_known(tuple(words)).scripts:
+            if UNKNOWN in script.text.text:
+                self.directories.change((Word("cd"), Word(UNKNOWN)))
+            else:
+                tree = parse(script.text.text)
+                names = names_of(tree, has_arguments=self.names.has_arguments)
+                _Reader(script.text.text.encode(), names, self.directories, self.is_bash).read(tree)
+
+
+def _with_program_time(statement: Node) -> Node:
+    """Behind a pipe bash takes `time` for a program, which knows no functions and no builtins."""
+    command = statement.get("Cmd") or {}
+    if command.get("Type") != "TimeClause":
+        return statement
+    alone = {"Cmd": {"Type": "CallExpr", "Args": [_TIME]}}
+    inner = _started_by_time(command["Stmt"]) if command.get("Stmt") else alone
+    return {**inner, "Redirs": [*inner.get("Redirs", ()), *statement.get("Redirs", ())]}
+
+
+def _started_by_time(statement: Node) -> Node:
+    command = statement.get("Cmd") or {}
+    words = command.get("Args", ())
+    is_call = command.get("Type") == "CallExpr" and not command.get("Assigns")
+    if not is_call or not words or (plain_text(words[0]) or "-").startswith("-"):
+        raise NotUnderstood("here time is a program; write one plain command behind it")
+    return {**statement, "Cmd": {**command, "Args": [_TIME, *words]}}
+
+
+def _is_own_file(path: str) -> bool:
+    """A file that the agent may have written; what activates an environment stays where it is."""
+    return not path.startswith(("/", "~")) and not path.endswith("/activate")
 
 
 def _is_simple(*statements: Node) -> bool:

@@ -9,9 +9,10 @@ from itertools import pairwise
 
 from cellwall.policy.shell.arguments import scan
 from cellwall.policy.shell.catalog import Model
+from cellwall.policy.shell.dialects import has_number_format
 from cellwall.policy.shell.interpret import Finds, is_device, note_options
 from cellwall.policy.shell.opened import Assignment, Opened, Script
-from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.policy.shell.words import UNKNOWN, Number, Origin, Word
 
 SUBSCRIPT = "the shell evaluates what stands in the brackets of a variable's name"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -166,6 +167,11 @@ def open_printf(_model: Model, words: Sequence[Word]) -> Opened:
         names = tuple(words[2:3])
     for word in names:
         _set(finds, word)
+    if has_number_format(words):
+        for word in words[2:]:
+            is_number = word.number is not Number.NONE or word.is_operand
+            if word.origin is Origin.OUTPUT and not is_number:
+                finds.danger("", "zsh evaluates what printf shows as a number")
     return finds.opened()
 
 

@@ -106,3 +106,12 @@ def literals(texts: Iterable[str]) -> tuple[Word, ...]:
 def shown(words: Sequence[Word]) -> str:
     """For people: unknown parts as `…`."""
     return " ".join(word.text.replace(UNKNOWN, "…") or "''" for word in words)
+
+
+def is_unknown_path(path: Word) -> bool:
+    """Nothing in it tells what it is. A dot right before the unknown part tells something."""
+    names = {
+        name.replace(UNKNOWN, "") if name.startswith(UNKNOWN) else name
+        for name in path.text.split("/")
+    }
+    return UNKNOWN in path.text and names <= {"", ".", ".."}

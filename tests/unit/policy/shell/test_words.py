@@ -355,3 +355,93 @@ def test_where_the_shell_was_before_the_text_is_not_known():
 def test_the_home_of_another_user_is_refused(text):
     with pytest.raises(NotUnderstood, match="home folder of another user"):
         words(text)
+
+
+# --- numbers that zsh evaluates
+
+
+@pytest.mark.requirement("POL-2", "POL-12")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "printf %d 'PATH[$(id)]'",
+        "printf '%*s' 'PATH[$(id)]' x",
+        "printf '%s%5.2f' x 'PATH[`id`]'",
+        "printf -- '%1$d' 'path[$(id)]'",
+        "builtin printf %x 'PATH[$(id)]'",
+        "exit 'PATH[$(id)]'",
+        "command exit 'PATH[$(id)]'",
+        "shift 'PATH[$(id)]'",
+        "for i in 1; do break 'PATH[$(id)]'; done",
+        "f() { return 'PATH[$(id)]'; }",
+        "test -t 'PATH[$(id)]'",
+        "read -t 'PATH[$(id)]' x",
+        "exit $(cat f)",
+    ],
+)
+def test_a_number_that_zsh_evaluates_is_refused(text: str):
+    with pytest.raises(NotUnderstood, match="zsh"):
+        read_shell(text, directories=("/w",), home="/home/ann")
+
+
+@pytest.mark.requirement("POL-2", "POL-12")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "printf '%s\\n' 'a[$(b)]'",
+        "printf '%d\\n' 5",
+        "printf '100%%' 'a[$b]'",
+        "exit $?",
+        "exit $rc",
+        "[ -t 1 ]",
+        "read -t 5 x",
+    ],
+)
+def test_other_numbers_are_read(text: str):
+    assert read_shell(text, directories=("/w",), home="/home/ann")
+
+
+@pytest.mark.requirement("POL-12")
+def test_a_format_in_quotes_leaves_values_known():
+    known = read_shell('y=a; printf "%s\\n" x; cat $y', directories=("/w",), home="/home/ann")
+    assert known[-1].words[-1].text == "a"
+    for option in ('"-v"', '""-v', '"${z}"', "\\-v", "$'-v'"):
+        text = f"y=a; printf {option} y b; cat $y"
+        found = read_shell(text, directories=("/w",), home="/home/ann")
+        assert not found[-1].words[-1].is_literal
+
+
+@pytest.mark.requirement("POL-12")
+@pytest.mark.parametrize(
+    "setter",
+    [
+        "printf {-v,y} b",
+        "printf {-,x}v y b",
+        "read {y,z} <<< b",
+        "read y{,} <<< b",
+        "read [y] <<< b",
+        'read "y$z" <<< b',
+        "mapfile {-t,y} < b",
+        "getopts {a,y}",
+        "unset {y,z}",
+        "wait {-p,y}",
+    ],
+)
+def test_a_builtin_may_set_what_braces_and_wildcards_name(setter: str):
+    text = f"y=a; {setter}; cat $y"
+    assert not read_shell(text, directories=("/w",), home="/h")[-1].words[-1].is_literal
+
+
+@pytest.mark.requirement("POL-2", "POL-12")
+@pytest.mark.parametrize("text", ["./x=[ a", "1=[/x a", "a-b=[x] a", "x=1 ./y=[ a", "a/b+=[ a"])
+def test_a_program_that_looks_like_an_assignment_is_refused(text: str):
+    with pytest.raises(NotUnderstood, match="no name"):
+        read_shell(text, directories=("/w",), home="/home/ann")
+
+
+@pytest.mark.requirement("POL-2")
+def test_what_stands_before_an_equals_sign_is_a_program_or_a_name():
+    for text in ("1=./x a", "./x=y a", "a-b=c a", "./a[0]=x a"):
+        assert read_shell(text, directories=("/w",), home="/h")[0].words[-1].text == "a"
+        assert len(read_shell(text, directories=("/w",), home="/h")[0].words) == 2
+    assert read_shell("_x1=[ a", directories=("/w",), home="/h")[0].words == (Word("a"),)

@@ -1,0 +1,122 @@
+"""Files whose names stand nowhere in a text. Pure.
+
+An archive, a patch, a commit or another folder decides which names are put into a folder. A
+relative symbolic link leads from the folder that it lies in, and not from the one at hand.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from cellwall.policy.shell.command import Command
+from cellwall.policy.shell.grammar import grammar
+from cellwall.policy.shell.models import open_known
+from cellwall.policy.shell.opened import File, Opened
+from cellwall.policy.shell.words import Word
+
+_MERGING = frozenset(("cp", "gcp", "rsync", "scp", "ditto"))
+_RECURSIVE = frozenset(("-r", "-R", "-a", "--recursive", "--archive"))
+_ONTO = frozenset(("-T", "--no-target-directory"))
+_ANY: frozenset[str] = frozenset()
+_UNPACKING = {
+    "unzip": (_ANY, frozenset(("-l", "-t", "-v", "-Z", "-p", "-z"))),
+    "unrar": (frozenset("xe"), _ANY),
+    "7z": (frozenset("xe"), _ANY),
+    "cpio": (frozenset(("-i", "-p", "--extract")), frozenset(("-t", "--list"))),
+    "pax": (frozenset(("-r",)), _ANY),
+    "patch": (_ANY, frozenset(("--dry-run",))),
+}
+"""By name: with one of the first words it writes, and with one of the second it does not."""
+_NAMED_BY_SERVER = {
+    "curl": frozenset(("-J", "--remote-header-name")),
+    "wget": frozenset(
+        (
+            *("-r", "-m", "-p", "-x", "-i", "--recursive", "--mirror", "--page-requisites"),
+            *("--force-directories", "--content-disposition", "--trust-server-names"),
+        )
+    ),
+}
+_CHECKING_OUT = frozenset(
+    (
+        *("apply", "am", "checkout", "checkout-index", "cherry-pick", "merge", "pull", "read-tree"),
+        *("rebase", "reset", "restore", "revert", "stash", "switch"),
+    )
+)
+_PLACES = ("--work-tree", "--prefix", "--directory")
+_LINKING = frozenset(("ln", "gln", "cp", "gcp"))
+_SYMBOLIC = frozenset(("-s", "--symbolic", "--symbolic-link"))
+_MOVING = frozenset(("cp", "gcp", "mv", "gmv", "install", "rsync", "scp"))
+
+
+def filled_folders(command: Command, opened: Opened) -> Iterator[str]:
+    """Folders that get names which nobody has spelled; `.` is the one at hand."""
+    name, texts = _name(command), [word.text for word in command.words[1:]]
+    flags = {flag for text in texts for flag in flags_of(text)}
+    written = [file.path.text for file in opened.files if file.access == "write"]
+    if name == "git":
+        yield from _filled_by_git(texts)
+    elif name in _MERGING:
+        sources = [file.path.text for file in opened.files if file.access == "read"]
+        is_merged = bool(flags & _ONTO) or any(map(_is_content, sources))
+        if is_merged and not flags.isdisjoint(_RECURSIVE):
+            yield from written
+    elif name in _UNPACKING:
+        needed, looking = _UNPACKING[name]
+        if (not needed or needed & flags) and not looking & flags:
+            named = [after for before, after in pairwise(texts) if before in {"-d", "--directory"}]
+            yield from named or (texts[-1:] if name == "pax" else (".",))
+    elif name in grammar().unpacking:
+        yield from written
+    elif not _NAMED_BY_SERVER.get(name, _ANY).isdisjoint(flags):
+        yield from written or (".",)
+
+
+def _filled_by_git(texts: Sequence[str]) -> Iterator[str]:
+    if _CHECKING_OUT.isdisjoint(texts):
+        return
+    folders = [after for before, after in pairwise(texts) if before == "-C"]
+    folder = posixpath.join(".", *folders)
+    yield folder if folders else "."
+    for text, after in pairwise([*texts, ""]):
+        option, equals, value = text.partition("=")
+        if option in _PLACES:
+            yield posixpath.join(folder, value if equals else after)
+
+
+def _is_content(source: str) -> bool:
+    """What lies in a folder is copied, and not the folder."""
+    return source.endswith(("/", "/.", "/..")) or source in {".", ".."}
+
+
+def links_seen(command: Command, opened: Opened, others: Sequence[Command]) -> Iterator[File]:
+    """What relative symbolic links lead to from the folder that a command puts them into: those
+    that the command makes, and those that the text has made and the command moves or copies."""
+    made = _links_made(command)
+    if not made and _name(command) in _MOVING:
+        made = [text for each in others for text in _links_made(each)]
+    for target in [file.path.text for file in opened.files if file.access == "write"]:
+        for text in dict.fromkeys(made):
+            for folder in (target, posixpath.dirname(target)):
+                yield File("read", Word(posixpath.join(folder, text)), "a link leads there")
+
+
+def _links_made(command: Command) -> list[str]:
+    if _name(command) not in _LINKING:
+        return []
+    flags = {flag for word in command.words for flag in flags_of(word.text)}
+    if flags.isdisjoint(_SYMBOLIC):
+        return []
+    reads = [file.path.text for file in open_known(command.words).files if file.access == "read"]
+    return [text for text in reads if not text.startswith("/")]
+
+
+def _name(command: Command) -> str:
+    return command.words[0].text.rpartition("/")[2] if command.words else ""
+
+
+def flags_of(text: str) -> tuple[str, ...]:
+    """`-rf` is `-r` and `-f`; any other word is itself."""
+    is_cluster = text.startswith("-") and not text.startswith("--")
+    return tuple(f"-{letter}" for letter in text[1:]) if is_cluster else (text,)
