@@ -31,6 +31,7 @@ from cellwall.policy.code_in_text import (
     screened,
     started_by,
 )
+from cellwall.policy.outer_names import outer_names
 from cellwall.policy.outside import asked_outside
 from cellwall.policy.reached import address_trouble, code_trouble
 from cellwall.policy.rulebook import RuleBook, denied
@@ -234,11 +235,7 @@ class Judgement:
         for words in starts:
             denial = self.book.forbids_command(words, plain=None, home=self.home, what=what)
             # `getent passwd`: a name alone is no command.
-            if (
-                denial is not None
-                and denial.verdict is Verdict.DENY
-                and _has_arguments(denial.rule)
-            ):
+            if denial and denial.verdict is Verdict.DENY and _has_arguments(denial.rule):
                 self._note(denial)
 
     def _code(
@@ -364,6 +361,7 @@ class Judgement:
             directories=command.directories,
             home=self.home,
             is_bash=command.words[0].text.rpartition("/")[2] in _BASH,
+            outer=outer_names(self.files.commands, command),
         )
         self.files.look_around(found)
         before, self.covering = self.covering, None  # it spells out the shell, not what that runs

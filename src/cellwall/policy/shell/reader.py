@@ -54,19 +54,28 @@ def read_shell(
     home: str,
     is_bash: bool = True,
     has_arguments: bool = True,
+    outer: frozenset[str] = frozenset(),
 ) -> tuple[Command, ...]:
     """All commands in a text; raises `NotUnderstood`. `is_bash`: no other `sh` can get it. Without
-    arguments `$1` and `$@` hold what the person's own shell has there, as a rule nothing."""
-    return _read(text, tuple(directories), home, is_bash=is_bash, has_arguments=has_arguments)
+    arguments `$1` and `$@` hold what the person's own shell has there, as a rule nothing. `outer`
+    are the names that a text around it sets."""
+    place = (tuple(directories), home, outer)
+    return _read(text, *place, is_bash=is_bash, has_arguments=has_arguments)
 
 
 @lru_cache(maxsize=1024)
 def _read(
-    text: str, directories: tuple[str, ...], home: str, *, is_bash: bool, has_arguments: bool
+    text: str,
+    directories: tuple[str, ...],
+    home: str,
+    outer: frozenset[str],
+    *,
+    is_bash: bool,
+    has_arguments: bool,
 ) -> tuple[Command, ...]:
     tree = parse(text)
     try:
-        names = names_of(tree, has_arguments=has_arguments)
+        names = replace(names_of(tree, has_arguments=has_arguments), outer=outer)
         return _Reader(text.encode(), names, Directories(directories, home), is_bash).read(tree)
     except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
         raise NotUnderstood("its parser speaks in another way than expected") from None
