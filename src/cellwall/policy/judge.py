@@ -21,7 +21,9 @@ from dataclasses import dataclass, field, replace
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy import variables
 from cellwall.policy.code_in_text import (
+    NOT_WRITTEN_OUT,
     OPENED,
+    UNKNOWN_TEXT,
     code_on_stdin,
     codes_of,
     demands_of_files,
@@ -29,6 +31,7 @@ from cellwall.policy.code_in_text import (
     is_code_unknown,
     runs_unknown,
     screened,
+    spell_out,
     started_by,
 )
 from cellwall.policy.outer_names import outer_names
@@ -51,6 +54,7 @@ from cellwall.policy.unknown_words import UnknownWords
 
 _MAX_DEPTH = 8
 _MAX_STARTS = 32
+_NO_PROGRAM = "which program this is, is known only when it runs; write its name or path"
 _BASH = frozenset(("bash", "rbash", "zsh", "eval", "trap", "alias", "source", "."))
 """Their text is read by bash, or by the shell that reads the text around it."""
 
@@ -136,7 +140,7 @@ class Judgement:
             return
         what = shown(command.words)[:500]
         if not command.words[0].is_literal or not command.words[0].text:  # (4)
-            self._note(denied("which program this is, is known only when it runs", what))
+            self._note(denied(_NO_PROGRAM, what))
             return
         if command.is_function:
             return
@@ -157,8 +161,8 @@ class Judgement:
     def _variables(self, command: Command) -> None:
         is_reading = bool(command.words) and command.words[0].text in {"read", "mapfile"}
         for assignment in command.assignments:
-            if is_reading and assignment.name == "IFS":
-                continue  # how this one line is cut
+            if is_reading and assignment.name == "IFS":  # how this one line is cut
+                continue
             trouble = variables.trouble(assignment, is_exported=bool(command.words))
             if trouble is not None:
                 self._note(denied(trouble, f"{assignment.name}=…", "variables"))
@@ -197,6 +201,7 @@ class Judgement:
             needs.setdefault(option, why)
         decision = self._by_rules(command, opened, needs, what)  # (6)
         is_free = decision is not None and decision.rule in EVERYTHING
+        is_free = is_free or self.unknown.is_asked_freely(decision)
         if is_free and (why := runs_unknown(self.files, command, opened)):
             self._note(replace(denied(why, what, "arguments"), verdict=Verdict.ASK))
         if command.words[0].text not in grammar().neutral:
@@ -244,21 +249,19 @@ class Judgement:
         """What the code starts, reads and writes, each judged by itself."""
         if code.text is None:
             return
-        starts = starts_in(code.language, code.text.text)
+        starts, what = starts_in(code.language, code.text.text), shown(command.words)[:500]
         for rule, trouble in (
             ("addresses", code_trouble(code.language, code.text.text)),
             ("unguarded", code_guard_trouble(code.language, code.text.text)),
         ):
             if trouble is not None:
-                self._note(denied(trouble, shown(command.words)[:500], rule))
+                self._note(denied(trouble, what, rule))
         is_harmless = is_whole and screened(code) is None
         is_any = decision is not None and decision.rule in EVERYTHING
         is_allowed = decision is not None and decision.verdict is Verdict.ALLOW
-        what = shown(command.words)[:500]
         if starts.unknown and is_any and is_allowed and not is_harmless:
             why = f"{code.why}: {starts.unknown}"
-            hint = f"only a rule that spells out {code.option!r} allows it"
-            self._note(denied(f"{why}; {hint}", what, "arguments"))
+            self._note(denied(f"{why}; {spell_out(code.option)}", what, "arguments"))
         before = (self.is_meant, self.covering)
         self.is_meant, self.covering = self.is_meant or (is_whole and not is_any), None
         is_free = is_any or self.is_meant
@@ -293,8 +296,8 @@ class Judgement:
         language = opened.reads_stdin_as
         if language is None or command.stdin == "file":
             return
-        if command.stdin_text is None:
-            yield "", "what it would run comes from somewhere that is not known"
+        if command.stdin_text is None or command.is_input_shared:
+            yield "", NOT_WRITTEN_OUT
         for code in code_on_stdin(command, opened) if language not in OPENED else ():
             trouble = screened(code)
             if trouble is not None:
@@ -322,7 +325,7 @@ class Judgement:
             decision = replace(self.covering, subject=what)
         if needs and is_unruled:
             option, why = next(iter(needs.items()))
-            reason = f"{why}; only a rule that spells out {option!r} allows it"
+            reason = f"{why}; {spell_out(option)}"
             if decision.verdict is Verdict.ASK:
                 decision = replace(decision, reason=reason)
             else:
@@ -347,14 +350,14 @@ class Judgement:
     def _is_refused(self, words: tuple[Word, ...], command: Command) -> bool:
         """Whether something in these words is what no rule can mean."""
         demands = self._demands(replace(command, words=words), open_known(words))
-        return any(not option for option, _ in demands)
+        is_code = any(map(is_code_unknown, open_known(command.words).codes))
+        return is_code or any(not option for option, _ in demands)
 
     def _script(self, script: Script, command: Command, depth: int) -> None:
         # A wildcard in it stands for names of files, and a name can hold any text.
         if UNKNOWN in script.text.text or script.text.is_split or script.text.has_glob:
             what = shown(command.words)[:500]
-            why = f"{script.why}: the text it would run is known only when it runs"
-            self._note(denied(why, what))
+            self._note(denied(f"{script.why}: {UNKNOWN_TEXT}", what))
             return
         found = read_shell(
             script.text.text,
@@ -395,6 +398,7 @@ def _started(inner: Inner, command: Command, files: Files) -> Command:
         words,
         stdin=command.stdin,
         stdin_text=command.stdin_text,
+        is_input_shared=command.is_input_shared,
         directories=command.directories,
         place=(*command.place, inner.why),
     )

@@ -23,6 +23,8 @@ LINKS_MOST = 40
 NAMES_MOST = 4096
 FOUND_MOST = 10_000
 """Names that wildcards may find; of more of them none is told."""
+FOUND_READ_MOST = 500
+"""Names whose links are followed."""
 _WILD = frozenset("*?[")
 _LAYOUT = ("HEAD", "commondir", "objects", "refs")
 
@@ -64,6 +66,20 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
     if not _WILD.isdisjoint(absolute) and is_findable(absolute):
         found.update(_protected_finds(absolute))
     return frozenset((*found, *_as_git(found)))
+
+
+def names_found(pattern: str) -> tuple[str, ...]:
+    """What the shell would put in the place of a pattern now, and where the links of each name
+    lead; empty: nothing, or too much, is found."""
+    if "**" in pattern or not is_findable(pattern):
+        return ()
+    try:
+        found = tuple(islice(glob.iglob(pattern), FOUND_READ_MOST + 1))
+    except (OSError, ValueError, RecursionError):
+        return ()
+    if len(found) > FOUND_READ_MOST:
+        return ()
+    return tuple(dict.fromkeys(path for each in found for path in targets(each)))
 
 
 def _protected_finds(pattern: str) -> Iterator[str]:

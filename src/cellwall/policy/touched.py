@@ -11,15 +11,18 @@ from cellwall.core.protected_names import fold
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import tokens_of
+from cellwall.policy.links import names_found
 from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import normalise
 from cellwall.policy.protected_rules import folders_around, is_findable
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.searches import is_narrowed, names_asked_for, reaches, searches_in, start_paths
+from cellwall.policy.shell.catalog import find_model
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
+from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
-from cellwall.policy.shell.outputs import listed_below
+from cellwall.policy.shell.outputs import TEMPORARY, listed_below
 from cellwall.policy.shell.redirections import is_descriptor
 from cellwall.policy.shell.words import UNKNOWN, Origin, Word, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
@@ -94,7 +97,10 @@ class Files:
         """A redirection is reading or writing like any other: no match is DENY."""
         what = f"{file.why} {shown([file.path])}"
         if UNKNOWN in file.path.text and file.access == "write":
-            yield denied("which file it writes is known only when it runs", what)
+            why = "which file it writes is known only when it runs; write its name"
+            refusal = denied(why, what)
+            is_own = file.path.origin is Origin.ENVIRONMENT and self.book.asks_otherwise
+            yield replace(refusal, verdict=Verdict.ASK) if is_own else refusal
             return
         if _is_unknown(file.path):
             yield from self._unknown(file, what)
@@ -105,7 +111,7 @@ class Files:
         subjects = self._guessed(file, command)
         found = self.book.forbids(subjects, what)
         if found is None and UNKNOWN in file.path.text:
-            found = denied("which file it reads is known only when it runs", what)
+            found = denied("which file it reads is known only when it runs; write its name", what)
         decisions = [found] if found else [self.book.judge(each, what) for each in subjects]
         yield max(decisions, key=lambda each: each.verdict)
 
@@ -169,7 +175,8 @@ class Files:
         there = replace(command, directories=places)
         paths = [Word(each, has_glob=file.path.has_glob) for each in sorted(texts) if each]
         folder, slash, last = text.rpartition("/")
-        if UNKNOWN in last and last.strip(UNKNOWN):  # a part of the name itself is known
+        is_new = text.startswith(TEMPORARY) and last == f"tmp.{UNKNOWN}" and self.is_trusting
+        if UNKNOWN in last and last.strip(UNKNOWN) and not is_new:  # a part of the name is known
             wild = folder.replace(UNKNOWN, _SOME_NAME) + slash + last.replace(UNKNOWN, "*")
             paths.append(Word(wild, has_glob=True))
         elif UNKNOWN in last and _WILD & set(folder):
@@ -202,7 +209,8 @@ class Files:
             return None
         why = f"which file it {file.access}s could be made up while it runs; write its name"
         refusal = denied(why, what)
-        return replace(refusal, verdict=Verdict.ASK) if is_free else refusal
+        may_ask = is_free or (self.book.asks_otherwise and not self._hints(file.access))
+        return replace(refusal, verdict=Verdict.ASK) if may_ask else refusal
 
     def _unwritable(
         self, subjects: Sequence[Subject], what: str, *, is_free: bool
@@ -248,7 +256,8 @@ class Files:
         if is_far or not self.is_trusting or is_led:
             why = f"which file it {file.access}s could be made up while it runs; write its name"
             refusal = denied(why, what)
-            yield replace(refusal, verdict=Verdict.ASK) if is_free else refusal
+            may_ask = is_free or (self.book.asks_otherwise and not is_led)
+            yield replace(refusal, verdict=Verdict.ASK) if may_ask else refusal
 
     def _may_find_denied(self, file: File, command: Command | None = None) -> bool:
         """Whether a search of the text could have found a file that is denied under this name."""
@@ -288,9 +297,8 @@ class Files:
         """`is_guess`: wildcards in it stand for what is not known, and not for files there are."""
         name = command.words[0].text.rpartition("/")[2] if command.words else ""
         is_unpacked = file.access == "write" and file.path.text not in {"", "."}
-        is_whole = name in grammar().whole[file.access] or (
-            name in grammar().unpacking and is_unpacked
-        )
+        is_whole = name in grammar().whole[file.access] and not _takes_no_folders(command)
+        is_whole = is_whole or (name in grammar().unpacking and is_unpacked)
         return [
             self._subject(
                 file.access,
@@ -325,6 +333,8 @@ class Files:
             is_seen = can_look and access == "write" and UNKNOWN not in path
             if is_seen:
                 paths += tuple(self.targets(path))  # what it finds now of protected names
+            elif can_look and self._is_settled(path) and (found := names_found(path)):
+                globs, paths = (), found
         else:
             paths = tuple(dict.fromkeys([normalise(path), *self.targets(path)]))
         return Subject(
@@ -335,6 +345,11 @@ class Files:
             is_seen=is_seen,
             owner_trouble=self._owner_trouble(paths),
         )
+
+    def _is_settled(self, path: str) -> bool:
+        """A wildcard in the project, which will find what it finds now: the text writes nothing."""
+        is_near = path.startswith(f"{self.cwd.rstrip('/')}/") and ".." not in path
+        return is_near and UNKNOWN not in path and not any(map(_writes, self.commands))
 
     def _owner_trouble(self, paths: tuple[str, ...]) -> str:
         if self.targets is only_itself:  # inside are no other people
@@ -389,6 +404,25 @@ def _all_files(command: Command, opened: Opened) -> Iterator[File]:
         yield File("read", Word("."), "it searches the folder at hand")
 
 
+def _writes(command: Command) -> bool:
+    """Somewhere else than in /tmp."""
+    opened = open_known(command.words) if command.words else Opened()
+    files = (*command.files, *opened.files)
+    paths = [file.path.text for file in files if file.access == "write"]
+    return any(path not in _NOWHERE and not path.startswith("/tmp/") for path in paths)
+
+
+def _takes_no_folders(command: Command) -> bool:
+    """`rm` without `-r` leaves folders, and all that is in them, as they are."""
+    words = command.words
+    flags = {flag for word in words for flag in _flags_of(word.text)}
+    is_sure = not any(word.may_be_option and not word.is_literal for word in words[1:])
+    is_deep = not flags.isdisjoint(("-r", "-R")) or any(
+        word.text.startswith("--") and "--recursive".startswith(word.text) for word in words
+    )
+    return words[0].text.rpartition("/")[2] == "rm" and is_sure and not is_deep
+
+
 def _origin_of(*words: Word) -> Origin:
     """Of what is unknown in any of them."""
     origins = {word.origin for word in words if UNKNOWN in word.text}
@@ -423,9 +457,12 @@ def _texts_in(code: str) -> set[str]:
 def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
     """Of a program that nobody has a model for: each word could be a file that it reads."""
     is_open = not opened.is_unmodelled and opened != Opened()
-    if is_open or command.words[0].text in grammar().unread:
+    model = find_model(command.words[0].text)
+    is_told = model is not None and bool(model.operands)  # `grep /`: it says which are files
+    if is_open or is_told or command.words[0].text in grammar().unread:
         return
     for word in command.words[1:]:
         for text in (word.text, word.text.rpartition("=")[2].lstrip("@"), word.text.lstrip("@")):
-            if text and UNKNOWN not in text and not text.startswith("-"):
+            is_name = text.strip("*") and UNKNOWN not in text and not text.startswith("-")
+            if is_name or (text and word.has_glob):  # `find -name '*'` asks for no name
                 yield File("read", Word(text, has_glob=word.has_glob), "an argument")

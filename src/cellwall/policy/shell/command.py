@@ -20,6 +20,8 @@ class Command:
     files: tuple[File, ...] = ()
     stdin: Stdin = "given"
     stdin_text: Word | None = None
+    is_input_shared: bool = False
+    """Other commands read from the same input: this one may get any part of the text."""
     directories: tuple[str, ...] = ()
     """Where it may run; with `UNKNOWN` in it where nobody knows."""
     place: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ from cellwall.policy.shell.names import Names, names_of, plain_text
 from cellwall.policy.shell.numeric import JOB
 from cellwall.policy.shell.opened import Assignment, File
 from cellwall.policy.shell.parser import Node, NotUnderstood, parse
+from cellwall.policy.shell.piped import piped_text
 from cellwall.policy.shell.redirections import read_redirections
 from cellwall.policy.shell.tildes import Place
 from cellwall.policy.shell.words import UNKNOWN, Word
@@ -45,6 +46,7 @@ class _Here:
     stdin: Stdin = "given"
     stdin_text: Word | None = None
     is_feeding: bool = False
+    is_shared: bool = False
 
 
 def read_shell(
@@ -125,6 +127,7 @@ class _Reader:
         text: Word | None = None,
         *,
         is_feeding: bool = False,
+        is_shared: bool = False,
     ) -> Iterator[None]:
         """Inside of something; where its input comes from, if it has one of its own."""
         before, values, self.depth = self.here, self.expander.values, self.depth + 1
@@ -132,7 +135,9 @@ class _Reader:
             raise NotUnderstood("it is nested too deeply")
         place = (*before.place, label) if label else before.place
         source = (before.stdin, before.stdin_text) if stdin is None else (stdin, text)
-        self.here = _Here(place, *source, is_feeding=is_feeding or before.is_feeding)
+        is_shared = before.is_shared if stdin is None else is_shared
+        is_feeding = is_feeding or before.is_feeding
+        self.here = _Here(place, *source, is_feeding=is_feeding, is_shared=is_shared)
         try:
             yield
         finally:
@@ -157,7 +162,9 @@ class _Reader:
         # A redirection that fails keeps the command from running.
         values, is_redirected = self.expander.values, bool(statement.get("Redirs"))
         self.branches += is_redirected
-        with self._in("&" if is_aside else "", opened.stdin, opened.text):
+        is_call = command is None or command["Type"] == "CallExpr"
+        label = "&" if is_aside else ""
+        with self._in(label, opened.stdin, opened.text, is_shared=not is_call):
             if command is None or command["Type"] == "CallExpr":
                 self._call(command or {}, opened.files)
             else:
@@ -194,7 +201,7 @@ class _Reader:
             case "TimeClause":
                 self._timed(command.get("Stmt", {}))
             case "CoprocClause":  # the parser takes some programs for the name of the coprocess
-                raise NotUnderstood("a coprocess is not understood well enough to be judged")
+                raise NotUnderstood("a coprocess is not understood; use a pipe, or a job with &")
             case "DeclClause":
                 is_in_function = any(label.endswith("()") for label in self.here.place)
                 self._add(declare(command, self.expander, is_in_function=is_in_function))
@@ -219,9 +226,11 @@ class _Reader:
         operator, values = command["Op"], self.expander.values
         if operator in {"|", "|&"}:
             with self.directories.of_a_subshell():
+                before = len(self.commands)
                 with self._in("|", is_feeding=True):
                     self._statement(command["X"])
-                with self._in("|", "pipe"):
+                text = self._piped(command, self.commands[before:])
+                with self._in("|", "pipe", text):
                     self._statement(command["Y"])
             return
         first = command["X"].get("Cmd", {})
@@ -235,6 +244,13 @@ class _Reader:
         self.branches -= 1
         if not is_inner:
             self.expander.values = values
+
+    def _piped(self, pipe: Node, feeding: Sequence[Command]) -> Word | None:
+        """The input of the second command of a pipe; a list of commands may share it out."""
+        ends = [pipe[end].get("Cmd", {}).get("Type") for end in ("X", "Y")]
+        is_plain = ends == ["CallExpr", "CallExpr"] and len(feeding) == 1
+        is_sure = not self.names.functions and not self.names.is_open
+        return piped_text(feeding[0]) if is_plain and is_sure else None
 
     def _if(self, clause: Node) -> None:
         self._statements(clause.get("Cond", ()))
@@ -323,6 +339,7 @@ class _Reader:
                 stdin=here.stdin,
                 stdin_text=here.stdin_text,
                 is_feeding=here.is_feeding,
+                is_input_shared=here.is_shared,
             )
         )
 
@@ -349,6 +366,9 @@ class _Reader:
             for token in re.split(r"[\s;&|'\"]+", " ".join(word.text for word in words)):
                 self.directories.change((Word("cd"), Word(token or UNKNOWN)))
         elif name == "set" and not all(_is_plain_option(word.text) for word in words[1:]):
-            raise NotUnderstood("set gives arguments, or options that change how text is read")
+            raise NotUnderstood(
+                "set gives arguments, or options that change how text is read; only -e, -u, -x, "
+                "-v, -m, -b and -o pipefail are known here, and `export NAME=value` exports"
+            )
         elif name == "jobs" and not all(_lists_jobs(word.text) for word in words[1:]):
             raise NotUnderstood("jobs -x runs a command; write the command by itself")

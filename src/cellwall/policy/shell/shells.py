@@ -60,7 +60,7 @@ def open_source(_model: Model, words: Sequence[Word]) -> Opened:
     finds.file("read", path, "the shell runs what is in it")
     finds.runs.append(("sh", path))
     if not path.is_literal or is_device(path.text):
-        finds.danger("", "which file the shell runs is not known")
+        finds.danger("", "which file the shell runs is not known; name a file of the project")
     elif not _is_near(path.text):
         finds.danger(words[0].text, "the shell runs a file from elsewhere")
     return finds.opened()
