@@ -68,10 +68,10 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
     return frozenset((*found, *_as_git(found)))
 
 
-def names_found(pattern: str) -> tuple[str, ...]:
+def names_found(pattern: str, cwd: str) -> tuple[str, ...]:
     """What the shell would put in the place of a pattern now, and where the links of each name
-    lead; empty: nothing, or too much, is found."""
-    if "**" in pattern or not is_findable(pattern):
+    lead: the pattern itself where nothing fits. Empty: nobody can tell, or it is too much."""
+    if "**" in pattern or not is_findable(pattern) or not os.path.isdir(cwd):
         return ()
     try:
         found = tuple(islice(glob.iglob(pattern), FOUND_READ_MOST + 1))
@@ -79,7 +79,8 @@ def names_found(pattern: str) -> tuple[str, ...]:
         return ()
     if len(found) > FOUND_READ_MOST:
         return ()
-    return tuple(dict.fromkeys(path for each in found for path in targets(each)))
+    names = found or (pattern,)
+    return tuple(dict.fromkeys(path for each in names for path in targets(each)))
 
 
 def _protected_finds(pattern: str) -> Iterator[str]:

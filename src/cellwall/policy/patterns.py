@@ -119,6 +119,11 @@ class CommandPattern:
             return False
         if len(operands) < len(leading) and not is_vague:
             return False
+        if any(not _has_flag(given, flag) for flag in flags) and not any(map(_is_many, words)):
+            # One word is the flag, and then no operand.
+            spare = [word for word in operands if any(_could_be_flag(word, f) for f in flags)]
+            rest = operands[len(leading) :]
+            return any(_in_order(trailing, [w for w in rest if w is not each]) for each in spare)
         if leading and not any(_could_fit(leading[0], each) for each in _first_operands(words)):
             return False
         if not all(_could_fit(token, word) for token, word in zip(leading, operands, strict=False)):
@@ -215,6 +220,11 @@ def _sorted_tokens(
 
 def _is_flag(word: Word) -> bool:
     return word.text.startswith("-") and word.text != "-"
+
+
+def _is_many(word: Word) -> bool:
+    """It may become several words."""
+    return word.is_split or word.has_glob
 
 
 def _is_vague(word: Word) -> bool:

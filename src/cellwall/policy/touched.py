@@ -22,9 +22,9 @@ from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
-from cellwall.policy.shell.outputs import TEMPORARY, listed_below
+from cellwall.policy.shell.outputs import TEMPORARY, listed_below, number_of
 from cellwall.policy.shell.redirections import is_descriptor
-from cellwall.policy.shell.words import UNKNOWN, Origin, Word, shown
+from cellwall.policy.shell.words import UNKNOWN, Number, Origin, Word, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
 from cellwall.policy.written_files import WrittenFiles
 
@@ -88,10 +88,19 @@ class Files:
     def input_word(self, *, is_null_separated: bool) -> Word:
         """What `xargs` adds to a command, as far as the commands before it tell."""
         feeding = [each.words for each in self.commands if each.is_feeding]
+        is_sure = len(feeding) == 1 and len(self.texts) == 1 and not self._has_functions
+        if is_sure and feeding[0] and all(word.is_literal for word in feeding[0]):
+            number = number_of([word.text for word in feeding[0]])
+            if number is not Number.NONE:
+                return Word(UNKNOWN, is_split=True, number=number, origin=Origin.OUTPUT)
         base = listed_below(feeding) if self.is_trusting else ""
         if is_null_separated and base:
             return Word(f"{base.rstrip('/')}/{UNKNOWN}", origin=Origin.OUTPUT)
         return Word(UNKNOWN, is_split=True, origin=Origin.OUTPUT)
+
+    @property
+    def _has_functions(self) -> bool:
+        return any(label.endswith("()") for each in self.commands for label in each.place)
 
     def redirected(self, file: File, command: Command) -> Iterator[Decision]:
         """A redirection is reading or writing like any other: no match is DENY."""
@@ -333,7 +342,7 @@ class Files:
             is_seen = can_look and access == "write" and UNKNOWN not in path
             if is_seen:
                 paths += tuple(self.targets(path))  # what it finds now of protected names
-            elif can_look and self._is_settled(path) and (found := names_found(path)):
+            elif can_look and self._is_settled(path) and (found := names_found(path, self.cwd)):
                 globs, paths = (), found
         else:
             paths = tuple(dict.fromkeys([normalise(path), *self.targets(path)]))
@@ -458,7 +467,8 @@ def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
     """Of a program that nobody has a model for: each word could be a file that it reads."""
     is_open = not opened.is_unmodelled and opened != Opened()
     model = find_model(command.words[0].text)
-    is_told = model is not None and bool(model.operands)  # `grep /`: it says which are files
+    kinds = [effect.kind for effect in model.operands] if model is not None else []
+    is_told = kinds == ["value", "read"]  # `grep /`: its first operand is a pattern
     if is_open or is_told or command.words[0].text in grammar().unread:
         return
     for word in command.words[1:]:

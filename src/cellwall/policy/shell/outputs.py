@@ -91,9 +91,12 @@ def printed(substitution: Node, names: Names) -> Number:
     if _ends_in_count(substitution):
         return Number.COUNT_OR_NOTHING
     commands = _commands(substitution)
-    if len(commands) != 1:
-        return Number.NONE
-    program, *rest = commands[0]
+    return number_of(commands[0]) if len(commands) == 1 else Number.NONE
+
+
+def number_of(words: Sequence[str]) -> Number:
+    """What a command prints that no function of the text stands for."""
+    program, *rest = words
     if program == "git":
         if _is_count_of_git(rest):
             return Number.COUNT_OR_NOTHING

@@ -132,15 +132,16 @@ def open_names(model: Model, words: Sequence[Word]) -> Opened:
     finds = Finds()
     found = scan(model, words[1:])
     note_options(finds, model, found)
+    value = Word("" if words[0].text == "unset" else UNKNOWN)
     for word in (*found.operands, *found.values("-a")):
-        _set(finds, word)
+        _set(finds, word, value)
     return finds.opened()
 
 
-def _set(finds: Finds, name: Word) -> None:
-    """A variable gets a value that nobody knows."""
+def _set(finds: Finds, name: Word, value: Word) -> None:
+    """A variable gets a value that nobody knows, or none."""
     if is_name(name):
-        finds.assignments.append(Assignment(name.text, Word(UNKNOWN)))
+        finds.assignments.append(Assignment(name.text, value))
     else:
         finds.danger("", SUBSCRIPT)
 
@@ -150,7 +151,7 @@ def open_getopts(_model: Model, words: Sequence[Word]) -> Opened:
     finds = Finds()
     operands = words[2:] if words[1:2] == (Word("--"),) else words[1:]
     for word in operands[1:2]:
-        _set(finds, word)
+        _set(finds, word, Word(UNKNOWN))
     return finds.opened()
 
 
@@ -165,7 +166,7 @@ def open_printf(_model: Model, words: Sequence[Word]) -> Opened:
     elif words[1] == Word("-v") or (words[1].may_be_option and not words[1].is_literal):
         names = tuple(words[2:3])
     for word in names:
-        _set(finds, word)
+        _set(finds, word, Word(UNKNOWN))
     return finds.opened()
 
 
