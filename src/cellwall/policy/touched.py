@@ -107,9 +107,9 @@ class Files:
         what = f"{file.why} {shown([file.path])}"
         if UNKNOWN in file.path.text and file.access == "write":
             why = "which file it writes is known only when it runs; write its name"
-            refusal = denied(why, what)
+            unclear = denied(why, what)
             is_own = file.path.origin is Origin.ENVIRONMENT and self.book.asks_otherwise
-            yield replace(refusal, verdict=Verdict.ASK) if is_own else refusal
+            yield replace(unclear, verdict=Verdict.ASK) if is_own else unclear
             return
         if _is_unknown(file.path):
             yield from self._unknown(file, what)
@@ -122,7 +122,13 @@ class Files:
         if found is None and UNKNOWN in file.path.text:
             found = denied("which file it reads is known only when it runs; write its name", what)
         decisions = [found] if found else [self.book.judge(each, what) for each in subjects]
-        yield max(decisions, key=lambda each: each.verdict)
+        worst = max(decisions, key=lambda each: each.verdict)
+        is_bounded = file.access == "write" and self.book.bounds_writing
+        is_free = self.book.otherwise is Verdict.ALLOW and not is_bounded
+        if worst.rule == "default" and is_free:  # `tee` and `cat` could do the same
+            why = "a rule allows every command"
+            worst = replace(worst, verdict=Verdict.ALLOW, rule="Bash(*)", reason=why)
+        yield worst
 
     def named(
         self, command: Command, opened: Opened, what: str, *, is_free: bool
