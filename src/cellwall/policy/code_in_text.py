@@ -24,6 +24,14 @@ SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _REOPENED = {"sed": ("sed", "-e"), "awk": ("awk",)}
 OPENED = SHELLS | _REOPENED.keys()
 """Languages whose code is read as what it is; the others are searched for what they start."""
+UNKNOWN_TEXT = (
+    "the text it would run is known only when it runs; write the commands themselves, and hand "
+    "values over as arguments: `sh -c 'cmd \"$1\"' _ VALUE`, where VALUE may be {} of find or xargs"
+)
+NOT_WRITTEN_OUT = (
+    "what it would run comes on its standard input and is not known; write the code into the "
+    "command, as `-c`, `<<'EOF'` or `echo '…' |`, or into a file that you name"
+)
 _WRITTEN = "a script that this text writes"
 _IN_A_FILE = "code in a file of this text"
 _EXTENSIONS = {
@@ -162,10 +170,8 @@ def runs_unknown(files: Files, command: Command, opened: Opened) -> str:
 def has_typed_commands(files: Files, command: Command) -> bool:
     """A here-document always counts, for who writes one for a program that asks a person means
     to command it; of a pipe only what is written out in the text itself can be seen."""
-    if command.stdin_text is not None:
-        return True
     if command.stdin != "pipe":
-        return False
+        return command.stdin_text is not None
     feeding = [each for each in files.commands if each.is_feeding]
     return any(is_typed_command(printed_text(each) or "") for each in feeding)
 
@@ -211,3 +217,10 @@ def screened(code: Code) -> str | None:
         return f"{code.why}: the code is known only when it runs"
     found = screen(code.language, code.text.text)
     return None if found is None else f"{code.why}: {found}"
+
+
+def spell_out(option: str) -> str:
+    """How a command is allowed that needs a rule of its own."""
+    if option == STDIN:
+        return "write it to a file of the project and run that, or ask for a rule for this command"
+    return f"only a rule that spells out {option!r} allows it"

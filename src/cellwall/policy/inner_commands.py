@@ -31,6 +31,7 @@ def started(inner: Inner, command: Command, files: Files) -> Command:
         stdin=command.stdin,
         stdin_text=command.stdin_text,
         piped=command.piped,
+        is_input_shared=command.is_input_shared,
         directories=command.directories,
         place=(*command.place, inner.why),
     )

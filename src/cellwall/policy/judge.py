@@ -19,7 +19,9 @@ from dataclasses import dataclass, field, replace
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy import variables
 from cellwall.policy.code_in_text import (
+    NOT_WRITTEN_OUT,
     OPENED,
+    UNKNOWN_TEXT,
     code_on_stdin,
     code_troubles,
     codes_of,
@@ -28,11 +30,13 @@ from cellwall.policy.code_in_text import (
     is_code_unknown,
     runs_unknown,
     screened,
+    spell_out,
     started_by,
     with_piped_code,
 )
 from cellwall.policy.embedded import ESCAPE, find_inside, is_by_rule
 from cellwall.policy.inner_commands import moved, started
+from cellwall.policy.outer_names import outer_names
 from cellwall.policy.outside import asked_outside
 from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
@@ -52,6 +56,7 @@ from cellwall.policy.unknown_words import UnknownWords
 
 _MAX_DEPTH = 8
 _MAX_STARTS = 32
+_NO_PROGRAM = "which program this is, is known only when it runs; write its name or path"
 _BASH = frozenset(("bash", "rbash", "zsh"))
 _SAME_SHELL = frozenset(("eval", "trap", "alias", "source", "."))
 """Their text is read by the shell that reads the text around it."""
@@ -140,7 +145,7 @@ class Judgement:
             return
         what = shown(command.words)[:500]
         if not command.words[0].is_literal or not command.words[0].text:  # (4)
-            self._note(denied("which program this is, is known only when it runs", what))
+            self._note(denied(_NO_PROGRAM, what))
             return
         if command.is_function:
             return
@@ -206,6 +211,7 @@ class Judgement:
             needs.setdefault(option, why)
         decision = self._by_rules(command, opened, needs, what)  # (6)
         is_free = decision is not None and decision.rule in EVERYTHING
+        is_free = is_free or self.unknown.is_asked_freely(decision)
         if is_free and (why := runs_unknown(self.files, command, opened)):
             self._note(replace(denied(why, what, "arguments"), verdict=Verdict.ASK))
         if command.words[0].text not in grammar().neutral:
@@ -252,8 +258,7 @@ class Judgement:
         """What the code starts, reads and writes, each judged by itself."""
         if code.text is None:
             return
-        starts = starts_in(code.language, code.text.text)
-        what = shown(command.words)[:500]
+        starts, what = starts_in(code.language, code.text.text), shown(command.words)[:500]
         for rule, trouble in code_troubles(self.files, code, starts):
             self._note(denied(trouble, what, rule))
         is_harmless = is_whole and screened(code) is None
@@ -261,8 +266,7 @@ class Judgement:
         is_allowed = decision is not None and decision.verdict is Verdict.ALLOW
         if starts.unknown and is_any and is_allowed and not is_harmless:
             why = f"{code.why}: {starts.unknown}"
-            hint = f"only a rule that spells out {code.option!r} allows it"
-            self._note(denied(f"{why}; {hint}", what, "arguments"))
+            self._note(denied(f"{why}; {spell_out(code.option)}", what, "arguments"))
         elif starts.asked and is_any and is_allowed and not is_harmless:
             asked = denied(f"{code.why}: {starts.asked}", what, "arguments")
             self._note(replace(asked, verdict=Verdict.ASK))
@@ -301,9 +305,8 @@ class Judgement:
         language = opened.reads_stdin_as
         if language is None or command.stdin == "file":
             return
-        if command.stdin_text is None:
-            hint = "write the code into a here-document, or into a file"
-            yield "", f"what it would run comes from somewhere that is not known; {hint}"
+        if command.stdin_text is None or command.is_input_shared:
+            yield "", NOT_WRITTEN_OUT
         for code in code_on_stdin(command, opened) if language not in OPENED else ():
             trouble = screened(code)
             if trouble is not None:
@@ -331,7 +334,7 @@ class Judgement:
             decision = replace(self.covering, subject=what)
         if needs and is_unruled:
             option, why = next(iter(needs.items()))
-            reason = f"{why}; only a rule that spells out {option!r} allows it"
+            reason = f"{why}; {spell_out(option)}"
             if decision.verdict is Verdict.ASK:
                 decision = replace(decision, reason=reason)
             else:
@@ -356,14 +359,14 @@ class Judgement:
     def _is_refused(self, words: tuple[Word, ...], command: Command) -> bool:
         """Whether something in these words is what no rule can mean."""
         demands = self._demands(replace(command, words=words), open_known(words))
-        return any(not option for option, _ in demands)
+        is_code = any(map(is_code_unknown, open_known(command.words).codes))
+        return is_code or any(not option for option, _ in demands)
 
     def _script(self, script: Script, command: Command, depth: int) -> None:
         # A wildcard in it stands for names of files, and a name can hold any text.
         if UNKNOWN in script.text.text or script.text.is_split or script.text.has_glob:
             what = shown(command.words)[:500]
-            why = f"{script.why}: the text it would run is known only when it runs"
-            self._note(denied(why, what))
+            self._note(denied(f"{script.why}: {UNKNOWN_TEXT}", what))
             return
         name, was_bash = command.words[0].text.rpartition("/")[2], self.is_bash
         self.is_bash = name in _BASH or (was_bash and name in _SAME_SHELL)
@@ -372,6 +375,7 @@ class Judgement:
             directories=command.directories,
             home=self.home,
             is_bash=self.is_bash,
+            outer=outer_names(self.files.commands, command),
         )
         self.files.look_around(found)
         before, self.covering = self.covering, None  # it spells out the shell, not what that runs

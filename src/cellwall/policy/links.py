@@ -26,6 +26,8 @@ LINKS_MOST = 40
 NAMES_MOST = 4096
 FOUND_MOST = 10_000
 """Names that wildcards may find; of more of them none is told."""
+FOUND_READ_MOST = 500
+"""Names whose links are followed."""
 _WILD = frozenset("*?[")
 _ANY_FILE = "/proc/self/root"
 _is_of_process = re.compile(
@@ -84,6 +86,21 @@ def _in_lower_case(path: str) -> str | None:
     except (OSError, ValueError):
         return None
     return lower if is_same else None
+
+
+def names_found(pattern: str, cwd: str) -> tuple[str, ...]:
+    """What the shell would put in the place of a pattern now, and where the links of each name
+    lead: the pattern itself where nothing fits. Empty: nobody can tell, or it is too much."""
+    if "**" in pattern or not is_findable(pattern) or not os.path.isdir(cwd):
+        return ()
+    try:
+        found = tuple(islice(glob.iglob(pattern), FOUND_READ_MOST + 1))
+    except (OSError, ValueError, RecursionError):
+        return ()
+    if len(found) > FOUND_READ_MOST:
+        return ()
+    names = found or (pattern,)
+    return tuple(dict.fromkeys(path for each in names for path in targets(each)))
 
 
 def _finds(pattern: str) -> Iterator[str]:

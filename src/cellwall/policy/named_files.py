@@ -9,6 +9,7 @@ from cellwall.core.protected_names import fold
 from cellwall.policy.fetched_files import fetched_files
 from cellwall.policy.filled_folders import flags_of
 from cellwall.policy.protected_rules import folders_around
+from cellwall.policy.shell.catalog import find_model
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import File, Opened
@@ -66,9 +67,24 @@ def _origin_of(*words: Word) -> Origin:
 def _guessed_files(command: Command, opened: Opened) -> Iterator[File]:
     """Of a program that nobody has a model for: each word could be a file that it reads."""
     is_open = not opened.is_unmodelled and opened != Opened()
-    if is_open or command.words[0].text in grammar().unread:
+    model = find_model(command.words[0].text)
+    kinds = [effect.kind for effect in model.operands] if model is not None else []
+    is_told = kinds == ["value", "read"]  # `grep /`: its first operand is a pattern
+    if is_open or is_told or command.words[0].text in grammar().unread:
         return
     for word in command.words[1:]:
         for text in (word.text, word.text.rpartition("=")[2].lstrip("@"), word.text.lstrip("@")):
-            if text and UNKNOWN not in text and not text.startswith("-"):
+            is_name = text.strip("*") and UNKNOWN not in text and not text.startswith("-")
+            if is_name or (text and word.has_glob):  # `find -name '*'` asks for no name
                 yield File("read", Word(text, has_glob=word.has_glob), "an argument")
+
+
+def takes_no_folders(command: Command) -> bool:
+    """`rm` without `-r` leaves folders, and all that is in them, as they are."""
+    words = command.words
+    flags = {flag for word in words for flag in flags_of(word.text)}
+    is_sure = not any(word.may_be_option and not word.is_literal for word in words[1:])
+    is_deep = not flags.isdisjoint(("-r", "-R")) or any(
+        word.text.startswith("--") and "--recursive".startswith(word.text) for word in words
+    )
+    return words[0].text.rpartition("/")[2] == "rm" and is_sure and not is_deep

@@ -11,12 +11,12 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from cellwall.policy.shell.catalog import Takes, find_model
 from cellwall.policy.shell.opened import STDIN
-from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.policy.shell.words import UNKNOWN, Number, Word
 
 _BETWEEN = "\x1f"  # stands in no word: control characters are refused before
 _token = re.compile(
@@ -108,6 +108,10 @@ class CommandPattern:
         return self._forbids_arguments(named[0].text, words[1:])
 
     def _forbids_arguments(self, program: str, words: Sequence[Word]) -> bool:
+        if any(word.is_digits and word.is_split for word in words):  # a number, or nothing
+            there = [replace(each, is_split=False) if each.is_digits else each for each in words]
+            gone = [word for word in words if not (word.is_digits and word.is_split)]
+            return any(self._forbids_arguments(program, each) for each in (there, gone))
         leading, flags, trailing = _sorted_tokens(self.tokens[1:])
         operands = [word for word in words if not _is_flag(word)]
         given = {flag for word in words if _is_flag(word) for flag in _flags(word.text, program)}
@@ -118,6 +122,13 @@ class CommandPattern:
         ):
             return False
         if len(operands) < len(leading) and not is_vague:
+            return False
+        if any(not _has_flag(given, flag) for flag in flags) and not any(map(_is_many, words)):
+            # One word is the flag, and then no operand.
+            spare = [word for word in operands if any(_could_be_flag(word, f) for f in flags)]
+            rest = operands[len(leading) :]
+            return any(_in_order(trailing, [w for w in rest if w is not each]) for each in spare)
+        if leading and not any(_could_fit(leading[0], each) for each in _first_operands(words)):
             return False
         if not all(_could_fit(token, word) for token, word in zip(leading, operands, strict=False)):
             return is_vague and any(word.is_split for word in words)
@@ -215,6 +226,11 @@ def _is_flag(word: Word) -> bool:
     return word.text.startswith("-") and word.text != "-"
 
 
+def _is_many(word: Word) -> bool:
+    """It may become several words."""
+    return word.is_split or word.has_glob
+
+
 def _is_vague(word: Word) -> bool:
     is_name = word.has_glob and word.text.startswith(("*", "?", "["))
     return word.is_split or is_name or (word.text.startswith(UNKNOWN) and not word.is_digits)
@@ -256,15 +272,43 @@ def _is_glob(word: Word) -> bool:
 def _could_be_flag(word: Word, flag: tuple[str, ...]) -> bool:
     if word.is_digits or word.is_operand or not _is_vague(word):
         return False
+    if not (word.is_split or word.has_glob):  # "$X/a" is one word, and ends in /a
+        return _overlaps(flag, word.text)
     return not (_is_glob(word) and len(flag) == 1) or fnmatchcase(flag[0], word.text)
+
+
+def _first_operands(words: Sequence[Word]) -> list[Word]:
+    """Words that may be the first operand. One behind a flag may be the flag's value; any other
+    literal word is an operand for sure, and no word behind it can be the first."""
+    found: list[Word] = []
+    is_behind_flag = False
+    for word in words:
+        if not _is_flag(word):
+            found.append(word)
+            if word.is_literal and not is_behind_flag:
+                break
+        is_behind_flag = _is_flag(word) or _is_vague(word)
+    return found
 
 
 def _could_fit(token: tuple[str, ...], word: Word) -> bool:
     if _is_glob(word) and len(token) == 1:  # names that match; none of them is another text
         return fnmatchcase(token[0], word.text) and word.text.count("/") == token[0].count("/")
-    if _fits(token, word.text) or _is_vague(word):
+    if word.is_digits and word.number is not Number.OBJECT:
+        return _may_be_digits(token)
+    if _fits(token, word.text) or word.is_split or word.has_glob:
         return True
-    return UNKNOWN in word.text and _overlaps(token, word.text)
+    return UNKNOWN in word.text and (_overlaps(token, word.text) or _may_climb(word.text))
+
+
+def _may_climb(text: str) -> bool:
+    """`$X/..` and `$X/.` may be any folder, by a name that they do not spell."""
+    names = text.rpartition(UNKNOWN)[2].split("/")
+    return len(names) > 1 and (".." in names or set(names) <= {"", "."})
+
+
+def _may_be_digits(token: tuple[str, ...]) -> bool:
+    return all(piece.isdigit() or not piece for piece in token)
 
 
 def _overlaps(token: tuple[str, ...], text: str) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import takewhile
 
 from cellwall.core.verdict import Decision, Verdict
@@ -20,10 +20,11 @@ from cellwall.policy.patterns import CommandPattern
 from cellwall.policy.rules import Layer, Rule
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import Access
-from cellwall.policy.shell.words import Word
+from cellwall.policy.shell.words import UNKNOWN, Word
 from cellwall.policy.subjects import Subject, matches
 from cellwall.policy.tools import group_of
 
+_BETWEEN_WORDS = "\x1f"  # the name of no program
 _MOST_PROGRAMS = 1024
 _MAX_PROGRAM_NAME = 64
 _MOST_KNOWN = 8192
@@ -114,7 +115,8 @@ class RuleBook:
         whole = token.text.lower()
         text = whole.strip("^$.*\\/")
         names = self._secrets[access]
-        if any(text in name and 2 * len(text) >= len(name) for name in names):
+        is_extension = whole.startswith("*.") and whole[2:].isalnum()  # and no part of a name
+        if not is_extension and any(text in name and 2 * len(text) >= len(name) for name in names):
             return True
         # What `find -name` takes for a dot, a shell would not.
         last = whole.rpartition("/")[2]
@@ -173,6 +175,27 @@ class RuleBook:
         return name in self._denied_names or any(
             pattern.is_about(name) for pattern in self._denied_globs
         )
+
+    @cached_property
+    def otherwise(self) -> Verdict:
+        """What becomes of a command that no rule names."""
+        nameless, needs = (Word(_BETWEEN_WORDS),), frozenset[str]()
+        # Not the method of a subclass: who listens to verdicts must not hear of this one.
+        judge = RuleBook.judge_command
+        return judge(self, nameless, plain=None, needs=needs, home="", what="").verdict
+
+    @property
+    def asks_otherwise(self) -> bool:
+        """A command that no rule names is allowed, or asked about (`otherwise = "ask"`): then what
+        only a person can know of an allowed command is a question, too."""
+        return self.otherwise is not Verdict.DENY
+
+    def could_only_become(self, decision: Decision, words: Sequence[Word], *, home: str) -> bool:
+        """Whether a denial holds for what unknown words could be, and not for the others alone."""
+        if not decision.rule.startswith("Bash(") or not any(UNKNOWN in each.text for each in words):
+            return False
+        usual = [Word(each.text.replace(UNKNOWN, "x"), has_glob=each.has_glob) for each in words]
+        return not pattern_of(decision.rule[5:-1], home).forbids(usual)
 
     def is_administrators(self, words: Sequence[Word], *, home: str) -> bool:
         """Whether a rule of the administrator's allows it by the program's name."""

@@ -48,6 +48,9 @@ class Subject:
     """Paths it names only to a tool that does not expand `~`; looked at by denials."""
     globs: tuple[str, ...] = ()
     """What it picks files by; looked at by denials."""
+    deep_globs: tuple[str, ...] = ()
+    """The same in all folders below: looked at by denials of one place. Those of a name in any
+    folder speak of a search only where it asks for such a name."""
     host: str = ""
     language: str = ""
     is_whole: bool = False
@@ -71,10 +74,11 @@ def look(call: ToolCall, *, targets: Targets = only_itself) -> Subject:
     paths: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
     globs: tuple[str, ...] = ()
+    deep: tuple[str, ...] = ()
     host = language = ""
     match group:
         case "read" | "write":
-            globs = _globs(call)
+            globs, deep = _globs(call)
             paths, doubtful = _spellings(_named_paths(call), call, targets)
         case "fetch":
             host = host_of(_text(call, "url"))
@@ -86,7 +90,7 @@ def look(call: ToolCall, *, targets: Targets = only_itself) -> Subject:
     named = (*paths, *doubtful) if targets is not only_itself else ()  # inside are no other people
     trouble = owner_trouble(named, cwd=call.cwd, home=call.home)
     return Subject(
-        *(call.tool, group, call.cwd, call.home, paths, doubtful, globs, host, language),
+        *(call.tool, group, call.cwd, call.home, paths, doubtful, globs, deep, host, language),
         is_whole=is_whole,
         owner_trouble=trouble,
     )
@@ -129,10 +133,23 @@ def matches_paths(rule: Rule, subject: Subject) -> bool:
         return True
     if subject.is_whole and any(pattern.lies_in(path, subject.cwd) for path in named):
         return True
-    globs = subject.globs
+    globs = subject.globs if _is_floating(rule.specifier) else subject.globs + subject.deep_globs
     if subject.is_seen and is_of_protected_name(rule.specifier):
         globs = tuple(each for each in globs if UNKNOWN in each)
-    return any(pattern.could_match(glob, subject.cwd, wary=False) for glob in globs)
+    return any(
+        pattern.could_match(glob, subject.cwd, wary=False)
+        for glob in globs
+        if subject.is_whole or not _is_folder_itself(rule.specifier, glob)
+    )
+
+
+def _is_folder_itself(specifier: str, glob: str) -> bool:
+    """`/tmp/*.log` lies beside what `//tmp/a-*/**` means, or is that folder; not in it."""
+    is_plain = specifier.startswith("//") and specifier.endswith("/**") and UNKNOWN not in glob
+    if not is_plain or "**" in glob or "**" in specifier[:-3] or ".." in glob:
+        return False
+    folder, names = specifier[2:-3].split("/"), glob.strip("/").split("/")
+    return len([name for name in names if name not in {"", "."}]) <= len(folder)
 
 
 _host_pattern = lru_cache(maxsize=1024)(HostPattern.parse)
@@ -174,20 +191,24 @@ def _glob_folder(pattern: str, base: str) -> str:
     return pattern if pattern.startswith(("/", "~")) else f"{base}/{pattern}"
 
 
-def _globs(call: ToolCall) -> tuple[str, ...]:
-    """The files that `Grep` prints lines of, where its call picks them by name."""
+def _is_floating(specifier: str) -> bool:
+    """A name in any folder: `.env`, `**/secrets/**`."""
+    return "/" not in specifier or specifier.lstrip("/").startswith("**/")
+
+
+def _globs(call: ToolCall) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The files that `Grep` prints lines of, where its call picks them by name: in the folder that
+    it names, and in all below."""
     picked = call.input.get("glob")
     if call.tool != "Grep" or picked is None:
-        return ()
+        return (), ()
     if not isinstance(picked, str):
-        return (UNKNOWN,)
+        return (UNKNOWN,), ()
     base = call.input.get("path") or call.cwd
-    globs = []
-    for each in picked.split():
-        if each.startswith("!"):
-            continue
-        globs += [f"{base}/**/{one}" for one in _alternatives(each)]
-    return tuple(globs)
+    wanted = [each for each in picked.split() if not each.startswith("!")]
+    names = [one for each in wanted for one in _alternatives(each)]
+    shallow = [one.replace("**/", "") for one in names]
+    return tuple(f"{base}/{one}" for one in shallow), tuple(f"{base}/**/{one}" for one in names)
 
 
 def _alternatives(glob: str) -> list[str]:

@@ -10,7 +10,8 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.filled_folders import filled_folders, links_seen
 from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import texts_in, tokens_of
-from cellwall.policy.named_files import named_files
+from cellwall.policy.links import names_found
+from cellwall.policy.named_files import named_files, takes_no_folders
 from cellwall.policy.others import homes_found, owner_trouble
 from cellwall.policy.patched_files import patched_files
 from cellwall.policy.paths import fits_glob, normalise, samples
@@ -29,10 +30,11 @@ from cellwall.policy.searches import (
 )
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
+from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
-from cellwall.policy.shell.outputs import listed_below
+from cellwall.policy.shell.outputs import TEMPORARY, listed_below, number_of
 from cellwall.policy.shell.redirections import is_descriptor
-from cellwall.policy.shell.words import UNKNOWN, Origin, Word, is_unknown_path, shown
+from cellwall.policy.shell.words import UNKNOWN, Number, Origin, Word, is_unknown_path, shown
 from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
 from cellwall.policy.variables import exported_names
 from cellwall.policy.written_files import WrittenFiles
@@ -106,16 +108,28 @@ class Files:
     def input_word(self, *, is_null_separated: bool) -> Word:
         """What `xargs` adds to a command, as far as the commands before it tell."""
         feeding = [each.words for each in self.commands if each.is_feeding]
+        is_sure = len(feeding) == 1 and len(self.texts) == 1 and not self._has_functions
+        if is_sure and feeding[0] and all(word.is_literal for word in feeding[0]):
+            number = number_of([word.text for word in feeding[0]])
+            if number is not Number.NONE:
+                return Word(UNKNOWN, is_split=True, number=number, origin=Origin.OUTPUT)
         base = listed_below(feeding) if self.is_trusting else ""
         if is_null_separated and base:
             return Word(f"{base.rstrip('/')}/{UNKNOWN}", origin=Origin.OUTPUT)
         return Word(UNKNOWN, is_split=True, origin=Origin.OUTPUT)
 
+    @property
+    def _has_functions(self) -> bool:
+        return any(label.endswith("()") for each in self.commands for label in each.place)
+
     def redirected(self, file: File, command: Command) -> Iterator[Decision]:
         """A redirection is reading or writing like any other: no match is DENY."""
         what = f"{file.why} {shown([file.path])}"
         if UNKNOWN in file.path.text and file.access == "write":
-            yield denied("which file it writes is known only when it runs", what)
+            why = "which file it writes is known only when it runs; write its name"
+            unclear = denied(why, what)
+            is_own = file.path.origin is Origin.ENVIRONMENT and self.book.asks_otherwise
+            yield replace(unclear, verdict=Verdict.ASK) if is_own else unclear
             return
         if is_unknown_path(file.path):
             yield from self._unknown(file, what)
@@ -126,9 +140,15 @@ class Files:
         subjects = self._guessed(file, command)
         found = self.book.forbids(subjects, what)
         if found is None and UNKNOWN in file.path.text:
-            found = denied("which file it reads is known only when it runs", what)
+            found = denied("which file it reads is known only when it runs; write its name", what)
         decisions = [found] if found else [self.book.judge(each, what) for each in subjects]
-        yield max(decisions, key=lambda each: each.verdict)
+        worst = max(decisions, key=lambda each: each.verdict)
+        is_bounded = file.access == "write" and self.book.bounds_writing
+        is_free = self.book.otherwise is Verdict.ALLOW and not is_bounded
+        if worst.rule == "default" and is_free:  # `tee` and `cat` could do the same
+            why = "a rule allows every command"
+            worst = replace(worst, verdict=Verdict.ALLOW, rule="Bash(*)", reason=why)
+        yield worst
 
     def named(
         self, command: Command, opened: Opened, what: str, *, is_free: bool
@@ -208,7 +228,8 @@ class Files:
         there = replace(command, directories=places)
         paths = [Word(each, has_glob=file.path.has_glob) for each in sorted(texts) if each]
         folder, slash, last = text.rpartition("/")
-        if UNKNOWN in last and last.strip(UNKNOWN):  # a part of the name itself is known
+        is_new = text.startswith(TEMPORARY) and last == f"tmp.{UNKNOWN}" and self.is_trusting
+        if UNKNOWN in last and last.strip(UNKNOWN) and not is_new:  # a part of the name is known
             wild = folder.replace(UNKNOWN, _SOME_NAME) + slash + last.replace(UNKNOWN, "*")
             paths.append(Word(wild, has_glob=True))
         elif UNKNOWN in last and _WILD & set(folder):
@@ -241,7 +262,8 @@ class Files:
             return None
         why = f"which file it {file.access}s could be made up while it runs; write its name"
         refusal = denied(why, what)
-        return replace(refusal, verdict=Verdict.ASK) if is_free else refusal
+        may_ask = is_free or (self.book.asks_otherwise and not self._hints(file.access))
+        return replace(refusal, verdict=Verdict.ASK) if may_ask else refusal
 
     def _unwritable(
         self, subjects: Sequence[Subject], what: str, *, is_free: bool
@@ -291,7 +313,8 @@ class Files:
         if is_far or not self.is_trusting or is_led:
             why = f"which file it {file.access}s could be made up while it runs; write its name"
             refusal = denied(why, what)
-            yield replace(refusal, verdict=Verdict.ASK) if is_free else refusal
+            may_ask = is_free or (self.book.asks_otherwise and not is_led)
+            yield replace(refusal, verdict=Verdict.ASK) if may_ask else refusal
 
     def _may_find_denied(self, file: File, command: Command | None = None) -> bool:
         """Whether a search of the text could have found a file that is denied under this name."""
@@ -347,9 +370,8 @@ class Files:
         """`is_guess`: wildcards in it stand for what is not known, and not for files there are."""
         name = command.words[0].text.rpartition("/")[2] if command.words else ""
         is_unpacked = file.access == "write" and file.path.text not in {"", "."}
-        is_whole = name in grammar().whole[file.access] or (
-            name in grammar().unpacking and is_unpacked
-        )
+        is_whole = name in grammar().whole[file.access] and not takes_no_folders(command)
+        is_whole = is_whole or (name in grammar().unpacking and is_unpacked)
         return [
             self._subject(
                 file.access,
@@ -385,7 +407,11 @@ class Files:
                 # What it finds now of protected names, and where links among the names lead.
                 found = tuple(self.targets(path))
                 is_seen = access == "write"
-                paths += found if is_seen else tuple(x for x in found if not fits_glob(x, path))
+                led = found if is_seen else tuple(x for x in found if not fits_glob(x, path))
+                paths += led
+                is_settled = not is_seen and self._is_settled(path)
+                if is_settled and (names := names_found(path, self.cwd)):
+                    globs, paths = (), (*names, *led)
         else:
             paths = tuple(dict.fromkeys([normalise(path), *self.targets(path)]))
         return Subject(
@@ -396,6 +422,11 @@ class Files:
             is_seen=is_seen,
             owner_trouble=self._owner_trouble((*paths, *homes_found(path)) if is_wild else paths),
         )
+
+    def _is_settled(self, path: str) -> bool:
+        """A wildcard in the project, which will find what it finds now: the text writes nothing."""
+        is_near = path.startswith(f"{self.cwd.rstrip('/')}/") and ".." not in path
+        return is_near and UNKNOWN not in path and not any(map(_writes, self.commands))
 
     def _owner_trouble(self, paths: tuple[str, ...]) -> str:
         if self.targets is only_itself:  # inside are no other people
@@ -408,6 +439,14 @@ def _found_somewhere(access: Access, what: str, *, is_free: bool) -> Decision:
     why = f"the search may find files that may not be {'read' if access == 'read' else 'written'}"
     refusal = denied(f"{why}; start it in a folder that holds none of them", what)
     return replace(refusal, verdict=Verdict.ASK) if is_free else refusal
+
+
+def _writes(command: Command) -> bool:
+    """Somewhere else than in /tmp."""
+    opened = open_known(command.words) if command.words else Opened()
+    files = (*command.files, *opened.files)
+    paths = [file.path.text for file in files if file.access == "write"]
+    return any(path not in _NOWHERE and not path.startswith("/tmp/") for path in paths)
 
 
 def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:

@@ -14,11 +14,14 @@ from dataclasses import dataclass, replace
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.rulebook import RuleBook
 from cellwall.policy.rules import EVERYTHING
+from cellwall.policy.shell.catalog import find_model
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.words import UNKNOWN, Origin, Word
 from cellwall.policy.touched import Files
 
 _ORDINARY_NAME = Word("./file")
+_ORDINARY_VALUE = "value"
+_INTERPRETERS = frozenset(("awk", "python", "sh", "source"))
 _NULL_SEPARATED = "write `find … -print0 | xargs -0 …`, or `find … -exec … {} +`"
 
 
@@ -47,18 +50,14 @@ class UnknownWords:
         """A refusal becomes a question if the command is harmless with an ordinary name in place of
         each name that was found, and all other unknown words taken for operands: a person knows
         what the words will be."""
-        words = tuple(
-            word
-            if word.is_literal
-            else _ORDINARY_NAME
-            if self._is_listed(word)
-            else word.as_operand()
-            for word in command.words
-        )
-        if words == command.words or is_refused(words) or not self.is_free(words):
+        words = tuple(self._usual(word, command.words[0].text) for word in command.words)
+        if words == command.words:
             return refusal
-        reason = f"{refusal.reason}; {self._hint(command.words)}"
-        return replace(refusal, verdict=Verdict.ASK, reason=reason)
+        is_hinted = "; write" in refusal.reason
+        reason = refusal.reason if is_hinted else f"{refusal.reason}; {self._hint(command.words)}"
+        told = replace(refusal, reason=reason)
+        may_ask = not is_refused(words) and self._may_ask(words)
+        return replace(told, verdict=Verdict.ASK) if may_ask else told
 
     def ask_about_names(
         self, decision: Decision, command: Command, plain: Sequence[Word] | None
@@ -70,15 +69,15 @@ class UnknownWords:
         usual = self.files.input_word(is_null_separated=True)
         printed = [self._is_listed(word) and word.is_split for word in command.words]
         if any(printed) and usual.is_split:
-            return decision
+            return self._told(decision, command)
         words = tuple(
             usual if one else word.as_operand() if self._is_file_name(word) else word
             for word, one in zip(command.words, printed, strict=True)
         )
-        if words == command.words or self.book.forbids_command(
-            words, plain=plain, home=self.home, what=""
-        ):
-            return decision
+        found = self.book.forbids_command(words, plain=plain, home=self.home, what="")
+        is_denied = found is not None and found.verdict is Verdict.DENY
+        if words == command.words or is_denied:
+            return self._told(decision, command)
         why = "a file name holds blanks" if any(printed) else "a file is named like an option"
         reason = f"{decision.reason}, if {why}; {self._hint(command.words)}"
         return replace(decision, verdict=Verdict.ASK, reason=reason)
@@ -90,6 +89,38 @@ class UnknownWords:
         )
         return found.verdict is Verdict.ALLOW and found.rule in EVERYTHING
 
+    def is_asked_freely(self, decision: Decision | None) -> bool:
+        """It is a question already, where a rule allows everything."""
+        is_asked = decision is not None and decision.verdict is Verdict.ASK
+        return is_asked and self.book.otherwise is Verdict.ALLOW
+
+    def _may_ask(self, words: Sequence[Word]) -> bool:
+        """Whether a rule allows every command, or one that no rule names is asked about."""
+        if self.is_free(words):
+            return True
+        found = self.book.forbids_command(words, plain=None, home=self.home, what="")
+        is_denied = found is not None and found.verdict is Verdict.DENY
+        return self.book.asks_otherwise and not is_denied
+
+    def _told(self, decision: Decision, command: Command) -> Decision:
+        """A denial that only an unknown word could bring about says so."""
+        if not self.book.could_only_become(decision, command.words, home=self.home):
+            return decision
+        return replace(decision, reason=_could_be(decision))
+
+    def _usual(self, word: Word, program: str) -> Word:
+        """What it is as a rule: the name of a file, or the value of a person's own variable. What
+        an interpreter gets is code, and what `kill` gets may be every process."""
+        if word.is_literal:
+            return word
+        if self._is_listed(word):
+            return word if program == "kill" else _ORDINARY_NAME
+        model = find_model(program)
+        is_code = model is not None and (bool(model.stdin) or model.name in _INTERPRETERS)
+        if word.origin is Origin.ENVIRONMENT and not word.has_glob and not is_code:
+            return Word(word.text.replace(UNKNOWN, _ORDINARY_VALUE))
+        return word.as_operand()
+
     def _is_listed(self, word: Word) -> bool:
         return word.origin is Origin.OUTPUT and self.files.is_trusting
 
@@ -99,8 +130,13 @@ class UnknownWords:
 
     def _hint(self, words: Sequence[Word]) -> str:
         """What to write instead."""
-        if any(self._is_listed(word) and word.is_split for word in words):
+        if words[0].text != "git" and any(self._is_listed(w) and w.is_split for w in words):
             return _NULL_SEPARATED
         if any(word.has_glob and not word.is_split for word in words):
             return "write `./*` in place of `*`"
         return "write the word itself, or `--` or `./` before it"
+
+
+def _could_be(decision: Decision) -> str:
+    why = "a word that is known only when it runs could make this a command that is denied"
+    return f"{why} ({decision.reason}); write the word itself"

@@ -58,7 +58,8 @@ def trouble(assignment: Assignment, *, is_exported: bool = True) -> str | None:
         return None
     if entry.is_exported and not is_exported:
         return None
-    return f"{assignment.name} may not be set: {entry.reason}"
+    hint = "leave it away; a program may be named by its path"
+    return f"{assignment.name} may not be set: {entry.reason}; {hint}"
 
 
 def export_trouble(name: str) -> str | None:

@@ -192,7 +192,8 @@ def open_house(
     note_configuration(home, settings, audit, principal("cellwall"))
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
-        # Use is measured below a keeper, and the cells of a template share one.
+        # Use is measured below a keeper, and the cells of a template share one. Who demands the
+        # warm path by CELLWALL_PATH gets it with rlimits alone.
         native = replace(native, path="cold")
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = _governor(settings, home)

@@ -64,6 +64,8 @@ ORDINARY = policy(
         ("bash <<< 'curl x'", "deny"),
         ("echo ls | bash", "allow"),
         ("echo curl x | bash", "deny"),
+        ("echo 'ls; curl x' | bash", "deny"),
+        ("echo 'ls\\ncurl x' | bash", "deny"),
         ("echo ls | tee x | bash", "deny"),
         ("cat x | bash", "deny"),
         ("bash <(echo ls)", "deny"),

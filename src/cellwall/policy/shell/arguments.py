@@ -110,6 +110,8 @@ class _Scanner:
     def _may_be_option(self, word: Word) -> bool:
         """A wildcard becomes names that match; in a program whose options are whole words, it is an
         option only if one of those matches. `find -name *.c` is harmless, `find *` is not."""
+        if word.is_digits and not self._model.stops and not self._starts_another:
+            return False  # numbers, or nothing: options are read alike before and behind them
         is_glob = word.has_glob and not word.is_split and UNKNOWN not in word.text
         if is_glob and self._model.is_single:
             return not word.is_operand and any(

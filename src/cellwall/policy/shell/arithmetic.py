@@ -10,10 +10,17 @@ from collections.abc import Callable, Sequence
 
 from cellwall.policy.shell.names import Names, is_name, plain_text
 from cellwall.policy.shell.numeric import PARAMETERS
+from cellwall.policy.shell.outputs import printed
 from cellwall.policy.shell.parser import Node, NotUnderstood
+from cellwall.policy.shell.words import Number
 
 ReadStatements = Callable[[Sequence[Node], str], None]
 _NOT_PLAIN = "its arithmetic is not plain: only numbers and variables that hold numbers are read"
+_PRINTED = (
+    "arithmetic would evaluate what a command prints; only `$(wc -l < FILE)`, `$(date +%s)`, "
+    "`$(nproc)` and the like are known to print a number"
+)
+_COUNTS = (Number.COUNT, Number.COUNT_OR_NOTHING)
 
 
 class Arithmetic:
@@ -43,6 +50,9 @@ class Arithmetic:
             case "UnaryArithm" | "ParenArithm":
                 self.evaluate(node["X"])
             case "Word":
+                is_glued = len(node["Parts"]) > 1
+                if is_glued and any(part["Type"] == "CmdSubst" for part in node["Parts"]):
+                    raise NotUnderstood(_NOT_PLAIN)  # `a$(nproc)` is the variable a4
                 for part in node["Parts"]:
                     self._part(part)
             case other:
@@ -68,7 +78,8 @@ class Arithmetic:
                 self.evaluate(part.get("X"))
             case "CmdSubst":
                 self._read(part.get("Stmts", ()), "$(…)")
-                raise NotUnderstood("arithmetic would evaluate what a command prints")
+                if printed(part, self._names) not in _COUNTS:
+                    raise NotUnderstood(_PRINTED)
             case _:
                 raise NotUnderstood(_NOT_PLAIN)
 
@@ -76,4 +87,7 @@ class Arithmetic:
         if name in PARAMETERS:
             return
         if name in self._names.vague or self._names.is_open or not is_name(name):
-            raise NotUnderstood(f"arithmetic would evaluate what stands in {name}")
+            raise NotUnderstood(
+                f"arithmetic would evaluate what stands in {name}; set {name} to a number or a "
+                "sum in the same text, and nowhere else"
+            )

@@ -16,6 +16,13 @@ def is_closed(pattern: str) -> bool:
     return all(_closes(pattern, *reading) for reading in product((False, True), repeat=3))
 
 
+def is_open(pattern: str) -> bool:
+    """Whether a bracket is open at the end, by the reading of every sed: none compiles it."""
+    if "[" not in pattern:
+        return False
+    return not any(_closes(pattern, *reading) for reading in product((False, True), repeat=3))
+
+
 def _closes(pattern: str, escapes: bool, classes: bool, first_counts: bool) -> bool:  # noqa: FBT001
     """`escapes`: a backslash counts inside; `classes`: `[:` does; `first_counts`: `[]` closes."""
     at, depth = 0, 0

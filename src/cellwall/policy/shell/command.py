@@ -22,6 +22,8 @@ class Command:
     stdin_text: Word | None = None
     piped: Word | None = None
     """What one command alone, which says so itself, writes into its standard input."""
+    is_input_shared: bool = False
+    """Other commands read from the same input: this one may get any part of the text."""
     directories: tuple[str, ...] = ()
     """Where it may run; with `UNKNOWN` in it where nobody knows."""
     place: tuple[str, ...] = ()

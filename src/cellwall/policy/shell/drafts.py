@@ -25,7 +25,7 @@ class Draft:
         self.is_split = self.is_split or not is_quoted
 
     def number(self, number: Number, *, is_quoted: bool) -> None:
-        may_be_empty = number in (Number.COUNT_OR_NOTHING, Number.PROCESSES)
+        may_be_empty = number in (Number.COUNT_OR_NOTHING, Number.PROCESSES, Number.OBJECT)
         is_gap = may_be_empty and not is_quoted
         self.pieces.append(Piece(UNKNOWN, number=number, is_gap=is_gap))
 

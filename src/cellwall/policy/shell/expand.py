@@ -27,7 +27,7 @@ from cellwall.policy.shell.drafts import Draft, finish
 from cellwall.policy.shell.names import Names, plain_text
 from cellwall.policy.shell.numeric import PARAMETERS
 from cellwall.policy.shell.opened import Assignment
-from cellwall.policy.shell.outputs import printed, prints_directory
+from cellwall.policy.shell.outputs import TEMPORARY, printed, prints_directory, prints_temporary
 from cellwall.policy.shell.parser import Node, NotUnderstood
 from cellwall.policy.shell.quoting import Piece, ansi, in_double_quotes, unquoted
 from cellwall.policy.shell.spelling import check_expansion, is_movable, is_simple
@@ -113,7 +113,9 @@ class Expander:
                         marks.extend(piece.text if piece.is_active else (Token((piece,)),))
                 case "SglQuoted":
                     text = part.get("Value", "")
-                    marks.append(Token((Piece(ansi(text) if part.get("Dollar") else text),)))
+                    text = ansi(text) if part.get("Dollar") else text
+                    self.is_made_up = self.is_made_up or UNKNOWN in text
+                    marks.append(Token((Piece(text),)))
                 case "ExtGlob" if is_pattern and dialects.is_plain_pattern(
                     part["Pattern"]["Value"]
                 ):
@@ -121,7 +123,9 @@ class Expander:
                 case "ExtGlob":
                     raise NotUnderstood(dialects.EXTENDED_GLOB)
                 case "ProcSubst" if marks[-1:] not in ([], ["="]) or part is not parts[-1]:
-                    raise NotUnderstood("a process substitution stands inside of a word")
+                    raise NotUnderstood(
+                        "a process substitution stands inside of a word; put a blank before it"
+                    )
                 case _:
                     marks.append(self._token(part))
         return marks
@@ -187,6 +191,8 @@ class Expander:
         number = printed(part, self._names)
         if prints_directory(part, self._names) and self._is_in_one_place():
             draft.value(Word(self._directories.now[0]), is_quoted=is_quoted)
+        elif prints_temporary(part, self._names):
+            draft.pieces.append(Piece(TEMPORARY, origin=Origin.OUTPUT))
         elif number is Number.NONE:
             draft.unknown(is_quoted=is_quoted, origin=Origin.OUTPUT)
         else:
@@ -237,9 +243,11 @@ class Expander:
         if part.get("Exp", {}).get("Op") == "@":
             operator = plain_text(part["Exp"]["Word"])
             if operator not in {"Q", "E", "A", "a", "K", "k", "U", "u", "L"}:
-                raise NotUnderstood("${…@P} runs what stands in a variable")
+                raise NotUnderstood("${…@P} runs what stands in a variable; write the text itself")
         if part.get("Excl") and "Names" not in part:
-            raise NotUnderstood("${!…} takes its variable, with whatever index, from a value")
+            raise NotUnderstood(
+                "${!…} takes its variable, with whatever index, from a value; name the variable"
+            )
         if "Index" in part:
             self.index(part["Index"])
         for bound in part.get("Slice", {}).values():

@@ -36,7 +36,10 @@ def open_find(model: Model, words: Sequence[Word]) -> Opened:
     starts = _start_paths(found)
     for action, inner, is_many in commands:
         if _STARTS[action] and any(_is_vague(word.text) for word in inner):
-            finds.danger("", "it starts a command in a folder that is not known")
+            finds.danger(
+                "",
+                "it starts a command in a folder that is not known; use -exec, not -execdir",
+            )
         for words_inner in _filled(inner, starts, in_folder=_STARTS[action], is_many=is_many):
             finds.inner.append(Inner(words_inner, "find starts it for what it finds"))
     if deletes:

@@ -25,8 +25,9 @@ from cellwall.policy.shell.unmodelled import why_unlisted
 from cellwall.policy.shell.words import UNKNOWN, Word
 
 COULD_BE_OPTION = "a word that is not known could be an option that runs code or writes files"
-VALUE_UNKNOWN = "a value that is not known stands where it could run code"
-SUB_UNKNOWN = "the sub-command is not known"
+VALUE_UNKNOWN = "a value that is not known stands where it could run code; write the value itself"
+SUB_UNKNOWN = "the sub-command is known only when it runs; write it out"
+CODE_UNKNOWN = "the file of code that it runs is known only when it runs; write its name"
 NOT_LISTED = "this option is not known here, so nobody can tell what it does"
 
 _STANDARD_INPUT = frozenset(("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"))
@@ -149,7 +150,7 @@ class Finds:
         """A package from elsewhere is named by the rule for its runner; a shell or an interpreter
         is what it always is, whoever starts it."""
         if not words[0].is_literal:
-            self.danger("", "the package that it starts is not known")
+            self.danger("", "the package that it starts is known only when it runs; write its name")
         elif canonical(words[0].text) is not None:
             self.inner.append(Inner(words, why))
         elif _FROM_ELSEWHERE.match(words[0].text):
@@ -162,7 +163,7 @@ class Finds:
         elif word.text in _STANDARD_INPUT:
             self.reads_stdin_as = language
         elif UNKNOWN in word.text or word.is_split or is_device(word.text):
-            self.danger("", "the code that it runs comes from somewhere that is not known")
+            self.danger("", CODE_UNKNOWN)
         else:
             self.file("read", word, "the code in it is run")
             self.runs.append((language, word))
@@ -179,6 +180,8 @@ def resolve(effect: Effect, word: Word) -> tuple[Effect, Word]:
     """Which case fits, and the word behind what its pattern took."""
     if not effect.cases:
         return effect, word
+    if word.is_digits:  # no option, no `NAME=`, no path: as any number
+        return resolve(effect, Word("0"))[0], word
     is_known = UNKNOWN not in word.text and not word.is_split
     for pattern, case in effect.cases:
         found = pattern.match(word.text)

@@ -15,7 +15,7 @@ _is_number = re.compile(r"[0-9]{1,18}").fullmatch
 _is_counting = re.compile(r"[0-9]{1,18}|\{[0-9]{1,6}\.\.[0-9]{1,6}\}").fullmatch
 _EXPANDED = frozenset("{*?[")
 _MAX_NODES = 40_000  # places in the text are nodes, too
-_SETTERS = frozenset(
+SETTERS = frozenset(
     (
         *("read", "mapfile", "readarray", "printf", "getopts", "unset", "let"),
         *("declare", "typeset", "local", "export", "readonly", "compgen"),
@@ -25,7 +25,7 @@ _SETTERS = frozenset(
 """Builtins whose arguments name variables."""
 _REMOVERS = frozenset(("unset", "unfunction", "unhash", "disable", "autoload", "functions"))
 """Builtins (bash, zsh) that can take a function away."""
-_RUNNERS = frozenset(("eval", "source", ".", "trap", "alias"))
+RUNNERS = frozenset(("eval", "source", ".", "trap", "alias"))
 """After these anything may have any value."""
 
 
@@ -47,10 +47,13 @@ class Names:
 
     keeps_functions: bool = True
     """No command of the text can take a function away."""
+    outer: frozenset[str] = frozenset()
+    """Names that the text around this one may set; `*` is any."""
 
     def may_set(self, name: str) -> bool:
-        """Whether some command of the text could give it a value."""
-        return self.is_open or name in self.counts
+        """Whether some command of the text, or of the one around it, could give it a value."""
+        is_outer = name in self.outer or "*" in self.outer
+        return self.is_open or name in self.counts or is_outer
 
     def is_single(self, name: str) -> bool:
         """It gets one value, in one place."""
@@ -141,7 +144,7 @@ class _Found:
         first = words[0]
         # Names in braces, and builtins behind others, are not looked through.
         is_hidden = first is None or "{" in first or first in {"command", "builtin"}
-        self.is_open = self.is_open or first in _RUNNERS or is_hidden
+        self.is_open = self.is_open or first in RUNNERS or is_hidden
         if first in _REMOVERS and words[1:2] != ["-v"]:
             is_plain = all(word is not None and is_name(word) for word in words[1:])
             self.removed.update(word or "" for word in words[1:] if is_plain)
@@ -155,7 +158,7 @@ class _Found:
             self.is_open = self.is_open or ((words[1:2] or [""])[0] or "-v").startswith("-v")
         # Of the many uses of printf only `-v` names a variable.
         is_printing = words[0] == "printf" and not ([*words, ""][1] or "-v").startswith("-v")
-        if words[0] in _SETTERS and not is_printing:
+        if words[0] in SETTERS and not is_printing:
             self.is_open = self.is_open or None in words
             for word in words[1:]:
                 self._given((word or "").partition("=")[0].partition("[")[0])

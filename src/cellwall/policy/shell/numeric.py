@@ -10,7 +10,7 @@ PARAMETERS: Mapping[str, Number] = {
     "#": Number.COUNT,
     "?": Number.COUNT,
     "$": Number.PROCESS,
-    "!": Number.COUNT_OR_NOTHING,  # nothing before the first job
+    "!": Number.PROCESSES,  # one that the shell has started; nothing before the first job
     # Numbers in bash, nothing in a plain sh; none of them may be set.
     "RANDOM": Number.COUNT_OR_NOTHING,
     "SECONDS": Number.COUNT_OR_NOTHING,

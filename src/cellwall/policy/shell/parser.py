@@ -51,8 +51,6 @@ def _check(text: str) -> None:
         raise NotUnderstood(f"it holds the character \\u{ord(found[0]):04x}, which hides text")
     if text.endswith("\\"):
         raise NotUnderstood("it ends in the middle of a line")
-    if "\\\n" in text and _find_odd_continuation(text) is not None:
-        raise NotUnderstood("a line is continued where bash and people read different things")
     if len(text) > MAX_TEXT_BYTES or len(text.encode()) > MAX_TEXT_BYTES:
         raise NotUnderstood(f"it is longer than {MAX_TEXT_BYTES} bytes")
 
@@ -88,7 +86,34 @@ def _parsed(text: str) -> Node:
         raise NotUnderstood("its parser said nothing")
     if "#" in text:
         _check_comments(tree, text.encode())
+    if "\\\n" in text and _find_odd_continuation(_without_quoted(tree, text.encode())):
+        raise NotUnderstood(
+            "a line is continued inside of a word, or behind a comment; write it on one line"
+        )
     return tree
+
+
+def _without_quoted(tree: Node, text: bytes) -> str:
+    """The text with what stands between single quotes, and in here-documents whose end is quoted,
+    left out: there bash continues no line. Quotes inside of double quotes and of `${…}` stay."""
+    kept = bytearray(text)
+    waiting: list[Any] = [tree]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting.extend(each)
+        if not isinstance(each, dict):
+            continue
+        kind = each.get("Type")
+        quoted = each if kind == "SglQuoted" and not each.get("Dollar") else None
+        if "Hdoc" in each and any(part["Type"] != "Lit" for part in each["Word"]["Parts"]):
+            quoted = each["Hdoc"]
+        if quoted is not None:
+            start, end = quoted["Pos"]["Offset"], quoted["End"]["Offset"]
+            kept[start:end] = b"'" * (end - start)
+        if kind not in ("DblQuoted", "ParamExp") and not each.get("Backquotes"):
+            waiting.extend(each.values())
+    return kept.decode("utf-8", "replace")
 
 
 def _check_comments(tree: Node, text: bytes) -> None:

@@ -13,12 +13,16 @@ from cellwall.policy.shell.arguments import Scan, scan
 from cellwall.policy.shell.catalog import Model
 from cellwall.policy.shell.interpret import Finds, interpret
 from cellwall.policy.shell.opened import Opened
-from cellwall.policy.shell.words import UNKNOWN, Number, Word
+from cellwall.policy.shell.words import UNKNOWN, Number, Origin, Word
 
 _FIRST_OR_GROUP = re.compile(r"\s*[-+]?0*[01]\s*\Z")
 _ALL = re.compile(r"\s*-0*1\s*\Z")
 _WITH_SIGNAL = frozenset(("-s", "-n", "-q", "--signal", "--queue", "--timeout"))
 _EVERYTHING = "it ends every process there is"
+_NOT_KNOWN = (
+    "which process it ends is known only when it runs; write its number, `kill $!` or "
+    "`pkill -F FILE`"
+)
 _LETTERS = re.compile(r"\w{2,}")
 _VAGUE_PART = re.compile(r"\[[^\]]*\]|\\\\[A-Za-z]|.[*?]|.\{[^}]*\}")
 _PARENTHESES = re.compile(r"[()]")
@@ -29,17 +33,15 @@ def open_kill(_model: Model, words: Sequence[Word]) -> Opened:
     """The first process and all of them are nobody's to end; which others, the kernel decides."""
     finds = Finds()
     for word in _processes(words):
-        is_vague = word.text.startswith("-") and UNKNOWN in word.text
         # `kill $?` is `kill 1` as soon as something has failed.
-        is_process = word.number in (Number.PROCESS, Number.PROCESSES)
-        is_vague = is_vague or (word.is_digits and not is_process)
+        is_own = word.is_operand and word.origin is Origin.ENVIRONMENT
+        is_process = word.number in (Number.PROCESS, Number.PROCESSES) or is_own
         if _ALL.match(word.text):
             finds.danger("", _EVERYTHING)
-        elif _FIRST_OR_GROUP.match(word.text) or is_vague:
-            finds.danger(
-                "" if is_vague else word.text,
-                "it ends the first process, or every process there is",
-            )
+        elif _FIRST_OR_GROUP.match(word.text):
+            finds.danger(word.text, "it ends the first process, or every process there is")
+        elif UNKNOWN in word.text and not is_process:
+            finds.danger("", _NOT_KNOWN)
     return finds.opened()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cellwall.policy.shell.parser import NotUnderstood
-from cellwall.policy.shell.words import Number, Origin
+from cellwall.policy.shell.words import UNKNOWN, Number, Origin
 
 _NAMED = dict(zip("abeEfnrtv\\'\"", "\a\b\x1b\x1b\f\n\r\t\v\\'\"", strict=True))
 _ansi = re.compile(
@@ -16,6 +16,9 @@ _ansi = re.compile(
     re.DOTALL,
 )
 _PRINTABLE = range(0x20, 0x7F)
+_CONTROL = frozenset("\a\b\x1b\f\r\v")
+_WHOLE = len(r"\033")
+_NOTHING = (r"\0", r"\00", r"\000", r"\x00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,16 @@ def in_double_quotes(text: str, special: str = '$`"\\') -> str:
 
 
 def ansi(text: str) -> str:
-    r"""What stands in `$'…'`, where each escape is one that all shells read alike.
+    r"""What stands in `$'…'`, where each escape is one that all shells read alike; unknown with a
+    control character in it, which no name that matters has.
 
     bash reads `\x{69}` as one character, ends the text at a NUL, takes `\400` modulo 256, makes
     `\c…` a control character and keeps the backslash of others; zsh differs in most of these.
     """
-    return _ansi.sub(_meant, text)
+    if text in _NOTHING:  # empty in bash, a NUL in zsh
+        return UNKNOWN
+    found = _ansi.sub(_meant, text)
+    return UNKNOWN if UNKNOWN in found else found
 
 
 def _meant(found: re.Match[str]) -> str:
@@ -68,6 +75,8 @@ def _meant(found: re.Match[str]) -> str:
             number = int(digits, base)
             if number in _PRINTABLE or number in (0x09, 0x0A):
                 return chr(number)
+            if chr(number) in _CONTROL and len(found[0]) == _WHOLE:
+                return UNKNOWN
     if found[5] is not None:
         return _NAMED[found[5]]
     raise NotUnderstood(

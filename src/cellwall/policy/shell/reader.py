@@ -50,6 +50,7 @@ class _Here:
     stdin: Stdin = "given"
     stdin_text: Word | None = None
     is_feeding: bool = False
+    is_shared: bool = False
 
 
 def read_shell(
@@ -59,21 +60,30 @@ def read_shell(
     home: str,
     is_bash: bool = True,
     has_arguments: bool = True,
+    outer: frozenset[str] = frozenset(),
 ) -> tuple[Command, ...]:
     """All commands in a text; raises `NotUnderstood`. `is_bash`: no other `sh` can get it. Without
-    arguments `$1` and `$@` hold what the person's own shell has there, as a rule nothing."""
-    return _read(text, tuple(directories), home, is_bash=is_bash, has_arguments=has_arguments)
+    arguments `$1` and `$@` hold what the person's own shell has there, as a rule nothing. `outer`
+    are the names that a text around it sets."""
+    place = (tuple(directories), home, outer)
+    return _read(text, *place, is_bash=is_bash, has_arguments=has_arguments)
 
 
 @lru_cache(maxsize=1024)
 def _read(
-    text: str, directories: tuple[str, ...], home: str, *, is_bash: bool, has_arguments: bool
+    text: str,
+    directories: tuple[str, ...],
+    home: str,
+    outer: frozenset[str],
+    *,
+    is_bash: bool,
+    has_arguments: bool,
 ) -> tuple[Command, ...]:
     tree = parse(text)
     try:
         if not is_bash:
             check_sh(tree)
-        names = names_of(tree, has_arguments=has_arguments)
+        names = replace(names_of(tree, has_arguments=has_arguments), outer=outer)
         return _Reader(text.encode(), names, Directories(directories, home), is_bash).read(tree)
     except (KeyError, IndexError, TypeError):  # a form of the tree that nobody has seen yet
         raise NotUnderstood("its parser speaks in another way than expected") from None
@@ -123,6 +133,7 @@ class _Reader:
         text: Word | None = None,
         *,
         is_feeding: bool = False,
+        is_shared: bool = False,
     ) -> Iterator[None]:
         """Inside of something; where its input comes from, if it has one of its own."""
         before, values, self.depth = self.here, self.expander.values, self.depth + 1
@@ -130,7 +141,9 @@ class _Reader:
             raise NotUnderstood("it is nested too deeply")
         place = (*before.place, label) if label else before.place
         source = (before.stdin, before.stdin_text) if stdin is None else (stdin, text)
-        self.here = _Here(place, *source, is_feeding=is_feeding or before.is_feeding)
+        is_shared = before.is_shared if stdin is None else is_shared
+        is_feeding = is_feeding or before.is_feeding
+        self.here = _Here(place, *source, is_feeding=is_feeding, is_shared=is_shared)
         try:
             yield
         finally:
@@ -155,7 +168,9 @@ class _Reader:
         # A redirection that fails keeps the command from running.
         values, is_redirected = self.expander.values, bool(statement.get("Redirs"))
         self.branches += is_redirected
-        with self._in("&" if is_aside else "", opened.stdin, opened.text):
+        is_call = command is None or command["Type"] == "CallExpr"
+        label = "&" if is_aside else ""
+        with self._in(label, opened.stdin, opened.text, is_shared=not is_call):
             if command is None or command["Type"] == "CallExpr":
                 self._call(command or {}, opened.files)
             else:
@@ -192,7 +207,7 @@ class _Reader:
             case "TimeClause":
                 self._timed(command.get("Stmt", {}))
             case "CoprocClause":  # the parser takes some programs for the name of the coprocess
-                raise NotUnderstood("a coprocess is not understood well enough to be judged")
+                raise NotUnderstood("a coprocess is not understood; use a pipe, or a job with &")
             case "DeclClause":
                 is_in_function = any(label.endswith("()") for label in self.here.place)
                 self._add(declare(command, self.expander, is_in_function=is_in_function))
@@ -335,6 +350,7 @@ class _Reader:
                 stdin=here.stdin,
                 stdin_text=here.stdin_text,
                 is_feeding=here.is_feeding,
+                is_input_shared=here.is_shared,
             )
         )
 
@@ -365,7 +381,10 @@ class _Reader:
         elif name in {"source", "."} and any(_is_own_file(word.text) for word in words[1:2]):
             self.directories.may_be_in((self.directories.home,))
         elif name == "set" and not all(_is_plain_option(word.text) for word in words[1:]):
-            raise NotUnderstood("set gives arguments, or options that change how text is read")
+            raise NotUnderstood(
+                "set gives arguments, or options that change how text is read; only -e, -u, -x, "
+                "-v, -m, -b and -o pipefail are known here, and `export NAME=value` exports"
+            )
         elif name == "jobs" and not all(_lists_jobs(word.text) for word in words[1:]):
             raise NotUnderstood("jobs -x runs a command; write the command by itself")
 
@@ -377,6 +396,7 @@ class _Reader:
             else:
                 tree = parse(script.text.text)
                 names = names_of(tree, has_arguments=self.names.has_arguments)
+                names = replace(names, outer=self.names.outer)
                 _Reader(script.text.text.encode(), names, self.directories, self.is_bash).read(tree)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cellwall.policy.shell.arguments import scan
-from cellwall.policy.shell.brackets import is_closed
+from cellwall.policy.shell.brackets import is_closed, is_open
 from cellwall.policy.shell.catalog import Model
 from cellwall.policy.shell.interpret import Finds, note_options
 from cellwall.policy.shell.opened import Opened, Script
@@ -15,15 +15,22 @@ from cellwall.policy.shell.words import UNKNOWN, Word
 
 MOST_CHARACTERS = 65_536
 
-RUNS_INPUT = "the sed script runs its input as a command"
-_UNCLEAR = "the sed script cannot be understood"
+RUNS_INPUT = "the sed script runs its input as a command; leave its `e` away"
+_UNCLEAR = "the sed script cannot be understood; write a simpler one, or use the Edit tool"
+_VALUE = (
+    "the sed script holds a value that is known only when it runs, and may be a command of sed; "
+    "write the value itself"
+)
 _OUTPUTS = frozenset(("/dev/stdout", "/dev/stderr", "/dev/stdin", "-"))
+_MAX_HIDDEN = 8
+"""Delimiters in the brackets of one regular expression."""
 _BLANKS = " \t\r\n;"
 _NUMBER = re.compile(r"[0-9]+(?:~[0-9]+)?|\$|[+~][0-9]+")
 _FLAGS = re.compile(r"[gpiImM0-9 \t]*")
 _LABEL = re.compile(r"[ \t]*[^\s;}]*")
 _AMOUNT = re.compile(r"[ \t]*[0-9.]*")
 _LINE = re.compile(r"[^\n]*")
+_is_suffix = re.compile(r"\.[\w.~-]+|").fullmatch
 _TEXT = re.compile(r"(?:[^\\\n]|\\.|\\\n)*", re.DOTALL)
 
 
@@ -108,9 +115,14 @@ class _Reader:
             self._take(_NUMBER)
 
     def _pattern(self, delimiter: str) -> None:
-        """Past a regular expression; seds differ on whether its brackets hide the delimiter."""
+        """Past a regular expression; seds differ on whether its brackets hide the delimiter. One
+        that ends the pattern in an open bracket refuses the script."""
         start = self._at
         self._until(delimiter)
+        for _ in range(_MAX_HIDDEN):
+            if not is_open(self._text[start : self._at - 1]):
+                break
+            self._until(delimiter)
         if not is_closed(self._text[start : self._at - 1]):
             raise _NotSed
 
@@ -178,6 +190,8 @@ def open_sed(model: Model, words: Sequence[Word]) -> Opened:
     operands = found.operands
     scripts = list(found.values("-e", "--expression"))
     if not scripts and not found.has("-f", "--file") and operands:
+        if found.has("-i") and len(operands) > 1 and _is_suffix(operands[0].text):
+            operands = operands[1:]  # `sed -i .bak SCRIPT` of BSD; GNU sed takes it for no script
         scripts, operands = operands[:1], operands[1:]
     for file in found.values("-f", "--file"):
         finds.program(file, "sed runs it", "sed")
@@ -195,7 +209,7 @@ def open_sed(model: Model, words: Sequence[Word]) -> Opened:
 def _note_script(finds: Finds, text: str, *, is_boxed: bool) -> None:
     commands = judge(text)
     if commands.unclear:
-        finds.danger("", _UNCLEAR)
+        finds.danger("", _VALUE if UNKNOWN in text else _UNCLEAR)
     if is_boxed:
         return
     for run in commands.runs:

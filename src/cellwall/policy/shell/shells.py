@@ -61,7 +61,7 @@ def open_source(_model: Model, words: Sequence[Word]) -> Opened:
     finds.file("read", path, "the shell runs what is in it")
     finds.runs.append(("sh", path))
     if not path.is_literal or is_device(path.text):
-        finds.danger("", "which file the shell runs is not known")
+        finds.danger("", "which file the shell runs is not known; name a file of the project")
     elif not _is_near(path.text):
         finds.danger(words[0].text, "the shell runs a file from elsewhere")
     return finds.opened()
@@ -133,15 +133,16 @@ def open_names(model: Model, words: Sequence[Word]) -> Opened:
     finds = Finds()
     found = scan(model, words[1:])
     note_options(finds, model, found)
+    value = Word("" if words[0].text == "unset" else UNKNOWN)
     for word in (*found.operands, *found.values("-a")):
-        _set(finds, word)
+        _set(finds, word, value)
     return finds.opened()
 
 
-def _set(finds: Finds, name: Word) -> None:
-    """A variable gets a value that nobody knows."""
+def _set(finds: Finds, name: Word, value: Word) -> None:
+    """A variable gets a value that nobody knows, or none."""
     if is_name(name):
-        finds.assignments.append(Assignment(name.text, Word(UNKNOWN)))
+        finds.assignments.append(Assignment(name.text, value))
     else:
         finds.danger("", SUBSCRIPT)
 
@@ -151,7 +152,7 @@ def open_getopts(_model: Model, words: Sequence[Word]) -> Opened:
     finds = Finds()
     operands = words[2:] if words[1:2] == (Word("--"),) else words[1:]
     for word in operands[1:2]:
-        _set(finds, word)
+        _set(finds, word, Word(UNKNOWN))
     return finds.opened()
 
 
@@ -166,7 +167,7 @@ def open_printf(_model: Model, words: Sequence[Word]) -> Opened:
     elif words[1] == Word("-v") or (words[1].may_be_option and not words[1].is_literal):
         names = tuple(words[2:3])
     for word in names:
-        _set(finds, word)
+        _set(finds, word, Word(UNKNOWN))
     if has_number_format(words):
         for word in words[2:]:
             is_number = word.number is not Number.NONE or word.is_operand

@@ -42,9 +42,10 @@ class Number(Enum):
     COUNT_OR_NOTHING = "the same, or empty"
     SUM = "a number that may be negative"
     PROCESSES = "numbers of processes, or nothing; each is a word of its own"
+    OBJECT = "the hexadecimal name of an object of git, or nothing"
 
 
-_NO_OPTION = frozenset((Number.PROCESS, Number.COUNT, Number.COUNT_OR_NOTHING, Number.PROCESSES))
+_NO_OPTION = frozenset(Number) - {Number.NONE, Number.SUM}
 
 
 class Origin(Enum):
@@ -86,7 +87,7 @@ class Word:
 
     @property
     def is_digits(self) -> bool:
-        """Nobody knows which, but nothing else, and no sign before them."""
+        """Nobody knows which, but digits (an object's may be hexadecimal) and no sign before."""
         return self.number in _NO_OPTION
 
     def after(self, prefix: str) -> Word:

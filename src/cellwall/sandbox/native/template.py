@@ -64,17 +64,11 @@ class Template:
             self._uid = UidLease(f"{ledger.directory}.uids")
             stack.callback(self._uid.close)
             walls = self.walls(_ZYGOTE_LIMITS)
-            if not walls.cgroup:
-                raise LayerMissing(
-                    "the warm path needs a cgroup: use is measured below a keeper, which the cells "
-                    "of a template share",
-                    code="CW-LAYER-CGROUP",
-                )
             self.uid = walls.outer.drop_to
             shape = Shape(
                 ledger,
                 walls.outer,
-                layers.cgroup,
+                layers.cgroup if walls.cgroup else None,
                 wants_stdin=False,
                 is_template=True,
             )

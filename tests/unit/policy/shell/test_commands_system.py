@@ -17,8 +17,6 @@ lsof -i :8080
 systemctl status nginx
 journalctl -u nginx -n 50
 crontab -l
-kill -- @u
-kill -- @s
 kill -TERM %1
 systemctl status nginx --no-pager
 """
@@ -36,7 +34,9 @@ kill -9 -1 -> danger
 kill -KILL -- -1 -> danger
 kill 1 -> danger 1
 kill -9 0 -> danger 0
-kill -- @u -1 -> danger
+kill -- @u -> danger
+kill -- @s -> danger
+kill -- @u -1 -> danger | danger
 kill -9 -@u -> danger
 pkill . -> danger . | danger
 pkill -f '' -> danger | danger

@@ -152,7 +152,7 @@ def test_a_variable_that_is_set_once_is_known_where_it_must_have_been_set():
         ("f() { kill $#; }", Number.COUNT),
         ("kill ${#x}", Number.COUNT),
         ('kill "${#x[@]}"', Number.COUNT),
-        ('kill "$!"', Number.COUNT_OR_NOTHING),
+        ('kill "$!"', Number.PROCESSES),
         ('kill "$(nproc)"', Number.COUNT_OR_NOTHING),
         ('n=$(nproc --all --ignore=1); kill "$n"', Number.COUNT_OR_NOTHING),
         ("n=$((1 + 2)); kill $n", Number.SUM),

@@ -172,7 +172,6 @@ def test_assignments_are_told():
         ("printf -v PATH", ["PATH"]),
         ("mapfile -t PATH", ["PATH"]),
         ("readarray -d '' -n 3 a", ["a"]),
-        ("unset PATH", ["PATH"]),
     ],
 )
 def test_a_builtin_that_fills_a_variable_tells_it_with_an_unknown_value(
@@ -184,3 +183,7 @@ def test_a_builtin_that_fills_a_variable_tells_it_with_an_unknown_value(
 @pytest.mark.parametrize("form", ["read", "printf %s -v a", "printf -- -v a", "printf '%s' x"])
 def test_a_builtin_that_names_no_variable_sets_none_by_name(form: str):
     assert told(form) == []
+
+
+def test_a_variable_that_is_taken_away_is_set_to_nothing():
+    assert told("unset PATH") == ["set PATH=''"]

@@ -43,7 +43,18 @@ OTHER_EVENTS = frozenset(
     }
 )  # fmt: skip
 _TIMEOUT_S = 20
-_NAMES = {"spawn_agent": "Task", "update_plan": "TodoWrite", "web_search": "WebSearch"}
+_NAMES = {
+    "list_mcp_resource_templates": "ListMcpResourcesTool",
+    "list_mcp_resources": "ListMcpResourcesTool",
+    "read_mcp_resource": "ReadMcpResourceTool",
+    "request_user_input": "AskUserQuestion",
+    "spawn_agent": "Task",
+    "tool_search": "ToolSearch",
+    "update_plan": "TodoWrite",
+    "wait_agent": "TaskOutput",
+    "web_search": "WebSearch",
+}
+_FOLDER_TOOLS = {"grep_files": "Grep", "list_dir": "LS"}
 _PATCH = "apply_patch"
 
 
@@ -66,8 +77,10 @@ def parse(raw: bytes) -> Asking | Reporting | Passing:
     if tool == _PATCH:
         first, *others = files_of_patch(given.get("command"), cwd, event)
         return Asking(first.tool, first.input, cwd, session, call, also=tuple(others), **common)
-    if tool == "view_image":
+    if tool in {"view_image", "read_file"}:
         tool, given = "Read", with_path(given, ("path",), event)
+    elif tool in _FOLDER_TOOLS:
+        tool, given = _FOLDER_TOOLS[tool], with_path(given, ("dir_path",), event, name="path")
     return Asking(_NAMES.get(tool, tool), given, cwd, session, call, **common)
 
 

@@ -48,17 +48,26 @@ OTHER_EVENTS = frozenset(
     }
 )  # fmt: skip
 _TIMEOUT_S = 20
-_PATHS = ("path", "target_file", "filePath")
+_PATHS = ("path", "target_file", "filePath", "target_notebook")
 _FILE_TOOLS = {
     "Read": "Read",
     "Write": "Write",
     "Edit": "Edit",
     "StrReplace": "Edit",
+    "EditNotebook": "Edit",
     "TabWrite": "Write",
     "TabRead": "Read",
     "Delete": "Write",
 }
-_FOLDER_TOOLS = {"Grep": "Grep", "Glob": "Glob", "LS": "LS"}
+_FOLDER_TOOLS = {"Grep": "Grep", "Glob": "Glob", "LS": "LS", "SemanticSearch": "Grep"}
+_NAMES = {
+    "AskQuestion": "AskUserQuestion",
+    "Await": "TaskOutput",
+    "FetchMcpResource": "ReadMcpResourceTool",
+    "ListMcpResources": "ListMcpResourcesTool",
+    "ReadLints": "LSP",
+    "SwitchMode": "EnterPlanMode",
+}
 _MCP_PREFIX = "MCP:"
 _NO_SERVER = "cursor"
 """Cursor names the tool of a server and not the server."""
@@ -124,7 +133,7 @@ def _use(tool: str, given: Mapping[str, Any], event: str) -> ToolUse:
         return ToolUse(
             _FOLDER_TOOLS[tool], with_path(given, ("target_directory",), event, name="path")
         )
-    return ToolUse(tool, given)
+    return ToolUse(_NAMES.get(tool, tool), given)
 
 
 def _directory(

@@ -54,6 +54,8 @@ _FOLDER_TOOLS = {
 _NAMES = {
     "activate_skill": "Skill",
     "ask_user": "AskUserQuestion",
+    "codebase_investigator": "Task",
+    "enter_plan_mode": "EnterPlanMode",
     "exit_plan_mode": "ExitPlanMode",
     "google_web_search": "WebSearch",
     "invoke_agent": "Task",
