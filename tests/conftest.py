@@ -32,6 +32,10 @@ _QUICK_FOLDERS = ("tests/unit/", "tests/contract/")
 hypothesis.settings.register_profile(
     "any-load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+# Those that say `N * settings.default.max_examples` draw more with --long.
+hypothesis.settings.register_profile(
+    "long", hypothesis.settings.get_profile("any-load"), max_examples=400
+)
 hypothesis.settings.load_profile("any-load")
 
 
@@ -129,8 +133,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn 
     return FilesInTurn(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """pytest parses sources to show a failure, while threads of the product may parse as well."""
+    if config.getoption("--long"):
+        hypothesis.settings.load_profile("long")
     if sys.version_info < (3, 11, 5):
         ast.parse = _parse_again(ast.parse)
     _take_interrupts()

@@ -46,7 +46,7 @@ def read_host(text: str) -> str | IPv4Address | IPv6Address | None:
 
 
 @pytest.mark.requirement("NET-3", "RED-2")
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(HOSTS)
 @example("\u2488example.com")  # one character that becomes `1.`
 @example("xn--xn--bcher-kva-.com")
@@ -167,7 +167,7 @@ def readings(path: str) -> set[str]:
 
 
 @pytest.mark.requirement("NET-2")
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(PATHS)
 @example("/v1/%2532%65%2e/v2")
 @example("/v1/..;/v2")

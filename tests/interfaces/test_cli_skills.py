@@ -87,12 +87,11 @@ def test_verify_tells_the_file_and_exits_1(folder):
 
 
 @pytest.mark.parametrize("word", ["sign", "verify", "add", "propose"])
-def test_a_folder_that_is_none_is_told_without_its_place(word, folder, tmp_path):
+def test_a_folder_that_is_none_is_told_without_its_place(word, folder, tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
     for place in ("nowhere", "link", "link/", "greeting/SKILL.md"):
-        done = subprocess.run(
-            [PROGRAM, "skills", word, place], cwd=tmp_path, capture_output=True, check=False
-        )
+        done = cellwall("skills", word, place)
         assert (done.returncode, error_code(done)) == (125, "CW-SKILL-FOLDER")
         assert str(tmp_path).encode() not in done.stderr
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from cellwall.core.errors import ConfigError
@@ -33,9 +35,14 @@ stop = true
 """
 
 
-def judged(tool: str, **given: str) -> Decision:
+@cache
+def policy() -> Policy:
     file = parse_policy(RULES, file="p", name="p.toml", layer=Layer.USER, folder="/w")
-    return Policy.of((*builtin_rules(), *file.rules)).check(ToolCall(tool, given, "/w", "/home/u"))
+    return Policy.of((*builtin_rules(), *file.rules))
+
+
+def judged(tool: str, **given: str) -> Decision:
+    return policy().check(ToolCall(tool, given, "/w", "/home/u"))
 
 
 def stops(decision: Decision) -> bool:
@@ -63,7 +70,6 @@ def stops(decision: Decision) -> bool:
         ({"tool": "Unknown", "x": "a.key"}, False),
     ],
 )
-@pytest.mark.slow
 def test_a_denial_by_a_rule_that_stops_says_so(call, stopping):
     assert stops(judged(**call)) is stopping
 

@@ -350,7 +350,8 @@ def test_tls_must_name_the_host_that_was_asked_for(
         "CW-NOT-TLS",
     ]
     passed = [body["bytes_down"] for body in house.record.of("closed")]
-    assert passed == [len(good), 0, 0, 0, 0]
+    # The client of the first goes away, and that may be noticed after the second was refused.
+    assert sorted(passed, reverse=True) == [len(good), 0, 0, 0, 0]
 
 
 @pytest.mark.requirement("NET-6")

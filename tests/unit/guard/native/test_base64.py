@@ -27,7 +27,7 @@ _BYTES = st.one_of(
 
 
 @pytest.mark.requirement("GRD-1")
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(_BYTES, st.booleans(), st.booleans(), st.booleans(), st.integers(0, 4))
 def test_what_is_read_is_never_passed_over(
     data: bytes, is_turned: bool, is_mirrored: bool, is_for_urls: bool, cut: int

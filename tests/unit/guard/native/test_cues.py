@@ -33,7 +33,7 @@ def one_by_one(text: str, places: list[tuple[int, int]]) -> list[tuple[int, int]
 
 
 @pytest.mark.requirement("GRD-2")
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(_TEXTS)
 def test_sentences_are_those_that_are_told_one_by_one(text: str) -> None:
     places = cues.places(text, 1000)

@@ -20,7 +20,7 @@ _PARTS = st.sampled_from(
 
 
 @pytest.mark.requirement("GRD-2")
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(st.lists(_PARTS, max_size=60).map("".join))
 def test_questions_are_those_that_the_pattern_finds(text: str) -> None:
     data = text.encode()

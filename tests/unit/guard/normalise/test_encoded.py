@@ -50,7 +50,7 @@ _WAYS = (
 
 
 @pytest.mark.requirement("GRD-1")
-@settings(max_examples=1200, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(_TEXTS)
 def test_places_are_those_that_the_patterns_find(image: bytes) -> None:
     told = encoded.survey(image)

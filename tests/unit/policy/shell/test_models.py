@@ -52,7 +52,7 @@ _words = st.builds(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(st.sampled_from(_NAMES), st.lists(_words, max_size=8))
 @example("python", [Word("-m"), Word(UNKNOWN)])
 def test_no_words_raise(name: str, words: list[Word]):

@@ -219,7 +219,7 @@ CONDITIONAL_NUMBERS = sorted(
 )
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=5 * settings.default.max_examples, deadline=None)
 @given(
     arch=st.sampled_from(ARCHES),
     limit=st.sampled_from([None, LIMIT]),

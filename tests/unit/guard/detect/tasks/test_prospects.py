@@ -56,7 +56,7 @@ def most(sentence: str) -> float:
 
 
 @pytest.mark.requirement("GRD-2")
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(_SENTENCES)
 def test_a_sentence_never_weighs_more_than_a_glance_allows(sentence: str) -> None:
     weight = model().weigh_sentence(of_sentence(sentence, sentence.lower(), lexicon()))
