@@ -55,7 +55,6 @@ from cellwall.policy.unguarded import guard_trouble
 from cellwall.policy.unknown_words import UnknownWords
 
 _MAX_DEPTH = 8
-_MAX_STARTS = 32
 _NO_PROGRAM = "which program this is, is known only when it runs; write its name or path"
 _BASH = frozenset(("bash", "rbash", "zsh"))
 _SAME_SHELL = frozenset(("eval", "trap", "alias", "source", "."))
@@ -369,16 +368,20 @@ class Judgement:
             self._note(denied(f"{script.why}: {UNKNOWN_TEXT}", what))
             return
         name, was_bash = command.words[0].text.rpartition("/")[2], self.is_bash
+        # The rule spells out the shell, not what that runs.
+        before, self.covering = self.covering, None
         self.is_bash = name in _BASH or (was_bash and name in _SAME_SHELL)
-        found = read_shell(
-            script.text.text,
-            directories=command.directories,
-            home=self.home,
-            is_bash=self.is_bash,
-            outer=outer_names(self.files.commands, command),
-        )
-        self.files.look_around(found)
-        before, self.covering = self.covering, None  # it spells out the shell, not what that runs
-        for each in found:
-            self._command(replace(each, place=(*command.place, script.why, *each.place)), depth + 1)
-        self.covering, self.is_bash = before, was_bash
+        try:
+            found = read_shell(
+                script.text.text,
+                directories=command.directories,
+                home=self.home,
+                is_bash=self.is_bash,
+                outer=outer_names(self.files.commands, command),
+            )
+            self.files.look_around(found)
+            for each in found:
+                place = (*command.place, script.why, *each.place)
+                self._command(replace(each, place=place), depth + 1)
+        finally:
+            self.covering, self.is_bash = before, was_bash
