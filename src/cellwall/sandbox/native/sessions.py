@@ -236,7 +236,13 @@ class Sessions:
             sessions = list(self._sessions.values())
         for session in sessions:
             cell = session.cell
-            if cell is not None and not session.watches and _goes_too_far(session, cell):
+            if cell is None or session.watches:
+                continue
+            try:
+                is_over = _goes_too_far(session, cell)
+            except OSError:  # it ends right now, or hides: the others are looked at all the same
+                is_over = not cell.is_alive()
+            if is_over:
                 cell.body.line.say("stop")
 
     # --- cells

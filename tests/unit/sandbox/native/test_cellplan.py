@@ -106,7 +106,7 @@ def _rlimits(words: list[str]) -> set[str]:
 @pytest.mark.requirement("LIM-1")
 def test_without_a_cgroup_memory_and_processes_have_rlimits() -> None:
     words = init(replace(WALLS, cgroup=False))
-    assert {str(resource.RLIMIT_AS), str(resource.RLIMIT_NPROC)} <= _rlimits(words)
+    assert {str(resource.RLIMIT_DATA), str(resource.RLIMIT_NPROC)} <= _rlimits(words)
 
 
 @pytest.mark.requirement("FS-1")
