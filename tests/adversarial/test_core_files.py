@@ -129,6 +129,10 @@ def test_memory_and_core_of_a_process_with_an_open_vault(
         assert (read_memory(holder.pid), about["dumpable"]) == told
         if what == "vault":
             assert about["core"] == [1, 1]
+        elif os.geteuid() == 0:
+            # A vault that a test before this one opened in this process has lowered its own limit.
+            unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            resource.prlimit(holder.pid, resource.RLIMIT_CORE, unlimited)
         holder.communicate(b"abort\n")
     assert holder.returncode == -signal.SIGABRT
     cores = [path.name for path in (folder / "work").iterdir() if path.name.startswith("core")]
@@ -136,8 +140,8 @@ def test_memory_and_core_of_a_process_with_an_open_vault(
         assert cores == []
     else:
         pattern = Path("/proc/sys/kernel/core_pattern")
-        limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
-        need(pattern.read_text().startswith("core") and limit != 0, "core files in the directory")
+        may_write = os.geteuid() == 0 or resource.getrlimit(resource.RLIMIT_CORE)[1] > 1
+        need(pattern.read_text().startswith("core") and may_write, "core files in the directory")
         assert len(cores) == 1
 
 

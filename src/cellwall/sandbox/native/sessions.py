@@ -240,8 +240,8 @@ class Sessions:
                 continue
             try:
                 is_over = _goes_too_far(session, cell)
-            except OSError:  # it ends right now, or hides: the others are looked at all the same
-                is_over = not cell.is_alive()
+            except OSError:  # it ends right now, or cannot be looked at: both end it
+                is_over = True
             if is_over:
                 cell.body.line.say("stop")
 
