@@ -129,10 +129,6 @@ def test_memory_and_core_of_a_process_with_an_open_vault(
         assert (read_memory(holder.pid), about["dumpable"]) == told
         if what == "vault":
             assert about["core"] == [1, 1]
-        elif os.geteuid() == 0:
-            # A vault that a test before this one opened in this process has lowered its own limit.
-            unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-            resource.prlimit(holder.pid, resource.RLIMIT_CORE, unlimited)
         holder.communicate(b"abort\n")
     assert holder.returncode == -signal.SIGABRT
     cores = [path.name for path in (folder / "work").iterdir() if path.name.startswith("core")]
@@ -140,9 +136,10 @@ def test_memory_and_core_of_a_process_with_an_open_vault(
         assert cores == []
     else:
         pattern = Path("/proc/sys/kernel/core_pattern")
-        may_write = os.geteuid() == 0 or resource.getrlimit(resource.RLIMIT_CORE)[1] > 1
-        need(pattern.read_text().startswith("core") and may_write, "core files in the directory")
-        assert len(cores) == 1
+        need(pattern.read_text().startswith("core"), "core files in the directory")
+        # A test that opened a vault in this process has lowered the limit that children inherit, for
+        # good. That the control's memory can be read, which is asserted above, still holds then.
+        assert len(cores) == (1 if resource.getrlimit(resource.RLIMIT_CORE)[1] > 1 else 0)
 
 
 def test_sandboxes_still_work_for_an_ordinary_user(folder: Path) -> None:
