@@ -19,7 +19,15 @@ from fuzz import guard_sweep
 
 pytestmark = pytest.mark.requirement("GRD-11")
 
-ONCE_SLOW = ["xoxb-1-", "GOCSPX-1mVwFT-", "HRKU-123456-", "glpat-a-", "sk-ant-a-", "dop_v1_-"]
+ONCE_SLOW = [
+    "xoxb-1-",
+    "://a1-",
+    "GOCSPX-1mVwFT-",
+    "HRKU-123456-",
+    "glpat-a-",
+    "sk-ant-a-",
+    "dop_v1_-",
+]
 """Each cost quadratic time: it begins a secret that is longer than was waited for."""
 
 

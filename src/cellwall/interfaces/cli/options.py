@@ -108,7 +108,6 @@ _SHARED = (
         help="Judge it by these rules; else what you type is allowed because you typed it.",
     ),
     click.option(
-        "-w",
         "--workspace",
         metavar="DIR[:ro|rw|cow]",
         type=click.Path(),

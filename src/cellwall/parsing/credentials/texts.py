@@ -43,7 +43,12 @@ class _Counted:
 def may_hold(text: str) -> bool:
     """Whether a word of any rule stands where that rule may find something."""
     lowered = text.lower()
-    return any(_may_follow(kind, lowered, end) for kind, end in _places(lowered))
+    # Looked up once: for each of many addresses it would cost the square of the length.
+    has_at = "@" in lowered
+    return any(
+        has_at if kind == _ADDRESS else _may_follow(kind, lowered, end)
+        for kind, end in _places(lowered)
+    )
 
 
 def _places(lowered: str) -> Iterator[tuple[str, int]]:
@@ -68,7 +73,7 @@ def _may_follow(kind: str, lowered: str, end: int) -> bool:
         return False
     if kind in (_NAME, _WHOLE_NAME):
         return _ASSIGNED.match(lowered, end) is not None
-    return kind == _LEAD or "@" in lowered
+    return kind == _LEAD
 
 
 def spans_of(text: str) -> list[tuple[int, int, str]]:

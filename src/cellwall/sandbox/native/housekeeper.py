@@ -76,11 +76,14 @@ class Housekeeper:
                         group.discard()
                     return
                 _try(job)
-            self._leaving = [each for each in self._leaving if not _is_removed(*each)]
+            _try(self._let_go)
             now = time.monotonic()
             if now - last_tick >= _TICK_S:
                 last_tick = now
                 _try(self._tick)
+
+    def _let_go(self) -> None:
+        self._leaving = [each for each in self._leaving if not _is_removed(*each)]
 
 
 def _try(work: Callable[[], None]) -> None:

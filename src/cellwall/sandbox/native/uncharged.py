@@ -34,6 +34,7 @@ _REGULARLY_S = 1.0
 _GAUGE_FRESH_S = 0.02
 _PAUSE_FACTOR = 4
 _REGULAR_FACTOR = 100  # a hundredth of one core
+_MAX_PAUSE_S = 5.0  # one dear look (many tables of descriptors) must not blind us for long
 # What is not the kernel's own, in /proc/meminfo; SReclaimable is cache.
 _NOT_KERNEL = frozenset({"MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "SReclaimable"})
 
@@ -77,7 +78,8 @@ class UnchargedMemory:
         in_sockets = socket_memory.uncharged_bytes(pids, memory_bytes=self._memory_bytes, most=most)
         now, cost_s = time.monotonic(), time.thread_time() - started
         self._not_before = now + _PAUSE_FACTOR * cost_s
-        self._regularly = now + max(_REGULARLY_S, _REGULAR_FACTOR * cost_s)
+        pause_s = max(_REGULARLY_S, _REGULAR_FACTOR * cost_s)
+        self._regularly = now + min(pause_s, _MAX_PAUSE_S)
         return is_too_much or in_sockets > most
 
 
