@@ -54,6 +54,10 @@ class Housekeeper:
         if group is not None:
             self._leaving.append((time.monotonic(), group))
 
+    def open(self) -> None:
+        """Work again after `close`: a live cell that nobody looks at would have no limits."""
+        self._is_closed = sys.is_finalizing()
+
     def close(self) -> None:
         """Finish what is queued, then stop."""
         self._is_closed = True

@@ -284,7 +284,8 @@ class Pool:
         self._also.append(work)
 
     def stay_awake(self) -> None:
-        """Something lives that is to be looked at."""
+        """Something lives that is to be looked at, also in a pool whose templates were ended."""
+        self.housekeeper.open()
         self.housekeeper.do(lambda: None)
 
     def _tick(self) -> None:
