@@ -41,10 +41,31 @@ def test_files_and_processes_live_from_command_to_command(tmp_path):
         (["cp", "sbx_a:b", "sbx_c:d"], "CW-USAGE"),
         (["cp", "/nonexistent", "sbx_00000000000000000000000000:x"], "CW-COPY-FILE"),
         (["create", "--stdin"], "CW-USAGE"),
-        (["create", "--keep-alive", "0"], "CW-USAGE"),
+        (["create", "--keep-alive", "0"], "CW-BAD-LIMIT"),
+        (["create", "--keep-alive", "nan"], "CW-BAD-LIMIT"),
+        (["create", "--passphrase-fd", "3"], "CW-USAGE"),
+        (["exec", "--json", "sbx_nope", "--"], "CW-USAGE"),
+        (["cp", "/dev/zero", "sbx_00000000000000000000000000:x"], "CW-COPY-FILE"),
     ],
 )
 def test_wrong_usage_says_what_is_wrong(words, code):
     done = cellwall(*words)
     assert done.returncode == 125
     assert code.encode() in done.stdout + done.stderr
+
+
+@pytest.mark.requirement("FS-1")
+def test_a_copy_follows_no_link_that_code_may_have_left(tmp_path):
+    victim, folder = tmp_path / "victim", tmp_path / "folder"
+    victim.write_text("mine")
+    folder.mkdir()
+    (folder / "out").symlink_to(victim)
+    sandbox = made("--timeout", "20")
+    assert cellwall("exec", sandbox, "--", "sh", "-c", "echo theirs > out").returncode == 0
+    assert error_code(cellwall("cp", f"{sandbox}:out", str(folder))) == "CW-COPY-FILE"
+    assert victim.read_text() == "mine"
+    # The control: without the link the same copy is made.
+    (folder / "out").unlink()
+    assert cellwall("cp", f"{sandbox}:out", str(folder)).returncode == 0
+    assert (folder / "out").read_text() == "theirs\n"
+    cellwall("kill", sandbox)

@@ -9,7 +9,14 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.cli.main import REFUSED
-from cellwall.interfaces.cli.options import FINITE, SandboxOptions, json_option, sandbox_options
+from cellwall.interfaces.cli.options import (
+    FINITE,
+    SandboxOptions,
+    json_option,
+    read_bounded,
+    sandbox_options,
+    variables,
+)
 from cellwall.interfaces.cli.sandboxes import complete_id
 
 if TYPE_CHECKING:
@@ -17,7 +24,8 @@ if TYPE_CHECKING:
     from cellwall.interfaces.cli.streams import Relay
 
 _KEEP_ALIVE_S = 600.0
-_CHUNK_BYTES = 1 << 20
+_MIN_KEEP_ALIVE_S, _MAX_KEEP_ALIVE_S = 1.0, 86_400.0
+_MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 @click.command(
@@ -33,7 +41,7 @@ Examples:
 @sandbox_options
 @click.option(
     "--keep-alive",
-    type=click.FloatRange(min=1, max=86_400),
+    type=FINITE,
     default=_KEEP_ALIVE_S,
     show_default=True,
     metavar="S",
@@ -45,6 +53,18 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
     `exec`, `cp`, `logs`, `ps` and `kill` reach it by that id, from any terminal of yours.
     """
     options = SandboxOptions(**typed)
+    if not _MIN_KEEP_ALIVE_S <= keep_alive <= _MAX_KEEP_ALIVE_S:
+        raise BadInput(
+            f"a sandbox cannot be kept alive for {keep_alive:g} s",
+            mend=f"Give from {_MIN_KEEP_ALIVE_S:g} to {_MAX_KEEP_ALIVE_S:g} seconds.",
+            code="CW-BAD-LIMIT",
+        )
+    if options.passphrase_fd is not None:
+        raise BadInput(
+            "the supervisor, in which the sandbox lives, reads no descriptor of yours",
+            mend="Use cellwall run --secret NAME --passphrase-fd N -- CMD.",
+            code="CW-USAGE",
+        )
     if options.stdin:
         raise BadInput(
             "a sandbox has no standard input of its own",
@@ -92,24 +112,23 @@ def execute(
     as_json: bool,
 ) -> int:
     """Run a command in a sandbox that lives, and end as the command did."""
-    if not command:
+    words = command[1:] if command[:1] == ("--",) else command
+    if not words:
         if as_json:
             raise BadInput("no command was given", mend="Write it after `--`.", code="CW-USAGE")
         click.echo(ctx.get_help(), err=True)
         return REFUSED
     from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.cli.execute import show  # noqa: PLC0415  # heavy
-    from cellwall.interfaces.cli.options import read_bounded, variables  # noqa: PLC0415  # as above
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox  # noqa: PLC0415  # heavy
 
-    given = read_bounded(0, 64 * _CHUNK_BYTES) if stdin else None
+    given = read_bounded(0, _MAX_FILE_BYTES) if stdin else None
     if stdin and given is None:
         raise BadInput(
             "standard input is too large",
             mend="Give the data as a file: cellwall cp FILE ID:PATH.",
             code="CW-STDIN-TOO-LARGE",
         )
-    words = command[1:] if command[0] == "--" else command
 
     async def perform(relay: Relay | None) -> Outcome:
         sandbox = await AsyncSandbox.connect(sandbox_id)
@@ -131,7 +150,7 @@ def _notes(outcome: Outcome) -> list[str]:
     notes = finding_lines(outcome.findings)
     if outcome.limit is not None:
         name = outcome.limit.value.replace("_", " ")
-        notes.append(f"ended by the {name} limit that the sandbox was created with")
+        notes.append(f"ended by the {name} limit; it is set by `create`, wall time by --timeout")
     return notes if outcome.error is None else [*notes, error_line(outcome.error)]
 
 
@@ -184,18 +203,31 @@ def _inside(word: str) -> tuple[str, str] | None:
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read()
+            content = read_bounded(file.fileno(), _MAX_FILE_BYTES)
     except OSError as error:
         raise BadInput(
-            f"{os.fsdecode(path)[:200]!r} cannot be read: {error.strerror}", code="CW-COPY-FILE"
+            f"{path[:200]!r} cannot be read: {error.strerror}",
+            mend="Name a file that you can read.",
+            code="CW-COPY-FILE",
         ) from None
+    if content is None:
+        raise BadInput(
+            f"{path[:200]!r} is larger than {_MAX_FILE_BYTES} bytes",
+            mend="Give its directory as the workspace: cellwall create --workspace DIR:ro.",
+            code="CW-COPY-FILE",
+        )
+    return content
 
 
 def _write(path: str, content: bytes) -> None:
+    # A link at its end may have been put there by the code inside, whose bytes these are.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with open(path, "wb") as file:
+        with open(os.open(path, flags, 0o666), "wb") as file:
             file.write(content)
     except OSError as error:
         raise BadInput(
-            f"{os.fsdecode(path)[:200]!r} cannot be written: {error.strerror}", code="CW-COPY-FILE"
+            f"{path[:200]!r} cannot be written: {error.strerror}",
+            mend="Name a file, or a directory, that you can write; links are not followed.",
+            code="CW-COPY-FILE",
         ) from None

@@ -54,8 +54,10 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
         raise BadInput("no command was given", mend="Write it after `--`.", code="CW-USAGE")
     from cellwall.interfaces.cli.shell import is_interactive, open_shell  # noqa: PLC0415  # keeps --help quick
 
-    if is_interactive(command) and not (options.as_json or options.stdin):
-        return open_shell(options, command)
+    # Where an option needs the path of a single run, the command gets no terminal.
+    needs_run = options.as_json or options.stdin or options.own_path or options.secret
+    if is_interactive(command) and not needs_run:
+        return open_shell(options, command, cwd)
     from cellwall.interfaces.cli.remotely import (  # noqa: PLC0415  # keeps --help quick
         run_remotely,
         supervisor_link,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cellwall.core.errors import BadInput
+from cellwall.core.types import ProcessInfo
 from cellwall.interfaces.cli.options import SandboxOptions, sandbox_options
 
 if TYPE_CHECKING:
@@ -98,10 +99,16 @@ def shell(command: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the
             mend="Without one, use: cellwall run -- CMD.",
             code="CW-USAGE",
         )
-    return open_shell(options, command or ("bash",))
+    if options.secret:
+        raise BadInput(
+            "a shell gets no secrets yet",
+            mend="Use cellwall run --secret NAME -- CMD.",
+            code="CW-USAGE",
+        )
+    return open_shell(options, command or ("bash",), "/workspace")
 
 
-def open_shell(options: SandboxOptions, command: Sequence[str]) -> int:
+def open_shell(options: SandboxOptions, command: Sequence[str], cwd: str) -> int:
     """Until the program ends; returns its exit code."""
     if not (os.isatty(0) and os.isatty(1)):
         raise BadInput(
@@ -111,10 +118,10 @@ def open_shell(options: SandboxOptions, command: Sequence[str]) -> int:
         )
     import anyio  # noqa: PLC0415  # keeps --help quick
 
-    return anyio.run(_interact, options, tuple(command))
+    return anyio.run(_interact, options, tuple(command), cwd)
 
 
-async def _interact(options: SandboxOptions, command: tuple[str, ...]) -> int:
+async def _interact(options: SandboxOptions, command: tuple[str, ...], cwd: str) -> int:
     import anyio  # noqa: PLC0415  # as above
 
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox  # noqa: PLC0415  # heavy
@@ -123,7 +130,11 @@ async def _interact(options: SandboxOptions, command: tuple[str, ...]) -> int:
         rows, columns = _size()
         term = os.environ.get("TERM", "xterm-256color")
         program = await sandbox.commands.terminal(
-            command, rows=rows, columns=columns, envs={"TERM": term, **options.for_sdk()["envs"]}
+            command,
+            rows=rows,
+            columns=columns,
+            envs={"TERM": term, **options.for_sdk()["envs"]},
+            cwd=cwd,
         )
         with _raw_terminal():
             async with anyio.create_task_group() as tasks:
@@ -140,7 +151,8 @@ async def _show(program: AsyncProcess) -> int | None:
     while True:
         done = await program.follow(_FOLLOW_S)
         _write(screen.feed(done.outcome.stdout_bytes))
-        if not (await program.info()).is_running:
+        info = done.outcome.payload
+        if not isinstance(info, ProcessInfo) or not info.is_running:
             done = await program.read()
             _write(screen.feed(done.outcome.stdout_bytes))
             return done.exit_code

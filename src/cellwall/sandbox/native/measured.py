@@ -64,10 +64,12 @@ def _descendants(root: int) -> dict[int, list[str]]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8") as file:
-                stat = file.read().rpartition(")")[2].split()
-                stats[int(name)] = stat
-                children.setdefault(int(stat[_PARENT]), []).append(int(name))
+            # The name of a process is any bytes that it likes, a closing parenthesis among them.
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                stat = file.read().rpartition(b")")[2].decode("ascii", "replace").split()
+                if len(stat) > _CSTIME:
+                    stats[int(name)] = stat
+                    children.setdefault(int(stat[_PARENT]), []).append(int(name))
     found: dict[int, list[str]] = {}
     todo = children.get(root, [])
     while todo:

@@ -1,0 +1,42 @@
+"""What is measured where no cgroup counts: whole trees of processes, whatever they call themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cellwall.core.limits import MIB, Limits
+from cellwall.sandbox.native.measured import Measured
+
+_TREE = """
+import ctypes, os, sys, time
+if os.fork() == 0:
+    ctypes.CDLL(None).prctl(15, NAME, 0, 0, 0)
+    kept = bytearray(b'x' * (40 << 20))
+    print('held', flush=True)
+    time.sleep(60)
+os.wait()
+"""
+
+
+@pytest.mark.requirement("LIM-3")
+@pytest.mark.parametrize("name", [b"plain", b"\xff\xfe", b") R 1 1 1", b"a\nb", b"(((("])
+def test_a_tree_is_measured_whatever_its_processes_are_called(name: bytes) -> None:
+    code = _TREE.replace("NAME", repr(name))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"held\n"
+            tight = Measured(os.getpid(), Limits(memory_bytes=32 * MIB))
+            roomy = Measured(process.pid, Limits(memory_bytes=512 * MIB))
+            assert process.pid in tight.pids()
+            assert len(roomy.pids()) == 1  # the child, not the one that is measured below
+            assert tight.counters().out_of_memory == 1
+            assert roomy.counters().out_of_memory == 0
+            assert (roomy.counters().memory_peak or 0) > 40 * MIB
+        finally:
+            for pid in [*Measured(process.pid, Limits()).pids(), process.pid]:
+                os.kill(pid, 9)
