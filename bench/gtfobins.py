@@ -55,7 +55,7 @@ _PREPARING = frozenset(
     ]
 )
 _SHELLS = frozenset(["sh", "bash", "dash", "zsh", "ksh"])
-_SECRET = "/srv/work/.ssh/id_rsa"
+_SECRET = "/home/ann/.ssh/id_rsa"
 _TEMPORARY = re.compile(r"/path/to/(?=temp-)|/tmp/(?=[\w.-])")
 _FUNCTION = re.compile(r"  ([a-z-]+):\s*$")
 _CODE = re.compile(r"( *)(?:- )?code: (.*)$")
@@ -159,7 +159,7 @@ def measure(folder: str) -> dict[str, Any]:
         command = as_command(snippet)
         programs = programs_of(snippet, command)
         policy = policies.get(programs) or policies.setdefault(programs, policy_for(programs))
-        call = ToolCall("Bash", {"command": command}, "/srv/work/project", "/srv/work")
+        call = ToolCall("Bash", {"command": command}, "/home/ann/project", "/home/ann")
         counts[snippet.function][1] += 1
         if policy.check(call).verdict is Verdict.ALLOW:
             counts[snippet.function][0] += 1

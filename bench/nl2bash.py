@@ -27,7 +27,7 @@ _DATA = "data/bash/all.cm"
 _PERMISSIVE = ("Bash(*)", "Read(//**)", "Write(//**)", "WebFetch(*)")
 _NOT_UNDERSTOOD = frozenset(("not-understood", "arguments", "variables"))
 _BROKEN = ("it is no shell text", "it ends in the middle of a line")
-_CWD, _HOME = "/srv/work/project", "/srv/work"
+_CWD, _HOME = "/home/ann/project", "/home/ann"
 
 
 def commands(checkout: str) -> list[str]:

@@ -9,7 +9,7 @@ from unit.policy.policies import policy
 
 pytestmark = pytest.mark.requirement("POL-12", "POL-4")
 
-HOME, CWD = "/home/ann", "/home/ann/work/app"
+HOME, CWD = "/home/ann", "/home/ann/app"
 EVERYTHING = policy(allow=["Bash(*)", "Read(//**)", "Write(//**)"])
 
 LINKS = [

@@ -70,7 +70,7 @@ def test_env_files_by_another_spelling_are_denied(command):
     assert verdict(f"Bash({command})") == "deny"
 
 
-@pytest.mark.parametrize("path", ["/home/bob/x", "/root/.profile", "/Users/bob/x", "/home/mesa/x"])
+@pytest.mark.parametrize("path", ["/home/bob/x", "/root/.profile", "/Users/bob/x", "/home/carol/x"])
 def test_homes_of_others_are_denied_for_all_tools(path):
     for call in calls(path):
         assert (call, verdict(call)) == (call, "deny")

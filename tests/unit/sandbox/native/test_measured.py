@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -26,7 +27,8 @@ os.wait()
 @pytest.mark.parametrize("name", [b"plain", b"\xff\xfe", b") R 1 1 1", b"a\nb", b"(((("])
 def test_a_tree_is_measured_whatever_its_processes_are_called(name: bytes) -> None:
     code = _TREE.replace("NAME", repr(name))
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == b"held\n"
@@ -38,5 +40,4 @@ def test_a_tree_is_measured_whatever_its_processes_are_called(name: bytes) -> No
             assert roomy.counters().out_of_memory == 0
             assert (roomy.counters().memory_peak or 0) > 40 * MIB
         finally:
-            for pid in [*Measured(process.pid, Limits()).pids(), process.pid]:
-                os.kill(pid, 9)
+            os.killpg(process.pid, signal.SIGKILL)
