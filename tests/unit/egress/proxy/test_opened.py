@@ -629,12 +629,15 @@ def test_both_directions_are_busy_at_once_inside_tls(house: House, outside: Outs
     server = outside.server(talk)
     cell = house.cell(f"{HOST}:{server.port}/v1", upstream_tls=outside.trust)
     head = request(server.port, "/v1", f"Content-Length: {len(body)}", method="POST")
+    received, size = b"", 65536
     with opened(cell, server.port) as sock:
-        received: list[bytes] = []
-        reader = threading.Thread(target=lambda: received.append(everything(sock)))
         sock.sendall(head)
-        reader.start()
-        sock.sendall(body)
-        reader.join(WAIT_S)
-    assert received
-    assert unchunked(received[0].partition(b"\r\n\r\n")[2]) == body
+        # By turns in one thread: OpenSSL forbids a read and a write of one connection at once. What
+        # was sent before the last piece must be back before the next one goes: the proxy holds the
+        # end of an answer until it knows that no secret begins there.
+        for at in range(0, len(body), size):
+            sock.sendall(body[at : at + size])
+            while len(received.partition(b"\r\n\r\n")[2]) < at:
+                received += sock.recv(size)
+        received += everything(sock)
+    assert unchunked(received.partition(b"\r\n\r\n")[2]) == body
