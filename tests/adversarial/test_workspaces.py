@@ -376,7 +376,8 @@ def test_ten_thousand_files_and_a_deep_tree_are_settled_and_removed(state_home: 
     with cellwall.Sandbox.create() as sandbox:
         done = sandbox.run_code(
             "import os\nfor n in range(10_000): open(f'f{n}', 'x').close()\n"
-            "for n in range(300): os.mkdir('d'); os.chdir('d')"
+            "for n in range(300): os.mkdir('d'); os.chdir('d')",
+            timeout=300,
         )
         assert (done.status, done.outcome.findings) == ("ok", ())
         assert len(os.listdir(f"{state_home}/workspaces")) == len(before) + 1
