@@ -126,7 +126,8 @@ def test_environment_is_built_from_nothing(way: str, seen: dict[str, dict[str, o
     # Once (warm): the zygote's own variables (OMP_NUM_THREADS, MPLBACKEND, …) stay in the
     # interpreter's, and go on to whatever it starts; no caller named them, and cold has none.
     assert seen[way]["variables"] == {
-        "PATH": "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+        "PATH": "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+        ":/workspace/.local/bin",
         "HOME": "/workspace",
         "USER": "sandbox",
         "LOGNAME": "sandbox",

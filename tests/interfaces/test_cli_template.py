@@ -55,7 +55,9 @@ def test_with_json_there_is_one_object_and_nothing_else():
 @pytest.mark.requirement("LANG-2")
 def test_commands_find_the_packages_of_a_template(tmp_path, monkeypatch, state_home):
     tiny_template.offline(monkeypatch, tmp_path, tiny_template.wheel(tmp_path))
-    environments.build(state_home, "python-data", on_progress=lambda _: None)
+    environments.build(
+        state_home, "python-data", may_install=lambda _: None, on_progress=lambda _: None
+    )
     answer = ["python3", "-c", "import tiny; print(tiny.ANSWER)"]
     assert sdk.run_command(answer, template="python-data").stdout == "42\n"
     assert sdk.run_command(answer).exit_code == 1

@@ -47,6 +47,8 @@ _NETWORK_SIGNS = (
     b"Network is unreachable",
     b"ENETUNREACH",
 )
+_INDEX_SIGN = b"/simple/"
+"""Of the address that pip and uv ask for a package (PEP 503)."""
 
 
 def ended(
@@ -126,16 +128,19 @@ def without_network(result: RunResult) -> tuple[Finding, ...]:
     The kernel counts no connection that was never made, so the words of the resolvers and of
     connect(2) are the only sign. A program can print them falsely; a hint grants nothing.
     """
-    if not result.exit_code or not any(
-        sign in said[-_MAX_SIGN_BYTES:]
-        for said in (result.stderr, result.stdout)
-        for sign in _NETWORK_SIGNS
-    ):
+    ends = [said[-_MAX_SIGN_BYTES:] for said in (result.stderr, result.stdout)]
+    if not result.exit_code or not any(sign in end for end in ends for sign in _NETWORK_SIGNS):
         return ()
     message = (
         "this sandbox has no network; to let it reach a host, name the host: "
         "--allow-domain HOST, or allow_domains=[…] in the SDK"
     )
+    if any(_INDEX_SIGN in end for end in ends):
+        message = (
+            "this sandbox has no network, and so no package index; allow one with "
+            "--allow-domain pypi.org --allow-domain files.pythonhosted.org, or have packages "
+            "installed before the run: --package NAME, packages=[…] in the SDK"
+        )
     return (Finding("network", "low", message),)
 
 

@@ -2,30 +2,32 @@
 
 What code finds inside changes by it, so it is a change of configuration:
   (1) know the name; a build that would change nothing ends here;
-  (2) write the intent; a failed write refuses (AUD-1);
-  (3) build or remove;
-  (4) write the outcome.
+  (2) ask whether the packages may be installed;
+  (3) write the intent; a failed write refuses (AUD-1);
+  (4) build or remove; what an index answered is asked about again before it is unpacked;
+  (5) write the outcome.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from cellwall.config.load import load_settings
-from cellwall.core.errors import BadInput
+from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.events import EventKind
-from cellwall.core.roles import Permission
+from cellwall.core.packages import package_of, parse_request
 from cellwall.core.types import Json, Principal
 from cellwall.runtime.home import state_home
-from cellwall.runtime.permissions import require
+from cellwall.runtime.package_gate import PackageGate
 from cellwall.runtime.record import Change, open_record
-from cellwall.sandbox import environments
-from cellwall.sandbox.environments import TEMPLATES, Environment
+from cellwall.sandbox import definitions, environments
+from cellwall.sandbox.definitions import PYTHON, SHIPPED
+from cellwall.sandbox.environments import Environment
 
-__all__ = ["TEMPLATES", "Environment", "Templates"]
+__all__ = ["PYTHON", "SHIPPED", "Environment", "Templates"]
 
 
 class Templates:
@@ -35,33 +37,88 @@ class Templates:
         self._settings = load_settings(file=config, profile=profile, environ=os.environ)
         self._home = state_home(os.environ)
 
+    def names(self) -> list[str]:
+        """All that can be built."""
+        return definitions.names(self._home)
+
+    @staticmethod
+    def name_of(request: Sequence[str]) -> str:
+        """The name of the template that a request without a name belongs to."""
+        return definitions.name_of(request)
+
+    def requested(self, name: str) -> tuple[str, ...]:
+        """The packages by which somebody has defined it; none for ours."""
+        return definitions.read(self._home, name)
+
     def find(self, name: str) -> Environment | None:
         return environments.find(self._home, name)
 
     def build(
-        self, name: str, *, principal: Principal, on_progress: Callable[[str], None]
+        self,
+        name: str,
+        *,
+        principal: Principal,
+        on_progress: Callable[[str], None],
+        packages: Sequence[str] = (),
     ) -> Environment:
-        """The environment of a template, built if it is not there yet."""
-        # (1) Nothing to do.
-        there = self.find(name)
+        """The environment of a template, built if it is not there yet.
+
+        `packages` define the template, or define it anew.
+        """
+        request = parse_request(packages)
+        # (1)
+        if request:
+            definitions.check_new_name(name, request)
+        there = self.find(name) if not request or self._is_defined(name, request) else None
         if there is not None:
             return there
-        require(self._settings, principal, Permission.PACKAGES_INSTALL)
-        pins = hashlib.sha256(environments.requirements(name)).hexdigest()
+        # (2)
+        gate = PackageGate(self._settings, principal)
+        request = request or self.requested(name)
+        text = definitions.as_text(request) if request else definitions.shipped_requirements(name)
+        gate.check([package_of(each) for each in request] or environments.pinned(text))
         intent: dict[str, Json] = {
-            "requirements_sha256": pins,
+            "requirements_sha256": hashlib.sha256(text).hexdigest(),
             "python": environments.interpreter().version,
         }
+        if request:
+            intent["packages"] = list(request)
         with self._recorded("build", name, principal, intent) as outcome:
-            built = environments.build(self._home, name, on_progress=on_progress)
+            built = environments.build(
+                self._home,
+                name,
+                may_install=gate.check,
+                request=request,
+                on_progress=on_progress,
+            )
             outcome["is_new"] = built.is_new
             outcome["size_bytes"] = built.size_bytes
+            outcome["installed"] = [f"{name}=={version}" for name, version in built.packages]
         return built
+
+    def _is_defined(self, name: str, request: Sequence[str]) -> bool:
+        try:
+            return self.requested(name) == request
+        except CellwallError:  # not known, or damaged: it is defined anew
+            return False
+
+    def build_request(
+        self,
+        packages: Sequence[str],
+        *,
+        principal: Principal,
+        on_progress: Callable[[str], None],
+    ) -> str:
+        """The name of the template that holds these packages, built if it is not there yet."""
+        request = parse_request(packages)
+        name = definitions.name_of(request)
+        self.build(name, principal=principal, on_progress=on_progress, packages=request)
+        return name
 
     def remove(self, name: str, *, principal: Principal, on_progress: Callable[[str], None]) -> int:
         """Remove the environments of a template; returns how many there were."""
         # (1) Nothing to do.
-        if environments.count(self._home, name) == 0:
+        if environments.count(self._home, name) == 0 and name in SHIPPED:
             raise BadInput(
                 f"the environment of {name} is not built, so there is nothing to remove",
                 mend="See `cellwall template list`.",
@@ -76,7 +133,7 @@ class Templates:
     def _recorded(
         self, what: str, name: str, principal: Principal, intent: dict[str, Json]
     ) -> Iterator[dict[str, Json]]:
-        """(2) and (4), around the caller's (3)."""
+        """(3) and (5), around the caller's (4)."""
         change = Change(EventKind.TEMPLATE, what, name, intent)
         with (
             open_record(self._home, self._settings) as audit,

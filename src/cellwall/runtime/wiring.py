@@ -39,7 +39,7 @@ from cellwall.sandbox.leases import WorkspaceSettings
 from cellwall.sandbox.native.layers import HostLayers, NativeSettings, Path
 from cellwall.sandbox.native.native import NativeSandbox
 from cellwall.sandbox.native.pool import Pool
-from cellwall.sandbox.native.specs import PYTHON, SHELL
+from cellwall.sandbox.native.specs import PYTHON, SHELL, python_spec
 from cellwall.sandbox.protected import Protection
 from cellwall.sandbox.runs import RunLedger
 from cellwall.sandbox.workspace import Workspaces
@@ -75,6 +75,10 @@ class House:
         """For a process that will serve many runs: start the templates now, in the background."""
         if self.native.path != "cold":
             self.pool.warm_up(PYTHON, SHELL)
+
+    def check_template(self, name: str) -> None:
+        """Raises for a template that nobody knows, or that is not built."""
+        python_spec(name, self.native.environment_of)
 
     def close(self) -> None:
         """End its templates, and with them every cell that is left."""

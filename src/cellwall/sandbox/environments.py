@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import hashlib
 import json
 import os
@@ -20,21 +19,18 @@ import platform
 import re
 import secrets
 import stat
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from importlib import resources
+from dataclasses import dataclass, replace
 
-from cellwall.core.errors import BadInput, CellwallError
-from cellwall.sandbox import languages, wheels
+from cellwall.core.errors import CellwallError
+from cellwall.core.packages import Package
+from cellwall.sandbox import definitions, languages, wheels
 from cellwall.sandbox.descriptors import held, remove_tree
-from cellwall.sandbox.native.programs import version_of
+from cellwall.sandbox.installation import Installation, MayInstall
 
-TEMPLATES = {"python-data": "Python with numpy, pandas and matplotlib"}
-"""The templates that have an environment, and what they are."""
-
-# For these the requirements hold hashes of wheels; others are told so before anything is loaded.
+# For these the requirements of our own templates hold hashes of wheels; others are told so before
+# anything is loaded.
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 
@@ -99,22 +95,33 @@ def build(
     name: str,
     *,
     on_progress: Callable[[str], None],
+    may_install: MayInstall,
+    request: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Environment:
     """Build the environment of a template unless it is there.
 
+    `request` defines the template, or defines it anew; without it the template is known.
+
     (1) Only one builds or removes at a time; the others wait.
     (2) What an interrupted build or removal left is removed.
-    (3) The packages are unpacked into a directory whose name nobody takes for an environment.
+    (3) The packages are unpacked into a directory whose name nobody takes for an environment: ours
+        by the hashes that we ship; those of a request are fetched, looked at and hashed first, and
+        `may_install` is asked about each of them.
     (4) The bytecode is written, and what code inside has no use for or must not see is dropped.
     (5) When all of it is on the disk, it gets its name, in one step.
     """
-    check_name(name)
+    asked = _asked(home, name, request)
     python = interpreter()
-    _check_wheels(python.version)
+    is_shipped = name in definitions.SHIPPED
+    if is_shipped:
+        _check_wheels(python.version)
     with _state_errors(), _locked(home, name, on_progress) as (folder, lock):  # (1)
-        there = find(home, name)
-        if there is not None:
+        known = digest(asked, python)
+        if os.path.exists(os.path.join(_folder(home, name), known, _NOTE)):
+            _define(home, name, request)
+            there = find(home, name)
+            assert there is not None  # noqa: S101  # the lock is ours
             return there
         _sweep(folder)  # (2)
         if (free := os.fstatvfs(folder)).f_bavail * free.f_frsize < _NEEDED_BYTES:
@@ -124,41 +131,53 @@ def build(
         try:
             staging = os.path.join(_folder(home, name), unfinished)
             site = os.path.join(staging, _SITE)
-            temporary = os.path.join(staging, "tmp")
-            pins = os.path.join(staging, "requirements.txt")
-            os.mkdir(temporary, 0o700)
-            with open(pins, "xb") as file:
-                file.write(requirements(name))
-            wheels.install(  # (3)
-                pins,
-                site,
-                python=python.path,
-                temporary=temporary,
+            work = Installation(
+                staging,
+                python.path,
                 environ=os.environ if environ is None else environ,
                 on_progress=on_progress,
-                held_fds=(lock,),
+                lock=lock,
             )
+            if is_shipped:  # (3)
+                pins = asked
+                may_install(pinned(pins))
+                work.install_pinned(pins, site)
+            else:
+                pins = work.install_request(asked, site, may_install)
             on_progress("compiling")
             with held(os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as top:
                 remove_tree(top, "tmp")
                 _drop_programs(top)  # (4)
             wheels.precompile(site, python=python.path)
-            _write_note(staging, python, size_bytes=_open_to_readers(site), name=name)
+            _write_note(staging, python, size_bytes=_open_to_readers(site), pins=pins)
             os.sync()  # (5)
-            os.rename(unfinished, digest(name, python), src_dir_fd=folder, dst_dir_fd=folder)
+            _define(home, name, request)
+            os.rename(unfinished, known, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(OSError):
                 remove_tree(folder, unfinished, max_entries=_MOST_ENTRIES)
+                os.rmdir(_folder(home, name))  # of a template that is not known, nothing is left
             raise
         built = find(home, name)
         assert built is not None  # noqa: S101  # it was just made, and the lock is ours
-        return Environment(
-            name, built.path, built.python, built.size_bytes, built.packages, is_new=True
-        )
+        return replace(built, is_new=True)
+
+
+def _asked(home: str, name: str, request: Sequence[str]) -> bytes:
+    if request:
+        definitions.check_new_name(name, request)
+        return definitions.as_text(request)
+    return requirements(home, name)
+
+
+def _define(home: str, name: str, request: Sequence[str]) -> None:
+    if request:
+        definitions.write(home, name, request)
 
 
 def count(home: str, name: str) -> int:
     """How many environments a template has, for whichever Python and packages."""
+    definitions.check_name(home, name)
     try:
         return sum(not each.startswith(_UNFINISHED) for each in os.listdir(_folder(home, name)))
     except FileNotFoundError:
@@ -167,8 +186,9 @@ def count(home: str, name: str) -> int:
 
 def remove(home: str, name: str, *, on_progress: Callable[[str], None]) -> int:
     """Remove every environment of a template, those of earlier versions too; returns how many."""
-    check_name(name)
+    definitions.check_name(home, name)
     with _state_errors(), _locked(home, name, on_progress) as (folder, _):
+        definitions.forget(home, name)
         found = [each for each in os.listdir(folder) if not each.startswith(_UNFINISHED)]
         for each in found:
             # First it stops being one: half an environment must never be taken for a whole one.
@@ -177,47 +197,33 @@ def remove(home: str, name: str, *, on_progress: Callable[[str], None]) -> int:
     return len(found)
 
 
-def check_name(name: str) -> str:
-    """The name of a template, or what to say about another one; names become paths."""
-    if name not in TEMPLATES:
-        raise BadInput(
-            f"there is no template {name[:40]!r}",
-            mend=f"There are: {', '.join(TEMPLATES)}.",
-            code="CW-NO-TEMPLATE",
-        )
-    return name
-
-
-@functools.cache
 def interpreter() -> Interpreter:
-    """The Python that runs inside; most tell their version by their name, at no cost."""
-    path = languages.python_inside()
-    if path.startswith("/opt/python/"):  # where the cell shows the Python that Cellwall runs on
-        path = os.path.join(os.path.realpath(sys.base_prefix), "bin", os.path.basename(path))
-    named = re.search(r"/python(3\.\d+)$", os.path.realpath(path))
-    told = named or re.match(r"Python (3\.\d+)", version_of(path))
-    return Interpreter(path, told[1] if told else "unknown")
+    """The Python that runs inside."""
+    return Interpreter(languages.python_outside(), languages.python_version())
 
 
-@functools.cache
-def requirements(name: str) -> bytes:
-    """The pinned packages with their hashes, as pip reads them."""
-    folder = resources.files("cellwall.sandbox").joinpath("templates")
-    return folder.joinpath(f"{check_name(name)}.txt").read_bytes()
+def requirements(home: str, name: str) -> bytes:
+    """What a template is made of, as pip reads it."""
+    return definitions.requirements(home, definitions.check_name(home, name))
 
 
-def digest(name: str, python: Interpreter) -> str:
+def pinned(requirements: bytes) -> list[Package]:
+    """The packages of requirements with hashes."""
+    return [Package(*found) for found in _PINNED.findall(requirements.decode())]
+
+
+def digest(requirements: bytes, python: Interpreter) -> str:
     """The name of the directory that belongs to these packages for this Python."""
-    parts = (requirements(name), python.version.encode(), platform.machine().encode())
+    parts = (requirements, python.version.encode(), platform.machine().encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
 def _folder(home: str, name: str) -> str:
-    return os.path.join(home, "templates", check_name(name))
+    return os.path.join(home, "templates", name)
 
 
 def _place(home: str, name: str) -> str:
-    return os.path.join(_folder(home, name), digest(name, interpreter()))
+    return os.path.join(_folder(home, name), digest(requirements(home, name), interpreter()))
 
 
 def _check_wheels(version: str) -> None:
@@ -275,9 +281,9 @@ def _open_to_readers(site: str) -> int:
     return size
 
 
-def _write_note(staging: str, python: Interpreter, *, size_bytes: int, name: str) -> None:
-    pins = _PINNED.findall(requirements(name).decode())
-    note = {"python": python.version, "size_bytes": size_bytes, "packages": pins}
+def _write_note(staging: str, python: Interpreter, *, size_bytes: int, pins: bytes) -> None:
+    packages = [(each.name, each.version) for each in pinned(pins)]
+    note = {"python": python.version, "size_bytes": size_bytes, "packages": packages}
     with open(os.path.join(staging, _NOTE), "x", encoding="utf-8") as file:
         json.dump(note, file)
 

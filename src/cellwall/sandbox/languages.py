@@ -124,6 +124,24 @@ def python_inside() -> str:
 
 
 @functools.cache
+def python_outside() -> str:
+    """The same Python as the host starts it."""
+    path = python_inside()
+    if path.startswith("/opt/python/"):
+        return os.path.join(os.path.realpath(sys.base_prefix), "bin", os.path.basename(path))
+    return path
+
+
+@functools.cache
+def python_version() -> str:
+    """Its version, as `3.11`; most tell it by their name, at no cost."""
+    path = python_outside()
+    named = re.search(r"/python(3\.\d+)$", os.path.realpath(path))
+    told = named or re.match(r"Python (3\.\d+)", version_of(path))
+    return told[1] if told else "unknown"
+
+
+@functools.cache
 def _inside(name: str) -> str | None:
     """A program of the host's /usr, by which it is shown inside; some are asked for a version, too,
     so that others than root must not be able to put one there."""

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from glob import glob
 
@@ -59,15 +59,18 @@ def install(
     environ: Mapping[str, str],
     on_progress: Callable[[str], None],
     held_fds: Sequence[int] = (),
+    only_from: str | None = None,
 ) -> None:
-    """Unpack every wheel that the file names into `target`."""
-    env = {name: value for name, value in environ.items() if name in _PASSED_ON}
-    # A full /tmp must not fail a build that has room; an interrupted one leaves nothing in it.
-    env |= {"TMPDIR": temporary, "LC_ALL": "C.UTF-8", "PATH": os.defpath}
-    env |= {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONDONTWRITEBYTECODE": "1"}
-    installer = _installer(python, env)
+    """Unpack every wheel that the file names into `target`.
+
+    With `only_from` the wheels lie in this folder, and no index is asked.
+    """
+    env = installer_environment(environ, temporary=temporary)
+    installer = first_that_answers(_installers(python), env)
     words = [*installer, "--only-binary", ":all:", "--require-hashes", "--no-deps"]
     words += ["--target", target, "-r", requirements]
+    if only_from is not None:
+        words += ["--no-index", "--find-links", only_from]
     said: deque[str] = deque(maxlen=_LINES_KEPT)
 
     def hear(line: str) -> None:
@@ -101,9 +104,20 @@ def precompile(target: str, *, python: str) -> None:
         return  # slower imports, nothing worse
 
 
-def _installer(python: str, env: Mapping[str, str]) -> list[str]:
-    """The first installer that answers, with the words that make it install."""
-    for program, words in _installers(python):
+def installer_environment(environ: Mapping[str, str], *, temporary: str) -> dict[str, str]:
+    """The variables with which an installer runs."""
+    env = {name: value for name, value in environ.items() if name in _PASSED_ON}
+    # A full /tmp must not fail a build that has room; an interrupted one leaves nothing in it.
+    env |= {"TMPDIR": temporary, "LC_ALL": "C.UTF-8", "PATH": os.defpath}
+    env |= {"PIP_ROOT_USER_ACTION": "ignore", "PYTHONDONTWRITEBYTECODE": "1"}
+    return env
+
+
+def first_that_answers(
+    ways: Iterable[tuple[list[str], tuple[str, ...]]], env: Mapping[str, str]
+) -> list[str]:
+    """The first installer that answers, with the words that make it do its work."""
+    for program, words in ways:
         found = [*program, *words]
         # Not `--version`: a pip that is too old to know these options answers to that as well.
         asked = [*found, "--help"]
@@ -141,7 +155,7 @@ def _installers(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     which asks the interpreter as well.
     """
     yield [python, "-I", "-m", "pip"], _PIP_WORDS
-    for wheel in _pip_wheels(python):
+    for wheel in pip_wheels(python):
         yield [python, "-I", "-c", _FROM_WHEEL, wheel], _PIP_WORDS
     yield [sys.executable, "-I", "-m", "pip", "--python", python], _PIP_WORDS
     with suppress(ProgramRefused):
@@ -158,7 +172,8 @@ def _uv() -> str:
     return host_program("uv")
 
 
-def _pip_wheels(python: str) -> list[str]:
+def pip_wheels(python: str) -> list[str]:
+    """Of those that venv and ensurepip bring."""
     found = importlib.util.find_spec("ensurepip")
     places = (found.submodule_search_locations or ()) if found else ()
     folders = [os.path.join(place, "_bundled") for place in places]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import BadInput, CellwallError
-from cellwall.sandbox import environments, wheels
+from cellwall.sandbox import definitions, environments, wheels
 from cellwall.sandbox.environments import Interpreter
 from unit.sandbox import tiny_template
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow  # each builds an environment
 NAME = "python-data"
 
 
-def ignore(_: str) -> None:
+def ignore(_: object) -> None:
     return
 
 
@@ -45,7 +45,7 @@ def test_what_was_built_can_be_imported_and_is_found_again(shelf, state_home):
     assert environments.environment_of(state_home, NAME) is None
     assert environments.find(state_home, NAME) is None
     heard: list[str] = []
-    built = environments.build(state_home, NAME, on_progress=heard.append)
+    built = environments.build(state_home, NAME, may_install=ignore, on_progress=heard.append)
     assert heard == ["tiny 1.0", "unpacking", "compiling"]
     assert (built.name, built.packages, built.is_new) == (NAME, (("tiny", "1.0"),), True)
     assert environments.environment_of(state_home, NAME) == built.path
@@ -53,14 +53,14 @@ def test_what_was_built_can_be_imported_and_is_found_again(shelf, state_home):
     python = environments.interpreter().path
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, check=True)
     assert done.stdout == b"42\n"
-    again = environments.build(state_home, NAME, on_progress=heard.append)
+    again = environments.build(state_home, NAME, may_install=ignore, on_progress=heard.append)
     assert again == environments.find(state_home, NAME) == replace(built, is_new=False)
 
 
 def test_everybody_inside_can_read_it_and_it_tells_nothing_of_the_host(shelf, state_home):
     before = os.umask(0o077)
     try:
-        built = environments.build(state_home, NAME, on_progress=ignore)
+        built = environments.build(state_home, NAME, may_install=ignore, on_progress=ignore)
     finally:
         os.umask(before)
     found = sorted(Path(built.path).rglob("*"))
@@ -80,7 +80,7 @@ def test_nothing_of_a_package_is_executed(tmp_path, monkeypatch, state_home):
     files = dict.fromkeys(("tiny/__init__.py", "evil.pth", "sitecustomize.py", "setup.py"), attack)
     requirements = tiny_template.wheel(tmp_path, files=files)
     tiny_template.offline(monkeypatch, tmp_path, requirements)
-    built = environments.build(state_home, NAME, on_progress=ignore)
+    built = environments.build(state_home, NAME, may_install=ignore, on_progress=ignore)
     assert not mark.exists()
     # The control: the attack is one.
     subprocess.run(
@@ -91,7 +91,7 @@ def test_nothing_of_a_package_is_executed(tmp_path, monkeypatch, state_home):
 
 def failure(home: str) -> CellwallError:
     with pytest.raises(CellwallError) as told:
-        environments.build(home, NAME, on_progress=ignore)
+        environments.build(home, NAME, may_install=ignore, on_progress=ignore)
     assert told.value.mend
     assert home not in str(told.value)
     assert remains(home) == []
@@ -162,9 +162,10 @@ def test_other_names_are_refused_before_they_become_paths(state_home, name):
         with pytest.raises(BadInput) as told:
             ask(state_home, name)
         assert told.value.code == "CW-NO-TEMPLATE"
-    for act in (environments.build, environments.remove):
-        with pytest.raises(BadInput):
-            act(state_home, name, on_progress=ignore)
+    with pytest.raises(BadInput):
+        environments.build(state_home, name, may_install=ignore, on_progress=ignore)
+    with pytest.raises(BadInput):
+        environments.remove(state_home, name, on_progress=ignore)
     assert os.listdir(state_home) == []
 
 
@@ -175,7 +176,7 @@ def test_an_interrupted_build_leaves_nothing(shelf, state_home, moment):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        environments.build(state_home, NAME, on_progress=interrupt)
+        environments.build(state_home, NAME, may_install=ignore, on_progress=interrupt)
     assert remains(state_home) == []
 
 
@@ -184,8 +185,10 @@ def test_remains_of_a_killed_build_are_no_environment_and_go_with_the_next(shelf
     killed.mkdir(parents=True)
     assert environments.environment_of(state_home, NAME) is None
     assert environments.count(state_home, NAME) == 0
-    environments.build(state_home, NAME, on_progress=ignore)
-    assert remains(state_home) == [environments.digest(NAME, environments.interpreter())]
+    environments.build(state_home, NAME, may_install=ignore, on_progress=ignore)
+    assert remains(state_home) == [
+        environments.digest(environments.requirements(state_home, NAME), environments.interpreter())
+    ]
 
 
 def test_two_builds_at_once_build_once(shelf, state_home):
@@ -195,7 +198,10 @@ def test_two_builds_at_once_build_once(shelf, state_home):
 
     def build() -> None:
         done = environments.build(
-            state_home, NAME, on_progress=lambda told: waits.set() if "waiting" in told else None
+            state_home,
+            NAME,
+            may_install=ignore,
+            on_progress=lambda told: waits.set() if "waiting" in told else None,
         )
         built.append(done.is_new)
 
@@ -210,18 +216,18 @@ def test_two_builds_at_once_build_once(shelf, state_home):
 
 
 def test_an_environment_belongs_to_its_packages_python_and_machine(shelf, monkeypatch, state_home):
-    built = environments.build(state_home, NAME, on_progress=ignore)
+    built = environments.build(state_home, NAME, may_install=ignore, on_progress=ignore)
     python = environments.interpreter()
     monkeypatch.setattr(environments, "interpreter", lambda: replace(python, version="3.99"))
     assert environments.environment_of(state_home, NAME) is None
     monkeypatch.setattr(environments, "interpreter", lambda: python)
     assert environments.environment_of(state_home, NAME) == built.path
-    monkeypatch.setattr(environments, "requirements", lambda _: b"other")
+    monkeypatch.setattr(environments, "requirements", lambda *_: b"other")
     assert environments.environment_of(state_home, NAME) is None
 
 
 def test_removal_takes_every_version(shelf, state_home):
-    environments.build(state_home, NAME, on_progress=ignore)
+    environments.build(state_home, NAME, may_install=ignore, on_progress=ignore)
     Path(state_home, "templates", NAME, "0" * 32).mkdir()
     assert environments.count(state_home, NAME) == 2
     assert environments.remove(state_home, NAME, on_progress=ignore) == 2
@@ -229,16 +235,16 @@ def test_removal_takes_every_version(shelf, state_home):
 
 
 def test_a_damaged_environment_is_told(shelf, state_home):
-    built = environments.build(state_home, NAME, on_progress=ignore)
+    built = environments.build(state_home, NAME, may_install=ignore, on_progress=ignore)
     Path(built.path, "..", "built.json").write_text("{")
     with pytest.raises(CellwallError) as told:
         environments.find(state_home, NAME)
     assert told.value.code == "CW-TEMPLATE-DAMAGED"
 
 
-@pytest.mark.parametrize("name", list(environments.TEMPLATES))
+@pytest.mark.parametrize("name", list(definitions.SHIPPED))
 def test_every_package_that_we_ship_is_pinned_with_hashes_of_wheels(name):
-    text = environments.requirements(name).decode()
+    text = definitions.shipped_requirements(name).decode()
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     for line in lines:
         assert re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?", line)

@@ -32,6 +32,7 @@ _MAX_FILE_BYTES = 64 * 1024 * 1024
     epilog="""\b
 Examples:
   cellwall create --workspace .:cow
+  cellwall create --package requests --package 'pandas<3'
   id=$(cellwall create)
   cellwall exec $id -- make
   cellwall cp $id:out.txt .
@@ -74,7 +75,7 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
     from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
 
-    made = Sandbox.create(keep_alive=keep_alive, **options.for_sdk())
+    made = Sandbox.create(keep_alive=keep_alive, **options.prepared().for_sdk())
     if options.as_json:
         print_json({"id": made.id})
     else:

@@ -46,6 +46,7 @@ def _server_params() -> list[click.Parameter]:
 Examples:
   cellwall mcp
   cellwall mcp --workspace .:rw --allow-domain docs.example.com
+  cellwall mcp --package requests --package 'pandas<3'
   cellwall mcp install --client claude-code
   cellwall mcp install --client cursor -- --workspace .:cow --timeout 120
 
@@ -67,7 +68,7 @@ def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shar
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    options = SandboxOptions(**typed, stdin=False, as_json=False)
+    options = SandboxOptions(**typed, stdin=False, as_json=False).prepared("mcp")
     house = options.open_house()
     try:
         return _served(house, _pattern(options, house))
@@ -99,7 +100,9 @@ def _served(house: House, pattern: Action) -> int:
     from cellwall.runtime.walls import check_walls  # noqa: PLC0415  # heavy
 
     mark_agent(os.getpid())
-    check_walls(house)  # now, and not at the agent's first call
+    # Now, and not at the agent's first call.
+    check_walls(house)
+    house.check_template(pattern.template)
     house.warm_up()  # meanwhile the SDK is imported, which takes longer
     from cellwall.interfaces.mcp.server import serve  # noqa: PLC0415  # heavy: see above
 

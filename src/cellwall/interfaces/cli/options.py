@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cellwall.core.errors import BadInput
+from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.limits import Limits, parse_size, size_text
 from cellwall.interfaces.cli.main import AS_JSON
 
@@ -91,6 +91,20 @@ _PLACES = (
     ),
 )
 
+
+def complete_template(_ctx: click.Context, param: click.Parameter, begun: str) -> list[str]:
+    """Names of templates that begin like this, for completion: no error is worth telling."""
+    from cellwall.runtime.templates import PYTHON, Templates  # noqa: PLC0415  # heavy
+
+    try:
+        names = Templates().names()
+    except (CellwallError, OSError):
+        names = []
+    # Nothing is built for the bare interpreter; it can only be run in.
+    all_names = [PYTHON, *names] if isinstance(param, click.Option) else names
+    return [name for name in all_names if name.startswith(begun)]
+
+
 passphrase_option = click.option(
     "--passphrase-fd",
     metavar="N",
@@ -149,8 +163,16 @@ _SHARED = (
         "--template",
         metavar="NAME",
         default="python",
+        shell_complete=complete_template,
         help="Prepared Python with packages of its own; see `cellwall template`.  "
         "[default: python]",
+    ),
+    click.option(
+        "--package",
+        metavar="PACKAGE",
+        multiple=True,
+        help="Python package that the program can import: requests, 'pandas<3'; installed once, "
+        "read-only inside, kept for later runs; may be repeated.",
     ),
     click.option(
         "--skill",
@@ -202,11 +224,33 @@ class SandboxOptions:
     open_files: int | None
     file_size: str | None
     template: str
+    package: tuple[str, ...]
     skill: tuple[str, ...]
     stdin: bool
     as_json: bool
     own_path: bool = False
     """Only of `run`."""
+
+    def prepared(self, interface: str = "cli") -> SandboxOptions:
+        """With the packages built, and their template in their place."""
+        if not self.package:
+            return self
+        from cellwall.interfaces.cli.progress import Progress  # noqa: PLC0415  # seldom
+        from cellwall.interfaces.packages import template_with  # noqa: PLC0415  # heavy
+
+        progress = Progress(quiet=self.as_json)
+        try:
+            template = template_with(
+                self.package,
+                self.template,
+                config=self.config,
+                profile=self.profile,
+                interface=interface,
+                on_progress=progress,
+            )
+        finally:
+            progress.end()
+        return replace(self, template=template, package=())
 
     def typed(self) -> dict[str, Any]:
         """For a supervisor with another working directory: names made absolute."""
@@ -217,7 +261,8 @@ class SandboxOptions:
         return words
 
     def for_sdk(self) -> dict[str, Any]:
-        """As the keyword arguments of `Sandbox.create`."""
+        """As the keyword arguments of `Sandbox.create`; of prepared options."""
+        assert not self.package  # noqa: S101  # a package must not be dropped in silence
         sizes = {
             "disk_bytes": _bytes(self.disk, "disk"),
             "output_bytes": _bytes(self.output, "output"),
@@ -270,6 +315,7 @@ class SandboxOptions:
         )
         from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
+        assert not self.package  # noqa: S101  # see `prepared`
         limits = with_limits(
             house.limits,
             timeout=self.timeout,

@@ -29,6 +29,7 @@ Examples:
   cellwall code -c 'print(6 * 7)'
   cellwall code -l shell -c 'echo $HOME; ls /'
   echo 'console.log(1)' | cellwall code -l javascript -
+  cellwall code --package requests -c 'import requests; requests.__version__'
   cellwall code --json -c '20 + 1' | jq .value
 
 {EXIT_CODES}""",
@@ -70,6 +71,7 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
         want_supervisor,
     )
 
+    options = options.prepared()
     link = supervisor_link()
     if link is not None and file != "-":
         source = _source(text, file, most_bytes=_MOST_REMOTE_BYTES)

@@ -19,6 +19,7 @@ Examples:
   cellwall run -- ls -la
   cellwall run --timeout 5 --memory 256m -- python3 -c 'print(1)'
   cellwall run --workspace .:cow -- make test
+  cellwall run --package requests -- python3 -c 'import requests'
   echo data | cellwall run --stdin -- wc -c
   cellwall run --json -- uname -a | jq .stdout
 
@@ -64,6 +65,7 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
         want_supervisor,
     )
 
+    options = options.prepared()
     link = supervisor_link()
     if link is not None:
         want: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": cwd}

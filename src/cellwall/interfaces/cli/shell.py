@@ -118,7 +118,7 @@ def open_shell(options: SandboxOptions, command: Sequence[str], cwd: str) -> int
         )
     import anyio  # noqa: PLC0415  # keeps --help quick
 
-    return anyio.run(_interact, options, tuple(command), cwd)
+    return anyio.run(_interact, options.prepared(), tuple(command), cwd)
 
 
 async def _interact(options: SandboxOptions, command: tuple[str, ...], cwd: str) -> int:

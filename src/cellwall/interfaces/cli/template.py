@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
 
-from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.streams import is_terminal, write_all
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.core.errors import BadInput
+from cellwall.core.packages import (
+    MAX_FILE_BYTES,
+    package_of,
+    parse_request,
+    parse_requirements_file,
+)
+from cellwall.interfaces.cli.options import (
+    complete_template,
+    json_option,
+    place_options,
+    read_bounded,
+)
+from cellwall.interfaces.cli.progress import Progress
+from cellwall.interfaces.cli.telling import print_json, print_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cellwall.core.types import Json
     from cellwall.runtime.templates import Environment
 
 _DEFAULT = "python-data"
-_ERASE = "\r\x1b[K"
 
 
 @click.group(
@@ -26,6 +35,7 @@ _ERASE = "\r\x1b[K"
 Examples:
   cellwall template list
   cellwall template build python-data
+  cellwall template build web --with requests
   cellwall template remove python-data
 """
 )
@@ -37,6 +47,9 @@ def template() -> None:
     epilog="""\b
 Examples:
   cellwall template build
+  cellwall template build web --with requests --with 'beautifulsoup4<5'
+  cellwall template build web --requirements requirements.txt
+  cellwall template build --with requests
   cellwall template build python-data --json
 
 \b
@@ -45,31 +58,78 @@ Exit codes:
   125  it could not be built; nothing is left of the attempt
 """
 )
-@click.argument("name", default=_DEFAULT)
+@click.argument("name", required=False, shell_complete=complete_template)
+@click.option(
+    "--with",
+    "packages",
+    metavar="PACKAGE",
+    multiple=True,
+    help="A package of this template: requests, 'pandas<3', 'uvicorn[standard]'; may be repeated.",
+)
+@click.option(
+    "--requirements",
+    metavar="FILE",
+    type=click.Path(),
+    help="The same from a file with one package in each line.",
+)
 @place_options
 @json_option("Print one JSON object at the end, and nothing else.")
-def build(name: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
+def build(
+    name: str | None,
+    packages: tuple[str, ...],
+    requirements: str | None,
+    profile: str | None,
+    config: str | None,
+    *,
+    as_json: bool,
+) -> int:
     """Download the packages of a template and unpack them; once, for all later runs.
 
-    NAME is python-data if left out: numpy, pandas and matplotlib. Only wheels with hashes that
-    Cellwall brings along are taken, from the index that your pip is set up for, and nothing of
-    them is executed on the host.
+    NAME is python-data if nothing is given: numpy, pandas and matplotlib, by hashes that Cellwall
+    brings along. With packages NAME is a template of your own, which keeps their versions until it
+    is removed; without NAME its name is made from the packages, as for `--package`. Only wheels are
+    taken, from the index that your pip is set up for, and nothing of them is executed on the host.
     """
     from cellwall.runtime.templates import Templates  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
+    asked = parse_request([*packages, *_listed_in(requirements)])
+    if requirements is not None and not asked:
+        raise BadInput("the requirements file names no package", code="CW-BAD-PACKAGE")
     templates = Templates(config=config, profile=profile)
-    progress = _Progress(quiet=as_json)
+    name = name or (templates.name_of(asked) if asked else _DEFAULT)
+    progress = Progress(quiet=as_json)
     try:
-        built = templates.build(name, principal=principal("cli"), on_progress=progress)
+        built = templates.build(
+            name, principal=principal("cli"), on_progress=progress, packages=asked
+        )
     finally:
         progress.end()
+    requested = templates.requested(name)
     if as_json:
-        print_json({**_as_json(name, built), "is_new": built.is_new})
+        print_json({**_as_json(name, built, requested), "is_new": built.is_new})
     else:
         verb = "built" if built.is_new else "is already built"
-        print_text(f"{name} {verb}: {_summary(built)}\n")
+        print_text(f"{name} {verb}: {_summary(built, requested)}\n")
+        print_text(f"Use it: cellwall code --template {name} -c 'import …'\n")
     return 0
+
+
+def _listed_in(file: str | None) -> tuple[str, ...]:
+    if file is None:
+        return ()
+    try:
+        # O_NONBLOCK: opening a FIFO would wait for a writer for ever.
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+            content = read_bounded(opened.fileno(), MAX_FILE_BYTES)
+    except (OSError, ValueError) as error:
+        told = getattr(error, "strerror", None) or "its name is no path"
+        raise BadInput(
+            f"the requirements file cannot be read: {told}", code="CW-BAD-PACKAGE"
+        ) from None
+    if content is None:
+        raise BadInput("the requirements file is too large", code="CW-BAD-PACKAGE")
+    return parse_requirements_file(content)
 
 
 @template.command(
@@ -83,16 +143,18 @@ Examples:
 @json_option("Print one JSON object with all packages.")
 def list_(*, as_json: bool) -> int:
     """List the templates, and whether they are built for the Python that runs inside."""
-    from cellwall.runtime.templates import TEMPLATES, Templates  # noqa: PLC0415  # heavy
+    from cellwall.runtime.templates import SHIPPED, Templates  # noqa: PLC0415  # heavy
 
     templates = Templates()
-    found = {name: templates.find(name) for name in TEMPLATES}
+    found = {name: (templates.find(name), templates.requested(name)) for name in templates.names()}
     if as_json:
-        print_json({"templates": [_as_json(name, each) for name, each in found.items()]})
+        print_json({"templates": [_as_json(name, *each) for name, each in found.items()]})
         return 0
-    for name, each in found.items():
-        state = f"built: {_summary(each)}" if each else f"not built: cellwall template build {name}"
-        print_text(f"{name}  {TEMPLATES[name]}\n  {state}\n")
+    for name, (built, asked) in found.items():
+        state = f"not built: cellwall template build {name}"
+        if built is not None:
+            state = f"built: {_summary(built, asked)}"
+        print_text(f"{name}  {SHIPPED.get(name) or ', '.join(asked)}\n  {state}\n")
     return 0
 
 
@@ -107,19 +169,20 @@ Exit codes:
   125  there is no such template, or it is not built
 """
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_template)
 @place_options
 @json_option("Print one JSON object.")
 def remove(name: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
     """Remove what was built of a template, for earlier versions of Python and Cellwall as well.
 
+    A template of your own is forgotten with it.
     Sandboxes that use it at this moment lose its packages; end them first.
     """
     from cellwall.runtime.templates import Templates  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
     templates = Templates(config=config, profile=profile)
-    progress = _Progress(quiet=as_json)
+    progress = Progress(quiet=as_json)
     try:
         removed = templates.remove(name, principal=principal("cli"), on_progress=progress)
     finally:
@@ -131,49 +194,21 @@ def remove(name: str, profile: str | None, config: str | None, *, as_json: bool)
     return 0
 
 
-class _Progress:
-    """What is being done, on standard error: one line that changes, or one line each."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._show: Callable[[str], None] = say
-        self._is_shown = False
-        if quiet:
-            self._show = lambda _: None
-        elif is_terminal("stderr"):
-            self._show = self._replace
-
-    def __call__(self, text: str) -> None:
-        self._show(one_line(text))
-
-    def end(self) -> None:
-        if self._is_shown:
-            self._write(_ERASE)
-
-    def _replace(self, text: str) -> None:
-        self._is_shown = True
-        self._write(f"{_ERASE}cellwall: {text}")
-
-    @staticmethod
-    def _write(text: str) -> None:
-        try:
-            write_all(2, text.encode())
-        except OSError:
-            return  # nobody sees it; the result and the exit code still tell
-
-
-def _summary(built: Environment) -> str:
-    wanted = ("numpy", "pandas", "matplotlib")
+def _summary(built: Environment, requested: tuple[str, ...]) -> str:
+    wanted = {package_of(each).name for each in requested} or {"numpy", "pandas", "matplotlib"}
     named = ", ".join(f"{name} {version}" for name, version in built.packages if name in wanted)
-    return f"Python {built.python}, {named}, {built.size_bytes / 1e6:.0f} MB"
+    count = len(built.packages)
+    return (
+        f"Python {built.python}, {named} ({count} packages in all), {built.size_bytes / 1e6:.0f} MB"
+    )
 
 
-def _as_json(name: str, built: Environment | None) -> dict[str, Json]:
-    if built is None:
-        return {"name": name, "built": False}
-    return {
-        "name": name,
-        "built": True,
-        "python": built.python,
-        "size_bytes": built.size_bytes,
-        "packages": dict(built.packages),
-    }
+def _as_json(name: str, built: Environment | None, requested: tuple[str, ...]) -> dict[str, Json]:
+    told: dict[str, Json] = {"name": name, "built": built is not None}
+    if requested:
+        told["requested"] = list(requested)
+    if built is not None:
+        told["python"] = built.python
+        told["size_bytes"] = built.size_bytes
+        told["packages"] = dict(built.packages)
+    return told

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
+from functools import partial
 from typing import Self, TypedDict, Unpack
 
 import anyio
@@ -12,6 +14,7 @@ import anyio
 from cellwall.core.errors import BadInput
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import Outcome
+from cellwall.core.packages import parse_request
 from cellwall.core.text import to_bytes
 from cellwall.core.types import (
     Action,
@@ -77,6 +80,7 @@ class AsyncSandbox:
         memory: str | int | None = None,
         language: str = "python",
         template: str = "python",
+        packages: Sequence[str] = (),
         skills: Sequence[str] = (),
         policy: str | None = None,
         config: str | None = None,
@@ -86,6 +90,8 @@ class AsyncSandbox:
     ) -> _Creation:
         """A sandbox to be awaited or entered: `async with AsyncSandbox.create() as sbx`.
 
+        `packages` (`["requests", "pandas<3"]`) are installed once, with progress on standard
+        error, and found again by every later sandbox that asks for the same; read-only inside.
         With `keep_alive` it lives in the user's supervisor, not in this process: any process of
         the user reaches it with `connect(id)`, until nobody has used it for so many seconds.
         """
@@ -104,6 +110,7 @@ class AsyncSandbox:
 
         async def make() -> AsyncSandbox:
             spoken = canonical(language)
+            options["template"] = await _template(packages, template, config, profile)
             if keep_alive is not None:
                 if tools:
                     raise BadInput(
@@ -145,6 +152,7 @@ class AsyncSandbox:
         tools: ToolBroker | None = None,
     ) -> AsyncSandbox:
         """A sandbox of this process, in a runtime that is already there."""
+        house.check_template(template)  # now, and not at the first command
         own = with_limits(house.limits, timeout=timeout, memory=memory, **limits)
         stack = AsyncExitStack()
         session_id = stack.enter_context(house.session(parse_workspace(workspace)))
@@ -308,6 +316,7 @@ class OneShot(TypedDict, total=False):
     on_stderr: TextSink | None
     tools: Mapping[str, HostFunction] | None
     template: str
+    packages: Sequence[str]
     skills: Sequence[str]
     policy: str
 
@@ -321,7 +330,11 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
             mend=f"Use: {', '.join(OneShot.__annotations__)}.",
             code="CW-UNKNOWN-OPTION",
         )
-    house = wiring.shared_house(options.get("config"), options.get("profile"))
+    config, profile = options.get("config"), options.get("profile")
+    template = await _template(
+        options.get("packages", ()), options.get("template", "python"), config, profile
+    )
+    house = wiring.shared_house(config, profile)
     stdin = options.get("stdin")
     offered = options.get("tools")
     broker = ToolBroker(offered) if offered else None
@@ -340,12 +353,37 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
         allow_domains=listed_words(options.get("allow_domains", ()), "allow_domains"),
         secrets=listed_words(options.get("secrets", ()), "secrets"),
         tools=broker.names if broker is not None and isinstance(want, RunCode) else (),
-        template=options.get("template", "python"),
+        template=template,
         skills=skill_names(options.get("skills", ())),
         policy=named_policy(options.get("policy")),
     )
     sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
     return Execution.of(await house.runtime.perform(action, sink=sink, tools=broker))
+
+
+async def _template(
+    packages: Sequence[str], template: str, config: str | None, profile: str | None
+) -> str:
+    """The template that holds the packages; built in this process, also for a supervisor."""
+    if not parse_request(packages):
+        return template
+    from cellwall.interfaces.packages import template_with  # noqa: PLC0415  # seldom
+
+    build = partial(
+        template_with,
+        packages,
+        template,
+        config=config,
+        profile=profile,
+        interface="sdk",
+        on_progress=_tell_progress,
+    )
+    return await anyio.to_thread.run_sync(build)
+
+
+def _tell_progress(text: str) -> None:
+    """A build takes its time, and happens once."""
+    print(f"cellwall: {text}", file=sys.stderr, flush=True)
 
 
 def _absolute(path: str | None) -> str | None:

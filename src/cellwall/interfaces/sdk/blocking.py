@@ -99,6 +99,7 @@ class Sandbox:
         memory: str | int | None = None,
         language: str = "python",
         template: str = "python",
+        packages: Sequence[str] = (),
         skills: Sequence[str] = (),
         policy: str | None = None,
         config: str | None = None,
@@ -108,6 +109,8 @@ class Sandbox:
     ) -> Self:
         """Make a sandbox; use it as a context manager, or call `kill` when done.
 
+        `packages` (`["requests", "pandas<3"]`) are installed once, with progress on standard
+        error, and found again by every later sandbox that asks for the same; read-only inside.
         With `keep_alive` it lives in the user's supervisor, not in this process: any process of
         the user reaches it with `connect(id)`, until nobody has used it for so many seconds.
         """
@@ -123,6 +126,7 @@ class Sandbox:
                 memory=memory,
                 language=language,
                 template=template,
+                packages=packages,
                 skills=skills,
                 policy=policy,
                 config=config,

@@ -27,7 +27,8 @@ async def run_typed(
 ) -> None:
     """Options as they were typed, names made absolute; the words for a person go back ready."""
     typed = message["options"]
-    lists = {name: tuple(typed[name]) for name in ("env", "allow_domain", "secret", "skill")}
+    names = ("env", "allow_domain", "secret", "package", "skill")
+    lists = {name: tuple(typed[name]) for name in names}
     options = SandboxOptions(**{**typed, **lists})
     shaping = {str(name): str(value) for name, value in message["shaping"].items()}
     stdin_bytes = message["stdin"]

@@ -20,6 +20,7 @@ HOME = "/.cellwall"
 MOST_TEXT = 65536
 ONLY_TREE = 0x400  # ast.PyCF_ONLY_AST
 MEMORY_FILE_CLOEXEC = 1
+SITE_ENDINGS = ("/dist-packages", "/site-packages", "/opt/packages")
 
 
 class _Plain:
@@ -135,7 +136,7 @@ class Channel:
 def show() -> Any:
     """The module that makes rich results; loaded when first needed."""
     if "_cellwall_show" not in sys.modules:
-        sys.path.append(HOME)
+        sys.path.insert(0, HOME)  # before any package that has a module of this name
         try:
             import _cellwall_show  # type: ignore[import-not-found]  # noqa: F401  # there, inside
         finally:
@@ -193,6 +194,55 @@ class Tools:
         return answer.get("value")
 
 
+def add_packages(paths: list[str]) -> None:
+    """Behind the standard library, before the packages of the system: what was asked for wins."""
+    others = (place for place, path in enumerate(sys.path) if path.endswith(SITE_ENDINGS))
+    place = next(others, len(sys.path))
+    sys.path[place:place] = [path for path in paths if path not in sys.path]
+
+
+class InstalledPackages:
+    """What `pip install` put below the home, found without a new interpreter.
+
+    It is looked for before each piece of code, and when an import finds nothing: the same piece may
+    have installed it.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[str, int] | None = None
+
+    def refresh(self) -> bool:
+        """Whether something has changed since the last call."""
+        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        base = os.environ.get("PYTHONUSERBASE") or os.environ.get("HOME", "") + "/.local"
+        folder = f"{base}/lib/{version}/site-packages"
+        try:
+            seen = (folder, os.stat(folder).st_mtime_ns)
+        except (OSError, ValueError):
+            return False
+        if seen == self._seen:
+            return False
+        self._seen = seen  # first: what a .pth file runs may import something as well
+        import importlib
+        import site
+
+        before = list(sys.path)
+        site.addsitedir(folder)
+        added = [path for path in sys.path if path not in before]
+        sys.path[:] = before
+        add_packages(added)
+        importlib.invalidate_caches()
+        return True
+
+    def find_spec(self, name: str, path: object = None, _target: object = None) -> Any:
+        """The last finder of all: nobody else knows the name."""
+        if path is not None or not self.refresh():
+            return None
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec(name)
+
+
 class Session:
     """One interpreter's state: a `__main__` of the code's own, and how it is fed."""
 
@@ -203,6 +253,7 @@ class Session:
         self._tools: Tools | None = None
         self._may_interrupt = self._is_starting = self._is_interrupted = False
         self._shown: list[dict[str, object]] = []
+        self._installed = InstalledPackages()
         self._module: Any = type(sys)("__main__")
         import builtins
 
@@ -223,6 +274,7 @@ class Session:
         from _signal import SIGINT, signal  # type: ignore[import-not-found]  # the C part alone
 
         signal(SIGINT, self._interrupt)
+        sys.meta_path.append(self._installed)
         while True:
             frame = self._channel.wait("code")
             if frame is None:
@@ -243,7 +295,7 @@ class Session:
         os.environ.update(request.get("base", {}))
         before = {name: os.environ.get(name) for name in request["env"]}
         os.environ.update(request["env"])
-        sys.path += request.get("paths", ())
+        add_packages(request.get("paths", []))
         if request["tools"]:
             tools = self._tools = self._tools or Tools(self._channel, request["tools"])
             sys.modules["tools"] = tools  # type: ignore[assignment]  # so that `import tools` works too
@@ -290,6 +342,7 @@ class Session:
     def _execute(self, source: bytes, report: dict[str, Any]) -> None:
         name = f"<code {self._count}>" if self._count > 1 else "<code>"
         self._sources[name] = source.decode("utf-8", "replace")
+        self._installed.refresh()
         tree = compile(source, name, "exec", ONLY_TREE, dont_inherit=True)
         last = None
         if tree.body and type(tree.body[-1]).__name__ == "Expr":

@@ -42,11 +42,14 @@ def main() -> None:
         wanted = json.load(file)
     import _cellwall_runner as runner  # type: ignore[import-not-found]  # there, inside
 
-    sys.path += wanted["paths"]
     show = runner.show()
-    if any(name.startswith("matplotlib") for name in wanted["preload"]):
-        show.prepare_plots()
+    # Of the standard library, while no package is in reach: its optional imports (`copy` looks for
+    # `org.python.core`) would run a module of a package here, before any cell has its walls.
     preload(wanted["preload"])
+    runner.add_packages(wanted["paths"])
+    if any(name.startswith("matplotlib") for name in wanted["packages"]):
+        show.prepare_plots()
+    preload(wanted["packages"])
     # They were for the imports; a cold interpreter has none of them either.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.pop(name, None)

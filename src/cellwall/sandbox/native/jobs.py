@@ -42,7 +42,8 @@ def environment(
 ) -> Mapping[str, str]:
     """From nothing (ISO-3): what programs cannot do without, then what the caller named."""
     return {
-        "PATH": rootfs.SEARCH_PATH,
+        # Last: what code has put there adds commands, and replaces none that a rule names.
+        "PATH": f"{rootfs.SEARCH_PATH}:{home}/.local/bin",
         "HOME": home,
         "USER": "sandbox",
         "LOGNAME": "sandbox",
@@ -52,17 +53,34 @@ def environment(
         "CELLWALL": "1",
         # Hooks copied from a template would be refused where .git/hooks is protected (FS-4).
         "GIT_TEMPLATE_DIR": "/.cellwall/empty",
-        **_packages(action),
+        **_packages(action, home),
         **dict(program.env if program is not None else ()),
         **action.env,
         **action.brief,
     }
 
 
-def _packages(action: Action) -> dict[str, str]:
-    """A Python that a command starts finds the packages of the template, too."""
-    is_command = isinstance(action.want, RunCommand) and bool(package_paths(action))
-    return {"PYTHONPATH": PACKAGES_INSIDE} if is_command else {}
+# A plain `pip install` goes below the home: to the workspace of a sandbox that has one of its own,
+# else to /tmp, and never into a directory of the user's. The system's packages are read-only here,
+# so the lock that distributions put on them (PEP 668) protects nothing. A cache would count against
+# the disk limit. A host that is refused stays refused, and pip would ask for half a minute.
+_PIP_CONF = b"""\
+[global]
+break-system-packages = true
+disable-pip-version-check = true
+no-cache-dir = true
+no-warn-script-location = true
+retries = 1
+"""
+
+
+def _packages(action: Action, home: str) -> dict[str, str]:
+    """A Python that is started inside finds the packages of the template, too, and before them
+    those that were installed inside. The interpreter of `run_code` ignores variables."""
+    if not package_paths(action):
+        return {}
+    installed = f"{home}/.local/lib/python{languages.python_version()}/site-packages"
+    return {"PYTHONPATH": f"{installed}:{PACKAGES_INSIDE}"}
 
 
 def base_files(*, home: str) -> dict[str, bytes]:
@@ -72,6 +90,7 @@ def base_files(*, home: str) -> dict[str, bytes]:
         "/etc/group": rootfs.GROUP.encode(),
         "/etc/hosts": rootfs.HOSTS.encode(),
         "/etc/nsswitch.conf": rootfs.NSSWITCH.encode(),
+        "/etc/pip.conf": _PIP_CONF,
         "/.cellwall/nothing": b"",
         rootfs.PROC_STAT: rootfs.proc_stat(),
     }

@@ -27,6 +27,9 @@ class Spec:
     is_interpreter: bool
     """A Python that waits, from which interpreters are forked; else cells start empty."""
     preload: tuple[str, ...] = ()
+    """Modules of the standard library that it imports before anybody needs them."""
+    preload_packages: tuple[str, ...] = ()
+    """The same of its packages; only of those whose hashes we ship."""
     site_packages: str | None = None
     """A directory of the host's with packages of its own, shown read-only."""
 
@@ -35,19 +38,13 @@ SHELL = Spec("shell", is_interpreter=False)  # node, where it is in /usr, and de
 PYTHON = Spec("python", is_interpreter=True, preload=tuple(_STANDARD.split()))
 
 EnvironmentOf = Callable[[str], str | None]
-"""The packages that were built for a template, by its name."""
+"""The packages that were built for a template, by its name; raises for one that nobody knows."""
 
 
 def python_spec(name: str, environment_of: EnvironmentOf) -> Spec:
     """The Python template of this name, or why there is none."""
     if name == PYTHON.name:
         return PYTHON
-    if name != "python-data":
-        raise BadInput(
-            f"there is no template {name!r:.60}",
-            mend="`cellwall template list` tells which there are.",
-            code="CW-NO-TEMPLATE",
-        )
     found = environment_of(name)
     if found is None:
         raise BadInput(
@@ -55,5 +52,10 @@ def python_spec(name: str, environment_of: EnvironmentOf) -> Spec:
             mend=f"Build it once: cellwall template build {name}",
             code="CW-TEMPLATE-NOT-BUILT",
         )
-    preload = (*PYTHON.preload, *_DATA.split())
-    return Spec(name, is_interpreter=True, preload=preload, site_packages=found)
+    return Spec(
+        name,
+        is_interpreter=True,
+        preload=PYTHON.preload,
+        preload_packages=tuple(_DATA.split()) if name == "python-data" else (),
+        site_packages=found,
+    )

@@ -105,7 +105,11 @@ class Template:
         if self.spec.is_interpreter:
             files |= languages.inside_files() | _zygote_files()
             paths = [] if self.spec.site_packages is None else [PACKAGES_INSIDE]
-            wanted = {"preload": self.spec.preload, "paths": paths}
+            wanted = {
+                "preload": self.spec.preload,
+                "paths": paths,
+                "packages": self.spec.preload_packages,
+            }
             files["/.cellwall/template.json"] = json.dumps(wanted).encode()
             argv = (languages.python_inside(), "-I", "-c", _COMMAND)
             env = {

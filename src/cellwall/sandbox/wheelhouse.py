@@ -1,0 +1,200 @@
+"""Fetches the wheels of a request, with all that they need, and looks at each before any is used.
+
+(1) pip downloads wheels, and nothing else, into an empty folder. It resolves what they need as
+    well, and an index may answer with the address of a repository or a source archive (PEP 508),
+    for which `--only-binary` does not hold: pip would build it, on the host. So it runs under an
+    audit hook by which it can start no program; building is nothing but starting one.
+(2) Each wheel is looked at: what it needs by address, where its files would go, how large it is.
+(3) The hashes are those of the files that were looked at; the installer takes no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from cellwall.core.errors import CellwallError
+from cellwall.core.limits import GIB, MIB
+from cellwall.core.packages import Package, normalized
+from cellwall.sandbox import wheels
+from cellwall.sandbox.native.programs import stream_lines
+
+MAX_UNPACKED_BYTES = 8 * GIB
+MAX_ENTRIES = 400_000
+_MAX_METADATA_BYTES = 4 * MIB
+_LINES_KEPT = 200
+_FETCH_WITHIN_S = 1800.0
+_REFUSED = "cellwall: no program may be started"
+_GUARDED_PIP = f"""
+import sys
+def refuse(event, _):
+    if event in {{"subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.system",
+                 "os.fork", "os.forkpty", "pty.spawn"}}:
+        raise PermissionError({_REFUSED!r})
+sys.addaudithook(refuse)
+if place := sys.argv.pop(1):
+    sys.path.insert(0, place)
+import runpy
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+_WORDS = (
+    *("download", "--only-binary", ":all:", "--no-input", "--progress-bar", "off"),
+    *("--retries", "2", "--disable-pip-version-check"),
+)
+_WHEEL = re.compile(r"(?P<name>[A-Za-z0-9._]+)-(?P<version>[^-]+)(?:-\d[^-]*)?(?:-[^-]+){3}\.whl")
+_PINNABLE = re.compile(r"[A-Za-z0-9.!+_]+")
+_BY_ADDRESS = re.compile(rb"^Requires-Dist:[^;\r\n]*@", re.MULTILINE | re.IGNORECASE)
+_MISSING = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]{1,100})")
+
+
+def fetch(
+    requirements: str,
+    folder: str,
+    *,
+    python: str,
+    temporary: str,
+    environ: Mapping[str, str],
+    on_progress: Callable[[str], None],
+    held_fds: Sequence[int] = (),
+) -> tuple[Package, ...]:
+    """Have every wheel that the file of requirements leads to in `folder`."""
+    env = wheels.installer_environment(environ, temporary=temporary)
+    words = [*wheels.first_that_answers(_ways(python), env), "-d", folder, "-r", requirements]
+    said: deque[str] = deque(maxlen=_LINES_KEPT)
+
+    def hear(line: str) -> None:
+        said.append(line)
+        told = wheels.progress_of(line)
+        if told:
+            on_progress(told)
+
+    try:
+        code = stream_lines(
+            words, env=env, on_line=hear, within_s=_FETCH_WITHIN_S, held_fds=held_fds
+        )
+    except TimeoutError:
+        raise _failure([*said, "timed out"]) from None
+    if code != 0:
+        raise _failure(list(said))
+    return inspect(folder)
+
+
+def _ways(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+    """Its own pip, the wheels of pip that fit it, the pip beside Cellwall. Not uv: a hook of ours
+    holds in no program that is not Python."""
+    beside = importlib.util.find_spec("pip")
+    folders = [
+        os.path.dirname(place) for place in (beside and beside.submodule_search_locations) or ()
+    ]
+    for place in ("", *wheels.pip_wheels(python), *folders):
+        yield [python, "-I", "-c", _GUARDED_PIP, place], _WORDS
+
+
+def inspect(folder: str) -> tuple[Package, ...]:
+    """What the wheels are; raises for one that must not be unpacked."""
+    packages, size, entries = [], 0, 0
+    for file in sorted(os.listdir(folder)):
+        named = _WHEEL.fullmatch(file)
+        if named is None or not _PINNABLE.fullmatch(named["version"]):
+            raise _refusal("the index answered with something that is not a wheel", file)
+        name = normalized(named["name"])
+        try:
+            with zipfile.ZipFile(os.path.join(folder, file)) as archive:
+                inside = archive.infolist()
+                _check_places(name, inside)
+                _check_needs(name, archive, inside)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
+            raise _refusal(f"the wheel of {name} is damaged", str(error)) from None
+        size += sum(each.file_size for each in inside)
+        entries += len(inside)
+        if size > MAX_UNPACKED_BYTES or entries > MAX_ENTRIES:
+            raise _refusal(
+                f"the packages are larger than {MAX_UNPACKED_BYTES // GIB} GiB or have more than "
+                f"{MAX_ENTRIES} files",
+                name,
+            )
+        packages.append(Package(name, named["version"]))
+    place = os.statvfs(folder)
+    if size > place.f_bavail * place.f_frsize:
+        raise wheels.no_space()
+    return tuple(packages)
+
+
+def pins(folder: str) -> bytes:
+    """The wheels as requirements with hashes, in the form in which ours are shipped."""
+    lines = []
+    for file in sorted(os.listdir(folder)):
+        named = _WHEEL.fullmatch(file)
+        assert named is not None  # noqa: S101  # `inspect` has seen it
+        with open(os.path.join(folder, file), "rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        lines.append(
+            f"{normalized(named['name'])}=={named['version']} \\\n    --hash=sha256:{digest}\n"
+        )
+    return "".join(lines).encode()
+
+
+def _check_places(name: str, inside: Sequence[zipfile.ZipInfo]) -> None:
+    """pip refuses these as well; one wall more, before it begins."""
+    for each in inside:
+        parts = each.filename.replace("\\", "/").split("/")
+        if each.filename.startswith(("/", "\\")) or ".." in parts or "\0" in each.filename:
+            raise _refusal(f"the wheel of {name} has files outside of itself", each.filename)
+
+
+def _check_needs(name: str, archive: zipfile.ZipFile, inside: Sequence[zipfile.ZipInfo]) -> None:
+    """A package may need others by name; by address it would choose where they come from."""
+    for each in inside:
+        top, _, rest = each.filename.partition("/")
+        if not (top.endswith(".dist-info") and rest.upper() == "METADATA"):
+            continue
+        if each.file_size > _MAX_METADATA_BYTES:
+            raise _refusal(f"the description of {name} is too large", each.filename)
+        if _BY_ADDRESS.search(archive.read(each)):
+            raise _refusal(f"{name} needs a package by its address", each.filename)
+
+
+def _refusal(message: str, detail: str) -> CellwallError:
+    return CellwallError(
+        message,
+        mend="Nothing was installed. Ask for another version, or take the package from another "
+        "index with PIP_INDEX_URL.",
+        code="CW-PACKAGE-REFUSED",
+        detail=detail,
+    )
+
+
+def _failure(lines: Sequence[str]) -> CellwallError:
+    """Why pip failed, in terms of what was asked for."""
+    text = "\n".join(lines)
+    if _REFUSED in text:
+        return CellwallError(
+            "a package would have to be built from source, which runs its code on the host",
+            mend="Ask for a version that has a wheel for this Python.",
+            code="CW-PACKAGE-SOURCE",
+            detail=text[-2000:],
+        )
+    if "ResolutionImpossible" in text or "conflicting dependencies" in text:
+        return CellwallError(
+            "the packages need versions of each other that exclude one another",
+            mend="Ask for fewer or wider versions.",
+            code="CW-PACKAGE-CONFLICT",
+            detail=text[-2000:],
+        )
+    failure = wheels.failure_of(lines)
+    if failure.code != "CW-TEMPLATE-NO-WHEELS":
+        return failure
+    missing = _MISSING.search(text)
+    named = f"of {missing[1]} " if missing else ""
+    return CellwallError(
+        f"the package index has no wheel {named}that fits the versions and the Python inside",
+        mend="Check the spelling and the versions; packages that exist as source only are not "
+        "built.",
+        code="CW-PACKAGE-NOT-FOUND",
+        detail=failure.detail,
+    )
