@@ -120,6 +120,9 @@ def completed(*words: str) -> set[str]:
         (["code", "-l", "jav"], {"javascript"}),
         (["audit", "v"], {"verify", "verifier"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
+        (["run", "--template", ""], {"python", "python-data"}),
+        (["mcp", "--template", "python-"], {"python-data"}),
+        (["template", "remove", "p"], {"python-data"}),
     ],
 )
 def test_words_are_completed(words, expected):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.sandbox import environments
+from cellwall.sandbox import definitions
 
 PACKAGE = "tiny"
 
@@ -34,7 +34,7 @@ def wheel(folder: Path, *, files: dict[str, str] | None = None) -> bytes:
 
 def offline(monkeypatch: pytest.MonkeyPatch, folder: Path, requirements: bytes) -> None:
     """`python-data` is made of these requirements, and packages come from `folder` alone."""
-    monkeypatch.setattr(environments, "requirements", lambda *_: requirements)
+    monkeypatch.setattr(definitions, "shipped_requirements", lambda _: requirements)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")  # not the developer's own index
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))

@@ -1,0 +1,216 @@
+"""Packages: installed inside a live sandbox, or named when the sandbox is made.
+
+No test needs a network: the wheel is made here, and pip takes it from a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import cellwall as sdk
+from cellwall.core.errors import BadInput
+from cellwall.sandbox import definitions
+from interfaces.test_cli_process import cellwall, error_code
+from unit.sandbox import tiny_template
+
+WHEEL = "tiny-1.0-py3-none-any.whl"
+INSTALL = f"pip install --no-index ./{WHEEL}"
+ANSWER = "import tiny; tiny.ANSWER"
+OFFLINE = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> bytes:
+    folder = tmp_path_factory.mktemp("shelf")
+    tiny_template.wheel(folder, files={"tiny/__init__.py": "ANSWER = 42\ndef main(): print(42)\n"})
+    return (folder / WHEEL).read_bytes()
+
+
+@pytest.fixture
+def shelf(tmp_path, wheel, monkeypatch) -> Path:
+    """The only place from which the host's pip takes packages."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    (folder / WHEEL).write_bytes(wheel)
+    tiny_template.offline(monkeypatch, folder, b"")
+    return folder
+
+
+@pytest.mark.requirement("LANG-2")
+@pytest.mark.usefixtures("path")
+def test_pip_install_in_a_live_sandbox_serves_the_next_code_and_command(wheel):
+    with sdk.Sandbox.create(timeout=120) as sbx, sdk.Sandbox.create() as other:
+        assert sbx.run_code("import tiny").error["type"] == "ModuleNotFoundError"
+        sbx.files.write(WHEEL, wheel)
+        done = sbx.commands.run(INSTALL)
+        assert done.exit_code == 0, done.stderr
+        assert sbx.run_code(ANSWER).value == 42  # in the interpreter that did not find it before
+        assert sbx.commands.run(["python3", "-c", f"{ANSWER}; print(6)"]).stdout == "6\n"
+        assert sbx.commands.run("tiny").stdout == "42\n"  # its program
+        installed = sbx.run_code("tiny.__file__").value
+        assert installed.startswith("/workspace/.local/")  # bound by the disk limit, and ends there
+        assert other.run_code("import tiny").error["type"] == "ModuleNotFoundError"
+
+
+@pytest.mark.usefixtures("path")
+def test_code_can_install_and_import_in_one_piece(wheel):
+    code = f"""
+import subprocess, sys
+subprocess.run({INSTALL.split()!r}, check=True, capture_output=True)
+import tiny
+tiny.ANSWER
+"""
+    with sdk.Sandbox.create(timeout=120) as sbx:
+        sbx.files.write(WHEEL, wheel)
+        done = sbx.run_code(code)
+        assert done.value == 42, done.stderr
+
+
+@pytest.mark.parametrize("mode", ["ro", "rw", "cow"])
+def test_a_given_directory_gets_no_packages(tmp_path, wheel, mode):
+    given = tmp_path / "given"
+    given.mkdir()
+    (given / WHEEL).write_bytes(wheel)
+    with sdk.Sandbox.create(workspace=f"{given}:{mode}", timeout=120) as sbx:
+        done = sbx.commands.run(INSTALL)
+        assert done.exit_code == 0, done.stderr
+        assert sbx.run_code(f"{ANSWER}, tiny.__file__[:12]").value == [42, "/tmp/.local/"]
+    assert os.listdir(given) == [WHEEL]
+
+
+def test_a_pth_file_that_fails_or_ends_the_interpreter_costs_one_run(wheel):
+    with sdk.Sandbox.create(timeout=120) as sbx:
+        sbx.files.write(WHEEL, wheel)
+        assert sbx.commands.run(INSTALL).exit_code == 0
+        ending = "import sys; sys.exit(3)"
+        sbx.commands.run(f"echo '{ending}' > $(python3 -m site --user-site)/evil.pth")
+        assert sbx.run_code("1").exit_code == 3
+        assert sbx.run_code("20 + 1").value == 21
+
+
+def test_without_network_one_line_tells_how_to_get_packages():
+    done = sdk.run_command("pip install tiny", timeout=120)
+    assert done.exit_code == 1
+    (hint,) = [each.message for each in done.outcome.findings if each.category == "network"]
+    assert "--allow-domain pypi.org --allow-domain files.pythonhosted.org" in hint
+    assert "--package NAME" in hint
+
+
+# Packages that are named when the sandbox is made
+
+
+@pytest.mark.requirement("LANG-2")
+def test_packages_are_built_once_read_only_and_found_again(shelf, capfd):
+    with sdk.Sandbox.create(packages=["Tiny"]) as sbx:
+        told = capfd.readouterr().err.splitlines()
+        assert told == [
+            f"cellwall: {each}" for each in ("resolving", "tiny 1.0", "unpacking", "compiling")
+        ]
+        assert sbx.run_code(ANSWER).value == 42
+        assert sbx.commands.run(["python3", "-c", f"{ANSWER}; print(6)"]).stdout == "6\n"
+        child = "subprocess.run([sys.executable, '-c', 'import tiny']).returncode"
+        assert sbx.run_code(f"import subprocess, sys; {child}").value == 0
+        touched = sbx.run_code("open('/opt/packages/x', 'w')").error
+        assert touched["type"] in {"OSError", "PermissionError"}
+    (shelf / WHEEL).unlink()
+    assert sdk.run_code(ANSWER, packages=["tiny"]).value == 42
+    assert capfd.readouterr().err == ""
+    assert sdk.run_code(ANSWER).error["type"] == "ModuleNotFoundError"
+
+
+def test_what_is_installed_inside_wins_over_the_template(shelf, tmp_path, wheel):
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    tiny_template.wheel(newer, files={"tiny/__init__.py": "ANSWER = 43\n"})
+    with sdk.Sandbox.create(packages=["tiny"], timeout=120) as sbx:
+        sbx.files.write(WHEEL, (newer / WHEEL).read_bytes())
+        assert sbx.commands.run(f"{INSTALL} --ignore-installed").exit_code == 0
+        assert sbx.run_code(ANSWER).value == 43
+        assert sbx.commands.run(["python3", "-c", "import tiny; print(tiny.ANSWER)"]).stdout == (
+            "43\n"
+        )
+
+
+@pytest.mark.parametrize("create", [sdk.Sandbox.create, lambda **kw: sdk.run_code("1", **kw)])
+def test_bad_requests_are_refused_before_anything_is_asked(create, state_home):
+    for packages in ("tiny", ["-r /etc/passwd"], ["x @ file:///etc/passwd"], ["a\n--pre"], [7]):
+        with pytest.raises(BadInput) as told:
+            create(packages=packages)
+        assert told.value.code == "CW-BAD-PACKAGE"
+    with pytest.raises(BadInput) as told:
+        create(packages=["tiny"], template="python-data")
+    assert told.value.code == "CW-USAGE"
+    assert not Path(state_home, "templates").exists()
+
+
+def test_an_unknown_template_is_told_when_the_sandbox_is_made():
+    with pytest.raises(BadInput) as told:
+        sdk.Sandbox.create(template="python-dta")
+    assert told.value.code == "CW-NO-TEMPLATE"
+    assert "Did you mean python-data" in told.value.mend
+    assert "cellwall template build NAME --with PACKAGE" in told.value.mend
+
+
+@pytest.mark.parametrize("words", [["run", "--", "true"], ["code", "-c", "1"], ["mcp"]])
+def test_every_command_tells_an_unknown_template(words):
+    done = cellwall(words[0], "--template", "python-dta", *words[1:])
+    assert (done.returncode, error_code(done)) == (125, "CW-NO-TEMPLATE")
+    assert b"Did you mean python-data" in done.stderr
+    assert b"cellwall template build NAME --with PACKAGE" in done.stderr
+
+
+def test_the_command_line_builds_lists_uses_and_removes(shelf, tmp_path):
+    env = {**OFFLINE, "PIP_FIND_LINKS": str(shelf)}
+    listed = tmp_path / "requirements.txt"
+    listed.write_text("# what we need\nTiny==1.0\n")
+    done = cellwall("template", "build", "web", "--requirements", str(listed), "--json", **env)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["requested"], told["packages"]) == (
+        0,
+        ["tiny==1.0"],
+        {"tiny": "1.0"},
+    )
+    code = ["code", "-c", f"print({ANSWER.partition('; ')[0]!r}); {ANSWER}"]
+    used = cellwall(*code, "--template", "web", "--json", **env)
+    assert json.loads(used.stdout)["value"] == 42
+    used = cellwall("code", "-c", ANSWER, "--package", "tiny", "--json", **env)
+    assert (used.stderr, json.loads(used.stdout)["value"]) == (b"", 42)
+    named = definitions.name_of(("tiny",))
+    listing = json.loads(cellwall("template", "list", "--json").stdout)["templates"]
+    assert [each["name"] for each in listing] == ["python-data", named, "web"]
+    assert cellwall("template", "remove", "web").returncode == 0
+    gone = cellwall("template", "remove", "web")
+    assert (gone.returncode, error_code(gone)) == (125, "CW-NO-TEMPLATE")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["template", "build", "web", "--with", "-r /etc/passwd"], "CW-BAD-PACKAGE"),
+        (["template", "build", "web", "--requirements", "/etc/shadow/x"], "CW-BAD-PACKAGE"),
+        (["template", "build", "web", "--requirements", "/dev/null"], "CW-BAD-PACKAGE"),
+        (["template", "build", "python-data", "--with", "tiny"], "CW-TEMPLATE-NAME"),
+        (["template", "build", "../x", "--with", "tiny"], "CW-TEMPLATE-NAME"),
+        (["template", "build", "nope"], "CW-NO-TEMPLATE"),
+        (["code", "--package", "a;b", "-c", "1"], "CW-BAD-PACKAGE"),
+        (["run", "--package", "a", "--template", "python-data", "--", "true"], "CW-USAGE"),
+        (["mcp", "--package", "--pre"], "CW-BAD-PACKAGE"),
+    ],
+)
+def test_wrong_words_on_the_command_line(words, code, state_home):
+    done = cellwall(*words)
+    assert (done.returncode, done.stdout, error_code(done)) == (125, b"", code)
+    assert not Path(state_home, "templates").exists()
+
+
+def test_who_may_not_install_packages_gets_none(shelf, tmp_path, state_home):
+    config = tmp_path / "cellwall.toml"
+    config.write_text('[roles.interfaces]\nsdk = "user"\n')
+    with pytest.raises(sdk.CellwallError) as told:
+        sdk.Sandbox.create(packages=["tiny"], config=str(config))
+    assert told.value.code == "CW-ROLE"
+    assert not Path(state_home, "templates").exists()

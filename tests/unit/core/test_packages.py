@@ -1,0 +1,92 @@
+"""A request names packages and versions; nothing that pip would take for something else passes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cellwall.core.errors import BadInput
+from cellwall.core.packages import (
+    MAX_PACKAGES,
+    Package,
+    package_of,
+    parse_request,
+    parse_requirement,
+    parse_requirements_file,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("requests", "requests"),
+        ("Flask_SQLAlchemy", "flask-sqlalchemy"),
+        (" Pandas >=2.0 , <3 ", "pandas<3,>=2.0"),
+        ("uvicorn[Standard,a]~=0.1", "uvicorn[a,standard]~=0.1"),
+        ("torch==2.1.0.post1+cu118", "torch==2.1.0.post1+cu118"),
+        ("a!=1.*", "a!=1.*"),
+        ("x.whl", "x-whl"),  # a name; in this spelling pip cannot take it for a file
+    ],
+)
+def test_names_and_versions_get_one_spelling(text, parsed):
+    assert parse_requirement(text) == parsed
+    assert parse_requirement(parsed) == parsed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "-r /etc/passwd", "--index-url=https://evil.example", "-e .", "--pre"),
+        *("x @ file:///etc/passwd", "x@https://evil.example/x.whl", "git+https://e.example/x"),
+        *("./x", "/etc/passwd", "..", ".", "a/b", "a\\b", "~/x", "x==1.zip", "x==1+a.whl"),
+        *("a\nb", "a\n--pre", "a\r", "a\0", "a\tb", "a b", "a\u00a0", "a\u2028b", "ä", "a==\u0661"),
+        *("a; python_version > '3'", "a;os_name=='posix'", "a===1", "a==1 --hash=sha256:00"),
+        *("a #b", "a,b", "a[", "a[]", "a==", "a>=1,", "a=1", "$HOME", "`id`", "%APPDATA%"),
+        "x" * 201,
+    ],
+)
+def test_everything_else_is_refused(text):
+    with pytest.raises(BadInput) as told:
+        parse_requirement(text)
+    assert told.value.code == "CW-BAD-PACKAGE"
+    assert told.value.mend
+    assert len(told.value.message) < 300
+
+
+@given(st.text(max_size=220))
+def test_what_passes_can_only_be_read_in_one_way(text):
+    try:
+        parsed = parse_requirement(text)
+    except BadInput:
+        return
+    assert parsed.isascii()
+    assert parsed[0].isalnum()
+    assert not set(parsed) & set("/\\@;: \t\r\n\0'\"$`#")
+    assert not parsed.endswith((".zip", ".whl", ".tar", ".gz", ".tgz", ".bz2", ".xz"))
+
+
+def test_equal_requests_are_equal_and_bounded():
+    assert parse_request(["B", "a", "b"]) == parse_request(("a", "b")) == ("a", "b")
+    assert parse_request([]) == ()
+    for wrong in ("requests", b"requests", [1], [None], ["a"] * (MAX_PACKAGES + 1)):
+        with pytest.raises(BadInput) as told:
+            parse_request(wrong)
+        assert told.value.code == "CW-BAD-PACKAGE"
+
+
+def test_a_file_holds_names_comments_and_nothing_else():
+    assert parse_requirements_file(b"# why\n\nrequests  # http\r\npandas<3\n") == (
+        "pandas<3",
+        "requests",
+    )
+    for wrong in (b"a\n-r other.txt", b"--pre", b"a \\\n  --hash=sha256:00", b"\xff\xfe", b"a\x00"):
+        with pytest.raises(BadInput):
+            parse_requirements_file(wrong)
+    with pytest.raises(BadInput, match="line 2 of"):
+        parse_requirements_file(b"a\n-r other.txt")
+
+
+def test_the_package_of_a_requirement_is_its_name():
+    assert package_of("uvicorn[standard]~=0.1") == Package("uvicorn")
+    assert package_of("a!=1") == package_of("a") == Package("a")
