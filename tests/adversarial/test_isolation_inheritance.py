@@ -127,7 +127,7 @@ def test_environment_is_built_from_nothing(way: str, seen: dict[str, dict[str, o
     # interpreter's, and go on to whatever it starts; no caller named them, and cold has none.
     assert seen[way]["variables"] == {
         "PATH": "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-        ":/workspace/.local/bin",
+        ":/.cellwall/bin:/workspace/.local/bin",
         "HOME": "/workspace",
         "USER": "sandbox",
         "LOGNAME": "sandbox",

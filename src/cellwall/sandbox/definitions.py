@@ -9,6 +9,7 @@ that the same request finds what was built for it before.
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -91,6 +92,7 @@ def requirements(home: str, name: str) -> bytes:
     return as_text(read(home, name))
 
 
+@functools.cache
 def shipped_requirements(name: str) -> bytes:
     """The pinned packages with their hashes."""
     folder = resources.files("cellwall.sandbox").joinpath("templates")

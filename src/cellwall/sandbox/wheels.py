@@ -33,6 +33,12 @@ _FROM_WHEEL = (
     "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
 )
 
+_COMPILE = (
+    "import compileall, resource, sys; "
+    "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
+    "sys.exit(not compileall.main())"
+)
+
 # Of our environment, what finds and reaches the user's index or mirror. Not the rest of it: it may
 # hold secrets, and options of pip that would change what is installed and where.
 _PASSED_ON = frozenset(
@@ -94,8 +100,9 @@ def precompile(target: str, *, python: str) -> None:
 
     compileall parses and does not execute. The paths in the bytecode are cut to those below
     `target`, so that it tells code nothing about the host. What does not compile stays source.
+    A file made to cost the compiler much memory ends the compiling, not the host.
     """
-    words = [python, "-I", "-W", "ignore", "-m", "compileall", "-qq", "-j", "0"]
+    words = [python, "-I", "-W", "ignore", "-c", _COMPILE, "-qq", "-j", "0"]
     words += ["-x", "/tests/", "-s", target, target]
     try:
         env = {"LC_ALL": "C.UTF-8"}

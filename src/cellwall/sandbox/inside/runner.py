@@ -196,7 +196,11 @@ class Tools:
 
 def add_packages(paths: list[str]) -> None:
     """Behind the standard library, before the packages of the system: what was asked for wins."""
-    others = (place for place, path in enumerate(sys.path) if path.endswith(SITE_ENDINGS))
+    others = (
+        place
+        for place, path in enumerate(sys.path)
+        if isinstance(path, str) and path.endswith(SITE_ENDINGS)  # code may put anything there
+    )
     place = next(others, len(sys.path))
     sys.path[place:place] = [path for path in paths if path not in sys.path]
 
@@ -295,7 +299,8 @@ class Session:
         os.environ.update(request.get("base", {}))
         before = {name: os.environ.get(name) for name in request["env"]}
         os.environ.update(request["env"])
-        add_packages(request.get("paths", []))
+        if request.get("paths"):
+            add_packages(request["paths"])
         if request["tools"]:
             tools = self._tools = self._tools or Tools(self._channel, request["tools"])
             sys.modules["tools"] = tools  # type: ignore[assignment]  # so that `import tools` works too

@@ -46,6 +46,7 @@ _ROOT_DIRS = (
     "/code",
     SKILLS_INSIDE,
     "/.cellwall/empty",
+    rootfs.PROGRAMS_INSIDE,
     NETWORK_INSIDE,
     "/.cellwall/__pycache__",
 )

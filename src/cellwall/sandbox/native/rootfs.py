@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from cellwall.core.host_programs import has_program
+from cellwall.core.host_programs import has_program, host_program
 from cellwall.core.network import NETWORK_INSIDE
 
 # Taken out of the host's /etc, read-only, where they exist. Nothing of /root, /home, /run, /var,
@@ -122,7 +122,12 @@ NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nnetworks: files\nserv
 UID_INSIDE = 1000
 GID_INSIDE = 1000
 HOSTNAME = "cellwall"
-SEARCH_PATH = "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+PROGRAMS_INSIDE = "/.cellwall/bin"
+"""Names that a host may lack: Debian has no `python`, which most people and agents type."""
+SEARCH_PATH = (
+    "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:"
+    f"{PROGRAMS_INSIDE}"
+)
 
 
 # Leads nowhere in a cell without a way out: libraries then ask 127.0.0.1, where nobody is.
@@ -168,6 +173,8 @@ def survey() -> HostRoot:
     etc = [name for name, _reason in _ETC if os.path.exists(f"/etc/{name}")]
     etc += [name for name in sorted(os.listdir("/etc")) if name.startswith(_ETC_PREFIXES)]
     system_python = has_program("python3")
+    if system_python:
+        links.append((host_program("python3"), f"{PROGRAMS_INSIDE}/python"))
     prefix = os.path.realpath(sys.base_prefix)
     foreign = None if system_python or prefix == "/usr" else prefix
     return HostRoot(tuple(binds), tuple(links), tuple(etc), foreign)
