@@ -14,6 +14,7 @@ import pytest
 import cellwall as sdk
 from cellwall.core.errors import BadInput
 from cellwall.sandbox import definitions
+from interfaces.mcp_agent import connected
 from interfaces.test_cli_process import cellwall, error_code
 from unit.sandbox import tiny_template
 
@@ -205,6 +206,16 @@ def test_wrong_words_on_the_command_line(words, code, state_home):
     done = cellwall(*words)
     assert (done.returncode, done.stdout, error_code(done)) == (125, b"", code)
     assert not Path(state_home, "templates").exists()
+
+
+def test_an_agent_of_the_mcp_server_finds_the_packages(shelf, tmp_path, monkeypatch):
+    for name, value in {**OFFLINE, "PIP_FIND_LINKS": str(shelf)}.items():
+        monkeypatch.setenv(name, value)
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    with connected(home, "--package", "tiny") as agent:
+        assert agent.told("run_code", code=ANSWER)["value"] == 42
+    assert "cellwall: tiny 1.0" in (home / "stderr").read_text()
 
 
 def test_who_may_not_install_packages_gets_none(shelf, tmp_path, state_home):

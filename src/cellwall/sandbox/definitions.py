@@ -126,7 +126,8 @@ def write(home: str, name: str, request: Sequence[str]) -> None:
     path = _file(home, name)
     beside = f"{path}.{secrets.token_hex(4)}"
     try:
-        with open(beside, "x", encoding="utf-8") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(beside, flags, 0o600), "w", encoding="utf-8") as file:
             json.dump({"packages": list(request)}, file)
         os.replace(beside, path)
     except BaseException:

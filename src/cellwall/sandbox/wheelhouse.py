@@ -17,6 +17,7 @@ import re
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from email.parser import BytesHeaderParser
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.limits import GIB, MIB
@@ -48,7 +49,6 @@ _WORDS = (
 )
 _WHEEL = re.compile(r"(?P<name>[A-Za-z0-9._]+)-(?P<version>[^-]+)(?:-\d[^-]*)?(?:-[^-]+){3}\.whl")
 _PINNABLE = re.compile(r"[A-Za-z0-9.!+_]+")
-_BY_ADDRESS = re.compile(rb"^Requires-Dist:[^;\r\n]*@", re.MULTILINE | re.IGNORECASE)
 _MISSING = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]{1,100})")
 
 
@@ -155,7 +155,9 @@ def _check_needs(name: str, archive: zipfile.ZipFile, inside: Sequence[zipfile.Z
             continue
         if each.file_size > _MAX_METADATA_BYTES:
             raise _refusal(f"the description of {name} is too large", each.filename)
-        if _BY_ADDRESS.search(archive.read(each)):
+        # As pip reads it: a header may go on in the next line.
+        needs = BytesHeaderParser().parsebytes(archive.read(each)).get_all("Requires-Dist", [])
+        if any("@" in str(need).partition(";")[0] for need in needs):
             raise _refusal(f"{name} needs a package by its address", each.filename)
 
 

@@ -120,8 +120,9 @@ def inspected(folder: Path) -> str:
     return told.value.code
 
 
-def test_a_wheel_that_needs_another_by_address_is_refused(tmp_path):
-    tiny_template.wheel(tmp_path, files={METADATA: NEEDS + "x@https://e.example/x.whl ; a == 'b'"})
+@pytest.mark.parametrize("address", ["x@https://e.example/x.whl ; a == 'b'", "x\n @ file:///x"])
+def test_a_wheel_that_needs_another_by_address_is_refused(tmp_path, address):
+    tiny_template.wheel(tmp_path, files={METADATA: NEEDS + address})
     assert inspected(tmp_path) == "CW-PACKAGE-REFUSED"
     tiny_template.wheel(tmp_path, files={METADATA: NEEDS + "x>=1 ; extra == '@'"})
     assert wheelhouse.inspect(str(tmp_path)) == (Package("tiny", "1.0"),)

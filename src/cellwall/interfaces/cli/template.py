@@ -196,11 +196,10 @@ def remove(name: str, profile: str | None, config: str | None, *, as_json: bool)
 
 def _summary(built: Environment, requested: tuple[str, ...]) -> str:
     wanted = {package_of(each).name for each in requested} or {"numpy", "pandas", "matplotlib"}
-    named = ", ".join(f"{name} {version}" for name, version in built.packages if name in wanted)
-    count = len(built.packages)
-    return (
-        f"Python {built.python}, {named} ({count} packages in all), {built.size_bytes / 1e6:.0f} MB"
-    )
+    named = [f"{name} {version}" for name, version in built.packages if name in wanted]
+    others = len(built.packages) - len(named)
+    listed = ", ".join(named) + (f" and {others} more" if others else "")
+    return f"Python {built.python}, {listed}, {built.size_bytes / 1e6:.0f} MB"
 
 
 def _as_json(name: str, built: Environment | None, requested: tuple[str, ...]) -> dict[str, Json]:

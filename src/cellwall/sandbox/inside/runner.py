@@ -196,12 +196,13 @@ class Tools:
 
 def add_packages(paths: list[str]) -> None:
     """Behind the standard library, before the packages of the system: what was asked for wins."""
+    found: list[object] = [*sys.path]  # code may put anything there
     others = (
         place
-        for place, path in enumerate(sys.path)
-        if isinstance(path, str) and path.endswith(SITE_ENDINGS)  # code may put anything there
+        for place, path in enumerate(found)
+        if isinstance(path, str) and path.endswith(SITE_ENDINGS)
     )
-    place = next(others, len(sys.path))
+    place = next(others, len(found))
     sys.path[place:place] = [path for path in paths if path not in sys.path]
 
 
