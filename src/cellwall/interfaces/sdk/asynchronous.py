@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
-from functools import partial
 from typing import Self, TypedDict, Unpack
 
 import anyio
@@ -364,13 +363,20 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
 async def _template(
     packages: Sequence[str], template: str, config: str | None, profile: str | None
 ) -> str:
+    if not parse_request(packages):
+        return template
+    return await anyio.to_thread.run_sync(prepare_template, packages, template, config, profile)
+
+
+def prepare_template(
+    packages: Sequence[str], template: str, config: str | None, profile: str | None
+) -> str:
     """The template that holds the packages; built in this process, also for a supervisor."""
     if not parse_request(packages):
         return template
     from cellwall.interfaces.packages import template_with  # noqa: PLC0415  # seldom
 
-    build = partial(
-        template_with,
+    return template_with(
         packages,
         template,
         config=config,
@@ -378,7 +384,6 @@ async def _template(
         interface="sdk",
         on_progress=_tell_progress,
     )
-    return await anyio.to_thread.run_sync(build)
 
 
 def _tell_progress(text: str) -> None:

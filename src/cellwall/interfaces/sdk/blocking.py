@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar, Unpack
 
 from cellwall.interfaces.sdk import asynchronous
-from cellwall.interfaces.sdk.asynchronous import AsyncSandbox, OneShot
+from cellwall.interfaces.sdk.asynchronous import AsyncSandbox, OneShot, prepare_template
 from cellwall.interfaces.sdk.commands import Commands
 from cellwall.interfaces.sdk.execution import Execution, TextSink
 from cellwall.interfaces.sdk.files import Files
@@ -114,6 +114,8 @@ class Sandbox:
         With `keep_alive` it lives in the user's supervisor, not in this process: any process of
         the user reaches it with `connect(id)`, until nobody has used it for so many seconds.
         """
+        # Here, and not in a thread of the loop's: Ctrl-C ends a build at once.
+        prepared = prepare_template(packages, template, config, profile)
 
         async def make() -> AsyncSandbox:
             return await AsyncSandbox.create(
@@ -125,8 +127,7 @@ class Sandbox:
                 timeout=timeout,
                 memory=memory,
                 language=language,
-                template=template,
-                packages=packages,
+                template=prepared,
                 skills=skills,
                 policy=policy,
                 config=config,
@@ -196,9 +197,21 @@ def run_code(
     code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
 ) -> Execution:
     """One shot: fresh isolation, nothing kept."""
-    return _loop.call(lambda: asynchronous.run_code(code, language=language, **options))
+    prepared = _prepared(options)
+    return _loop.call(lambda: asynchronous.run_code(code, language=language, **prepared))
 
 
 def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
     """One shot: a string is given to the shell, a list is started as it is; nothing is kept."""
-    return _loop.call(lambda: asynchronous.run_command(command, **options))
+    prepared = _prepared(options)
+    return _loop.call(lambda: asynchronous.run_command(command, **prepared))
+
+
+def _prepared(options: OneShot) -> OneShot:
+    """With the template that holds the packages in their place; see `Sandbox.create`."""
+    if "packages" not in options:
+        return options
+    packages, template = options["packages"], options.get("template", "python")
+    config, profile = options.get("config"), options.get("profile")
+    prepared = prepare_template(packages, template, config, profile)
+    return {**options, "template": prepared, "packages": ()}
