@@ -241,7 +241,7 @@ def _check_wheels(version: str) -> None:
 def _locked(home: str, name: str, on_progress: Callable[[str], None]) -> Iterator[tuple[int, int]]:
     """The template's folder and the lock that is held on it, as descriptors."""
     path = _folder(home, name)
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with held(os.open(f"{path}.lock", flags, 0o600)) as lock:
         try:
@@ -249,6 +249,7 @@ def _locked(home: str, name: str, on_progress: Callable[[str], None]) -> Iterato
         except BlockingIOError:
             on_progress("waiting for another build or removal to end")
             fcntl.flock(lock, fcntl.LOCK_EX)
+        os.makedirs(path, mode=0o700, exist_ok=True)  # who failed before us has removed it
         with held(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             yield folder, lock
 
