@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from cellwall.core.errors import BadInput
+from cellwall.core.packages import parse_request
 from cellwall.interfaces.cli.options import SandboxOptions, json_option, sandbox_options
 from cellwall.interfaces.cli.telling import print_json, print_text, say
 from cellwall.interfaces.cli.terminal import one_line
@@ -171,18 +172,24 @@ def install(
             raise BadInput("--remove takes no options for the server", code="CW-USAGE")
         change = work.remove(place, name, is_dry=dry_run)
     else:
-        entry = work.entry_of(_checked(options), environ=os.environ)
+        words = _checked(options, is_dry=dry_run, as_json=as_json)
+        entry = work.entry_of(words, environ=os.environ)
         change = work.install(place, name, entry, is_dry=dry_run)
     return _told(change, name, "taken out of" if remove else "in", is_dry=dry_run, as_json=as_json)
 
 
-def _checked(words: tuple[str, ...]) -> list[str]:
+def _checked(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> list[str]:
     """The options, as the server would take them; files by their full names.
 
-    Now, and not when a client starts the server and shows nobody why it ended.
+    Now, and not when a client starts the server and shows nobody why it ended. Packages are
+    installed now as well: a client does not wait for that.
     """
     server = click.Command("mcp", params=mcp.params)
     parsed = server.make_context("cellwall mcp", list(words))
+    options = SandboxOptions(**parsed.params, stdin=False, as_json=as_json)
+    parse_request(options.package)
+    if not is_dry:
+        options.prepared("mcp")
     given: list[str] = []
     for each in mcp.params:
         name = each.name or ""
