@@ -38,6 +38,7 @@ class NativeSandbox:
         self._pool = pool
         self._warm = WarmPath(settings, pool)
         self._sessions = Sessions(settings, layers, ledger, pool)
+        self.views = self._sessions.views
 
     async def run(
         self,

@@ -35,6 +35,7 @@ from cellwall.sandbox.native.pool import Pool
 from cellwall.sandbox.native.uncharged import UnchargedMemory
 from cellwall.sandbox.native.watch import Watch
 from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.views import MergedViews
 
 _MOST_PROGRAMS_REMEMBERED = 256
 _HANDED_OVER_WITHIN_S = 20.0
@@ -75,6 +76,7 @@ class Sessions:
     ) -> None:
         self._settings, self._pool = settings, pool
         self._bodies = Bodies(settings, layers, ledger, pool)
+        self.views = MergedViews(self._bodies.view)
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
         self._reader = Reader()
@@ -293,7 +295,11 @@ class Sessions:
                 raise BadInput(
                     "the sandbox was ended", mend="Create a new one.", code="CW-SANDBOX-ENDED"
                 )
-            body = self._bodies.open(action, mount, skills, network)
+            assert action.session_id is not None  # noqa: S101  # as in `_session`
+            with self.views.replacing(action.session_id) as put_view:
+                body = self._bodies.open(action, mount, skills, network)
+                if body.view is not None:
+                    put_view(body.view)
             session.cell = LiveCell(body, max_result_bytes=self._settings.max_result_bytes)
             session.uncharged = UnchargedMemory(session.cell.pids, body.limits)
             self._pool.stay_awake()
