@@ -97,14 +97,16 @@ class Beneath(Root):
                     max_total_bytes=max_total_bytes,
                     max_files=max_files,
                 )
-                with _made(base, missing) as parent:
-                    with replacing(
+                with (
+                    _made(base, missing) as parent,
+                    replacing(
                         parent,
                         name,
                         mode=old.st_mode if old else 0o644,
                         owner=self.kept_owner(old) or new_owner(parent),
-                    ) as fd:
-                        write_all(fd, data)
+                    ) as fd,
+                ):
+                    write_all(fd, data)
 
     def list(self, path: str = ".", *, max_entries: int = 10_000) -> tuple[Entry, ...]:
         inner = inner_path(path)

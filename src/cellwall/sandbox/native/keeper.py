@@ -138,7 +138,9 @@ class Keeper:
         if not ready_to_read(line, timeout_s=_TREE_WITHIN_S):
             raise self.failure("tree-in-time")
         try:
-            said, trees, _flags, _address = socket.recv_fds(line, _MOST_FRAME_BYTES, 1)
+            said, trees, _flags, _address = socket.recv_fds(
+                line, _MOST_FRAME_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+            )
         except OSError as error:
             raise self.failure("tree-answer") from error
         if not trees:
