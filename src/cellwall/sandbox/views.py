@@ -37,6 +37,8 @@ class Follower(Protocol):
 
     def follow(self, root: Root) -> None: ...
 
+    def stop(self) -> None: ...
+
 
 RootOf = Callable[[int], Root]
 """A root on a view; owns the descriptor."""
@@ -123,7 +125,10 @@ class MergedViews:
         try:
             if descriptor >= 0:
                 for follower, root_of in list(view.followers.items()):
-                    follower.follow(root_of(os.dup(descriptor)))
+                    try:
+                        follower.follow(root_of(os.dup(descriptor)))
+                    except OSError:  # no descriptor left: it ends, rather than see nothing
+                        follower.stop()
         finally:
             with self._changed:
                 view.is_changing = False

@@ -68,8 +68,12 @@ class Bodies:
             os.close(tree)
             return view
         body = self._open_cold(action, mount, (), None)
-        body.close()
-        assert body.view is not None  # noqa: S101  # every live cell with layers hands one out
+        assert body.view is not None  # noqa: S101  # a cell with layers hands one out, or fails
+        try:
+            body.close()
+        except BaseException:
+            os.close(body.view)
+            raise
         return body.view
 
     def _template(self, action: Action, mount: WorkspaceMount) -> Template | None:

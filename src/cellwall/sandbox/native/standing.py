@@ -62,6 +62,7 @@ class Standing:
         """What tells the use of the cell: its group, or measurements where the host has none."""
         self._failure: CellwallError | None = None
         self._is_ended = False
+        self._hands_view = False
         self._view: int | None = None
         self.way_out_number = -1
         """Of the line for a way out, in the cell."""
@@ -121,6 +122,7 @@ class Standing:
         numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
         group, outer = self.group, self._shape.outer
         layered = mount is not None and mount.mode is WorkspaceMode.COPY_ON_WRITE
+        self._hands_view = layered and lives_on
         plan = keeperplan.keeper_plan(
             outer,
             shown,
@@ -132,7 +134,7 @@ class Standing:
             plan_fd=self._plan_fd,
             status_fd=self.ends.status.inside,
             given=tuple(inside.values()),
-            hands_view=layered and lives_on,
+            hands_view=self._hands_view,
             opening_fd=None if way_out is None else way_out.inside,
             number_of=numbers.__getitem__,
         )
@@ -166,6 +168,8 @@ class Standing:
             words = self._next_words()
         if words != ["ready"]:
             raise self.keeper.failure(" ".join(words or ["gone"]).removeprefix("fail "))
+        if self._hands_view and self._view is None:
+            raise self.keeper.failure("view-sent")
 
     def _next_words(self) -> list[str] | None:
         line = self.ends.status
