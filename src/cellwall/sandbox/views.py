@@ -140,8 +140,11 @@ class MergedViews:
     def attach(self, session_id: str, follower: Follower, root_of: RootOf) -> None:
         """Have it go over to every later view; by whoever uses the present one."""
         with self._changed:
-            view = self._views[session_id]
-            view.followers[follower] = root_of
+            view = self._views.get(session_id)
+            if view is not None:
+                view.followers[follower] = root_of
+        if view is None:  # the session has ended meanwhile
+            follower.stop()
 
     def end(self, session_id: str) -> None:
         """The session has ended; what is under way ends by itself."""

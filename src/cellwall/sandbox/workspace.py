@@ -349,21 +349,38 @@ class Workspaces:
     def _operate_on_layers(self, session: Session, want: FileOperation, action: Action) -> object:
         """The same on the merged view: the host's directory is its lower layer, and only read."""
         with ExitStack() as stack:
-            with self._lock:  # under which the session's own descriptors are not closed
-                opened = self._hold(session.id, action).opened
-                assert opened.written is not None  # noqa: S101  # copy-on-write is written to
-                upper = stack.enter_context(Root(os.dup(opened.written.fd)))
-            view = stack.enter_context(self._views.use(session.id, action, opened.mount))
+            mount, upper = self._borrow_layers(session, action, stack)
+            view = stack.enter_context(self._views.use(session.id, action, mount))
             if want.name == "watch":
                 from cellwall.sandbox.watching import Watcher  # noqa: PLC0415  # as below
 
-                root = self._watched_root(os.dup(view))
-                watcher = Watcher(root, want.path, recursive=want.recursive)
+                with ExitStack() as failed:
+                    root = failed.enter_context(self._watched_root(os.dup(view)))
+                    watcher = Watcher(root, want.path, recursive=want.recursive)
+                    failed.pop_all()  # the root is the watcher's for as long as it lives
                 self._views.attach(session.id, watcher, self._watched_root)
                 return watcher
             judge = self._judge(view, writing=want.name in _WRITING)
             merged = MergedBeneath(view, upper=upper, judge=judge, limits=action.limits)
             return self._perform(merged, want, action)
+
+    def _borrow_layers(
+        self, session: Session, action: Action, stack: ExitStack
+    ) -> tuple[WorkspaceMount, Root]:
+        """Copies of the session's descriptors: should it end meanwhile, their numbers would soon be
+        those of somebody else's directories."""
+        with self._lock:  # under which the session does not close its own
+            opened = self._hold(session.id, action).opened
+            mount, upper = opened.mount, opened.written
+            assert mount.dir_fd is not None  # noqa: S101  # all three by copy-on-write's meaning
+            assert mount.layers_fd is not None  # noqa: S101
+            assert upper is not None  # noqa: S101
+            copies = []
+            for descriptor in (mount.dir_fd, mount.layers_fd, upper.fd):
+                copies.append(os.dup(descriptor))
+                stack.callback(os.close, copies[-1])
+        lower_fd, layers_fd, upper_fd = copies
+        return replace(mount, dir_fd=lower_fd, layers_fd=layers_fd), Root(upper_fd)
 
     def _watched_root(self, descriptor: int) -> Root:
         return Root(descriptor, judge=self._judge(descriptor, writing=False))

@@ -185,6 +185,15 @@ def test_a_session_that_ends_during_an_operation_closes_its_view_after_it(
     assert not is_open(opener.opened[0])
 
 
+def test_a_watch_of_a_session_that_has_ended_ends(found: MergedViews):
+    with found.use(SESSION, ACTION, MOUNT) as view:
+        watcher = Watcher(Beneath(os.dup(view)), ".", recursive=True)
+        found.end(SESSION)
+        found.attach(SESSION, watcher, Root)
+    assert watcher.ended
+    watcher.close()
+
+
 @pytest.mark.requirement("FS-7")
 def test_a_watch_goes_over_to_the_view_of_a_new_cell_and_loses_nothing(
     found: MergedViews, tmp_path: Path, opener: Opener
