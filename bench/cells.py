@@ -89,7 +89,7 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, float]:
         os.chmod(home, 0o700)
         os.environ["CELLWALL_HOME"] = home
         os.environ["CELLWALL_SUPERVISOR"] = "off"
-        figures = _interleaved(rounds, quiet=quiet)
+        figures = _interleaved(rounds, home, quiet=quiet)
         figures |= _throughput(max(rounds * 4, 80))
         figures |= steps(max(rounds // 2, 10))
         figures |= _memory(500 if rounds >= 40 else 50)
@@ -99,13 +99,19 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, float]:
     return figures
 
 
-def _interleaved(rounds: int, *, quiet: bool) -> dict[str, float]:
+def _interleaved(rounds: int, home: str, *, quiet: bool) -> dict[str, float]:
     os.environ["CELLWALL_PATH"] = "cold"
     cold = cellwall.Sandbox.create()
     cold.run_code("1")
     os.environ["CELLWALL_PATH"] = "warm"
     warm = cellwall.Sandbox.create()
     warm.run_code("1")
+    warm.files.write("read-me", "1")
+    given = Path(home, "given")
+    given.mkdir()
+    (given / "read-me").write_text("1")
+    layered = cellwall.Sandbox.create(workspace=f"{given}:cow")
+    layered.run_code("1")
     true = ["/bin/true"]
     cases: dict[str, Callable[[], object]] = {
         "bare_true": lambda: bare(true),
@@ -121,6 +127,8 @@ def _interleaved(rounds: int, *, quiet: bool) -> dict[str, float]:
         "cold_run_code": on("cold", lambda: cellwall.run_code("print(1)")),
         "warm_run_code": on("warm", lambda: cellwall.run_code("print(1)")),
         "live_run_code": lambda: warm.run_code("print(1)").raise_for_status(),
+        "private_read": lambda: warm.files.read("read-me"),
+        "cow_read": lambda: layered.files.read("read-me"),
     }
     times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(2):
@@ -139,6 +147,7 @@ def _interleaved(rounds: int, *, quiet: bool) -> dict[str, float]:
         print(file=sys.stderr)
     cold.kill()
     warm.kill()
+    layered.kill()
     figures: dict[str, float] = {"rounds": rounds}
     for name, taken in times.items():
         figures |= _percentiles(name, taken)
@@ -170,6 +179,8 @@ RATIOS = (
     ("cold_run_code", "bare_print"),
     ("warm_run_code", "bare_print"),
     ("live_run_code", "bare_print"),
+    ("cow_read", "private_read"),
+    ("cow_read", "live_true"),
 )
 
 

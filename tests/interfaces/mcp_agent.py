@@ -72,13 +72,15 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def connected(home: Path, *options: str, mode: str = "auto") -> Iterator[Agent]:
+def connected(
+    home: Path, *options: str, mode: str = "auto", directory: Path | None = None
+) -> Iterator[Agent]:
     person = Person()
     params = StdioServerParameters(
         command=test_cli_process.PROGRAM,
         args=["mcp", *options],
         env=environment(home),
-        cwd=str(home),
+        cwd=str(directory or home),
     )
     with start_blocking_portal() as portal, open(home / "stderr", "w", encoding="utf-8") as errors:
         client = Client(

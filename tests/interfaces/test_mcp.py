@@ -6,6 +6,8 @@ import base64
 import json
 import math
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -139,6 +141,49 @@ def test_a_timeout_can_only_be_shorter_than_the_servers_own():
     sandboxes = Sandboxes(None, pattern)  # type: ignore[arg-type]  # nothing is run
     told = [sandboxes._action(pattern.want, None, asked).limits.wall_s for asked in (None, 9e9, 2)]
     assert told == [5, 5, 2]
+
+
+@pytest.mark.requirement("FS-2")
+def test_the_line_of_the_readme_gives_files_on_copy_on_write(tmp_path: Path):
+    need(shutil.which("bwrap"), "bubblewrap")
+    readme = (ROOT / "README.md").read_text()
+    options = shlex.split(re.findall(r"(?m)^cellwall mcp install .* -- (.*)$", readme)[0])
+    assert options[:2] == ["--workspace", ".:cow"]
+    tmp_path.chmod(0o700)
+    (project := tmp_path / "project").mkdir()
+    (project / "a.txt").write_text("host\n")
+    (project / ".env").write_text("TOKEN=1")
+    (home := tmp_path / "home").mkdir(mode=0o700)
+    with connected(home, *options, directory=project) as agent:
+        assert "host" in agent.told("read_file", path="a.txt")["output"]
+        assert agent.told("write_file", path="a.txt", content="mine\n")["status"] == "ok"
+        ran = agent.told("run_command", command="cat a.txt; echo made > made.txt; rm a.txt")
+        assert "mine" in ran["output"]
+        listed = agent.told("list_files")["output"]
+        assert "made.txt" in listed
+        assert "a.txt" not in listed
+        code = "echo shell > other.txt"
+        assert agent.told("run_code", code=code, language="bash")["status"] == "ok"
+        assert "shell" in agent.told("read_file", path="other.txt")["output"]
+        hidden = agent.call("read_file", path=".env")
+        assert hidden.structured_content["error"]["code"] == "CW-DENIED"
+        session = ran["session"]
+    assert (home / "stderr").read_text() == ""
+    assert {each.name: each.read_text() for each in project.iterdir()} == {
+        "a.txt": "host\n",
+        ".env": "TOKEN=1",
+    }
+    told = subprocess.run(
+        [PROGRAM, "diff", session],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    ).stdout
+    assert "-host\n" in told
+    assert "+made\n" in told
+    assert "+shell\n" in told
 
 
 def test_files_are_written_read_and_listed_within_the_workspace(agent: Agent):

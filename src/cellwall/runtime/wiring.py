@@ -205,6 +205,7 @@ def open_house(
     lending = Lending(functools.partial(_open_vault, home, settings, ask_passphrase, audit), home)
     audit.redact_with(Redactor(lending))
     egress = Outward(settings, audit, lending)
+    sandbox = NativeSandbox(native, layers, ledger, pool)
     runtime = Runtime(
         roles=roles,
         approvals=Broker(
@@ -225,8 +226,8 @@ def open_house(
         guard=LazyGuard(functools.partial(guard_of, settings, environ, known_values(lending))),
         audit=audit,
         governor=governor,
-        sandbox=NativeSandbox(native, layers, ledger, pool),
-        workspaces=Workspaces(store, _workspace_settings(settings, protection)),
+        sandbox=sandbox,
+        workspaces=Workspaces(store, _workspace_settings(settings, protection), sandbox.views),
         skills=SkillStore(home, settings.skills.trusted_keys),
         vault=lending,
         egress=egress,

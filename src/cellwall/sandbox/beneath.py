@@ -84,26 +84,29 @@ class Beneath(Root):
             with self._entrance(inner) as (base, missing, name):
                 if is_blocked(name, blocked_extensions):
                     raise refused(path, "CW-EXTENSION-BLOCKED", "has a blocked extension")
-                self.ask("/".join([*_some(self._place(base)), *missing, name]), writing=True)
+                place = "/".join([*_some(self._place(base)), *missing, name])
+                self.ask(place, writing=True)
                 old = None if missing else lstat(base, name)
                 if old is not None and not stat.S_ISREG(old.st_mode):
                     raise refused(path, "CW-NOT-A-FILE", "is not a regular file")
+                replaced = self.counted(place, old)
                 self._admit(
                     path,
-                    new_bytes=len(data) - (old.st_blocks * 512 if old else 0),
-                    new_entries=len(missing) + (old is None),
+                    new_bytes=len(data) - (replaced.st_blocks * 512 if replaced else 0),
+                    new_entries=len(missing) + (replaced is None),
                     max_total_bytes=max_total_bytes,
                     max_files=max_files,
                 )
-                with _made(base, missing) as parent:
-                    owner = (old.st_uid, old.st_gid) if old and os.geteuid() == 0 else None
-                    with replacing(
+                with (
+                    _made(base, missing) as parent,
+                    replacing(
                         parent,
                         name,
                         mode=old.st_mode if old else 0o644,
-                        owner=owner or new_owner(parent),
-                    ) as fd:
-                        write_all(fd, data)
+                        owner=self.kept_owner(old) or new_owner(parent),
+                    ) as fd,
+                ):
+                    write_all(fd, data)
 
     def list(self, path: str = ".", *, max_entries: int = 10_000) -> tuple[Entry, ...]:
         inner = inner_path(path)
@@ -185,6 +188,14 @@ class Beneath(Root):
         for step in self.visit(max_entries=max_entries, descend=lambda step: shown(step.path)):
             if shown(step.path):
                 yield step.path, _entry(step.name, step.path, step.status)
+
+    def kept_owner(self, old: os.stat_result | None) -> tuple[int, int] | None:
+        """Who owns the file that replaces an old one; None: whom the directory belongs to."""
+        return (old.st_uid, old.st_gid) if old and os.geteuid() == 0 else None
+
+    def counted(self, place: str, found: os.stat_result | None) -> os.stat_result | None:  # noqa: ARG002  # see merged.py
+        """Which part of what was found at a place is counted by `usage`."""
+        return found
 
     def _admit(
         self,

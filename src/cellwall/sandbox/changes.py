@@ -18,6 +18,7 @@ from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.beneath import Beneath, Visit
 from cellwall.sandbox.descriptors import ENTRIES_MAX, Kind, held, kind_of, open_regular, pinned
 from cellwall.sandbox.refusals import refusal
+from cellwall.sandbox.root import Root
 
 _CHUNK = 1 << 20
 _HEAD_BYTES = 8000  # where git looks for a NUL
@@ -65,7 +66,7 @@ def changes(
     return tuple(found[path] for path in sorted(found))
 
 
-def status_of(beneath: Beneath, path: str) -> os.stat_result | None:
+def status_of(beneath: Root, path: str) -> os.stat_result | None:
     """What a name is, or None if there is nothing."""
     try:
         with beneath.node(path) as node:

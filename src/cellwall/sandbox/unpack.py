@@ -121,7 +121,9 @@ class _Upload:
         old = self._found(place)
         if old is not None and not stat.S_ISREG(old.st_mode):
             raise refused(member.path, "CW-NOT-A-FILE", "exists and is not a regular file")
-        self._count_in(place, new=old is None, size=on_disk(member.size_bytes) - _blocks_bytes(old))
+        replaced = self._beneath.counted(place, old)
+        size = on_disk(member.size_bytes) - _blocks_bytes(replaced)
+        self._count_in(place, new=replaced is None, size=size)
         self.content_bytes += member.size_bytes
         self.files[place] = len(self.files)
         return self.files[place]
@@ -138,7 +140,7 @@ class _Upload:
             old = self._found(way)
             if old is not None and not stat.S_ISDIR(old.st_mode):
                 raise refused(way, "CW-NOT-A-DIRECTORY", "exists and is no directory")
-            self._count_in(way, new=old is None, size=0)
+            self._count_in(way, new=self._beneath.counted(way, old) is None, size=0)
             self._dirs[way] = old is not None
 
     def _found(self, place: str) -> os.stat_result | None:

@@ -37,7 +37,7 @@ class WatchedTree:
     def __init__(
         self, root: Root, *, recursive: bool, max_directories: int, max_names: int
     ) -> None:
-        self._root = root
+        self.root = root
         self.recursive = recursive
         self._max_directories = max_directories
         self._max_names = max_names
@@ -65,7 +65,7 @@ class WatchedTree:
         return self._by_path.get(path)
 
     def shows(self, path: str) -> bool:
-        return TEMPORARY.fullmatch(path.rpartition("/")[2]) is None and self._root.shows(path)
+        return TEMPORARY.fullmatch(path.rpartition("/")[2]) is None and self.root.shows(path)
 
     def grow(self, top: str) -> list[str]:
         """Watch a directory and those below it; what is in those that were not watched before.
@@ -98,7 +98,7 @@ class WatchedTree:
 
     def _watch(self, path: str) -> tuple[Directory, dict[str, bool], bool]:
         flags = os.O_RDONLY | os.O_DIRECTORY
-        with held(self._root.open_below(path or ".", flags, links=False)) as fd:
+        with held(self.root.open_below(path or ".", flags, links=False)) as fd:
             if path not in self._by_path and len(self._by_path) >= self._max_directories:
                 raise refused(path or ".", "CW-WATCH-TOO-LARGE", "holds too many directories")
             try:
@@ -114,7 +114,7 @@ class WatchedTree:
                     listing[entry.name] = entry.is_dir(follow_symlinks=False)
                     if len(listing) > self._max_names:
                         raise refused(path or ".", "CW-WATCH-TOO-LARGE", "holds too many names")
-            if self._root.place_of(fd) != path:
+            if self.root.place_of(fd) != path:
                 # Moved since it was opened, perhaps to a hidden place: not its names any more.
                 if watch not in self._by_watch:
                     self._forget(watch)

@@ -38,6 +38,7 @@ DIRECTORIES_MAX = 8192  # the least that kernels allow a user
 NAMES_MAX = 262_144
 _READ_BYTES = 64 * 1024
 _WAITING_MAX = 16_384
+_READS_MAX = 1024
 _OTHER_HALF_WITHIN_S = 0.05
 """The halves of a move come one after the other; a first half alone has left what is watched."""
 
@@ -59,6 +60,8 @@ class Watcher:
         self._held_until: float | None = None
         self._waiting: deque[Notice] = deque()
         self._changes: list[FileChange] = []
+        self._kept_back: list[FileChange] = []
+        """Seen when it went over to another root, and told with what comes next."""
         self._just_modified: set[str] = set()
         self._closed = self._ended = False
         inner = inner_path(path)
@@ -109,24 +112,61 @@ class Watcher:
                 self._tree.close()
                 self._root.close()
 
+    def let_go(self) -> None:
+        """The root is about to be closed: take in what happened in it, and watch nothing."""
+        with self._lock:
+            if self._closed or self._root.fd < 0:
+                return
+            self._changes, self._just_modified = self._kept_back, set()
+            with suppress(BlockingIOError):
+                for _ in range(_READS_MAX):
+                    self._hear()
+                    self._work_off()
+            self._held_until = 0.0  # no other half of a move comes from here any more
+            self._work_off()
+            self._held_until = None
+            self._waiting.clear()
+            if len(self._changes) > _WAITING_MAX:
+                self._changes = [FileChange("overflow", as_text(self._top or "."))]
+            self._kept_back = self._changes
+            self._tree.clear()
+            self._root.close()
+
+    def follow(self, root: Root) -> None:
+        """Go on beneath another root with the same files in it."""
+        with self._lock:
+            if self._closed or self._ended:
+                root.close()
+                return
+            self._root = self._tree.root = root
+            self._tree.grow(self._top)
+            self._ended = self._tree.at(self._top) is None
+
     def take(self) -> Sequence[FileChange]:
         with self._lock:
             if self._ended:
                 return ()
-            self._changes, self._just_modified = [], set()
+            self._changes, self._just_modified = self._kept_back, set()
+            self._kept_back = []
             if len(self._waiting) < _WAITING_MAX:
                 with suppress(BlockingIOError):
-                    self._waiting.extend(notices(os.read(self._tree.fd, _READ_BYTES)))
-            while self._step():
-                pass
+                    self._hear()
+            self._work_off()
             if self._tree.lost is not None:
                 # More than we are willing to watch, or a directory that cannot be opened: what
                 # happens there is not seen, and nobody may believe to have seen all.
                 self._tree.lost = None
                 self._changes.append(FileChange("overflow", as_text(self._top or ".")))
-            if os.fstat(self._root.fd).st_nlink == 0:
+            if self._root.fd >= 0 and os.fstat(self._root.fd).st_nlink == 0:
                 self._ended = True
             return tuple(self._changes)
+
+    def _hear(self) -> None:
+        self._waiting.extend(notices(os.read(self._tree.fd, _READ_BYTES)))
+
+    def _work_off(self) -> None:
+        while self._step():
+            pass
 
     def _step(self) -> bool:
         """One notice, or the two of a move; False if there is none, or only half a move."""

@@ -11,6 +11,7 @@ goes once all was looked at.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -35,9 +36,11 @@ from cellwall.sandbox.covers import covers_for, is_empty
 from cellwall.sandbox.descriptors import unlock_root
 from cellwall.sandbox.given import identity_of, open_given, own_path, own_places
 from cellwall.sandbox.leases import LayeredLease, Lease, WorkspaceSettings, WrittenLease
+from cellwall.sandbox.merged import MergedBeneath
 from cellwall.sandbox.protected import Protection, Treatment
 from cellwall.sandbox.root import Judge, Root
 from cellwall.sandbox.unchecked import Baseline, Note
+from cellwall.sandbox.views import MergedViews
 from cellwall.sandbox.workspace_store import COARSE_CLOCK, Session, WorkspaceStore
 
 
@@ -71,7 +74,10 @@ class _Held:
 class Workspaces:
     """The port's implementation."""
 
-    def __init__(self, store: WorkspaceStore, settings: WorkspaceSettings) -> None:
+    def __init__(
+        self, store: WorkspaceStore, settings: WorkspaceSettings, views: MergedViews
+    ) -> None:
+        self._views = views
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
         self._store = store
@@ -109,17 +115,22 @@ class Workspaces:
         """A session's workspace stays mounted in its live cell: it is opened once, and held."""
         assert action.session_id is not None  # noqa: S101  # by the caller
         with self._lock:
-            held = self._held.get(action.session_id)
-            if held is None:
-                session = self._store.session(action.session_id)
-                with ExitStack() as stack:
-                    opened = self._open(session.request, session, session.id, stack)
-                    # One for the whole session: what its processes do between two calls is theirs.
-                    lease = self._lease_of(opened, action)
-                    held = self._held[session.id] = _Held(opened, lease, stack.pop_all())
-            else:
+            is_open = action.session_id in self._held
+            held = self._hold(action.session_id, action)
+            if is_open:
                 self._refuse_uncovered(held.opened)
         return held.lease
+
+    def _hold(self, session_id: str, action: Action) -> _Held:
+        held = self._held.get(session_id)
+        if held is None:
+            session = self._store.session(session_id)
+            with ExitStack() as stack:
+                opened = self._open(session.request, session, session.id, stack)
+                # One for the whole session: what its processes do between two calls is theirs.
+                lease = self._lease_of(opened, action)
+                held = self._held[session.id] = _Held(opened, lease, stack.pop_all())
+        return held
 
     def _refuse_uncovered(self, opened: _Opened) -> None:
         """A protected name that somebody put there since cannot be covered in a live cell."""
@@ -143,6 +154,7 @@ class Workspaces:
 
     def end_session(self, session_id: str) -> Sequence[Finding]:
         """Look a last time and let go; its cell must have ended."""
+        self._views.end(session_id)
         with self._lock:
             held = self._held.pop(session_id, None)
         if held is None:
@@ -316,6 +328,8 @@ class Workspaces:
         if not isinstance(want, FileOperation) or action.session_id is None:
             raise BadInput("file operations need a session's workspace")
         session = self._store.session(action.session_id)
+        if session.request.mode is WorkspaceMode.COPY_ON_WRITE:
+            return self._operate_on_layers(session, want, action)
         with ExitStack() as stack:
             beneath = stack.enter_context(self._beneath_of(session, writing=want.name in _WRITING))
             if session.request.mode is WorkspaceMode.READ_ONLY and want.name in _WRITING:
@@ -332,19 +346,50 @@ class Workspaces:
                 return watcher
             return self._perform(beneath, want, action)
 
+    def _operate_on_layers(self, session: Session, want: FileOperation, action: Action) -> object:
+        """The same on the merged view: the host's directory is its lower layer, and only read."""
+        with ExitStack() as stack:
+            mount, upper = self._borrow_layers(session, action, stack)
+            view = stack.enter_context(self._views.use(session.id, action, mount))
+            if want.name == "watch":
+                from cellwall.sandbox.watching import Watcher  # noqa: PLC0415  # as below
+
+                with ExitStack() as failed:
+                    root = failed.enter_context(self._watched_root(os.dup(view)))
+                    watcher = Watcher(root, want.path, recursive=want.recursive)
+                    failed.pop_all()  # the root is the watcher's for as long as it lives
+                self._views.attach(session.id, watcher, self._watched_root)
+                return watcher
+            judge = self._judge(view, writing=want.name in _WRITING)
+            merged = MergedBeneath(view, upper=upper, judge=judge, limits=action.limits)
+            return self._perform(merged, want, action)
+
+    def _borrow_layers(
+        self, session: Session, action: Action, stack: ExitStack
+    ) -> tuple[WorkspaceMount, Root]:
+        """Copies of the session's descriptors: should it end meanwhile, their numbers would soon be
+        those of somebody else's directories."""
+        with self._lock:  # under which the session does not close its own
+            opened = self._hold(session.id, action).opened
+            mount, upper = opened.mount, opened.written
+            assert mount.dir_fd is not None  # noqa: S101  # all three by copy-on-write's meaning
+            assert mount.layers_fd is not None  # noqa: S101
+            assert upper is not None  # noqa: S101
+            copies = []
+            for descriptor in (mount.dir_fd, mount.layers_fd, upper.fd):
+                copies.append(os.dup(descriptor))
+                stack.callback(os.close, copies[-1])
+        lower_fd, layers_fd, upper_fd = copies
+        return replace(mount, dir_fd=lower_fd, layers_fd=layers_fd), Root(upper_fd)
+
+    def _watched_root(self, descriptor: int) -> Root:
+        return Root(descriptor, judge=self._judge(descriptor, writing=False))
+
     def _beneath_of(self, session: Session, *, writing: bool) -> Beneath:
-        match session.request.mode:
-            case WorkspaceMode.PRIVATE:
-                return Beneath.open(session.files_path)
-            case WorkspaceMode.COPY_ON_WRITE:
-                raise WorkspaceError(
-                    "the file API does not see through copy-on-write layers",
-                    mend="Use commands in the sandbox, or `cellwall diff` for what changed.",
-                    code="CW-WORKSPACE-COW",
-                )
-            case _:
-                descriptor, _path = self._store.open_directory(session)
-                return Beneath(descriptor, judge=self._judge(descriptor, writing=writing))
+        if session.request.mode is WorkspaceMode.PRIVATE:
+            return Beneath.open(session.files_path)
+        descriptor, _path = self._store.open_directory(session)
+        return Beneath(descriptor, judge=self._judge(descriptor, writing=writing))
 
     def _judge(self, descriptor: int, *, writing: bool) -> Judge:
         """Of the names, of git directories there by any name, of programs that git runs and of

@@ -21,6 +21,7 @@ from cellwall.core.types import (
     Principal,
     RunCommand,
     WorkspaceMode,
+    WorkspaceMount,
     WorkspaceRequest,
     new_id,
 )
@@ -29,6 +30,7 @@ from cellwall.sandbox import protected
 from cellwall.sandbox.covers import covers_for
 from cellwall.sandbox.leases import WorkspaceSettings
 from cellwall.sandbox.protected import Found, Treatment
+from cellwall.sandbox.views import MergedViews
 from cellwall.sandbox.workspace import Workspaces
 from cellwall.sandbox.workspace_store import WorkspaceStore
 
@@ -57,7 +59,11 @@ def workspaces(tmp_path: Path) -> Workspaces:
     settings = WorkspaceSettings(
         blocked_extensions=(".lnk",), max_walk_entries=1000, protection=protection
     )
-    return Workspaces(WorkspaceStore(str(tmp_path / "state")), settings)
+    return Workspaces(WorkspaceStore(str(tmp_path / "state")), settings, MergedViews(no_view))
+
+
+def no_view(_action: Action, _mount: WorkspaceMount) -> int:
+    raise AssertionError("nobody asked for a view")
 
 
 def action(**changes: object) -> Action:
@@ -193,7 +199,10 @@ def test_file_operations_need_a_session(workspaces: Workspaces) -> None:
         ("rw", lambda files: files.write("sub/.git/hooks/x", "x"), "CW-PATH-PROTECTED"),
         ("rw", lambda files: files.write("docs/rules.txt", "x"), "CW-PATH-PROTECTED"),
         ("rw", lambda files: files.move("docs", "doc"), "CW-PATH-PROTECTED"),
-        ("cow", lambda files: files.read("a"), "CW-WORKSPACE-COW"),
+        ("cow", lambda files: files.read(".env"), "CW-PATH-PROTECTED"),
+        ("cow", lambda files: files.write(".BASHRC", "x"), "CW-PATH-PROTECTED"),
+        ("cow", lambda files: files.move("docs", "doc"), "CW-PATH-PROTECTED"),
+        ("cow", lambda files: files.write("sub/.git/hooks/x", "x"), "CW-PATH-PROTECTED"),
     ],
 )
 def test_the_file_api_keeps_the_same_names_from_its_callers(

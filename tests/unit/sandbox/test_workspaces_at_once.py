@@ -18,6 +18,7 @@ from cellwall.core.types import (
 )
 from cellwall.sandbox import protected
 from cellwall.sandbox.leases import WorkspaceSettings
+from cellwall.sandbox.views import MergedViews
 from cellwall.sandbox.workspace import Workspaces
 from cellwall.sandbox.workspace_store import WorkspaceStore
 
@@ -26,7 +27,8 @@ def workspaces(home: Path) -> Workspaces:
     settings = WorkspaceSettings(
         blocked_extensions=(), max_walk_entries=1000, protection=protected.load()
     )
-    return Workspaces(WorkspaceStore(str(home)), settings)
+    views = MergedViews(lambda _action, _mount: -1)  # no file operation is done here
+    return Workspaces(WorkspaceStore(str(home)), settings, views)
 
 
 def wanted(directory: Path) -> Action:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from cellwall.core.network import CellNetwork
 from cellwall.core.skills import Skill
@@ -50,6 +51,31 @@ class Bodies:
             if way_out is not None:
                 way_out.close()
 
+    def view(self, action: Action, mount: WorkspaceMount) -> int:
+        """A mount of a session's copy-on-write layers while it has no cell.
+
+        An ordinary user can mount them only behind a wall of bubblewrap's: in a cell that ends as
+        soon as it has handed out the mount, and in which nothing runs.
+        """
+        mount = replace(mount, covers=(), own_path=None)  # the file API judges names by itself
+        template = self._template(action, mount)
+        if template is not None:
+            self._pool.hold(template)
+            try:
+                tree, view = template.trees(mount)
+            finally:
+                self._pool.release(template)
+            os.close(tree)
+            return view
+        body = self._open_cold(action, mount, (), None)
+        assert body.view is not None  # noqa: S101  # a cell with layers hands one out, or fails
+        try:
+            body.close()
+        except BaseException:
+            os.close(body.view)
+            raise
+        return body.view
+
     def _template(self, action: Action, mount: WorkspaceMount) -> Template | None:
         spec = python_spec(action.template, self._settings.environment_of)
         if self._settings.path == "cold":
@@ -82,6 +108,7 @@ class Bodies:
             if way_out is not None:
                 way_out.hand_over()
             cell.wait_until_ready()
+            view = cell.take_view()
             kept = stack.pop_all()
         return Body(
             path="warm",
@@ -93,6 +120,7 @@ class Bodies:
             failure=cell.failure,
             close=kept.close,
             skills=digests(skills),
+            view=view,
         )
 
     def _open_cold(
@@ -121,7 +149,7 @@ class Bodies:
             with ExitStack() as brief:
                 spec = python_spec(action.template, self._settings.environment_of)
                 tools = tools_for(brief, self._settings, walls.outer.root, None, spec)
-                standing.raise_wall(mount, tools, way_out)
+                standing.raise_wall(mount, tools, way_out, lives_on=True)
             home = "/workspace" if mount.home else "/tmp"
             files = jobs.base_files(home=home) | languages.inside_files()
             job = cellplan.Job(
@@ -139,6 +167,7 @@ class Bodies:
             if way_out is not None:
                 way_out.hand_over()
             standing.wait_until_ready()
+            view = standing.take_view()
             kept = stack.pop_all()
         return Body(
             path="cold",
@@ -150,6 +179,7 @@ class Bodies:
             failure=standing.failure,
             close=kept.close,
             skills=digests(skills),
+            view=view,
         )
 
 

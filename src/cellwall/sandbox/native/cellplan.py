@@ -278,6 +278,8 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     elif _has_layers_inside(walls, job):
         plan.step("expect", "/.cellwall/lower", *_identity(mount.dir_fd))
         plan.step("overlay", "/.cellwall", "/workspace")
+        if not job.is_once:
+            plan.step("view", "/workspace")  # before any cover lies over it
     elif mount.mode is not WorkspaceMode.COPY_ON_WRITE:
         plan.step("expect", "/workspace", *_identity(mount.dir_fd))
     _plan_watch(plan, job.limits, mount)

@@ -37,6 +37,13 @@ def packet_from(line: socket.socket, most_bytes: int) -> bytes:
     return line.recv(most_bytes)
 
 
+def _received(line: socket.socket) -> tuple[bytes, list[int]]:
+    """A packet and what was sent along, which no program that the host starts may inherit."""
+    flags = socket.MSG_CMSG_CLOEXEC
+    said, sent, _flags, _address = socket.recv_fds(line, _MOST_WORD_BYTES, 1, flags)
+    return said, sent
+
+
 class Line:
     """A line to init, and init alone: what it says is believed."""
 
@@ -73,9 +80,9 @@ class Line:
         try:
             said, sent = b"", list[int]()
             with suppress(ConnectionResetError):
-                said, sent, _flags, _address = socket.recv_fds(self.socket, _MOST_WORD_BYTES, 1)
+                said, sent = _received(self.socket)
             if not said:  # see `packet_from`
-                said, sent, _flags, _address = socket.recv_fds(self.socket, _MOST_WORD_BYTES, 1)
+                said, sent = _received(self.socket)
         except BlockingIOError:
             return None, None
         except OSError:

@@ -108,10 +108,10 @@ class Keeper:
         finally:
             os.close(descriptor)
 
-    def tree(self, plan: bytes, descriptors: Sequence[int]) -> int:
-        """A mount made by the keeper, for a cell of its template. Blocks for a moment.
+    def trees(self, plan: bytes, descriptors: Sequence[int], count: int) -> list[int]:
+        """Mounts made by the keeper, for a cell of its template. Blocks for a moment.
 
-        Each is answered on a line of its own: one that comes late, or any other word of the
+        Each request is answered on a line of its own: one that comes late, or any other word of the
         keeper's, can never be taken for another cell's workspace.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -124,12 +124,25 @@ class Keeper:
             finally:
                 theirs.close()
                 os.close(descriptor)
-            if not ready_to_read(ours, timeout_s=_TREE_WITHIN_S):
-                raise self.failure("tree-in-time")
+            trees: list[int] = []
             try:
-                said, trees, _flags, _address = socket.recv_fds(ours, _MOST_FRAME_BYTES, 1)
-            except OSError as error:
-                raise self.failure("tree-answer") from error
+                while len(trees) < count:
+                    trees.append(self._received_tree(ours))
+            except BaseException:
+                for tree in trees:
+                    os.close(tree)
+                raise
+        return trees
+
+    def _received_tree(self, line: socket.socket) -> int:
+        if not ready_to_read(line, timeout_s=_TREE_WITHIN_S):
+            raise self.failure("tree-in-time")
+        try:
+            said, trees, _flags, _address = socket.recv_fds(
+                line, _MOST_FRAME_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+            )
+        except OSError as error:
+            raise self.failure("tree-answer") from error
         if not trees:
             raise self.failure(said.decode("ascii", "replace").removeprefix("notree ") or "tree")
         return trees[0]

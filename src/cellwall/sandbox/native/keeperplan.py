@@ -62,14 +62,16 @@ def keeper_plan(
     plan_fd: int,
     status_fd: int,
     given: Sequence[int],
+    hands_view: bool = False,
     opening_fd: int | None = None,
     number_of: Callable[[int], int] = int,
 ) -> bytes:
     """What happens outside, up to bubblewrap's command line.
 
     `given` are the program's descriptors; `number_of` tells which number one of ours has in the
-    keeper. `layers_inside`: init, not the keeper, will mount an overlay. `opening_fd`: the line
-    over which it hands out the sockets of a way out.
+    keeper. `layers_inside`: init, not the keeper, will mount an overlay. `hands_view`: a mount of
+    the merged layers is handed to the supervisor. `opening_fd`: the line over which it hands out
+    the sockets of a way out.
     """
     plan = Plan()
     if cgroup2 is not None:
@@ -83,6 +85,8 @@ def keeper_plan(
         binds = _stage(plan, shown, number_of)
         plan.step("user", outer.drop_to, outer.drop_to)
     cell, init_plan, status = map(number_of, (cell_fd, plan_fd, status_fd))
+    if hands_view and not layers_inside:
+        plan.step("view", status)
     also = given if opening_fd is None else (*given, opening_fd)
     for number in sorted({cell, init_plan, status, *map(number_of, also)}):
         plan.step("pass", number)

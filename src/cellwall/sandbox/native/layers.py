@@ -115,7 +115,7 @@ def tools_for(
     if root.foreign_python is not None:
         wanted.append((root.foreign_python, "/opt/python"))
     bind = None if program is None else program.extra_bind
-    if spec is not None and not spec.is_interpreter:
+    if spec is not None and program is None:
         with suppress(BadInput):  # told to whoever asks for Deno, and to nobody else
             bind = languages.deno_bind()  # a template does not know yet what will run in it
     if bind is not None:

@@ -52,6 +52,8 @@ class Body:
     close: Callable[[], None]
     skills: tuple[str, ...] = ()
     """Digests of those that it holds, which can be shown to no cell that already lives."""
+    view: int | None = None
+    """A mount of its copy-on-write layers for the file API; whoever opened the cell closes it."""
 
 
 class Task:

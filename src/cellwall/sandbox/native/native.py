@@ -10,7 +10,7 @@ from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
-from cellwall.core.types import Action, OutputSink, RunCode
+from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.native.cold import ColdPath
 from cellwall.sandbox.native.layers import HostLayers, NativeSettings
 from cellwall.sandbox.native.pool import Pool
@@ -38,6 +38,7 @@ class NativeSandbox:
         self._pool = pool
         self._warm = WarmPath(settings, pool)
         self._sessions = Sessions(settings, layers, ledger, pool)
+        self.views = self._sessions.views
 
     async def run(
         self,
@@ -72,7 +73,7 @@ class NativeSandbox:
         skills: Sequence[Skill],
         network: CellNetwork | None,
     ) -> RunResult:
-        if action.session_id is not None and _lives_on(action):
+        if action.session_id is not None and _lives_on(action, workspace.mount):
             return await self._sessions.run(
                 action,
                 workspace=workspace,
@@ -112,6 +113,12 @@ class NativeSandbox:
         self._pool.tidy_up()
 
 
-def _lives_on(action: Action) -> bool:
-    """Code in a language without a live interpreter has a cell of its own, on the same files."""
-    return not isinstance(action.want, RunCode) or canonical(action.want.language) == "python"
+def _lives_on(action: Action, mount: WorkspaceMount) -> bool:
+    """Code in a language without a live interpreter has a cell of its own, on the same files.
+
+    Not with copy-on-write layers: a second mount of them is undefined to the kernel, and neither
+    mount would show all that was written through the other.
+    """
+    is_python = isinstance(action.want, RunCode) and canonical(action.want.language) == "python"
+    is_layered = mount.mode is WorkspaceMode.COPY_ON_WRITE
+    return is_python or is_layered or not isinstance(action.want, RunCode)

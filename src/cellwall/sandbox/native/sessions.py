@@ -12,6 +12,7 @@ from functools import partial
 import anyio
 
 from cellwall.core.errors import BadInput, SkillRefused
+from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import ToolCaller, WorkspaceLease
@@ -25,16 +26,18 @@ from cellwall.core.types import (
     RunCommand,
     WorkspaceMount,
 )
+from cellwall.sandbox import languages
 from cellwall.sandbox.native import jobs
 from cellwall.sandbox.native.background import Program, Reader
 from cellwall.sandbox.native.bodies import Bodies, digests
 from cellwall.sandbox.native.holdings import unlinked_files
 from cellwall.sandbox.native.layers import HostLayers, NativeSettings
-from cellwall.sandbox.native.live import CodeRun, CommandRun, LiveCell
+from cellwall.sandbox.native.live import CodeRun, CommandRun, LiveCell, Task
 from cellwall.sandbox.native.pool import Pool
 from cellwall.sandbox.native.uncharged import UnchargedMemory
 from cellwall.sandbox.native.watch import Watch
 from cellwall.sandbox.runs import RunLedger
+from cellwall.sandbox.views import MergedViews
 
 _MOST_PROGRAMS_REMEMBERED = 256
 _HANDED_OVER_WITHIN_S = 20.0
@@ -75,6 +78,7 @@ class Sessions:
     ) -> None:
         self._settings, self._pool = settings, pool
         self._bodies = Bodies(settings, layers, ledger, pool)
+        self.views = MergedViews(self._bodies.view)
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
         self._reader = Reader()
@@ -105,6 +109,15 @@ class Sessions:
                 return RunResult(
                     exit_code=None, path=cell.body.path, payload=started_program.info()
                 )
+            case RunCode() as want if canonical(want.language) != "python":
+                program, code = jobs.program_of(action)
+                env = _environment(action, workspace, program)
+                task = cell.start(
+                    jobs.command_for(program, code), env, cwd="/workspace", wants_stdin=True
+                )
+                stdin: bytes | None = code + (action.stdin or b"")
+                over = partial(Watch, action, workspace=workspace, started=started, stdin=stdin)
+                return await self._watched(session, cell, task, over, sink)
             case RunCommand() as want:
                 task = cell.start(
                     want.argv,
@@ -112,20 +125,29 @@ class Sessions:
                     cwd=want.cwd,
                     wants_stdin=action.stdin is not None,
                 )
-                run = CommandRun(cell, task)
-                with session.watched():
-                    async with Watch(
-                        action, run, workspace, started=started, stdin=action.stdin
-                    ) as watch:
-                        result = await watch.until_end(
-                            sink=sink, max_result_bytes=self._settings.max_result_bytes
-                        )
-                return replace(result, path=cell.body.path)
+                stdin = action.stdin
+                over = partial(Watch, action, workspace=workspace, started=started, stdin=stdin)
+                return await self._watched(session, cell, task, over, sink)
             case RunCode():
                 over = partial(Watch, workspace=workspace, started=started, tools=tools)
                 return await self._run_code(session, cell, action, workspace, sink, over)
             case _:
                 raise BadInput("only commands and code run in a sandbox")
+
+    async def _watched(
+        self,
+        session: _Session,
+        cell: LiveCell,
+        task: Task,
+        watch_over: Callable[[CommandRun], Watch],
+        sink: OutputSink | None,
+    ) -> RunResult:
+        with session.watched():
+            async with watch_over(CommandRun(cell, task)) as watch:
+                result = await watch.until_end(
+                    sink=sink, max_result_bytes=self._settings.max_result_bytes
+                )
+        return replace(result, path=cell.body.path)
 
     async def _run_code(
         self,
@@ -293,7 +315,11 @@ class Sessions:
                 raise BadInput(
                     "the sandbox was ended", mend="Create a new one.", code="CW-SANDBOX-ENDED"
                 )
-            body = self._bodies.open(action, mount, skills, network)
+            assert action.session_id is not None  # noqa: S101  # as in `_session`
+            with self.views.replacing(action.session_id) as put_view:
+                body = self._bodies.open(action, mount, skills, network)
+                if body.view is not None:
+                    put_view(body.view)
             session.cell = LiveCell(body, max_result_bytes=self._settings.max_result_bytes)
             session.uncharged = UnchargedMemory(session.cell.pids, body.limits)
             self._pool.stay_awake()
@@ -312,9 +338,11 @@ class Sessions:
             cell.close()
 
 
-def _environment(action: Action, workspace: WorkspaceLease) -> dict[str, str]:
+def _environment(
+    action: Action, workspace: WorkspaceLease, program: languages.Program | None = None
+) -> dict[str, str]:
     home = "/workspace" if workspace.mount.home else "/tmp"
-    return dict(jobs.environment(action, None, home=home))
+    return dict(jobs.environment(action, program, home=home))
 
 
 def _goes_too_far(session: _Session, cell: LiveCell) -> bool:

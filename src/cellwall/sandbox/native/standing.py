@@ -62,6 +62,8 @@ class Standing:
         """What tells the use of the cell: its group, or measurements where the host has none."""
         self._failure: CellwallError | None = None
         self._is_ended = False
+        self._hands_view = False
+        self._view: int | None = None
         self.way_out_number = -1
         """Of the line for a way out, in the cell."""
         self.is_gone = False
@@ -107,6 +109,8 @@ class Standing:
         mount: WorkspaceMount | None = None,
         tools: Sequence[keeperplan.Shown] = (),
         way_out: WayOut | None = None,
+        *,
+        lives_on: bool = False,
     ) -> Mapping[int, int]:
         """Start bubblewrap. Returns, of what the program is given, number inside -> in the cell."""
         shown = [*(keeperplan.shown_directories(mount) if mount else ()), *tools]
@@ -118,6 +122,7 @@ class Standing:
         numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
         group, outer = self.group, self._shape.outer
         layered = mount is not None and mount.mode is WorkspaceMode.COPY_ON_WRITE
+        self._hands_view = layered and lives_on
         plan = keeperplan.keeper_plan(
             outer,
             shown,
@@ -129,6 +134,7 @@ class Standing:
             plan_fd=self._plan_fd,
             status_fd=self.ends.status.inside,
             given=tuple(inside.values()),
+            hands_view=self._hands_view,
             opening_fd=None if way_out is None else way_out.inside,
             number_of=numbers.__getitem__,
         )
@@ -157,12 +163,33 @@ class Standing:
 
     def wait_until_ready(self) -> None:
         """Blocks until a live cell's init says that the walls stand."""
+        words = self._next_words()
+        if words == ["view"]:
+            words = self._next_words()
+        if words != ["ready"]:
+            raise self.keeper.failure(" ".join(words or ["gone"]).removeprefix("fail "))
+        if self._hands_view and self._view is None:
+            raise self.keeper.failure("view-sent")
+
+    def _next_words(self) -> list[str] | None:
         line = self.ends.status
         if not ready_to_read(line, timeout_s=_READY_WITHIN_S):
             raise self.keeper.failure("ready-in-time")
-        words = line.heard()
-        if words != ["ready"]:
-            raise self.keeper.failure(" ".join(words or ["gone"]).removeprefix("fail "))
+        words, descriptor = line.heard_with_descriptor()
+        if descriptor is not None:
+            self._view = descriptor
+            self._stack.callback(self._close_view)
+        return words
+
+    def take_view(self) -> int | None:
+        """The mount of the merged layers, if there are any; from now on the caller's to close."""
+        view, self._view = self._view, None
+        return view
+
+    def _close_view(self) -> None:
+        view = self.take_view()
+        if view is not None:
+            os.close(view)
 
     def close(self) -> None:
         """Hang up, which ends whatever still runs, and leave nothing behind."""

@@ -223,15 +223,19 @@ class Template:
                 detail=str(error),
             ) from error
 
-    def tree(self, mount: WorkspaceMount) -> int:
-        """A mount of a given directory, hanging nowhere yet, with ids mapped to the template's."""
+    def trees(self, mount: WorkspaceMount) -> list[int]:
+        """A mount of a given directory, hanging nowhere yet, with ids mapped to the template's.
+
+        Of copy-on-write layers there are two: the cell's, and the view for the file API.
+        """
         if self.uid is None:
             raise LayerMissing(
                 "an ordinary user cannot give a directory to a warm cell", code="CW-LAYER-TREE"
             )
         plan = keeperplan.tree_plan(self.uid, mount, FIRST_SENT_FD)
         sent = [place.descriptor for place in keeperplan.shown_directories(mount)]
-        return self._standing.keeper.tree(plan, sent)
+        count = 2 if mount.mode is WorkspaceMode.COPY_ON_WRITE else 1
+        return self._standing.keeper.trees(plan, sent, count)
 
     def failure(self, step: str) -> CellwallError:
         return self._standing.keeper.failure(step)

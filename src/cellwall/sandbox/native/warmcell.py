@@ -43,6 +43,7 @@ class ForkedCell:
         self.template = template
         self.line = line
         self.group: groups.Group | None = None
+        self._view: int | None = None
         with ExitStack() as failed, ExitStack() as brief:
             sent: list[int] = []
             if template.group is not None:
@@ -56,9 +57,14 @@ class ForkedCell:
                     sent.append(descriptor)
             plan = self._plan(brief, mount, files, skills, way_out, joins=len(sent))
             if mount is not None and mount.dir_fd is not None:
-                tree = template.tree(mount)
+                tree, *views = template.trees(mount)
                 brief.callback(os.close, tree)
                 sent.append(tree)
+                for view in views:
+                    self._view = view
+                    failed.callback(self._close_view)
+                if recipe.is_once:
+                    self._close_view()
             if way_out is not None:
                 sent.append(way_out.inside)
             template.fork([plan, line.inside, *given, *sent])
@@ -94,6 +100,16 @@ class ForkedCell:
         if words != ["ready"]:
             raise self.failure(" ".join(words or ["gone"]))
 
+    def take_view(self) -> int | None:
+        """The mount of the merged layers, if there are any; from now on the caller's to close."""
+        view, self._view = self._view, None
+        return view
+
+    def _close_view(self) -> None:
+        view = self.take_view()
+        if view is not None:
+            os.close(view)
+
     def is_usable(self) -> bool:
         """It stands, or will soon: what it is told meanwhile waits for it."""
         words = self.line.heard()
@@ -113,6 +129,7 @@ class ForkedCell:
     def close(self) -> groups.Group | None:
         """Hang up, which ends whatever still runs. The group is left to whoever calls."""
         group, self.group = self.group, None
+        self._close_view()
         self.line.close()
         return group
 
@@ -159,6 +176,7 @@ class WarmCell(ForkedCell):
         """One that the template's keeper has made."""
         cell = cls.__new__(cls)
         cell.template, cell.recipe, cell.group_name = template, recipe, group_name
+        cell._view = None  # noqa: SLF001  # its own, in another constructor
         cell.group = template.group.named(group_name) if template.group is not None else None
         with ExitStack() as stack:
             ends = Channels.received(stack, descriptors)

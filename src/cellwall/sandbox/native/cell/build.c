@@ -90,6 +90,8 @@ static int mount_step(const char *verb, struct plan *plan, int *workspace_fd) {
   } else if (strcmp(verb, "overlay") == 0) {
     const char *base = plan_need(plan);
     mount_overlay(base, plan_need(plan));
+  } else if (strcmp(verb, "view") == 0) {
+    hand_view(report_fd, plan_need(plan));
   } else if (strcmp(verb, "expect") == 0) {
     const char *path = plan_need(plan);
     uint64_t device = plan_number(plan);

@@ -127,6 +127,7 @@ void show_file(const char *from, const char *to);
 void make_path(const char *path);
 void mirror(const char *from, const char *to);
 int clone_mount(const char *path);
+void hand_view(int line_fd, const char *path);
 
 /* walls.c */
 void set_rlimit(uint64_t resource, uint64_t value);

@@ -6,7 +6,7 @@
  * not being dumpable it can be neither traced nor read.
  *
  * Words in:  go | rest T | run T | fork T | signal T N | end T | stop        (T: a task's number)
- * Words out: ready | fail …; of a task, on its own line if it has one: started T PID |
+ * Words out: view | ready | fail …; of a task, on its own line if it has one: started T PID |
  *            noexec T ERRNO | terminal | exit T … | rest LIMIT
  */
 #define _GNU_SOURCE

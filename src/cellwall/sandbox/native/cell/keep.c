@@ -46,6 +46,7 @@ struct job {
   int stage_count;
   const char *overlay;             /* where staged `lower` and `cow` are merged, or NULL */
   const char *tree;                /* where the only stage is, for a cell's workspace */
+  int view_line;                   /* where a second mount of the merged layers is sent, or 0 */
   int passed[MOST_GROUPS];
   int passed_count;
   char *argv[MOST_ARGUMENTS];
@@ -98,6 +99,8 @@ static void read_job(struct plan plan, struct job *job) {
       }
     } else if (strcmp(verb, "overlay") == 0) {
       job->overlay = plan_need(&plan);
+    } else if (strcmp(verb, "view") == 0) {
+      job->view_line = (int)plan_number(&plan);
     } else if (strcmp(verb, "exec") == 0) {
       int count = 0;
       const char *word;
@@ -184,6 +187,7 @@ static void stage_all(const struct job *job) {
   if (job->overlay != NULL) {
     if (mkdir(job->overlay, 0755) != 0) die("stage-mkdir");
     mount_overlay("/run", job->overlay);
+    if (job->view_line > 0) hand_view(job->view_line, job->overlay);
   }
 }
 
@@ -294,6 +298,7 @@ static void serve_tree(const int *sent, int count) {
     read_job(plan_read(place_sent(sent + 1, count - 1)), &job);
     stage_all(&job);
     send_one(report_fd, "tree", clone_mount(job.overlay ? job.overlay : job.tree));
+    if (job.overlay != NULL) hand_view(report_fd, job.overlay);
     _exit(0);
   }
   for (int i = 0; i < count; i++) close(sent[i]); /* no child: the end of the line is the answer */
