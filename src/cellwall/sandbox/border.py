@@ -10,13 +10,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
 from cellwall.sandbox import quarantine
 from cellwall.sandbox.beneath import Beneath, Visit, is_blocked
+from cellwall.sandbox.covers import is_behind, lost
 from cellwall.sandbox.descriptors import held, is_empty_dir, pinned, unlock
 from cellwall.sandbox.protected import Found, GitDirs, Links, Protection, fold, symlink_row
 from cellwall.sandbox.refusals import refusal
@@ -51,17 +53,23 @@ def settle(
     rules: BorderRules,
     quarantine_dir: str | os.PathLike[str],
     links: Links | None = None,
+    covered: Mapping[str, str] | None = None,
     max_entries: int | None = None,
 ) -> tuple[Finding, ...]:
     """Move out what may not stay, clear set-id bits, and tell what was found.
 
     `before` and `links` are what `scan` found when the run began, `started_ns` when that was, by
-    CLOCK_REALTIME_COARSE: the user's own files of older times are left alone. Raises
+    CLOCK_REALTIME_COARSE: the user's own files of older times are left alone. `covered` are the
+    names that mounts covered, with their inodes: what lies behind a cover that stood all the time
+    was put there on the host (`git init` in a live sandbox's directory). Raises
     `CW-WORKSPACE-UNCHECKED` where something could not be looked at or moved out: what code left
     is not clean then. All that was found before is moved out first, and the directories that
     code has changed come first, the small ones before the large (a flood of names hides nothing).
     """
-    look = _Look(protection, tuple(before), started_ns, rules, links or Links())
+    covered = covered or {}
+    gone = lost(beneath, covered)
+    intact = frozenset(covered).difference(gone)
+    look = _Look(protection, tuple(before), started_ns, rules, links or Links(), intact)
     with quarantine.open_quarantine(quarantine_dir) as look.quarantine_fd:
         steps = beneath.visit(
             max_entries=CHECK_ENTRIES_MAX if max_entries is None else max_entries,
@@ -73,6 +81,7 @@ def settle(
             look.at(step)
         look.restore_links(beneath)
         look.compare_hard_links(beneath)
+        look.tell_lost_covers(beneath, gone)
     if look.missed:
         why = f"{min(look.missed) or '.'!r} holds more names than can be looked at"
         raise _unchecked(why, look.told())
@@ -90,6 +99,8 @@ class _Look:
     started_ns: int
     rules: BorderRules
     links: Links
+    intact: frozenset[str] = frozenset()
+    """The covered names whose covers stood all the time."""
     quarantine_fd: int = -1
     missed: list[str] = field(default_factory=list)
     """Directories that were not looked into."""
@@ -191,6 +202,8 @@ class _Look:
                 self.findings.append((step.path, told))
 
     def _move_out(self, step: Visit, why: str) -> None:
+        if is_behind(step.path, self.intact):
+            return
         try:
             kept_as = quarantine.move_out(step, self.quarantine_fd)
         except OSError as error:
@@ -233,6 +246,16 @@ class _Look:
                 continue
             if (status.st_dev, status.st_ino, status.st_ctime_ns) != (device, inode, changed_ns):
                 told = f"{path!r} is read-only and was changed, perhaps by another hard link to it"
+                self.findings.append((path, _finding(told, is_open=True)))
+
+    def tell_lost_covers(self, beneath: Beneath, gone: Iterable[str]) -> None:
+        """Protected names that were replaced on the host: code could write the new ones."""
+        for path in gone:
+            with suppress(OSError), beneath.node(path):
+                told = (
+                    f"{path!r} was replaced on the host while code ran, which ended its "
+                    "protection: code could change it since. Look at it before you use it"
+                )
                 self.findings.append((path, _finding(told, is_open=True)))
 
     def told(self) -> tuple[Finding, ...]:

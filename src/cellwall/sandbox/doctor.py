@@ -16,7 +16,7 @@ from typing import Literal
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Json
 from cellwall.sandbox import languages
-from cellwall.sandbox.native.keeper import cell_program
+from cellwall.sandbox.native.cell_binary import cell_program
 from cellwall.sandbox.native.layers import HostLayers
 from cellwall.sandbox.native.programs import refusal_of, version_of
 from cellwall.sandbox.native.seccomp_rules import AUDIT_ARCH

@@ -188,6 +188,7 @@ class WrittenLease(Lease):
             protection=self._protection,
             before=self._baseline.before,
             links=self._baseline.links,
+            covered=self._baseline.covered,
             started_ns=self._baseline.started_ns,
             rules=border.BorderRules(
                 max_file_bytes=limits.file_size_bytes,
