@@ -25,6 +25,7 @@ from cellwall.sandbox.refusals import refusal
 
 _LONGEST_WALKED_BYTES = 3000
 _MOST_TOLD = 100
+_LISTED_BY = "cellwall quarantine list"
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
@@ -69,7 +70,8 @@ def settle(
     covered = covered or {}
     gone = lost(beneath, covered)
     intact = frozenset(covered).difference(gone)
-    look = _Look(protection, tuple(before), started_ns, rules, links or Links(), intact)
+    origin = quarantine.Origin.of(beneath.fd)
+    look = _Look(protection, tuple(before), started_ns, rules, links or Links(), origin, intact)
     with quarantine.open_quarantine(quarantine_dir) as look.quarantine_fd:
         steps = beneath.visit(
             max_entries=CHECK_ENTRIES_MAX if max_entries is None else max_entries,
@@ -99,6 +101,7 @@ class _Look:
     started_ns: int
     rules: BorderRules
     links: Links
+    origin: quarantine.Origin
     intact: frozenset[str] = frozenset()
     """The covered names whose covers stood all the time."""
     quarantine_fd: int = -1
@@ -205,14 +208,14 @@ class _Look:
         if is_behind(step.path, self.intact):
             return
         try:
-            kept_as = quarantine.move_out(step, self.quarantine_fd)
+            kept_as = quarantine.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
         except OSError as error:
             self.stuck.append(
                 f"{step.path!r} {why} and could not be moved out: {_said(step, error)}"
             )
             return
-        told = _finding(f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r}")
-        self.findings.append((step.path, told))
+        told = f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r} ({_LISTED_BY})"
+        self.findings.append((step.path, _finding(told)))
 
     def restore_links(self, beneath: Beneath) -> None:
         """Links to instructions that code has replaced or removed."""
@@ -224,7 +227,7 @@ class _Look:
                     status = os.fstat(parent)
                     if (status.st_dev, status.st_ino) != found.directory_id:
                         continue
-                    told = _restored(parent, name, found, self.quarantine_fd)
+                    told = self._put_back(parent, name, found)
             except FileNotFoundError:
                 continue  # the directory is gone, and with it the place
             except OSError as error:
@@ -232,6 +235,25 @@ class _Look:
                 continue
             if told:
                 self.findings.append((found.path, _finding(told)))
+
+    def _put_back(self, parent: int, name: str, found: Found) -> str:
+        try:
+            if os.readlink(name, dir_fd=parent) == found.target:
+                return ""
+            is_there = True
+        except FileNotFoundError:
+            is_there = False
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # no link any more
+                raise
+            is_there = True
+        if is_there:
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            step = Visit(found.path, name, parent, found.directory_id, status)
+            why = "replaced a protected link"
+            quarantine.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
+        os.symlink(found.target, name, dir_fd=parent)
+        return f"{found.path!r} is a protected link and was replaced; it was put back"
 
     def compare_hard_links(self, beneath: Beneath) -> None:
         """Read-only files that had a second name, by which code may have written them."""
@@ -281,26 +303,6 @@ def _unchecked(why: str, told: Sequence[Finding]) -> WorkspaceError:
         code="CW-WORKSPACE-UNCHECKED",
         detail="; ".join(finding.message for finding in told[:_MOST_TOLD]),
     )
-
-
-def _restored(parent: int, name: str, found: Found, quarantine_fd: int) -> str:
-    try:
-        if os.readlink(name, dir_fd=parent) == found.target:
-            return ""
-        is_there = True
-    except FileNotFoundError:
-        is_there = False
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # no link any more
-            raise
-        is_there = True
-    if is_there:
-        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        quarantine.move_out(
-            Visit(found.path, name, parent, found.directory_id, status), quarantine_fd
-        )
-    os.symlink(found.target, name, dir_fd=parent)
-    return f"{found.path!r} is a protected link and was replaced; it was put back"
 
 
 def _finding(message: str, *, is_open: bool = False) -> Finding:

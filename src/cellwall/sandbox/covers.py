@@ -41,7 +41,8 @@ def covers_for(
     if mode is not WorkspaceMode.READ_WRITE:
         return tuple(wanted[path] for path in sorted(wanted))
     covers: dict[str, Cover] = {path: ("pin", path) for path in standing.pinned}
-    for path in (*wanted, *(item.path for item in found if item.target)):
+    targets = (item.path for item in found if item.target)
+    for path in (*wanted, *standing.pinned, *targets):
         parts = path.split("/")
         for depth in range(1, len(parts)):
             way = "/".join(parts[:depth])

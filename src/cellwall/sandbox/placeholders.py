@@ -171,7 +171,7 @@ class Placeholders:
             ):
                 names = (p for p, row in journal.rows.items() if _stands(beneath, p, row))
                 is_in_use = True
-                with suppress(BlockingIOError), _exclusive_lock(beneath.fd):
+                with suppress(BlockingIOError), exclusive_lock(beneath.fd):
                     is_in_use = False
                 if told := tuple(sorted(names)):
                     found.append(Leftover(journal.place, told, is_in_use))
@@ -183,7 +183,7 @@ class Placeholders:
             with (
                 suppress(OSError, ValueError, CellwallError),
                 self._opened(path) as (beneath, _journal),
-                _exclusive_lock(beneath.fd) as lock,
+                exclusive_lock(beneath.fd) as lock,
                 self.removed_at_end(beneath, lock),
             ):
                 pass
@@ -232,7 +232,7 @@ class Placeholders:
 
 
 @contextmanager
-def _exclusive_lock(dir_fd: int) -> Iterator[int]:
+def exclusive_lock(dir_fd: int) -> Iterator[int]:
     """Raises `BlockingIOError` where a run works in the directory."""
     descriptor = os.open(f"/proc/self/fd/{dir_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
