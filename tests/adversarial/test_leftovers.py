@@ -229,8 +229,8 @@ def test_nothing_is_left_after_kill_9_of_the_supervisor_at_any_moment(
                 process.wait(chance.uniform(0, 0.3))  # the moment; nothing is awaited
             os.kill(process.pid, signal.SIGSTOP)  # so that no keeper is born unseen
             keepers = children(process.pid)
-            caught_running += bool(keepers)
             holders = holders_of(project)
+            caught_running += bool(keepers or holders)
             seen = recorded(state_home)
             process.kill()
             until_ended([*keepers, *holders])
