@@ -18,7 +18,7 @@ from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
 from cellwall.sandbox import quarantine
 from cellwall.sandbox.beneath import Beneath, Visit, is_blocked
-from cellwall.sandbox.covers import is_behind, lost
+from cellwall.sandbox.covers import intact, is_behind, lost
 from cellwall.sandbox.descriptors import held, is_empty_dir, pinned, unlock
 from cellwall.sandbox.protected import Found, GitDirs, Links, Protection, fold, symlink_row
 from cellwall.sandbox.refusals import refusal
@@ -68,10 +68,15 @@ def settle(
     code has changed come first, the small ones before the large (a flood of names hides nothing).
     """
     covered = covered or {}
-    gone = lost(beneath, covered)
-    intact = frozenset(covered).difference(gone)
-    origin = quarantine.Origin.of(beneath.fd)
-    look = _Look(protection, tuple(before), started_ns, rules, links or Links(), origin, intact)
+    look = _Look(
+        protection,
+        tuple(before),
+        started_ns,
+        rules,
+        links or Links(),
+        quarantine.Origin.of(beneath.fd),
+        intact(beneath, covered),
+    )
     with quarantine.open_quarantine(quarantine_dir) as look.quarantine_fd:
         steps = beneath.visit(
             max_entries=CHECK_ENTRIES_MAX if max_entries is None else max_entries,
@@ -83,7 +88,7 @@ def settle(
             look.at(step)
         look.restore_links(beneath)
         look.compare_hard_links(beneath)
-        look.tell_lost_covers(beneath, gone)
+        look.tell_lost_covers(beneath, lost(beneath, covered))
     if look.missed:
         why = f"{min(look.missed) or '.'!r} holds more names than can be looked at"
         raise _unchecked(why, look.told())

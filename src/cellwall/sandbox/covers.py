@@ -13,6 +13,8 @@ from cellwall.sandbox.native._syscalls import file_handle
 from cellwall.sandbox.placeholders import Standing
 from cellwall.sandbox.protected import Found, Treatment
 
+_NUMBER = "inode "
+
 
 def covers_for(
     found: Sequence[Found], mode: WorkspaceMode, *, standing: Standing | None = None
@@ -73,6 +75,13 @@ def lost(beneath: Beneath, covered: Mapping[str, str]) -> list[str]:
     return sorted(path for path, was in covered.items() if _identity(beneath, path) != was)
 
 
+def intact(beneath: Beneath, covered: Mapping[str, str]) -> frozenset[str]:
+    """The names whose mount certainly stood all the time. An inode's number alone does not tell:
+    it is used again for what is made after a removal."""
+    certain = {path: was for path, was in covered.items() if not was.startswith(_NUMBER)}
+    return frozenset(certain).difference(lost(beneath, certain))
+
+
 def is_behind(path: str, covered: Collection[str]) -> bool:
     """Whether a path is a covered name, or lies below one."""
     while path:
@@ -85,6 +94,6 @@ def is_behind(path: str, covered: Collection[str]) -> bool:
 def _identity(beneath: Beneath, path: str) -> str:
     try:
         with beneath.node(path) as node:
-            return file_handle(node) or f"inode:{os.fstat(node).st_ino}"
+            return file_handle(node) or f"{_NUMBER}{os.fstat(node).st_ino}"
     except OSError:
         return ""

@@ -32,7 +32,7 @@ from cellwall.core.types import (
 )
 from cellwall.sandbox import border, git_config, git_index, placeholders, protected
 from cellwall.sandbox.beneath import Beneath
-from cellwall.sandbox.covers import covers_for, identities, is_behind, is_empty, lost
+from cellwall.sandbox.covers import covers_for, identities, intact, is_behind, is_empty, lost
 from cellwall.sandbox.descriptors import unlock_root
 from cellwall.sandbox.given import identity_of, open_given, own_path, own_places
 from cellwall.sandbox.leases import LayeredLease, Lease, WorkspaceSettings, WrittenLease
@@ -128,14 +128,13 @@ class Workspaces:
         if opened.given is None:
             return
         beneath, covered = opened.given, opened.baseline.covered if opened.baseline else {}
-        gone = lost(beneath, covered)
-        intact = frozenset(covered).difference(gone)
+        gone, standing = lost(beneath, covered), intact(beneath, covered)
         most = self._settings.max_walk_entries
         found = [
             item
             for item in protected.scan(beneath, self._protection, max_entries=most)
             # Perhaps a placeholder of a run further down, or put behind a cover on the host.
-            if not (is_empty(beneath, item) or is_behind(item.path, intact))
+            if not (is_empty(beneath, item) or is_behind(item.path, standing))
         ]
         covers = covers_for(found, opened.mount.mode, standing=opened.standing)
         new = {path for kind, path in covers if kind != "pin"}
