@@ -100,8 +100,15 @@ class _Journal:
         for name in sorted(self.rows):  # a directory comes before what is in it
             inode, form = self.rows[name]
             words += [str(inode), form, name]
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)
+        if len(text) > _MAX_JOURNAL_BYTES:
+            raise WorkspaceError(
+                "the git settings in the directory name too many missing hooks",
+                mend="Give the directory as :cow, or a smaller part of it.",
+                code="CW-WORKSPACE-TOO-LARGE",
+            )
         with open(f"{self.path}.new", "wb") as file:
-            file.write(b"".join(os.fsencode(word) + b"\0" for word in words))
+            file.write(text)
         os.replace(f"{self.path}.new", self.path)
 
 

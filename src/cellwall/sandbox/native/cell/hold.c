@@ -130,17 +130,19 @@ static int remove_placeholders(int dir_fd, const char *journal) {
   size_t length = 0;
   char *text = read_journal(journal, &length);
   if (text == NULL) return errno != ENOENT;
-  char *words[4096];
-  int count = 0, left = 0;
-  for (char *at = text + strlen(text) + 1; at < text + length && count < 4096; at += strlen(at) + 1)
+  char **words = calloc(length, sizeof *words); /* a word takes a byte at least */
+  size_t count = 0;
+  int left = words == NULL;
+  for (char *at = text + strlen(text) + 1; words != NULL && at < text + length; at += strlen(at) + 1)
     words[count++] = at;
   /* From the last: what lies in another placeholder comes after it. */
-  for (int row = count / 3 - 1; row >= 0; row--) {
-    char *rest = NULL, **word = words + (size_t)row * 3;
+  for (size_t row = count / 3; row-- > 0;) {
+    char *rest = NULL, **word = words + row * 3;
     uint64_t inode = strtoull(word[0], &rest, 10);
     if (*word[0] == '\0' || *rest != '\0' || *word[2] == '\0') continue;
     left += !remove_one(dir_fd, inode, strcmp(word[1], "file") == 0, word[2]);
   }
+  free(words);
   free(text);
   /* What is left stays in the journal, and a later start tries again. */
   if (left == 0) (void)!unlink(journal);
@@ -158,8 +160,10 @@ static void drop(int index) {
 /* -1: others work in the directory. Else how many placeholders could not be removed. A failed attempt
  * gives up the shared lock, see flock(2): the run has ended, so nothing of it needs that any more. */
 static int settle(int index) {
-  if (flock(leases[index].dir_fd, LOCK_EX | LOCK_NB) != 0) return -1;
-  int left = remove_placeholders(leases[index].dir_fd, leases[index].journal);
+  int is_locked = flock(leases[index].dir_fd, LOCK_EX | LOCK_NB) == 0;
+  if (!is_locked && errno == EWOULDBLOCK) return -1;
+  /* Where the file system has no locks (any more), nobody can tell: a later start tries again. */
+  int left = is_locked ? remove_placeholders(leases[index].dir_fd, leases[index].journal) : 1;
   drop(index);
   return left;
 }
