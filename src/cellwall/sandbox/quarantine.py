@@ -13,7 +13,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from cellwall.core.errors import WorkspaceError
@@ -68,7 +68,7 @@ def move_out(step: Visit, quarantine: int, *, origin: Origin, why: str) -> str:
     """Returns the name that it has in the quarantine."""
     short = "".join(c if c.isascii() and c.isprintable() else "_" for c in step.name)[:100]
     kept_as = f"{secrets.token_hex(6)}-{short}"
-    _record(quarantine, kept_as, step.path, origin, why)  # first: nothing lies there untold
+    _record(quarantine, kept_as, step.path, origin, why)  # first: a crash leaves nothing untold
     try:
         carry(step.dir_fd, step.name, quarantine, kept_as)
     except PermissionError:
@@ -90,7 +90,8 @@ def _record(quarantine: int, kept_as: str, path: str, origin: Origin, why: str) 
         "moved_s": time.time(),
     }
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held(os.open(RECORDS, flags, 0o600, dir_fd=quarantine)) as fd:
+    # Code that has filled the disk must not keep its plant in place by that.
+    with suppress(OSError), held(os.open(RECORDS, flags, 0o600, dir_fd=quarantine)) as fd:
         write_all(fd, json.dumps(told).encode() + b"\n")  # surrogates are escaped
 
 

@@ -219,6 +219,18 @@ def test_a_plant_is_carried_to_another_file_system_without_following_links(groun
 
 
 @pytest.mark.requirement("FS-4")
+def test_a_plant_is_moved_out_though_nothing_can_be_recorded(ground, monkeypatch):
+    ground.write(".envrc", b"evil")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(quarantine, "write_all", full)
+    assert ground.settle() == [moved(".envrc")]
+    assert (ground.files(), ground.quarantined()) == ([], [".envrc"])
+
+
+@pytest.mark.requirement("FS-4")
 def test_a_plant_that_cannot_be_moved_is_no_clean_result(ground, monkeypatch):
     ground.write(".envrc", b"evil")
 
