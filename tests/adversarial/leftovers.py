@@ -85,6 +85,22 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def holders_of(project: Path) -> list[int]:
+    """Descriptors of the processes that will remove the placeholders of this directory."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if b"cellwall-cell\0hold\0" not in Path(f"/proc/{name}/cmdline").read_bytes():
+                continue
+            pidfd = os.pidfd_open(int(name))
+            open_files = (os.readlink(each) for each in Path(f"/proc/{name}/fd").iterdir())
+            if str(project) in open_files:
+                found.append(pidfd)
+            else:
+                os.close(pidfd)
+    return found
+
+
 def until_ended(pidfds: list[int]) -> None:
     for pidfd in pidfds:
         ended = ready_to_read(pidfd, timeout_s=20)

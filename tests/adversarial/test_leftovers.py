@@ -26,6 +26,7 @@ from adversarial.leftovers import (
     children,
     children_of,
     groups,
+    holders_of,
     left,
     nothing,
     own_children,
@@ -228,11 +229,13 @@ def test_nothing_is_left_after_kill_9_of_the_supervisor_at_any_moment(
                 process.wait(chance.uniform(0, 0.3))  # the moment; nothing is awaited
             os.kill(process.pid, signal.SIGSTOP)  # so that no keeper is born unseen
             keepers = children(process.pid)
-            caught_running += bool(keepers)
+            holders = holders_of(project)
+            caught_running += bool(keepers or holders)
             seen = recorded(state_home)
             process.kill()
-            until_ended(keepers)
+            until_ended([*keepers, *holders])
         assert alive() == []
+        assert os.listdir(project) == ["README"]  # with no further start
         wiring.open_house(config=config)  # the next start
         assert left(state_home, project) == nothing(project)
         assert groups(seen) == []
@@ -246,7 +249,7 @@ def test_a_signal_to_the_supervisor_ends_the_run_at_once(
     with _supervisor(project, config, sleep_s=LONG_S) as process:
         _wait_for(process, "started")
         assert alive() != []  # the control: there is something to end
-        keepers = children(process.pid)
+        keepers = [*children(process.pid), *holders_of(project)]
         process.send_signal(number)
         try:
             process.wait(8)
@@ -255,6 +258,7 @@ def test_a_signal_to_the_supervisor_ends_the_run_at_once(
             pytest.fail(f"{number.name} did not end the supervisor while its run sleeps")
         until_ended(keepers)
     assert alive() == []
+    assert os.listdir(project) == ["README"]  # with no further start
     wiring.open_house(config=config)
     assert left(state_home, project) == nothing(project)
 

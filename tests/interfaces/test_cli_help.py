@@ -17,7 +17,7 @@ from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
     *("run", "shell", "code", "fetch", "scan", "redact", "guard", "changes", "diff", "apply"),
-    *("discard", "create", "exec", "cp", "ps", "logs", "kill"),
+    *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "skills", "vault"),
     *("hook", "mcp", "config", "completion"),
 ]
@@ -32,6 +32,7 @@ INNER = [
     *(["template", name] for name in ("build", "list", "remove")),
     *(["skills", name] for name in ("sign", "verify", "list", "add", "remove")),
     *(["skills", name] for name in ("propose", "review", "approve")),
+    *(["quarantine", name] for name in ("list", "restore", "delete")),
     *(["approvals", name] for name in ("list", "show", "allow", "deny")),
     *(["policy", name] for name in ("check", "explain", "init", "test", "trust", "untrust")),
     ["policy", "learn"],

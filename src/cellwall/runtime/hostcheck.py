@@ -25,6 +25,7 @@ def examine_host(*, config: str | None, profile: str | None, interface: str) -> 
     trials: tuple[Trial, ...]
     try:
         house = open_house(config=config, profile=profile)
+        facts = replace(facts, placeholders=house.store.placeholders.leftovers())
         trials = anyio.run(_try_all, house, interface)
     except CellwallError as error:
         trials = (Trial("trial run", "the proof", error.message, error.mend),)

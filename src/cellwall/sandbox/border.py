@@ -10,19 +10,22 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
 from cellwall.sandbox import quarantine
 from cellwall.sandbox.beneath import Beneath, Visit, is_blocked
+from cellwall.sandbox.covers import intact, is_behind, lost
 from cellwall.sandbox.descriptors import held, is_empty_dir, pinned, unlock
 from cellwall.sandbox.protected import Found, GitDirs, Links, Protection, fold, symlink_row
 from cellwall.sandbox.refusals import refusal
 
 _LONGEST_WALKED_BYTES = 3000
 _MOST_TOLD = 100
+_LISTED_BY = "cellwall quarantine list"
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
@@ -51,17 +54,29 @@ def settle(
     rules: BorderRules,
     quarantine_dir: str | os.PathLike[str],
     links: Links | None = None,
+    covered: Mapping[str, str] | None = None,
     max_entries: int | None = None,
 ) -> tuple[Finding, ...]:
     """Move out what may not stay, clear set-id bits, and tell what was found.
 
     `before` and `links` are what `scan` found when the run began, `started_ns` when that was, by
-    CLOCK_REALTIME_COARSE: the user's own files of older times are left alone. Raises
+    CLOCK_REALTIME_COARSE: the user's own files of older times are left alone. `covered` are the
+    names that mounts covered, with their inodes: what lies behind a cover that stood all the time
+    was put there on the host (`git init` in a live sandbox's directory). Raises
     `CW-WORKSPACE-UNCHECKED` where something could not be looked at or moved out: what code left
     is not clean then. All that was found before is moved out first, and the directories that
     code has changed come first, the small ones before the large (a flood of names hides nothing).
     """
-    look = _Look(protection, tuple(before), started_ns, rules, links or Links())
+    covered = covered or {}
+    look = _Look(
+        protection,
+        tuple(before),
+        started_ns,
+        rules,
+        links or Links(),
+        quarantine.Origin.of(beneath.fd),
+        intact(beneath, covered),
+    )
     with quarantine.open_quarantine(quarantine_dir) as look.quarantine_fd:
         steps = beneath.visit(
             max_entries=CHECK_ENTRIES_MAX if max_entries is None else max_entries,
@@ -73,6 +88,7 @@ def settle(
             look.at(step)
         look.restore_links(beneath)
         look.compare_hard_links(beneath)
+        look.tell_lost_covers(beneath, lost(beneath, covered))
     if look.missed:
         why = f"{min(look.missed) or '.'!r} holds more names than can be looked at"
         raise _unchecked(why, look.told())
@@ -90,6 +106,9 @@ class _Look:
     started_ns: int
     rules: BorderRules
     links: Links
+    origin: quarantine.Origin
+    intact: frozenset[str] = frozenset()
+    """The covered names whose covers stood all the time."""
     quarantine_fd: int = -1
     missed: list[str] = field(default_factory=list)
     """Directories that were not looked into."""
@@ -191,15 +210,17 @@ class _Look:
                 self.findings.append((step.path, told))
 
     def _move_out(self, step: Visit, why: str) -> None:
+        if is_behind(step.path, self.intact):
+            return
         try:
-            kept_as = quarantine.move_out(step, self.quarantine_fd)
+            kept_as = quarantine.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
         except OSError as error:
             self.stuck.append(
                 f"{step.path!r} {why} and could not be moved out: {_said(step, error)}"
             )
             return
-        told = _finding(f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r}")
-        self.findings.append((step.path, told))
+        told = f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r} ({_LISTED_BY})"
+        self.findings.append((step.path, _finding(told)))
 
     def restore_links(self, beneath: Beneath) -> None:
         """Links to instructions that code has replaced or removed."""
@@ -211,7 +232,7 @@ class _Look:
                     status = os.fstat(parent)
                     if (status.st_dev, status.st_ino) != found.directory_id:
                         continue
-                    told = _restored(parent, name, found, self.quarantine_fd)
+                    told = self._put_back(parent, name, found)
             except FileNotFoundError:
                 continue  # the directory is gone, and with it the place
             except OSError as error:
@@ -219,6 +240,25 @@ class _Look:
                 continue
             if told:
                 self.findings.append((found.path, _finding(told)))
+
+    def _put_back(self, parent: int, name: str, found: Found) -> str:
+        try:
+            if os.readlink(name, dir_fd=parent) == found.target:
+                return ""
+            is_there = True
+        except FileNotFoundError:
+            is_there = False
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # no link any more
+                raise
+            is_there = True
+        if is_there:
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            step = Visit(found.path, name, parent, found.directory_id, status)
+            why = "replaced a protected link"
+            quarantine.move_out(step, self.quarantine_fd, origin=self.origin, why=why)
+        os.symlink(found.target, name, dir_fd=parent)
+        return f"{found.path!r} is a protected link and was replaced; it was put back"
 
     def compare_hard_links(self, beneath: Beneath) -> None:
         """Read-only files that had a second name, by which code may have written them."""
@@ -233,6 +273,16 @@ class _Look:
                 continue
             if (status.st_dev, status.st_ino, status.st_ctime_ns) != (device, inode, changed_ns):
                 told = f"{path!r} is read-only and was changed, perhaps by another hard link to it"
+                self.findings.append((path, _finding(told, is_open=True)))
+
+    def tell_lost_covers(self, beneath: Beneath, gone: Iterable[str]) -> None:
+        """Protected names that were replaced on the host: code could write the new ones."""
+        for path in gone:
+            with suppress(OSError), beneath.node(path):
+                told = (
+                    f"{path!r} was replaced on the host while code ran, which ended its "
+                    "protection: code could change it since. Look at it before you use it"
+                )
                 self.findings.append((path, _finding(told, is_open=True)))
 
     def told(self) -> tuple[Finding, ...]:
@@ -258,26 +308,6 @@ def _unchecked(why: str, told: Sequence[Finding]) -> WorkspaceError:
         code="CW-WORKSPACE-UNCHECKED",
         detail="; ".join(finding.message for finding in told[:_MOST_TOLD]),
     )
-
-
-def _restored(parent: int, name: str, found: Found, quarantine_fd: int) -> str:
-    try:
-        if os.readlink(name, dir_fd=parent) == found.target:
-            return ""
-        is_there = True
-    except FileNotFoundError:
-        is_there = False
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # no link any more
-            raise
-        is_there = True
-    if is_there:
-        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        quarantine.move_out(
-            Visit(found.path, name, parent, found.directory_id, status), quarantine_fd
-        )
-    os.symlink(found.target, name, dir_fd=parent)
-    return f"{found.path!r} is a protected link and was replaced; it was put back"
 
 
 def _finding(message: str, *, is_open: bool = False) -> Finding:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Literal
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Json
 from cellwall.sandbox import languages
-from cellwall.sandbox.native.keeper import cell_program
+from cellwall.sandbox.native.cell_binary import cell_program
 from cellwall.sandbox.native.layers import HostLayers
 from cellwall.sandbox.native.programs import refusal_of, version_of
 from cellwall.sandbox.native.seccomp_rules import AUDIT_ARCH
+from cellwall.sandbox.placeholders import Leftover
 
 OLDEST_KERNEL = (5, 13)
 
@@ -91,6 +93,8 @@ class Facts:
     pressure_known: bool
     weakened: tuple[str, ...]
     trials: tuple[Trial, ...] = ()
+    placeholders: tuple[Leftover, ...] = ()
+    """Those that stand in users' directories, after the sweep of every start."""
 
 
 def gather(*, weakened: tuple[str, ...]) -> Facts:
@@ -140,6 +144,7 @@ def judge(facts: Facts) -> Report:
         _memory_pressure(facts),
         *_languages(facts),
         *(_weakened(name) for name in facts.weakened),
+        _placeholders(facts),
         *(_trial(trial) for trial in facts.trials),
     ]
     return Report(tuple(checks))
@@ -296,6 +301,21 @@ def _weakened(name: str) -> Check:
     return Check(
         name, "weak", "switched on", "a wall or a limit was given up", "Remove it.", required=False
     )
+
+
+def _placeholders(facts: Facts) -> Check:
+    name = "placeholders"
+    why = "empty directories stand for missing protected names while a :rw sandbox lives"
+    stuck = [each for each in facts.placeholders if not each.is_in_use]
+    if stuck:
+        found = "left behind: " + ", ".join(f"{len(e.names)} in {e.directory}" for e in stuck)
+        place, names = shlex.quote(stuck[0].directory), shlex.join(stuck[0].names)
+        mend = f"Remove those that are empty: cd {place} && rmdir {names}"
+        return Check(name, "weak", found, why, mend, required=False)
+    if facts.placeholders:
+        found = "of live sandboxes, in " + ", ".join(each.directory for each in facts.placeholders)
+        return Check(name, "info", found, why, required=False)
+    return Check(name, "ok", "none stand", why, required=False)
 
 
 def _trial(trial: Trial) -> Check:

@@ -188,6 +188,7 @@ class WrittenLease(Lease):
             protection=self._protection,
             before=self._baseline.before,
             links=self._baseline.links,
+            covered=self._baseline.covered,
             started_ns=self._baseline.started_ns,
             rules=border.BorderRules(
                 max_file_bytes=limits.file_size_bytes,
@@ -200,7 +201,6 @@ class WrittenLease(Lease):
         self.is_checked = True
         earlier, self._earlier = self._earlier, ()
         before, self._index = self._index, git_index.read_index(self.beneath)
-        left = git_index.left_as_they_were(
-            self.beneath, self._baseline.covered, before, self._index
-        )
+        unwritable = {*self._baseline.covered, *(item.path for item in self._baseline.before)}
+        left = git_index.left_as_they_were(self.beneath, frozenset(unwritable), before, self._index)
         return (*earlier, *found, *left)

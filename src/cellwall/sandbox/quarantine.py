@@ -1,13 +1,20 @@
-"""Moves what may not stay in a workspace to the quarantine, by descriptor (FS-4)."""
+"""Moves what may not stay in a workspace to the quarantine, by descriptor (FS-4).
+
+A quarantine is a folder of one run. In it lies each thing under a name of ours, and `RECORDS` tells
+of each, one JSON object a line, where the thing was and why it was moved.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.beneath import Beneath, Visit
@@ -19,9 +26,24 @@ from cellwall.sandbox.descriptors import (
     remove_tree,
     replacing,
     unlock,
+    write_all,
 )
 
+RECORDS = ".records"
 _PLAIN_DIR = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The user's directory that things are moved out of."""
+
+    directory: str
+    identity: tuple[int, int]
+
+    @classmethod
+    def of(cls, fd: int) -> Origin:
+        info = os.fstat(fd)
+        return cls(os.readlink(f"/proc/self/fd/{fd}"), (info.st_dev, info.st_ino))
 
 
 @contextmanager
@@ -42,31 +64,48 @@ def open_quarantine(path: str | os.PathLike[str]) -> Iterator[int]:
         yield fd
 
 
-def move_out(step: Visit, quarantine: int) -> str:
+def move_out(step: Visit, quarantine: int, *, origin: Origin, why: str) -> str:
     """Returns the name that it has in the quarantine."""
     short = "".join(c if c.isascii() and c.isprintable() else "_" for c in step.name)[:100]
     kept_as = f"{secrets.token_hex(6)}-{short}"
+    _record(quarantine, kept_as, step.path, origin, why)  # first: a crash leaves nothing untold
     try:
-        _move(step, quarantine, kept_as)
+        carry(step.dir_fd, step.name, quarantine, kept_as)
     except PermissionError:
         # Code can take its own directory's rights away to keep a plant in place.
         os.fchmod(step.dir_fd, stat.S_IMODE(os.fstat(step.dir_fd).st_mode) | 0o700)
         if stat.S_ISDIR(step.status.st_mode):
             unlock(step.dir_fd, step.name)
-        _move(step, quarantine, kept_as)
+        carry(step.dir_fd, step.name, quarantine, kept_as)
     return kept_as
 
 
-def _move(step: Visit, quarantine: int, kept_as: str) -> None:
+def _record(quarantine: int, kept_as: str, path: str, origin: Origin, why: str) -> None:
+    told = {
+        "kept_as": kept_as,
+        "path": path,
+        "directory": origin.directory,
+        "identity": origin.identity,
+        "reason": why,
+        "moved_s": time.time(),
+    }
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    # Code that has filled the disk must not keep its plant in place by that.
+    with suppress(OSError), held(os.open(RECORDS, flags, 0o600, dir_fd=quarantine)) as fd:
+        write_all(fd, json.dumps(told).encode() + b"\n")  # surrogates are escaped
+
+
+def carry(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
+    """Give a thing another directory and name, on whatever file system that is."""
     try:
-        os.rename(step.name, kept_as, src_dir_fd=step.dir_fd, dst_dir_fd=quarantine)
+        os.rename(name, target_name, src_dir_fd=dir_fd, dst_dir_fd=target_fd)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        _carry(step.dir_fd, step.name, quarantine, kept_as)
+        _copy_over(dir_fd, name, target_fd, target_name)
 
 
-def _carry(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
+def _copy_over(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
     """Copy to another file system, then remove; links are copied as links."""
     if not stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
         _copy_node(dir_fd, name, target_fd, target_name)

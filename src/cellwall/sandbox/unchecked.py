@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -33,9 +33,10 @@ class Baseline:
     paths: frozenset[str] = frozenset()
     """Places that its git configurations name as programs."""
     links: Links = field(default_factory=Links)
-    covered: frozenset[str] = frozenset()
+    covered: Mapping[str, str] = field(default_factory=dict)
+    """The names that mounts cover, and the inode that each was."""
     index: bytes = b""
-    """What code could not write, and git's index: told of after the run, not part of the check."""
+    """git's index: told of after the run, not part of the check."""
 
 
 class Note:
@@ -118,6 +119,7 @@ def _to_json(baseline: Baseline) -> dict[str, object]:
         ],
         "symbolic": sorted([path, *ids, target] for path, ids, target in baseline.links.symbolic),
         "hard": {path: list(row) for path, row in baseline.links.hard.items()},
+        "covered": dict(baseline.covered),
     }
 
 
@@ -129,6 +131,7 @@ def _read(fd: int, path: str) -> Baseline:
             started_ns=int(told["started_ns"]),
             paths=frozenset(map(str, told["paths"])),
             links=_links(told["symbolic"], told["hard"]),
+            covered={str(path): str(was) for path, was in told["covered"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         # Cut by a full disk, or written by another version: what code changed cannot be told.

@@ -3,10 +3,11 @@
 Every directory is opened once; what was judged is what is mounted, by descriptor. A given one:
   (1) open it without following a link at its end; refuse silly roots by the real place it has;
   (2) share-lock it; make up for the check of an earlier run that was killed before its own;
-  (3) put placeholders where protected names could be planted;
+  (3) where code can write: promise the placeholders' removal to the holder, which outlives us, then
+      put placeholders where protected names could be planted;
   (4) find the protected names and list what must be covered; note that a check is due.
-After the run: (5) settle; (6) take the placeholders away again if nobody else works there. The note
-goes once all was looked at.
+After the run: (5) settle; (6) have the placeholders removed if nobody else works there. The note
+goes once all was looked at. The lock lasts as long as the placeholders.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from cellwall.core.types import (
 )
 from cellwall.sandbox import border, git_config, git_index, placeholders, protected
 from cellwall.sandbox.beneath import Beneath
-from cellwall.sandbox.covers import covers_for, is_empty
+from cellwall.sandbox.covers import covers_for, identities, intact, is_behind, is_empty, lost
 from cellwall.sandbox.descriptors import unlock_root
 from cellwall.sandbox.given import identity_of, open_given, own_path, own_places
 from cellwall.sandbox.leases import LayeredLease, Lease, WorkspaceSettings, WrittenLease
 from cellwall.sandbox.merged import MergedBeneath
+from cellwall.sandbox.placeholders import Standing
 from cellwall.sandbox.protected import Protection, Treatment
 from cellwall.sandbox.root import Judge, Root
 from cellwall.sandbox.unchecked import Baseline, Note
@@ -54,9 +56,9 @@ class _Opened:
     """Where what code writes ends up; None where it cannot write."""
     given: Beneath | None = None
     """The user's own directory, if it is one."""
-    placeholders: tuple[str, ...] = ()
+    standing: Standing = Standing()
     baseline: Baseline | None = None
-    """What a directory that code writes to was like before."""
+    """What a directory that is mounted itself, not as a layer, was like before."""
     note: Note | None = None
     earlier: tuple[Finding, ...] = ()
     """What the check of an earlier run found, which was made up for."""
@@ -136,19 +138,24 @@ class Workspaces:
         """A protected name that somebody put there since cannot be covered in a live cell."""
         if opened.given is None:
             return
+        beneath, covered = opened.given, opened.baseline.covered if opened.baseline else {}
+        gone, standing = lost(beneath, covered), intact(beneath, covered)
         most = self._settings.max_walk_entries
         found = [
             item
-            for item in protected.scan(opened.given, self._protection, max_entries=most)
-            if not is_empty(opened.given, item)  # perhaps a placeholder of a run further down
+            for item in protected.scan(beneath, self._protection, max_entries=most)
+            # Perhaps a placeholder of a run further down, or put behind a cover on the host.
+            if not (is_empty(beneath, item) or is_behind(item.path, standing))
         ]
-        covers = covers_for(found, opened.mount.mode, held=opened.placeholders)
+        covers = covers_for(found, opened.mount.mode, standing=opened.standing)
         new = {path for kind, path in covers if kind != "pin"}
         new -= {path for _kind, path in opened.mount.covers}
-        if new:
+        if new or gone:
+            what = "appeared" if new else "was removed or replaced"
             raise WorkspaceError(
-                f"{min(new)[:200]} has a protected name and appeared after the sandbox was made",
-                mend="Create a new sandbox, in which it is covered, or remove it.",
+                f"{min(new or gone)[:200]} has a protected name and {what} after the sandbox was "
+                "made, so nothing covers it there",
+                mend="Create a new sandbox, in which it is covered.",
                 code="CW-WORKSPACE-UNCOVERED",
             )
 
@@ -207,17 +214,18 @@ class Workspaces:
                 code="CW-WORKSPACE-REFUSED",
             )
         # (2) Lock, and make up for what a killed run could not do.
-        lock = stack.enter_context(placeholders.shared_lock(beneath.fd))
-        earlier = self._make_up(beneath)
-        held: tuple[str, ...] = ()
-        if request.mode is WorkspaceMode.READ_WRITE:
-            # (3) Placeholders; (6) is promised first, so that a failure here leaves none behind.
-            stack.callback(self._store.placeholders.remove, beneath, lock)
-            held = self._store.placeholders.put(beneath, self._protection.placeholders())
-            held += own_places(path)
-        # (4) What is protected, placeholders included.
-        baseline, held = self._look(beneath, request.mode, held)
-        covers = covers_for(baseline.before, request.mode, held=held)
+        with placeholders.shared_lock(beneath.fd) as lock:
+            earlier = self._make_up(beneath)
+            standing = Standing()
+            if request.mode is WorkspaceMode.READ_WRITE:
+                # (3) Placeholders; (6) is promised first: a failure here leaves none behind.
+                stack.enter_context(self._store.placeholders.removed_at_end(beneath, lock))
+                standing = self._store.placeholders.put(beneath, self._protection.placeholders())
+                standing = standing.and_also(Standing(held=own_places(path)))
+            # (4) What is protected, placeholders included.
+            baseline, standing = self._look(beneath, request.mode, standing)
+        covers = covers_for(baseline.before, request.mode, standing=standing)
+        baseline = replace(baseline, covered=identities(beneath, covers))
         if session is None and request.mode is not WorkspaceMode.READ_ONLY:
             own = WorkspaceRequest(request.mode, path)
             session = self._store.make(own_id, own, identity=identity_of(beneath.fd))
@@ -231,7 +239,7 @@ class Workspaces:
             own_path=own_path(path) if request.at_own_path else None,
         )
         if request.mode is WorkspaceMode.READ_ONLY:
-            return _Opened(mount, session, given=beneath)
+            return _Opened(mount, session, given=beneath, baseline=baseline)
         if request.mode is WorkspaceMode.READ_WRITE:
             note = self._store.unchecked.note(identity_of(beneath.fd), own_id, baseline)
             stack.callback(note.close)
@@ -240,7 +248,7 @@ class Workspaces:
                 session,
                 written=beneath,
                 given=beneath,
-                placeholders=held,
+                standing=standing,
                 baseline=baseline,
                 note=note,
                 earlier=earlier,
@@ -252,8 +260,8 @@ class Workspaces:
         return _Opened(mount, session, written=upper, given=beneath)
 
     def _look(
-        self, beneath: Beneath, mode: WorkspaceMode, held: tuple[str, ...]
-    ) -> tuple[Baseline, tuple[str, ...]]:
+        self, beneath: Beneath, mode: WorkspaceMode, standing: Standing
+    ) -> tuple[Baseline, Standing]:
         """The protected names, and placeholders for programs that a git configuration names."""
         most = self._settings.max_walk_entries
         started_ns = time.clock_gettime_ns(COARSE_CLOCK)
@@ -264,19 +272,18 @@ class Workspaces:
             paths = protected.steered_paths(beneath, found)
             hooks = [path for path, is_hooks in paths.items() if is_hooks]
             wanted = [protected.Placeholder(path, "dir", Treatment.READ_ONLY) for path in hooks]
-            more = self._store.placeholders.put(beneath, wanted) if wanted else ()
-            held += tuple(path for path in more if path not in held)
+            if wanted:
+                standing = standing.and_also(self._store.placeholders.put(beneath, wanted))
         # What fills a placeholder during the run is no name that was there before.
-        known = tuple(f for f in found if f.path not in held or not is_empty(beneath, f))
+        known = tuple(f for f in found if f.path not in standing.held or not is_empty(beneath, f))
         baseline = Baseline(
             before=known,
             started_ns=started_ns,
             paths=frozenset(paths),
             links=links,
-            covered=frozenset((*held, *(item.path for item in found))),
             index=git_index.read_index(beneath) if mode is WorkspaceMode.READ_WRITE else b"",
         )
-        return baseline, held
+        return baseline, standing
 
     def _make_up(self, beneath: Beneath) -> tuple[Finding, ...]:
         """The check of runs that were killed before it, or did not complete it."""
@@ -289,6 +296,7 @@ class Workspaces:
                 protection=self._protection.with_paths(baseline.paths),
                 before=baseline.before,
                 links=baseline.links,
+                covered=baseline.covered,
                 started_ns=baseline.started_ns,
                 rules=border.UNBOUNDED,
                 quarantine_dir=unchecked.quarantine_path(run_id),

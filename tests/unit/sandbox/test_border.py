@@ -66,7 +66,8 @@ class Ground:
         ]
 
     def quarantined(self):
-        return sorted(re.sub(r"^[0-9a-f]{12}-", "", name) for name in os.listdir(self.quarantine))
+        kept = set(os.listdir(self.quarantine)) - {quarantine.RECORDS}
+        return sorted(re.sub(r"^[0-9a-f]{12}-", "", name) for name in kept)
 
     def files(self):
         return sorted(path for path, _ in self.ws.walk())
@@ -81,7 +82,10 @@ def ground(tmp_path):
 
 def moved(path, why="is a protected name"):
     name = path.rpartition("/")[2]
-    return ("medium", f"{path!r} {why}; it was moved to quarantine as '*-{name}'")
+    return (
+        "medium",
+        f"{path!r} {why}; it was moved to quarantine as '*-{name}' (cellwall quarantine list)",
+    )
 
 
 @pytest.mark.requirement("FS-3", "FS-4")
@@ -205,7 +209,7 @@ def test_a_plant_is_carried_to_another_file_system_without_following_links(groun
     with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
         ground.quarantine = tmp_path.__class__(elsewhere) / "q"
         assert ground.settle() == [moved(".claude"), moved(".envrc")]
-        claude, envrc = sorted(ground.quarantine.iterdir(), key=lambda p: not p.is_dir())
+        claude, envrc = sorted(ground.quarantine.glob("*-*"), key=lambda p: not p.is_dir())
         assert os.readlink(claude / "link") == "../../outside"
         assert (claude / "deep" / "settings.json").read_bytes() == b"{}"
         assert sorted(os.listdir(claude)) == ["deep", "link"]
@@ -215,13 +219,25 @@ def test_a_plant_is_carried_to_another_file_system_without_following_links(groun
 
 
 @pytest.mark.requirement("FS-4")
+def test_a_plant_is_moved_out_though_nothing_can_be_recorded(ground, monkeypatch):
+    ground.write(".envrc", b"evil")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(quarantine, "write_all", full)
+    assert ground.settle() == [moved(".envrc")]
+    assert (ground.files(), ground.quarantined()) == ([], [".envrc"])
+
+
+@pytest.mark.requirement("FS-4")
 def test_a_plant_that_cannot_be_moved_is_no_clean_result(ground, monkeypatch):
     ground.write(".envrc", b"evil")
 
     def busy(*_):
         raise OSError(16, "Device or resource busy")
 
-    monkeypatch.setattr(quarantine, "_move", busy)
+    monkeypatch.setattr(quarantine, "carry", busy)
     with pytest.raises(WorkspaceError) as caught:
         ground.settle()
     told = "'.envrc' is a protected name and could not be moved out: '.envrc' is in use"

@@ -9,6 +9,7 @@ import pytest
 from cellwall.sandbox.doctor import Facts, Trial, gather, judge
 from cellwall.sandbox.native.cgroups import Choice
 from cellwall.sandbox.native.layers import HostLayers
+from cellwall.sandbox.placeholders import Leftover
 
 GOOD = Facts(
     kernel="6.1.0-13-amd64",
@@ -93,3 +94,21 @@ def test_this_host_is_looked_at_and_the_report_is_plain_data():
         "architecture",
         "bubblewrap",
     ]
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "mend"),
+    [
+        ((), "ok", ""),
+        ((Leftover("/a b", (".git",), is_in_use=True),), "info", ""),
+        (
+            (Leftover("/a b", (".git", ".x y"), is_in_use=False),),
+            "weak",
+            "cd '/a b' && rmdir .git '.x y'",
+        ),
+    ],
+)
+def test_placeholders_that_stand_are_told_with_what_removes_them(found, status, mend):
+    report = judge(replace(GOOD, placeholders=found))
+    (check,) = [check for check in report.checks if check.name == "placeholders"]
+    assert (check.status, check.mend.partition(": ")[2], report.usable) == (status, mend, True)

@@ -29,6 +29,7 @@ from cellwall.runtime import wiring
 from cellwall.sandbox import protected
 from cellwall.sandbox.covers import covers_for
 from cellwall.sandbox.leases import WorkspaceSettings
+from cellwall.sandbox.placeholders import Standing
 from cellwall.sandbox.protected import Found, Treatment
 from cellwall.sandbox.views import MergedViews
 from cellwall.sandbox.workspace import Workspaces
@@ -95,9 +96,12 @@ def test_hidden_names_are_covered_in_every_mode_and_read_only_ones_where_writes_
 
 @pytest.mark.requirement("FS-4")
 def test_every_directory_above_a_read_only_name_is_pinned_from_the_top_down() -> None:
-    covers = covers_for((found("a/b/.git/hooks"),), RW, held=(".git",))
+    standing = Standing(held=(".git",), pinned=(".github/workflows",))
+    covers = covers_for((found("a/b/.git/hooks"),), RW, standing=standing)
     assert covers == (
         ("ro", ".git"),
+        ("pin", ".github"),
+        ("pin", ".github/workflows"),
         ("pin", "a"),
         ("pin", "a/b"),
         ("pin", "a/b/.git"),

@@ -36,8 +36,17 @@ def wanted(directory: Path) -> Action:
     return Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)), workspace=request)
 
 
+NAMES = (".vscode/tasks.json", ".git/hooks/x", ".husky/pre-commit")
+
+
+def remove_placeholders(root: Path) -> None:
+    """As a program on the host does that clears empty directories away: the covers go, too."""
+    for name in NAMES:
+        (root / name.split("/")[0]).rmdir()
+
+
 def plant(root: Path) -> list[Path]:
-    made = [root / name for name in (".vscode/tasks.json", ".git/hooks/x", ".husky/pre-commit")]
+    made = [root / name for name in NAMES]
     for path in made:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("planted")
@@ -82,21 +91,39 @@ def test_placeholders_of_another_run_are_left_where_they_are(
     (root / "sub").mkdir(parents=True)
     homes = (tmp_path / "home", tmp_path / ("home" if is_one_home else "other"))
     assert overlap(root, root / second, homes, lambda: None) == ([], [])
-    if is_one_home:
-        assert sorted(os.listdir(root)) == ["sub"]
-        assert os.listdir(root / "sub") == []
+    assert sorted(os.listdir(root)) == ["sub"]
+    assert os.listdir(root / "sub") == []
 
 
 @pytest.mark.requirement("FS-4", "FS-8")
 @pytest.mark.parametrize("second", [".", "sub"])
-def test_what_fills_a_placeholder_is_moved_out(tmp_path: Path, second: str) -> None:
-    # As if another run had taken the placeholder away, and with it the cover.
+def test_what_is_made_anew_where_a_placeholder_was_removed_is_moved_out(
+    tmp_path: Path, second: str
+) -> None:
     root = tmp_path / "project"
     (root / "sub").mkdir(parents=True)
     homes = (tmp_path / "home", tmp_path / "home")
     planted: list[Path] = []
-    overlap(root, root / second, homes, lambda: planted.extend(plant(root / second)))
+
+    def work() -> None:
+        remove_placeholders(root / second)
+        planted.extend(plant(root / second))
+
+    overlap(root, root / second, homes, work)
+    assert planted
     assert [path for path in planted if path.exists()] == []
+
+
+@pytest.mark.requirement("FS-4", "FS-8")
+def test_control_what_the_host_puts_behind_a_standing_cover_stays(tmp_path: Path) -> None:
+    # `git init` on the host while a sandbox lives there: no code can write behind the mount.
+    root = tmp_path / "project"
+    root.mkdir()
+    kept: list[Path] = []
+    homes = (tmp_path / "home", tmp_path / "home")
+    assert overlap(root, root, homes, lambda: kept.extend(plant(root)))[1] == []
+    assert kept
+    assert all(path.read_text() == "planted" for path in kept)
 
 
 @pytest.mark.requirement("FS-4")

@@ -40,6 +40,7 @@ COMMANDS = {
     "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
     "apply": ("changes", "apply", "Take the changes of a copy-on-write run over."),
     "discard": ("changes", "discard", "Remove the changes of a copy-on-write run."),
+    "quarantine": ("quarantine", "quarantine", "List and put back what checks moved out."),
     "create": ("live", "create", "Make a sandbox that lives on, and print its id."),
     "exec": ("live", "execute", "Run a command in a sandbox that lives."),
     "cp": ("live", "cp", "Copy a file into a living sandbox, or out of it."),

@@ -45,6 +45,17 @@ _inotify_add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 _inotify_remove = _libc["inotify_rm_watch"]
 _inotify_remove.restype = ctypes.c_int
 _inotify_remove.argtypes = (ctypes.c_int, ctypes.c_int)
+_name_to_handle = _libc["name_to_handle_at"]
+_name_to_handle.restype = ctypes.c_int
+_name_to_handle.argtypes = (
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int,
+)
+_AT_EMPTY_PATH = 0x1000
+_MAX_HANDLE_BYTES = 128
 _prctl = _libc["prctl"]
 _prctl.restype = ctypes.c_int
 _prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
@@ -56,6 +67,14 @@ class _OpenHow(ctypes.Structure):
         ("flags", ctypes.c_uint64),
         ("mode", ctypes.c_uint64),
         ("resolve", ctypes.c_uint64),
+    )
+
+
+class _FileHandle(ctypes.Structure):
+    _fields_ = (
+        ("handle_bytes", ctypes.c_uint),
+        ("handle_type", ctypes.c_int),
+        ("handle", ctypes.c_ubyte * _MAX_HANDLE_BYTES),
     )
 
 
@@ -76,6 +95,19 @@ def openat2(dir_fd: int, path: str | bytes, *, flags: int, mode: int = 0, resolv
         code = ctypes.get_errno()
         if code != errno.EINTR:
             raise OSError(code, os.strerror(code))
+
+
+def file_handle(fd: int) -> str:
+    """The inode that a descriptor holds, generation included, so that no later inode with the
+    same number has the same handle; empty where the file system has no handles."""
+    handle = _FileHandle(handle_bytes=_MAX_HANDLE_BYTES)
+    mount_id = ctypes.c_int(0)
+    result = _name_to_handle(
+        fd, b"", ctypes.addressof(handle), ctypes.addressof(mount_id), _AT_EMPTY_PATH
+    )
+    if int(result) != 0:
+        return ""
+    return f"{handle.handle_type}:{bytes(handle.handle[: handle.handle_bytes]).hex()}"
 
 
 def landlock_abi() -> int:

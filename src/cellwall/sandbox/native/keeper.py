@@ -1,20 +1,20 @@
-"""Starts a keeper and talks to it. The only place in Cellwall that starts a process for a run."""
+"""Starts a keeper and talks to it: the process that starts all others of a run."""
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import resources
 
 import anyio
 
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.sandbox.native import cgroups
+from cellwall.sandbox.native.cell_binary import cell_program
 from cellwall.sandbox.native.channels import packet_from
+from cellwall.sandbox.native.holder import holder
 from cellwall.sandbox.native.waiting import ready_to_read
 
 FIRST_SENT_FD = 64  # as in cell/keep.c
@@ -26,19 +26,6 @@ _MOST_DIAGNOSTIC_BYTES = 4096
 # open_tree(2) and mount_setattr(2) for a workspace: root without CAP_SYS_ADMIN, or a file system
 # without idmapped mounts.
 _STAGING = ("stage-clone ", "stage-idmap ")
-
-
-@functools.cache
-def cell_program() -> str:
-    """Where `cellwall-cell` is; it is built when Cellwall is installed."""
-    path = os.fspath(resources.files("cellwall.sandbox.native").joinpath("cellwall-cell"))  # type: ignore[call-overload]  # a real file here: the wheel is never run from a zip
-    if not os.access(path, os.X_OK):
-        raise LayerMissing(
-            "the program cellwall-cell is missing from this installation",
-            mend="Install Cellwall again with `pip install --force-reinstall .` or `./dev setup`.",
-            code="CW-LAYER-CELL",
-        )
-    return str(path)
 
 
 def memory_file(name: str, content: bytes) -> int:
@@ -64,12 +51,13 @@ class Keeper:
     """The process that holds a run together and outlives it; see cell/keep.c."""
 
     def __init__(self, *, prefix: Sequence[str] = ()) -> None:
+        life_fd = holder().life_fd
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._diagnostics, diagnostics = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._process = subprocess.Popen(
-                [*prefix, cell_program(), "keep", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
+                [*prefix, cell_program(), "keep", str(theirs.fileno()), str(life_fd)],
+                pass_fds=(theirs.fileno(), life_fd),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=diagnostics,  # bubblewrap's own words must not mix with the code's (ERR-2)

@@ -16,14 +16,9 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox.native import cgroups, groups, keeperplan, newgroups
+from cellwall.sandbox.native.cell_binary import cell_program
 from cellwall.sandbox.native.channels import Channels, Outside
-from cellwall.sandbox.native.keeper import (
-    FIRST_SENT_FD,
-    Keeper,
-    cell_program,
-    memory_file,
-    write_memory_file,
-)
+from cellwall.sandbox.native.keeper import FIRST_SENT_FD, Keeper, memory_file, write_memory_file
 from cellwall.sandbox.native.measured import Measured
 from cellwall.sandbox.native.traffic import Traffic
 from cellwall.sandbox.native.waiting import ready_to_read

@@ -1,7 +1,9 @@
-/* cellwall-cell: the one small native program of Cellwall. It has three lives:
+/* cellwall-cell: the one small native program of Cellwall. It has four lives:
  *
  *   keep    outside the walls: joins the cgroup, drops root, starts bubblewrap, outlives it,
  *           and removes every trace of the run even when the supervisor was killed (ISO-8).
+ *   hold    outside the walls: removes the placeholders of protected names from users' directories
+ *           once nobody can work there any more, whoever was killed.
  *   init    inside the walls as PID 1: adds what bubblewrap lacks (sized mounts, protected
  *           names, rlimits, Landlock, seccomp), starts programs, reaps, reports.
  *   zygote  inside a template's walls: forks cells, each with namespaces and an init of its own.
@@ -36,7 +38,8 @@ void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void report_to(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void die(const char *step);
 
-int keep(int line_fd);
+int keep(int line_fd, int life_fd);
+int hold(int line_fd);
 int init(int plan_fd, int status_fd);
 int cellwall_zygote(int control_fd);
 

@@ -305,11 +305,13 @@ static void serve_tree(const int *sent, int count) {
   if (child > 0) waitpid(child, NULL, 0);
 }
 
-int keep(int inherited_fd) {
-  /* Down to 3: in a busy supervisor it has a number that the sent descriptors will need. */
+int keep(int inherited_fd, int life_fd) {
+  /* Down to 3: in a busy supervisor they have numbers that the sent descriptors will need. The second
+   * is the line of the holder (hold.c), open as long as the keeper lives and used for nothing else. */
   int line_fd = fcntl(inherited_fd, F_DUPFD_CLOEXEC, 3);
-  if (line_fd < 0) return 125;
+  if (line_fd < 0 || fcntl(life_fd, F_DUPFD_CLOEXEC, 3) < 0) return 125;
   close(inherited_fd);
+  close(life_fd);
   report_fd = line_fd;
   struct job job = {0};
   report("hello");

@@ -1,0 +1,91 @@
+"""What a person does with the quarantine: look, put back, remove. Recorded before and after."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from cellwall.core.errors import AuditFailed, CellwallError
+from cellwall.core.events import Event, EventKind
+from cellwall.core.roles import Permission
+from cellwall.core.types import Json, Principal
+from cellwall.runtime.permissions import require
+from cellwall.runtime.wiring import House
+from cellwall.sandbox import quarantined
+from cellwall.sandbox.quarantined import Quarantined
+
+__all__ = ["Quarantined", "delete", "find", "places", "restore", "waiting"]
+
+
+def places(house: House) -> tuple[str, str]:
+    """The folders in which quarantines lie."""
+    home = house.store.home
+    return os.path.join(home, "workspaces", "*", "quarantine"), os.path.join(home, "quarantine")
+
+
+def waiting(house: House) -> tuple[Quarantined, ...]:
+    """All that lies in quarantine, the oldest first."""
+    return quarantined.entries(house.store.home)
+
+
+def find(house: House, entry_id: str) -> Quarantined:
+    """One of them; an id that is none is an error."""
+    return quarantined.find(house.store.home, entry_id)
+
+
+def restore(house: House, entry: Quarantined, *, principal: Principal) -> None:
+    """Put one thing back where it was."""
+    _do(house, entry, principal, step="restore", act=quarantined.restore)
+
+
+def delete(house: House, entry: Quarantined, *, principal: Principal) -> None:
+    """Remove one thing for good."""
+    _do(house, entry, principal, step="delete", act=quarantined.delete)
+
+
+def _do(
+    house: House,
+    entry: Quarantined,
+    principal: Principal,
+    *,
+    step: str,
+    act: Callable[[Quarantined], None],
+) -> None:
+    require(house.settings, principal, Permission.FILES_WRITE)
+    with _recorded(house, entry, principal, step):
+        act(entry)
+    _retire(house, entry.run_id)
+
+
+@contextmanager
+def _recorded(house: House, entry: Quarantined, principal: Principal, step: str) -> Iterator[None]:
+    who = principal.name, principal.interface
+
+    def write(body: dict[str, Json]) -> None:
+        house.audit.write(Event(EventKind.APPLY, entry.run_id, *who, body, entry.run_id))
+
+    write(
+        {
+            "step": "intent",
+            "quarantine": step,
+            "directory": entry.directory,
+            "path": entry.path,
+            "kept_as": entry.kept_as,
+        }
+    )
+    try:
+        yield
+    except BaseException:
+        with suppress(AuditFailed):  # a second failure must not hide the first
+            write({"step": "outcome", "status": "interrupted"})
+        raise
+    write({"step": "outcome", "status": f"quarantine {step}d"})
+
+
+def _retire(house: House, run_id: str) -> None:
+    """The run's own folder goes with the last thing in it, unless the run is alive."""
+    with suppress(CellwallError, OSError):
+        session = house.store.session(run_id)
+        with house.ledger.open(run_id):  # refused where it lives
+            house.store.retire(session)

@@ -1,0 +1,153 @@
+"""What lies in quarantine is listed, put back and removed, and nothing else is touched (FS-4)."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.sandbox import quarantined
+from cellwall.sandbox.beneath import Beneath
+from cellwall.sandbox.border import UNBOUNDED, settle
+from cellwall.sandbox.placeholders import shared_lock
+from cellwall.sandbox.protected import load
+from cellwall.sandbox.quarantine import RECORDS
+from cellwall.sandbox.quarantined import Quarantined
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home/workspaces/run_1").mkdir(parents=True)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"
+
+
+def check(project: Path, folder: Path) -> None:
+    """The check after a run in which everything there was made."""
+    with Beneath.open(project) as beneath:
+        settle(
+            beneath,
+            protection=load(),
+            before=(),
+            started_ns=time.time_ns() - 10**12,
+            rules=UNBOUNDED,
+            quarantine_dir=folder,
+        )
+
+
+@pytest.fixture
+def two(home: Path, project: Path) -> tuple[Quarantined, Quarantined]:
+    """A file of a run's own check, and a directory of a late one."""
+    (project / ".git/hooks").mkdir(parents=True)
+    (project / ".git/hooks/pre-commit").write_text("evil")
+    check(project, home / "workspaces/run_1/quarantine")
+    (project / "sub").mkdir()
+    (project / "sub/CLAUDE.md").write_text("obey")
+    check(project, home / "quarantine/run_2")
+    first, second = quarantined.entries(str(home))
+    return first, second
+
+
+def test_each_tells_where_it_was_why_it_was_moved_and_where_it_lies(
+    two: tuple[Quarantined, Quarantined], project: Path, home: Path
+) -> None:
+    first, second = two
+    assert (first.path, first.kind, first.run_id) == (".git/hooks", "dir", "run_1")
+    assert (second.path, second.kind, second.run_id) == ("sub/CLAUDE.md", "file", "run_2")
+    assert {first.directory, second.directory} == {str(project)}
+    assert {first.reason, second.reason} == {"is a protected name"}
+    assert Path(second.place).read_text() == "obey"
+    assert second.place.startswith(f"{home}/quarantine/run_2/{second.id}-")
+    assert quarantined.find(str(home), second.id) == second
+
+
+def test_one_is_put_back_and_the_other_removed_and_nothing_of_either_is_left(
+    two: tuple[Quarantined, Quarantined], project: Path, home: Path
+) -> None:
+    first, second = two
+    quarantined.restore(first)
+    quarantined.delete(second)
+    assert (project / ".git/hooks/pre-commit").read_text() == "evil"
+    assert not (project / "sub/CLAUDE.md").exists()
+    assert quarantined.entries(str(home)) == ()
+    assert os.listdir(home / "workspaces/run_1/quarantine") == []  # goes with its session
+    assert os.listdir(home / "quarantine") == []
+    with pytest.raises(WorkspaceError) as gone:
+        quarantined.find(str(home), first.id)
+    assert gone.value.code == "CW-QUARANTINE-NONE"
+
+
+def test_missing_directories_on_the_way_back_are_made(
+    two: tuple[Quarantined, Quarantined], project: Path
+) -> None:
+    (project / "sub").rmdir()
+    quarantined.restore(two[1])
+    assert (project / "sub/CLAUDE.md").read_text() == "obey"
+
+
+def test_what_is_there_now_is_not_replaced(
+    two: tuple[Quarantined, Quarantined], project: Path
+) -> None:
+    (project / "sub/CLAUDE.md").write_text("mine")
+    with pytest.raises(WorkspaceError) as refused:
+        quarantined.restore(two[1])
+    assert (refused.value.code, two[1].place in refused.value.mend) == ("CW-ALREADY-EXISTS", True)
+    assert (project / "sub/CLAUDE.md").read_text() == "mine"
+    assert Path(two[1].place).read_text() == "obey"
+
+
+def test_nothing_is_put_back_through_a_link(
+    two: tuple[Quarantined, Quarantined], project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (project / "sub").rmdir()
+    (project / "sub").symlink_to(tmp_path / "outside")
+    with pytest.raises(WorkspaceError):
+        quarantined.restore(two[1])
+    assert os.listdir(tmp_path / "outside") == []
+
+
+def test_another_directory_under_the_same_name_gets_nothing(
+    two: tuple[Quarantined, Quarantined], project: Path
+) -> None:
+    project.rename(project.with_name("old"))
+    project.mkdir()
+    with pytest.raises(WorkspaceError) as refused:
+        quarantined.restore(two[1])
+    assert refused.value.code == "CW-QUARANTINE-ORIGIN"
+    assert os.listdir(project) == []
+
+
+def test_while_a_sandbox_works_there_nothing_is_put_back(
+    two: tuple[Quarantined, Quarantined], project: Path
+) -> None:
+    with (
+        Beneath.open(project) as beneath,
+        shared_lock(beneath.fd),
+        pytest.raises(WorkspaceError) as refused,
+    ):
+        quarantined.restore(two[1])
+    assert refused.value.code == "CW-WORKSPACE-BUSY"
+    quarantined.restore(two[1])
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]\n5\n", b'{"kept_as": []}', b"\xff" * 100])
+def test_records_that_cannot_be_read_hide_nothing(
+    text: bytes, two: tuple[Quarantined, Quarantined], home: Path
+) -> None:
+    (home / "quarantine/run_2" / RECORDS).write_bytes(text)
+    found = quarantined.find(str(home), two[1].id)
+    assert (found.place, found.path) == (two[1].place, "")
+    with pytest.raises(WorkspaceError) as refused:
+        quarantined.restore(found)
+    assert refused.value.code == "CW-QUARANTINE-ORIGIN"
+    quarantined.delete(found)
+    assert quarantined.entries(str(home)) == quarantined.entries(str(home))[:1]
