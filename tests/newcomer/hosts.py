@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from roots import UID, USER, Unavailable, network_environment
+from newcomer.roots import UID, USER, Unavailable, network_environment
 
 CLONE = "cellwall"
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

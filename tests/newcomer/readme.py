@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hosts import Answer, Shown
+from newcomer.hosts import Answer, Shown
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
