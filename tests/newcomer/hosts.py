@@ -73,6 +73,10 @@ class Host(Protocol):
 
     home: str
 
+    @property
+    def lacks_cgroup(self) -> bool:
+        """Whether nobody gives the newcomer a cgroup there."""
+
     def words(self, line: str, *, as_root: bool) -> list[str]:
         """The command of this machine that types one line there, in the clone."""
 
@@ -149,8 +153,8 @@ class NamespaceHost:
     @contextmanager
     def running(self) -> Iterator[None]:
         self._first = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child=KILL",
-             "sh", "-c", _ENTER, "sh", str(self.root)],
+            [*_ends_with_us("KILL"), "unshare", "--mount", "--pid", "--ipc", "--uts", "--fork",
+             "--kill-child=KILL", "sh", "-c", _ENTER, "sh", str(self.root)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:
@@ -160,6 +164,10 @@ class NamespaceHost:
         finally:
             self._first.kill()
             self._first.communicate()
+
+    @property
+    def lacks_cgroup(self) -> bool:
+        return not self.is_root
 
     def _first_inside(self) -> str:
         """The id, as this machine knows it, of the first process inside."""
@@ -198,8 +206,8 @@ class Engine:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "dockerd.log").open("wb") as log:
             self._daemon = subprocess.Popen(
-                ["dockerd", "--data-root", self.folder / "data", "--exec-root", self._run_folder(),
-                 "--pidfile", self.folder / "pid", "-H", self._socket(), "--iptables=false",
+                [*_ends_with_us("TERM"), "dockerd", "--data-root", self.folder / "data",
+                 "--exec-root", self._run_folder(), "--pidfile", self.folder / "pid", "-H", self._socket(), "--iptables=false",
                  "--ip6tables=false", "--bridge=none"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
@@ -217,7 +225,12 @@ class Engine:
             except subprocess.TimeoutExpired:
                 self._daemon.kill()
                 self._daemon.wait()
+            # The daemon leaves its network namespace mounted.
+            subprocess.run(
+                ["umount", f"{self._run_folder()}/netns/default"], check=False, capture_output=True
+            )
             shutil.rmtree(self._run_folder(), ignore_errors=True)
+            Path(f"{self._run_folder()}.sock").unlink(missing_ok=True)
 
     def _run_folder(self) -> str:
         return f"/run/cellwall-newcomer-{os.getpid()}"  # sockets below it have short names
@@ -275,6 +288,10 @@ class ContainerHost:
         finally:
             self.engine.call("rm", "-f", "-v", self._name, check=False)
 
+    @property
+    def lacks_cgroup(self) -> bool:
+        return True
+
     def words(self, line: str, *, as_root: bool) -> list[str]:
         is_root = as_root or self.user == 0
         home = "/root" if is_root else self.home
@@ -288,6 +305,11 @@ class ContainerHost:
 
     def write(self, path: str, text: str) -> None:
         _write(self, path, text)
+
+
+def _ends_with_us(name: str) -> list[str]:
+    """Words before a command that gets this signal when we end, however that happens."""
+    return ["setpriv", "--pdeathsig", name, "--"]
 
 
 def _environment(home: str, user: str) -> list[str]:
