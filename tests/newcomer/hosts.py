@@ -13,6 +13,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import struct
@@ -280,7 +281,7 @@ class ContainerHost:
     @contextmanager
     def running(self) -> Iterator[None]:
         self._name = self.engine.call(
-            "run", "-d", "--init", "--network", "host", "--user", str(self.user), *self.options,
+            "run", "-d", "--init", "--network", "host", *self.options,
             "-v", f"{self.clone}:{self.home}/{CLONE}", self.image, "sleep", "infinity",
         ).stdout.strip()  # fmt: skip
         try:
@@ -321,7 +322,7 @@ def _environment(home: str, user: str) -> list[str]:
 
 
 def _write(host: Host, path: str, text: str) -> None:
-    quoted = [f"'{word}'" for word in (path, text)]
-    line = f'mkdir -p "$(dirname {quoted[0]})" && printf %s {quoted[1]} >> {quoted[0]}'
+    place = shlex.quote(path)
+    line = f'mkdir -p "$(dirname {place})" && printf %s {shlex.quote(text)} > {place}'
     if (shown := type_line(host, line)).exit_code != 0:
         raise Unavailable(f"cannot write {path} there: {shown.text.strip()[-200:]}")
