@@ -27,7 +27,7 @@ _MOST_DIAGNOSTIC_BYTES = 4096
 # open_tree(2) and mount_setattr(2) for a workspace: root without CAP_SYS_ADMIN, or a file system
 # without idmapped mounts.
 _STAGING = ("stage-clone ", "stage-idmap ")
-# The kernel puts no upper layer on this file system, or maps no owners there: an overlay has neither.
+# The kernel puts no upper layer on this file system, or maps no owners there, as on an overlay.
 _UNSUITED = (f"mount-overlay {errno.EINVAL}", f"stage-idmap {errno.EINVAL}")
 
 
