@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from newcomer import readme
-from newcomer.hosts import Answer, Shown
+from newcomer.hosts import Answer, Shown, type_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,6 +78,31 @@ def test_a_mark_that_the_readme_does_not_bear_out_is_refused(mark):
 )
 def test_a_step_that_ended_wrongly_is_a_fault(shown, faults):
     assert readme.Step("tool", "tool", shows=("42",)).faults(shown) == faults
+
+
+class ThisMachine:
+    """A host whose commands are run right here."""
+
+    def __init__(self, transcript: Path) -> None:
+        self.transcript = transcript
+
+    def words(self, line: str, *, as_root: bool) -> list[str]:
+        return ["sh", "-c", line]
+
+
+def test_a_line_is_typed_at_a_terminal_and_its_prompts_are_answered_in_order(tmp_path):
+    ask = "printf 'Word %s: ' $1; read answer; echo \"got $answer\""
+    line = f"test -t 0 && set -- abc; {ask}; {ask}; exit 3"
+    answers = [Answer(r"Word (\w+): ", r"<\1>"), Answer(r"Word \w+: ", "second")]
+    shown = type_line(ThisMachine(tmp_path / "transcript"), line, answers=answers)
+    assert shown.exit_code == 3
+    assert [row for row in shown.text.splitlines() if "got" in row] == ["got <abc>", "got second"]
+    assert b"got second" in (tmp_path / "transcript").read_bytes()
+
+
+def test_a_line_that_does_not_end_is_ended_at_its_deadline(tmp_path):
+    shown = type_line(ThisMachine(tmp_path / "transcript"), "read never", timeout_s=0.1)
+    assert shown.exit_code is None
 
 
 def test_the_guide_to_hosts_shows_the_options_of_a_container():

@@ -73,6 +73,8 @@ class Host(Protocol):
     """A machine on which one can type commands."""
 
     home: str
+    transcript: Path
+    """All that the terminal showed, as it came."""
 
     @property
     def lacks_cgroup(self) -> bool:
@@ -104,6 +106,8 @@ def type_line(
     )  # fmt: skip
     os.close(theirs)
     seen, answered, waiting = "", 0, list(answers)
+    transcript = host.transcript.open("ab", buffering=0)
+    transcript.write(f"\n$ {line}\n".encode())
     deadline, is_late = started + timeout_s, False
     try:
         while not is_late:
@@ -113,6 +117,7 @@ def type_line(
                     part = os.read(ours, 65_536)
                 except OSError:  # nobody is on the terminal any more
                     break
+                transcript.write(part)
                 seen += part.decode(errors="replace")
                 if waiting and _answer(ours, seen[answered:], waiting[0]):
                     answered, waiting = len(seen), waiting[1:]
@@ -125,6 +130,7 @@ def type_line(
                 os.killpg(process.pid, signal.SIGKILL)
         exit_code = process.wait()
         os.close(ours)
+        transcript.close()
     # A line that was drawn over, as by a spinner, counts as it was last drawn.
     text = re.sub(r"[^\n]*\r(?!\n)", "", seen)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r\n", "\n")
@@ -144,6 +150,7 @@ class NamespaceHost:
     """A root file system entered by namespaces, as root or as an ordinary user."""
 
     root: Path
+    transcript: Path
     is_root: bool
     home: str = field(init=False)
     _first: subprocess.Popen[str] | None = None
@@ -270,6 +277,7 @@ class ContainerHost:
     engine: Engine
     image: str
     clone: Path
+    transcript: Path
     options: Sequence[str]
     user: int
     home: str = field(init=False)
