@@ -35,7 +35,7 @@ class Step:
     shows: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
     needs: tuple[str, ...] = ()
-    """Hosts on the Internet; where one cannot be reached, the line has to say so and to fail."""
+    """Hosts on the Internet; where one has no public address, the line has to fail and say why."""
     packages: tuple[str, ...] = ()
     """Debian packages that the text beside the line says to install."""
     program: str = ""
