@@ -75,7 +75,7 @@ def test_what_was_weakened_is_told_and_no_longer_required():
     report = judge(facts)
     assert report.usable
     weak = [check.name for check in report.checks if check.status == "weak"]
-    assert weak == ["sandbox.dangerously_without_cgroup"]
+    assert weak == ["cgroup", "sandbox.dangerously_without_cgroup"]
 
 
 def test_apparmor_is_a_warning_because_the_trial_decides():

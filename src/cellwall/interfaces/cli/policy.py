@@ -104,6 +104,12 @@ Examples:
   cellwall policy check 'Bash(git push)' 'Read(.env)'
   cellwall policy check --policy team.toml --json 'Bash(npm publish)'
   echo '[{"tool": "Bash", "input": {"command": "ls"}}]' | cellwall policy check --stdin --json
+
+\b
+Exit codes:
+  0    allow; of several calls the strictest counts
+  3    ask: a person decides
+  4    deny
 """,
 )
 @click.argument("calls", nargs=-1, metavar="[TOOLCALL]...")
@@ -152,6 +158,12 @@ def check(
 Examples:
   cellwall policy explain 'Bash(git log | xargs -n1 sh -c "rm $0")'
   cellwall policy explain --policy team.toml 'Read(.env)'
+
+\b
+Exit codes:
+  0    allow
+  3    ask: a person decides
+  4    deny
 """,
 )
 @click.argument("call", metavar="TOOLCALL")

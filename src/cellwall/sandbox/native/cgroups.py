@@ -21,7 +21,7 @@ _USEFUL_V1 = ("memory", "pids", "cpu", "cpuacct", "blkio")
 USEFUL_V2 = ("memory", "pids", "cpu", "io")
 
 ACCEPT = (
-    "accept weaker limits with these two lines in ~/.config/cellwall/config.toml: "
+    "accept weaker limits with these two lines in ~/.config/cellwall/config.toml (chmod 600): "
     "[sandbox] and dangerously_without_cgroup = true"
 )
 """Measured limits instead of enforced ones, see measured.py."""

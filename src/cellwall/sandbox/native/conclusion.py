@@ -112,8 +112,8 @@ def _not_started(number: int) -> BadInput:
         case 2:
             return BadInput(
                 "no such program inside the sandbox",
-                mend="Programs of the host's /usr are there; check the name, or give the directory "
-                "that holds it as the workspace.",
+                mend="Programs of the host's /usr are there; check the name, install the program "
+                "on the host, or give the directory that holds it as the workspace.",
                 code="CW-COMMAND-NOT-FOUND",
             )
         case 13:

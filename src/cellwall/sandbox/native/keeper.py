@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -26,6 +27,8 @@ _MOST_DIAGNOSTIC_BYTES = 4096
 # open_tree(2) and mount_setattr(2) for a workspace: root without CAP_SYS_ADMIN, or a file system
 # without idmapped mounts.
 _STAGING = ("stage-clone ", "stage-idmap ")
+# The kernel puts no upper layer on this file system, or maps no owners there, as on an overlay.
+_UNSUITED = (f"mount-overlay {errno.EINVAL}", f"stage-idmap {errno.EINVAL}")
 
 
 def memory_file(name: str, content: bytes) -> int:
@@ -209,6 +212,15 @@ class Keeper:
                 "this host does not let bubblewrap make user namespaces",
                 mend="Run `cellwall doctor`: it names the setting and the command that mends it.",
                 code="CW-LAYER-USERNS",
+                detail=detail,
+            )
+        if step in _UNSUITED:
+            return LayerMissing(
+                "the file system of the directory, or of the state folder, cannot be layered or "
+                "mapped by the kernel, as an overlay cannot",
+                mend="Use a volume, a disk or a tmpfs for both; CELLWALL_HOME moves the state "
+                "folder. For a container see docs/guides/hosts.md.",
+                code="CW-LAYER-OVERLAY",
                 detail=detail,
             )
         if step.startswith(_STAGING):
