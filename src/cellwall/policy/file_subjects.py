@@ -15,7 +15,7 @@ from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.opened import Access, File, Opened
-from cellwall.policy.shell.words import UNKNOWN, Word
+from cellwall.policy.shell.words import UNKNOWN, Join, Word
 from cellwall.policy.subjects import Subject, Targets, only_itself
 
 WILD = frozenset("*?[")
@@ -66,7 +66,8 @@ class FileSubjects:
         globs: tuple[str, ...] = ()
         is_seen = False
         # `cd` expands wildcards, too.
-        is_wild = word.has_glob or (path != text and WILD & set(directory.removeprefix(self.cwd)))
+        is_moved = path != text and bool(WILD & set(directory.removeprefix(self.cwd)))
+        is_wild = word.has_glob or is_moved
         if UNKNOWN in path or is_wild:
             globs, paths = (path,), () if UNKNOWN in path else samples(path)
             can_look = self.targets is not only_itself and is_findable(path) and not is_guess
@@ -87,6 +88,7 @@ class FileSubjects:
             is_whole=is_whole,
             is_removed=is_removed,
             is_seen=is_seen,
+            join=max(word.join, Join.FOLDER if is_moved else Join.NONE),
             owner_trouble=self._owner_trouble((*paths, *homes_found(path)) if is_wild else paths),
         )
 

@@ -41,6 +41,7 @@ from cellwall.policy.outside import asked_outside
 from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import EVERYTHING, OTHERWISE
+from cellwall.policy.shell.catalog import is_called_plainly
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.models import open_known
@@ -317,8 +318,9 @@ class Judgement:
     ) -> Decision | None:
         """What the rules say; None where none is needed."""
         words, plain = command.words, opened.plain
+        is_wrapper = opened.is_wrapper and bool(opened.inner or opened.scripts)
         is_neutral = words[0].text in grammar().neutral or (
-            opened.is_wrapper and bool(opened.inner or opened.scripts)
+            is_wrapper and is_called_plainly(words[0].text)
         )
         if self.is_meant or (is_neutral and not needs):
             self._note_forbidden(command, opened, what)

@@ -13,7 +13,7 @@ from cellwall.policy.shell.catalog import find_model
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import File, Opened
-from cellwall.policy.shell.words import UNKNOWN, Origin, Word
+from cellwall.policy.shell.words import UNKNOWN, Join, Origin, Word
 
 _INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
 _SEARCHING = frozenset(("rg", "ag", "ack"))
@@ -40,11 +40,14 @@ def named_files(command: Command, opened: Opened) -> Iterator[File]:
         for target in [each.path for each in opened.files if each.access == "write"]:
             for source in sources:
                 last = posixpath.basename(source.text.rstrip("/"))
-                if last and target.text != source.text:
+                # `cp "$f" "out/$f"` puts no file into a folder of the file's own name.
+                is_same = source.has_glob and last == posixpath.basename(target.text)
+                if last and target.text != source.text and not is_same:
                     path = Word(
                         posixpath.join(target.text, last),
-                        has_glob=source.has_glob,
+                        has_glob=source.has_glob or target.has_glob,
                         origin=_origin_of(target, source),
+                        join=max(source.join, target.join, Join.FOLDER),
                     )
                     yield File("write", path, "it is put there")
                     inside = folders_around().get(fold(last))

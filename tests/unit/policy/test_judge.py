@@ -118,6 +118,22 @@ def test_a_rule_that_spells_out_wrapper_and_command_allows_both():
     assert verdict(both, "xargs sh -c 'rm x'") == "deny", "the shell is meant, not what it runs"
 
 
+@pytest.mark.requirement("POL-2")
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        *("env", "timeout 5", "nice", "xargs", "command", "/usr/bin/env", "/bin/timeout 5"),
+        *("bash -c", "/bin/sh -c"),
+    ],
+)
+def test_a_wrapper_needs_no_rule_only_under_its_own_name(wrapper):
+    allowed = policy(["Bash(ls *)"])
+    name = wrapper.rpartition("/")[2].partition(" ")[0]
+    assert verdict(allowed, f"{wrapper} ls") == "allow"
+    for other in (f"./{name}", f"/tmp/{name}", f"~/bin/{name}", f"{name}1", f"{name}-2.0"):
+        assert verdict(allowed, f"{other}{wrapper.rpartition(name)[2]} ls") == "deny"
+
+
 @pytest.mark.requirement("POL-5")
 def test_a_decision_names_rule_place_and_reason_for_the_whole_and_each_part():
     decision = bash(ORDINARY, "ls && cat .env > x")

@@ -57,6 +57,7 @@ _ALWAYS_FLAGS: Final = frozenset(("query", "stdin"))
 
 _HEADER = re.compile(r'^\[(?:"([^"]+)"|([\w+-]+))', re.MULTILINE)
 _ALSO = re.compile(r'^also = "([^"]*)"', re.MULTILINE)
+_SYSTEM_FOLDERS = frozenset(("", "/bin", "/sbin", "/usr/bin", "/usr/sbin"))
 _VERSION = re.compile(r"-?[0-9]+(?:\.[0-9]+)*$")
 _FLAVOUR = re.compile(r"\.(?:basic|tiny|nox|gtk3?|traditional|openbsd|exe|gnu)$")
 
@@ -188,6 +189,13 @@ def canonical(program: str) -> str | None:
         if name in known:
             return known[name]
     return None
+
+
+def is_called_plainly(program: str) -> bool:
+    """By a listed name, alone or in a directory of the system. `./env` and `env1` may be anybody's
+    program: its model tells what else to look at, and not that the program itself is harmless."""
+    folder, base = os.path.split(program)
+    return base in _names() and folder in _SYSTEM_FOLDERS
 
 
 def programs() -> tuple[str, ...]:
