@@ -3,6 +3,7 @@ lead, what a wildcard finds, and whether one of them belongs to another person."
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from cellwall.policy.named_files import takes_no_folders
 from cellwall.policy.others import homes_found, owner_trouble
 from cellwall.policy.paths import fits_glob, normalise, samples
 from cellwall.policy.protected_rules import is_findable
+from cellwall.policy.shell.catalog import canonical
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.models import open_known
@@ -35,7 +37,8 @@ class FileSubjects:
 
     def of_file(self, file: File, command: Command, *, is_guess: bool = False) -> list[Subject]:
         """`is_guess`: wildcards in it stand for what is not known, and not for files there are."""
-        name = command.words[0].text.rpartition("/")[2] if command.words else ""
+        program = command.words[0].text if command.words else ""
+        name = canonical(program) or posixpath.basename(program)
         is_unpacked = file.access == "write" and file.path.text not in {"", "."}
         is_whole = name in grammar().whole[file.access] and not takes_no_folders(command)
         is_whole = is_whole or (name in grammar().unpacking and is_unpacked)

@@ -35,7 +35,7 @@ from cellwall.policy.code_in_text import (
     with_piped_code,
 )
 from cellwall.policy.embedded import ESCAPE, find_inside, is_by_rule
-from cellwall.policy.inner_commands import moved, started
+from cellwall.policy.inner_commands import in_own_folders, moved, started
 from cellwall.policy.outer_names import outer_names
 from cellwall.policy.outside import asked_outside
 from cellwall.policy.reached import address_trouble
@@ -155,7 +155,7 @@ class Judgement:
             return
         command = self.unknown.settle(command)
         opened = open_known(command.words)  # (5)
-        command = with_piped_code(command, opened)
+        command = in_own_folders(with_piped_code(command, opened), opened)
         self._judge_opened(command, opened, what, depth)
         for part in started_by(self.files, command, opened):  # (8)
             match part:

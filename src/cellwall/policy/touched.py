@@ -188,8 +188,12 @@ class Files:
         for folder in filled_folders(command, opened):
             places = [each for each in command.directories if folder != "." or each != self.cwd]
             there = replace(command, directories=tuple(places))
-            file = File("write", Word(folder), "names are put into it")
-            subjects = [replace(each, is_whole=True) for each in self._guessed(file, there)]
+            names = [folder]
+            if ".git" in folder.split("/"):  # what lies there may be git's own
+                names.append(posixpath.join(folder, "config"))
+            files = [File("write", Word(each), "names are put into it") for each in names]
+            guessed = [each for file in files for each in self._guessed(file, there)]
+            subjects = [replace(each, is_whole=True) for each in guessed]
             if subjects and (found := self.book.forbids(subjects, what)) is not None:
                 yield found
 
@@ -255,7 +259,9 @@ class Files:
         is_part = UNKNOWN in text and file.path.origin is not Origin.ENVIRONMENT
         is_near = not text.startswith(("/", UNKNOWN))
         is_lost = is_near and any(UNKNOWN in each for each in command.directories)
-        if self.is_trusting or not (is_part or is_lost):
+        if not (is_part or is_lost):
+            return None
+        if self.is_trusting and not (file.access == "write" and self._hints("write")):
             return None
         why = f"which file it {file.access}s could be made up while it runs; write its name"
         refusal = denied(why, what)
@@ -359,9 +365,14 @@ class Files:
             return True
         return any(
             self.book.is_like_secret(token, access)
-            or self.book.forbids([self.subjects.of_path(access, token, "/")], "") is not None
+            or self.book.forbids([self._hinted(access, token)], "") is not None
             for token in tokens
         )
+
+    def _hinted(self, access: Access, token: Word) -> Subject:
+        # What `.git/h*` finds is not looked up: the file that it leads to may be a new one.
+        is_guess = ".git" in token.text.split("/")
+        return self.subjects.of_path(access, token, "/", is_guess=is_guess)
 
 
 def _found_somewhere(access: Access, what: str, *, is_free: bool) -> Decision:

@@ -38,7 +38,8 @@ FOLDER: Final = os.path.join(os.path.dirname(__file__), "commands")
 RISKY: Final = frozenset(
     [
         *("script", "inner", "words", "package", "program", "code"),
-        *("danger", "danger-read", "danger-write", "danger-script", "forbidden"),
+        *("danger", "danger-read", "danger-write", "danger-script", "danger-folder"),
+        "forbidden",
     ]
 )
 KINDS: Final = RISKY | {
@@ -51,6 +52,7 @@ KINDS: Final = RISKY | {
     "stdin",
     "none",
     "names",
+    "folder",
 }
 TAKES_REST: Final = frozenset(("inner", "words", "package"))
 _ALWAYS_FLAGS: Final = frozenset(("query", "stdin"))
@@ -247,7 +249,18 @@ _SWITCHES: Final = {
 _KEYS: Final = (
     {"also", "does", "looks", "cases", "operands", "last", "always", "sub", "harmless", "other"}
     | {"ends", "supplies", "stdin", "stdin_until", "strict", "exact", "inherit", "why", "keeps"}
-    | {"flags", "values", "optional", "digits", "letters", "next", "reads", "writes", "lists"}
+    | {
+        "flags",
+        "values",
+        "optional",
+        "digits",
+        "letters",
+        "next",
+        "reads",
+        "writes",
+        "lists",
+        "folders",
+    }
     | _SWITCHES.keys()
 )
 
@@ -326,6 +339,7 @@ _LISTS: Final = (
     ("reads", Takes.VALUE, Effect("read")),
     ("writes", Takes.VALUE, Effect("write")),
     ("lists", Takes.VALUE, Effect("names")),
+    ("folders", Takes.VALUE, Effect("folder")),
 )
 
 
