@@ -54,11 +54,23 @@ def named_files(command: Command, opened: Opened) -> Iterator[File]:
                     if inside is not None:
                         below = Word(f"{path.text}/{inside}", origin=path.origin)
                         yield File("write", below, "it is put there")
+    yield from _arguments_of_code(command, opened)
     yield from fetched_files(command, opened)
     flags = {flag for word in command.words for flag in flags_of(word.text)}
     is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
     if is_search and not sources:
         yield File("read", Word("."), "it searches the folder at hand")
+
+
+def _arguments_of_code(command: Command, opened: Opened) -> Iterator[File]:
+    """Inline code gets the words behind it, and may open what they name."""
+    if not opened.codes and opened.reads_stdin_as is None:
+        return
+    codes = {code.text.text for code in opened.codes if code.text is not None}
+    for word in command.words[1:]:
+        is_argument = word.text not in codes and not word.text.startswith("-")
+        if is_argument and word.text and UNKNOWN not in word.text:
+            yield File("read", word, "the code gets it")
 
 
 def _origin_of(*words: Word) -> Origin:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.file_subjects import NOWHERE, WILD, FileSubjects
@@ -291,6 +292,8 @@ class Files:
     def is_forbidden_name(self, text: str, accesses: Sequence[Access] = _ACCESSES) -> bool:
         """Whether a text in code is the name of a file that may not be read, or written."""
         places = {text, self.at_home(text)}
+        if text.lower().startswith("file:"):  # as `urlopen` and `fetch` take it
+            places.add(unquote("/" + text[5:].lstrip("/").removeprefix("localhost/")))
         if text.startswith(("/.", ".")):  # `HOME + "/.ssh/id_rsa"`
             places.add(f"{self.home}/{text.lstrip('/')}")
         subjects = [
