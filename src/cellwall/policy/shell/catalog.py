@@ -5,6 +5,7 @@ One table per program; `also` lists its other names. In a model:
     flags, values, optional, next, digits    options that are harmless, by what they take
     reads, writes                            options whose value is a path
     lists                                    options whose value is a file of names to read
+    folders                                  options whose value is the directory it changes to
     does                                     options that do more, with what they do
     looks                                    patterns for words that are no listed option
     cases                                    named tables of patterns for values, used as `@name`
@@ -14,8 +15,9 @@ One table per program; `also` lists its other names. In a model:
     keeps                                    the file it changes when it does something dangerous
     sub, harmless, other                     sub-commands; those without a model; all others
 
-`forbidden` is denied whatever is allowed. `danger-read`, `danger-write` and `danger-script` need a
-rule that spells out the option, and their value is also judged as the file or the command it is.
+`forbidden` is denied whatever is allowed. `danger-read`, `danger-write`, `danger-script` and
+`danger-folder` need a rule that spells out the option, and their value is also judged as the file, the
+command or the directory it is.
 
 What a value does is written as `KIND [DETAIL] [flag|optional|next|pair][: REASON]`. An option that
 is in no list is taken for a flag, so that the word after it is looked at as well. A `values` entry
