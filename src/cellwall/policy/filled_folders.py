@@ -16,6 +16,7 @@ from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.opened import File, Opened
 from cellwall.policy.shell.words import Word
 
+_FOLDER_LAST = frozenset(("pax", "dpkg", "dpkg-deb"))
 _MERGING = frozenset(("cp", "gcp", "rsync", "scp", "ditto"))
 _RECURSIVE = frozenset(("-r", "-R", "-a", "--recursive", "--archive"))
 _ONTO = frozenset(("-T", "--no-target-directory"))
@@ -26,9 +27,17 @@ _UNPACKING = {
     "7z": (frozenset("xe"), _ANY),
     "cpio": (frozenset(("-i", "-p", "--extract")), frozenset(("-t", "--list"))),
     "pax": (frozenset(("-r",)), _ANY),
+    "dpkg": (frozenset(("-x", "-X", "--extract", "--vextract")), _ANY),
+    "dpkg-deb": (frozenset(("-x", "-X", "-R", "--extract", "--vextract", "--raw-extract")), _ANY),
     "patch": (_ANY, frozenset(("--dry-run",))),
 }
 """By name: with one of the first words it writes, and with one of the second it does not."""
+_RELATIVE = frozenset(("--no-absolute-filenames", "-t", "--list", "-o", "-p"))
+_ANYWHERE = {
+    "tar": (frozenset(("-P", "--absolute-names")), frozenset(("-c", "--create", "-t", "--list"))),
+    "cpio": (frozenset(("-i", "--extract")), _RELATIVE),
+}
+"""By name: with one of the first words it takes absolute names, and with one of the second not."""
 _NAMED_BY_SERVER = {
     "curl": frozenset(("-J", "--remote-header-name")),
     "wget": frozenset(
@@ -44,6 +53,7 @@ _CHECKING_OUT = frozenset(
         *("rebase", "reset", "restore", "revert", "stash", "switch"),
     )
 )
+_CLONING = frozenset(("clone", "worktree", "submodule"))
 _PLACES = ("--work-tree", "--prefix", "--directory")
 _LINKING = frozenset(("ln", "gln", "cp", "gcp"))
 _SYMBOLIC = frozenset(("-s", "--symbolic", "--symbolic-link"))
@@ -54,9 +64,15 @@ def filled_folders(command: Command, opened: Opened) -> Iterator[str]:
     """Folders that get names which nobody has spelled; `.` is the one at hand."""
     name, texts = _name(command), [word.text for word in command.words[1:]]
     flags = {flag for text in texts for flag in flags_of(text)}
+    if name == "tar" and texts:  # `tar xPf`
+        flags.update(flags_of(f"-{texts[0].lstrip('-')}") if "/" not in texts[0] else ())
     written = [file.path.text for file in opened.files if file.access == "write"]
     if name == "git":
         yield from _filled_by_git(texts)
+        if not _CLONING.isdisjoint(texts):
+            yield from written
+    elif name in _ANYWHERE and flags & _ANYWHERE[name][0] and not flags & _ANYWHERE[name][1]:
+        yield "/"  # an archive may hold absolute names
     elif name in _MERGING:
         sources = [file.path.text for file in opened.files if file.access == "read"]
         is_merged = bool(flags & _ONTO) or any(map(_is_content, sources))
@@ -66,7 +82,7 @@ def filled_folders(command: Command, opened: Opened) -> Iterator[str]:
         needed, looking = _UNPACKING[name]
         if (not needed or needed & flags) and not looking & flags:
             named = [after for before, after in pairwise(texts) if before in {"-d", "--directory"}]
-            yield from named or (texts[-1:] if name == "pax" else (".",))
+            yield from named or (texts[-1:] if name in _FOLDER_LAST else (".",))
     elif name in grammar().unpacking:
         yield from written
     elif not _NAMED_BY_SERVER.get(name, _ANY).isdisjoint(flags):

@@ -11,6 +11,8 @@ from cellwall.policy.shell.words import UNKNOWN, Word
 _LEAVING_OUT = frozenset(("-not", "!", "-v", "--exclude", "--exclude-dir", "--glob=!", "--ignore"))
 _STARTING = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
 """The word behind one of these is a program, and no file that is read or written."""
+_GIT_PATHS = ("--git-", "--absolute-git-dir")
+"""`git rev-parse --git-dir` prints the folder in which git's own files lie."""
 _PARTS = re.compile(r"[\s=:,;'\"()]+")
 _MAX_TOKENS = 2000
 _find_texts = re.compile(r"""'([^'\n]{1,300})'|"([^"\n]{1,300})"|`([^`\n]{1,300})`""").findall
@@ -35,6 +37,12 @@ def _texts(commands: Sequence[Command]) -> Iterator[str]:
             if not _LEAVING_OUT & set(before) and before[1] not in _STARTING:
                 yield word.text
             before = [before[1], word.text]
+        if (
+            command.words
+            and command.words[0].text == "git"
+            and any(word.text.startswith(_GIT_PATHS) for word in command.words)
+        ):
+            yield ".git/config"
         for assignment in command.assignments:
             yield assignment.value.text
         for word in command.mentioned:

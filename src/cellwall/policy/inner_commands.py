@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.opened import Inner
+from cellwall.policy.shell.opened import Inner, Opened
+from cellwall.policy.shell.parser import NotUnderstood
+from cellwall.policy.shell.words import UNKNOWN
 from cellwall.policy.touched import Files
 
 _MAX_FOLDERS: Final = 32
@@ -16,9 +18,22 @@ _MAX_FOLDERS: Final = 32
 
 def moved(command: Command, folders: Sequence[str]) -> Command:
     """Code that changes its folder may start its commands in either."""
-    moved = [posixpath.join(each, to) for to in folders for each in command.directories]
+    moved = [
+        to if to.startswith(UNKNOWN) else posixpath.join(each, to)
+        for to in folders
+        for each in command.directories
+    ]
     places = dict.fromkeys((*command.directories, *moved))
-    return replace(command, directories=tuple(places)[:_MAX_FOLDERS])
+    if len(places) > _MAX_FOLDERS:  # one that is left out could be where a secret lies
+        raise NotUnderstood("it goes to more folders than can be judged in time")
+    return replace(command, directories=tuple(places))
+
+
+def in_own_folders(command: Command, opened: Opened) -> Command:
+    """A command that changes its folder by an option, as `env -C` and `make -C` do. Each of several
+    options counts from where the one before it led."""
+    texts = [UNKNOWN if word.is_split else word.text for word in opened.folders]
+    return moved(command, [*texts, posixpath.join("", *texts)]) if texts else command
 
 
 def started(inner: Inner, command: Command, files: Files) -> Command:

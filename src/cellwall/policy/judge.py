@@ -35,12 +35,13 @@ from cellwall.policy.code_in_text import (
     with_piped_code,
 )
 from cellwall.policy.embedded import ESCAPE, find_inside, is_by_rule
-from cellwall.policy.inner_commands import moved, started
+from cellwall.policy.inner_commands import in_own_folders, moved, started
 from cellwall.policy.outer_names import outer_names
 from cellwall.policy.outside import asked_outside
 from cellwall.policy.reached import address_trouble
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.rules import EVERYTHING, OTHERWISE
+from cellwall.policy.shell.catalog import is_called_plainly
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.models import open_known
@@ -154,7 +155,7 @@ class Judgement:
             return
         command = self.unknown.settle(command)
         opened = open_known(command.words)  # (5)
-        command = with_piped_code(command, opened)
+        command = in_own_folders(with_piped_code(command, opened), opened)
         self._judge_opened(command, opened, what, depth)
         for part in started_by(self.files, command, opened):  # (8)
             match part:
@@ -317,8 +318,9 @@ class Judgement:
     ) -> Decision | None:
         """What the rules say; None where none is needed."""
         words, plain = command.words, opened.plain
+        is_wrapper = opened.is_wrapper and bool(opened.inner or opened.scripts)
         is_neutral = words[0].text in grammar().neutral or (
-            opened.is_wrapper and bool(opened.inner or opened.scripts)
+            is_wrapper and is_called_plainly(words[0].text)
         )
         if self.is_meant or (is_neutral and not needs):
             self._note_forbidden(command, opened, what)

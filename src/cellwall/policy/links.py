@@ -74,6 +74,9 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
         found.add(at)
     if not _WILD.isdisjoint(absolute) and is_findable(absolute):
         found.update(_finds(absolute))
+        joined = tuple(_joined(absolute))
+        found.update(path for path in joined if load().groups_of(path))
+        found.update(_as_git(joined))
     found.update([*filter(None, map(_in_lower_case, found))])
     return frozenset((*found, *_as_git(found)))
 
@@ -101,6 +104,20 @@ def names_found(pattern: str, cwd: str) -> tuple[str, ...]:
         return ()
     names = found or (pattern,)
     return tuple(dict.fromkeys(path for each in names for path in targets(each)))
+
+
+def _joined(pattern: str) -> Iterator[str]:
+    """Names behind the last wildcard, in each folder that the wildcards find."""
+    names = pattern.split("/")
+    last = max(at for at, name in enumerate(names) if not _WILD.isdisjoint(name))
+    rest = "/".join(names[last + 1 :])
+    if not rest.strip("/"):
+        return
+    try:
+        for each in islice(glob.iglob("/".join(names[: last + 1])), FOUND_READ_MOST):
+            yield normalise(f"{os.path.realpath(each)}/{rest}")
+    except (OSError, ValueError, RecursionError):
+        return
 
 
 def _finds(pattern: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from cellwall.policy.shell.catalog import find_model
 from cellwall.policy.shell.command import Command
 from cellwall.policy.shell.grammar import grammar
 from cellwall.policy.shell.opened import File, Opened
-from cellwall.policy.shell.words import UNKNOWN, Origin, Word
+from cellwall.policy.shell.words import UNKNOWN, Join, Origin, Word
 
 _INTO_FOLDERS = frozenset(("cp", "mv", "ln", "install", "rsync", "scp"))
 _SEARCHING = frozenset(("rg", "ag", "ack"))
@@ -40,22 +40,37 @@ def named_files(command: Command, opened: Opened) -> Iterator[File]:
         for target in [each.path for each in opened.files if each.access == "write"]:
             for source in sources:
                 last = posixpath.basename(source.text.rstrip("/"))
-                if last and target.text != source.text:
+                # `cp "$f" "out/$f"` puts no file into a folder of the file's own name.
+                is_same = source.has_glob and last == posixpath.basename(target.text)
+                if last and target.text != source.text and not is_same:
                     path = Word(
                         posixpath.join(target.text, last),
-                        has_glob=source.has_glob,
+                        has_glob=source.has_glob or target.has_glob,
                         origin=_origin_of(target, source),
+                        join=max(source.join, target.join, Join.FOLDER),
                     )
                     yield File("write", path, "it is put there")
                     inside = folders_around().get(fold(last))
                     if inside is not None:
                         below = Word(f"{path.text}/{inside}", origin=path.origin)
                         yield File("write", below, "it is put there")
+    yield from _arguments_of_code(command, opened)
     yield from fetched_files(command, opened)
     flags = {flag for word in command.words for flag in flags_of(word.text)}
     is_search = name in _SEARCHING or ("grep" in name and not flags.isdisjoint(_SEARCHING_WITH))
     if is_search and not sources:
         yield File("read", Word("."), "it searches the folder at hand")
+
+
+def _arguments_of_code(command: Command, opened: Opened) -> Iterator[File]:
+    """Inline code gets the words behind it, and may open what they name."""
+    if not opened.codes and opened.reads_stdin_as is None:
+        return
+    codes = {code.text.text for code in opened.codes if code.text is not None}
+    for word in command.words[1:]:
+        is_argument = word.text not in codes and not word.text.startswith("-")
+        if is_argument and word.text and UNKNOWN not in word.text:
+            yield File("read", word, "the code gets it")
 
 
 def _origin_of(*words: Word) -> Origin:

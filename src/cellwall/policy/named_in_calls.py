@@ -22,9 +22,11 @@ from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.subjects import Targets, look
 
 _PATH_KEY: Final = re.compile(
-    r"(?i)(?:path|paths|file|files|filename|filenames|dir|dirs|directory|folder|uri|uris|source"
-    r"|destination|src|dst|target|root|cwd|location|notebook|from|to)\Z"
+    r"(?i)(?:path|paths|file|files|file[_-]?names?|dir|dirs|directory|folder|uri|uris|source"
+    r"|destination|dest|src|dst|target|root|cwd|location|notebook|attachments?|glob|from|to)\Z"
 )
+_FOLDER_KEY: Final = re.compile(r"(?i)(?:path|dir|directory|folder|root|cwd|base|workspace)\Z")
+_NAME_KEY: Final = re.compile(r"(?i)(?:name|names|pattern|glob|file|files|path|paths)\Z")
 _ADDRESS_KEY: Final = re.compile(
     r"(?i)(?:url|urls|uri|uris|href|link|links|endpoint|host|hostname|server|origin|address)\Z"
 )
@@ -42,7 +44,7 @@ def denied_in_input(
 ) -> Decision | None:
     """The first denial of a file or an address that the input names."""
     tools = ("Read",) if _READING.search(call.tool.rpartition("__")[2]) else ("Read", "Write")
-    for count, (key, value) in enumerate(_texts(call.input)):
+    for count, (key, value) in enumerate((*_texts(call.input), *_joined(call.input))):
         if count >= _MAX_VALUES:
             return denied("it names more files and addresses than can be judged in time", what)
         if _ADDRESS_KEY.search(key) and (trouble := _address_trouble(value)):
@@ -68,6 +70,23 @@ def _texts(given: Json, key: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(given, list | tuple):
         for value in given:
             yield from _texts(value, key)
+
+
+def _joined(given: Json) -> Iterator[tuple[str, str]]:
+    """A name that a tool looks for in a folder, which another key of the same object gives."""
+    if isinstance(given, list | tuple):
+        for value in given:
+            yield from _joined(value)
+    if not isinstance(given, dict):
+        return
+    folders = [x for key, x in given.items() if _FOLDER_KEY.search(key) and isinstance(x, str)]
+    for key, value in given.items():
+        yield from _joined(value)
+        names = value if isinstance(value, list | tuple) else [value]
+        for name in names if _NAME_KEY.search(key) else ():
+            for folder in folders:
+                if isinstance(name, str) and name != folder and not name.startswith(("/", "~")):
+                    yield "path", f"{folder.rstrip('/')}/{name}"
 
 
 def _address_trouble(value: str) -> str | None:

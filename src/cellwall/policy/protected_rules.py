@@ -70,9 +70,11 @@ def names_path(rule: Rule, path: str, *, is_removed: bool) -> bool:
     return rule.name_kind == "tree" or not pattern.matches(place.rpartition("/")[0] or "/", "/")
 
 
-def could_name(rule: Rule, glob: str) -> bool:
-    """Whether a half-known path could become one that a rule of this list speaks of."""
-    pattern = _pattern(rule.specifier or "")
+def could_name(rule: Rule, glob: str, *, is_folder_seen: bool = False) -> bool:
+    """Whether a half-known path could become one that a rule of this list speaks of.
+    `is_folder_seen`: which folders are bare repositories (`x.git`) is known otherwise."""
+    specifier = rule.specifier or ""
+    pattern = _pattern(specifier.replace("/*.git/", "/.git/") if is_folder_seen else specifier)
     if not pattern.could_match(glob.lower(), "/", wary=False):
         return False
     above = glob.lower().rpartition("/")[0] or "/"

@@ -105,12 +105,17 @@ def regexes(command: Command) -> Iterator[re.Pattern[str] | None]:
 
 
 def included(command: Command) -> Iterator[str]:
-    """The names that `grep -r --include=GLOB` looks into."""
+    """The names that `grep -r --include=GLOB` and `rg -g GLOB` look into."""
     texts = [word.text for word in command.words[1:]]
     for text, after in pairwise([*texts, ""]):
         option, equals, value = text.partition("=")
         if "grep" in _name(command) and option == "--include":
             yield value if equals else after
+        elif _name(command) == "rg" and option in {"-g", "--glob", "--iglob"}:
+            glob = value if equals else after
+            yield "*" if glob.startswith("!") else glob.rpartition("/")[2]
+        elif _name(command) == "rg" and text.startswith("-g"):
+            yield "*" if text[2:].startswith("!") else text[2:].rpartition("/")[2]
 
 
 def reaches(place: str, denied: Iterable[str], *, hidden: bool = True) -> bool:

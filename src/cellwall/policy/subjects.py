@@ -19,7 +19,7 @@ from cellwall.policy.others import owner_trouble
 from cellwall.policy.paths import path_pattern, readings
 from cellwall.policy.protected_rules import could_name, is_of_protected_name, names_path
 from cellwall.policy.rules import Rule
-from cellwall.policy.shell.words import UNKNOWN
+from cellwall.policy.shell.words import UNKNOWN, Join
 from cellwall.policy.tools import Group, covers, group_of
 
 PATH_MOST_CHARACTERS = 4096
@@ -59,6 +59,8 @@ class Subject:
     """The path is taken away."""
     is_seen: bool = False
     """`paths` holds the protected names that exist and that `globs` find."""
+    join: Join = Join.NONE
+    """`globs` may name a new file, of which nothing is seen yet."""
     owner_trouble: str = ""
     """Why one of the paths is another person's; looked at by denials."""
 
@@ -122,7 +124,10 @@ def matches_paths(rule: Rule, subject: Subject) -> bool:
         named = (*subject.paths, *subject.doubtful)
         if any(names_path(rule, path, is_removed=subject.is_removed) for path in named):
             return True
-        return not subject.is_seen and any(could_name(rule, glob) for glob in subject.globs)
+        return any(
+            could_name(rule, glob, is_folder_seen=subject.is_seen)
+            for glob in _doubtful_globs(rule, subject)
+        )
     is_denial = rule.verdict is Verdict.DENY
     pattern = path_pattern(rule.specifier, rule.source.folder, subject.home, is_denial)
     if rule.verdict is Verdict.ALLOW:
@@ -135,11 +140,27 @@ def matches_paths(rule: Rule, subject: Subject) -> bool:
         return True
     globs = subject.globs if _is_floating(rule.specifier) else subject.globs + subject.deep_globs
     if subject.is_seen and is_of_protected_name(rule.specifier):
-        globs = tuple(each for each in globs if UNKNOWN in each)
+        in_doubt = _doubtful_globs(rule, subject)
+        globs = tuple(each for each in globs if UNKNOWN in each or each in in_doubt)
     return any(
         pattern.could_match(glob, subject.cwd, wary=False)
         for glob in globs
         if subject.is_whole or not _is_folder_itself(rule.specifier, glob)
+    )
+
+
+def _doubtful_globs(rule: Rule, subject: Subject) -> tuple[str, ...]:
+    """Those that may name a file which the rule speaks of and `paths` does not hold. Names that are
+    joined whole make no new name, so only a rule for a name in a folder is in doubt."""
+    if not subject.is_seen:
+        return subject.globs
+    names = (rule.specifier or "").lstrip("/").removeprefix("**/").rstrip("/").split("/")
+    if subject.join is Join.NONE or (subject.join is Join.FOLDER and len(names) == 1):
+        return ()
+    # `"$f.bak"` of `*.txt` is taken to be no `lefthook*.toml`: both would have to be odd names.
+    is_vague = len(names) == 1 and bool(_WILD.search(names[0][1:])) and not _WILD.match(names[0])
+    return tuple(
+        glob for glob in subject.globs if not (is_vague and _WILD.match(glob.rpartition("/")[2]))
     )
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
 
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.file_subjects import NOWHERE, WILD, FileSubjects
 from cellwall.policy.filled_folders import filled_folders, links_seen
 from cellwall.policy.found_names import are_found
 from cellwall.policy.hints import texts_in, tokens_of
-from cellwall.policy.links import names_found
-from cellwall.policy.named_files import named_files, takes_no_folders
-from cellwall.policy.others import homes_found, owner_trouble
+from cellwall.policy.named_files import named_files
 from cellwall.policy.patched_files import patched_files
-from cellwall.policy.paths import fits_glob, normalise, samples
-from cellwall.policy.protected_rules import is_findable
+from cellwall.policy.paths import normalise
 from cellwall.policy.rulebook import RuleBook, denied
 from cellwall.policy.searches import (
     included,
@@ -29,23 +28,18 @@ from cellwall.policy.searches import (
     start_paths,
 )
 from cellwall.policy.shell.command import Command
-from cellwall.policy.shell.grammar import grammar
-from cellwall.policy.shell.models import open_known
 from cellwall.policy.shell.opened import FROM_LIST, Access, Code, File, Opened
 from cellwall.policy.shell.outputs import TEMPORARY, listed_below, number_of
 from cellwall.policy.shell.redirections import is_descriptor
 from cellwall.policy.shell.words import UNKNOWN, Number, Origin, Word, is_unknown_path, shown
-from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets, only_itself
+from cellwall.policy.subjects import PATH_MOST_CHARACTERS, Subject, Targets
 from cellwall.policy.variables import exported_names
 from cellwall.policy.written_files import WrittenFiles
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
 _MOST_WILDCARDS = 64
 _MOST_FOLDERS = 128
-_WILD = frozenset("*?[")
-_REMOVING = frozenset(("rm", "rmdir", "unlink", "shred"))
 _SOME_NAME = "\ufffd"
-_NOWHERE = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"))
 
 
 @dataclass(slots=True)
@@ -72,6 +66,10 @@ class Files:
     noted: int = 0
     """Of how many commands it is known what they write."""
     writes: WrittenFiles = field(default_factory=WrittenFiles)
+    subjects: FileSubjects = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.subjects = FileSubjects(self.cwd, self.home, self.targets, self.commands)
 
     def look_around(self, commands: Sequence[Command]) -> None:
         """What names could come from: all commands of the text, and of the scripts in it."""
@@ -162,7 +160,7 @@ class Files:
         named = named_files(command, opened)
         linked = links_seen(command, opened, self.commands)
         for file in (*named, *linked, *patched_files(command, self.written)):
-            if file.path.text in _NOWHERE or is_descriptor(file.path.text):
+            if file.path.text in NOWHERE or is_descriptor(file.path.text):
                 continue
             if file.why == FROM_LIST:
                 yield denied(f"{FROM_LIST}; name the files themselves", what)
@@ -191,8 +189,12 @@ class Files:
         for folder in filled_folders(command, opened):
             places = [each for each in command.directories if folder != "." or each != self.cwd]
             there = replace(command, directories=tuple(places))
-            file = File("write", Word(folder), "names are put into it")
-            subjects = [replace(each, is_whole=True) for each in self._guessed(file, there)]
+            names = [folder]
+            if ".git" in folder.split("/"):  # what lies there may be git's own
+                names.append(posixpath.join(folder, "config"))
+            files = [File("write", Word(each), "names are put into it") for each in names]
+            guessed = [each for file in files for each in self._guessed(file, there)]
+            subjects = [replace(each, is_whole=True) for each in guessed]
             if subjects and (found := self.book.forbids(subjects, what)) is not None:
                 yield found
 
@@ -216,7 +218,7 @@ class Files:
         the rest of it tells enough."""
         text = file.path.text
         if UNKNOWN not in text and not any(UNKNOWN in each for each in command.directories):
-            return self._subjects(file, command)
+            return self.subjects.of_file(file, command)
         texts = {text.replace(UNKNOWN, _SOME_NAME), text.replace(UNKNOWN, "")}
         if text.startswith(UNKNOWN):
             texts.add(self.home + text[1:].replace(UNKNOWN, ""))
@@ -232,12 +234,12 @@ class Files:
         if UNKNOWN in last and last.strip(UNKNOWN) and not is_new:  # a part of the name is known
             wild = folder.replace(UNKNOWN, _SOME_NAME) + slash + last.replace(UNKNOWN, "*")
             paths.append(Word(wild, has_glob=True))
-        elif UNKNOWN in last and _WILD & set(folder):
+        elif UNKNOWN in last and WILD & set(folder):
             paths.append(Word(f"{folder}/*", has_glob=True))
         return [
             subject
             for path in paths
-            for subject in self._subjects(replace(file, path=path), there, is_guess=True)
+            for subject in self.subjects.of_file(replace(file, path=path), there, is_guess=True)
         ]
 
     def _guessed_places(self, directory: str) -> list[str]:
@@ -258,7 +260,9 @@ class Files:
         is_part = UNKNOWN in text and file.path.origin is not Origin.ENVIRONMENT
         is_near = not text.startswith(("/", UNKNOWN))
         is_lost = is_near and any(UNKNOWN in each for each in command.directories)
-        if self.is_trusting or not (is_part or is_lost):
+        if not (is_part or is_lost):
+            return None
+        if self.is_trusting and not (file.access == "write" and self._hints("write")):
             return None
         why = f"which file it {file.access}s could be made up while it runs; write its name"
         refusal = denied(why, what)
@@ -288,10 +292,12 @@ class Files:
     def is_forbidden_name(self, text: str, accesses: Sequence[Access] = _ACCESSES) -> bool:
         """Whether a text in code is the name of a file that may not be read, or written."""
         places = {text, self.at_home(text)}
+        if text.lower().startswith("file:"):  # as `urlopen` and `fetch` take it
+            places.add(unquote("/" + text[5:].lstrip("/").removeprefix("localhost/")))
         if text.startswith(("/.", ".")):  # `HOME + "/.ssh/id_rsa"`
             places.add(f"{self.home}/{text.lstrip('/')}")
         subjects = [
-            self._subject(access, Word(each), self.cwd)
+            self.subjects.of_path(access, Word(each), self.cwd)
             for access in accesses
             for each in sorted(places)
         ]
@@ -362,76 +368,14 @@ class Files:
             return True
         return any(
             self.book.is_like_secret(token, access)
-            or self.book.forbids([self._subject(access, token, "/")], "") is not None
+            or self.book.forbids([self._hinted(access, token)], "") is not None
             for token in tokens
         )
 
-    def _subjects(self, file: File, command: Command, *, is_guess: bool = False) -> list[Subject]:
-        """`is_guess`: wildcards in it stand for what is not known, and not for files there are."""
-        name = command.words[0].text.rpartition("/")[2] if command.words else ""
-        is_unpacked = file.access == "write" and file.path.text not in {"", "."}
-        is_whole = name in grammar().whole[file.access] and not takes_no_folders(command)
-        is_whole = is_whole or (name in grammar().unpacking and is_unpacked)
-        return [
-            self._subject(
-                file.access,
-                file.path,
-                each,
-                is_whole=is_whole,
-                is_removed=name in _REMOVING,
-                is_guess=is_guess,
-            )
-            for each in command.directories
-        ]
-
-    def _subject(
-        self,
-        access: Access,
-        word: Word,
-        directory: str,
-        *,
-        is_whole: bool = False,
-        is_removed: bool = False,
-        is_guess: bool = False,
-    ) -> Subject:
-        tool, text = "Read" if access == "read" else "Write", word.text
-        path = text if text.startswith(("/", UNKNOWN)) else f"{directory}/{text}"
-        globs: tuple[str, ...] = ()
-        is_seen = False
-        # `cd` expands wildcards, too.
-        is_wild = word.has_glob or (path != text and _WILD & set(directory.removeprefix(self.cwd)))
-        if UNKNOWN in path or is_wild:
-            globs, paths = (path,), () if UNKNOWN in path else samples(path)
-            can_look = self.targets is not only_itself and is_findable(path) and not is_guess
-            if can_look and UNKNOWN not in path:
-                # What it finds now of protected names, and where links among the names lead.
-                found = tuple(self.targets(path))
-                is_seen = access == "write"
-                led = found if is_seen else tuple(x for x in found if not fits_glob(x, path))
-                paths += led
-                is_settled = not is_seen and self._is_settled(path)
-                if is_settled and (names := names_found(path, self.cwd)):
-                    globs, paths = (), (*names, *led)
-        else:
-            paths = tuple(dict.fromkeys([normalise(path), *self.targets(path)]))
-        return Subject(
-            *(tool, access, self.cwd, self.home, paths),
-            globs=globs,
-            is_whole=is_whole,
-            is_removed=is_removed,
-            is_seen=is_seen,
-            owner_trouble=self._owner_trouble((*paths, *homes_found(path)) if is_wild else paths),
-        )
-
-    def _is_settled(self, path: str) -> bool:
-        """A wildcard in the project, which will find what it finds now: the text writes nothing."""
-        is_near = path.startswith(f"{self.cwd.rstrip('/')}/") and ".." not in path
-        return is_near and UNKNOWN not in path and not any(map(_writes, self.commands))
-
-    def _owner_trouble(self, paths: tuple[str, ...]) -> str:
-        if self.targets is only_itself:  # inside are no other people
-            return ""
-        return owner_trouble(paths, cwd=self.cwd, home=self.home)
+    def _hinted(self, access: Access, token: Word) -> Subject:
+        # What `.git/h*` finds is not looked up: the file that it leads to may be a new one.
+        is_guess = ".git" in token.text.split("/")
+        return self.subjects.of_path(access, token, "/", is_guess=is_guess)
 
 
 def _found_somewhere(access: Access, what: str, *, is_free: bool) -> Decision:
@@ -439,14 +383,6 @@ def _found_somewhere(access: Access, what: str, *, is_free: bool) -> Decision:
     why = f"the search may find files that may not be {'read' if access == 'read' else 'written'}"
     refusal = denied(f"{why}; start it in a folder that holds none of them", what)
     return replace(refusal, verdict=Verdict.ASK) if is_free else refusal
-
-
-def _writes(command: Command) -> bool:
-    """Somewhere else than in /tmp."""
-    opened = open_known(command.words) if command.words else Opened()
-    files = (*command.files, *opened.files)
-    paths = [file.path.text for file in files if file.access == "write"]
-    return any(path not in _NOWHERE and not path.startswith("/tmp/") for path in paths)
 
 
 def _is_code_of_a_device(file: File, subjects: Sequence[Subject]) -> bool:

@@ -37,13 +37,17 @@ _FALSE = frozenset(("false", "0", "no"))
 
 
 def agent_trouble(words: Sequence[Word]) -> str | None:
-    """Why the words start an agent that asks nobody; None: they do not."""
+    """Why the words start an agent that asks nobody, or change one for later; None: neither."""
     for at, agent in _agents_in(words):
         rest = words[at + 1 :]
         for option in unguarded().options[agent]:
             if _has_option([word.text for word in rest], option):
                 shown = f"{agent} {' '.join(option)}"
                 return f"starts an agent that asks nobody before it acts ({shown})"
+        for setting in unguarded().settings[agent]:
+            if _has_option([word.text for word in rest], setting):
+                shown = f"{agent} {' '.join(setting).removesuffix(' *')}"
+                return f"changes what an agent loads or obeys from then on ({shown})"
         if any(_is_unknown_option(word) for word in _before_operands(rest)):
             return (
                 f"gives {agent} a word that is known only when it runs, which may turn the agent's "

@@ -20,6 +20,8 @@ class Unguarded:
 
     options: Mapping[str, tuple[tuple[str, ...], ...]]
     """By agent: what turns its questions off, as the words that have to follow one another."""
+    settings: Mapping[str, tuple[tuple[str, ...], ...]]
+    """By agent or editor: what changes its servers, extensions or settings for later."""
     verbs: frozenset[str]
     installers: frozenset[str]
     everything: tuple[tuple[str, ...], ...]
@@ -40,14 +42,18 @@ def unguarded() -> Unguarded:
     """Read once."""
     text = resources.files("cellwall.policy").joinpath("unguarded.toml").read_text("utf-8")
     told = tomllib.loads(text)
-    options = {
-        agent: tuple(tuple(option.split()) for option in table["options"])
-        for table in told["agents"]
-        for agent in table["agents"].split()
-    }
+    options, settings = (
+        {
+            agent: tuple(tuple(option.split()) for option in table.get(key, ()))
+            for table in told["agents"]
+            for agent in table["agents"].split()
+        }
+        for key in ("options", "settings")
+    )
     remove, copies = told["remove"], told["copies"]
     return Unguarded(
         options,
+        settings,
         frozenset(remove["verbs"].split()),
         frozenset(remove["installers"].split()),
         tuple(tuple(each.split()) for each in remove["all"]),

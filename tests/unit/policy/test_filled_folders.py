@@ -46,6 +46,17 @@ FILLED = [
     "git checkout-index -a --prefix=../../",
     "git -C ~ checkout .",
     "cd ~; git apply work/app/p",
+    "git clone /tmp/r .git/modules/x",
+    "git clone https://example.com/.vscode",
+    "git clone https://example.com/a/.claude.git",
+    "git worktree add .git/modules/x",
+    "git submodule add https://example.com/a .vscode",
+    "tar xPf a.tar",
+    "tar -x --absolute-names -f a.tar",
+    "cpio -idm < a.cpio",
+    "rpm2cpio a.rpm | cpio -id",
+    "dpkg-deb -x a.deb ~",
+    "dpkg -x a.deb .git",
 ]
 HARMLESS_FILLED = [
     "cp -r sub/. out",
@@ -61,6 +72,13 @@ HARMLESS_FILLED = [
     "git checkout .",
     "git -C sub restore .",
     "cd sub && git pull",
+    "git clone git@example.com:a/b.git",
+    "git clone https://example.com/a/b lib/b",
+    "git worktree add ../feature",
+    "git submodule add https://example.com/a lib/a",
+    "tar cPf a.tar /tmp/x",
+    "cpio -idm --no-absolute-filenames < a.cpio",
+    "dpkg -x a.deb /tmp/x",
 ]
 
 

@@ -118,6 +118,78 @@ def test_a_rule_that_spells_out_wrapper_and_command_allows_both():
     assert verdict(both, "xargs sh -c 'rm x'") == "deny", "the shell is meant, not what it runs"
 
 
+@pytest.mark.requirement("POL-2")
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        *("env", "timeout 5", "nice", "xargs", "command", "/usr/bin/env", "/bin/timeout 5"),
+        *("bash -c", "/bin/sh -c"),
+    ],
+)
+def test_a_wrapper_needs_no_rule_only_under_its_own_name(wrapper):
+    allowed = policy(["Bash(ls *)"])
+    name = wrapper.rpartition("/")[2].partition(" ")[0]
+    assert verdict(allowed, f"{wrapper} ls") == "allow"
+    for other in (f"./{name}", f"/tmp/{name}", f"~/bin/{name}", f"{name}1", f"{name}-2.0"):
+        assert verdict(allowed, f"{other}{wrapper.rpartition(name)[2]} ls") == "deny"
+
+
+@pytest.mark.requirement("POL-2")
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("env -C / cat etc/shadow", "env --chdir=/etc cat shadow", "env -iC / cat etc/shadow"),
+        *("env -C / -C etc cat shadow", "env -C / env -C etc cat shadow", "env -C../etc cat shadow"),
+        *("env -S '-C / cat etc/shadow'", "make -C /etc -f shadow", "uv --directory / run cat etc/shadow"),
+        *("pnpm -C / exec cat etc/shadow", "cd a; cd b; env -C / cat etc/shadow"),
+        *("git -C /etc grep --no-index x shadow", "git -C ~ grep --no-index x", "diff -rN ~ /tmp"),
+        *("bsdtar cf - ~", "rg . -g .env --hidden", "rg -g'.e*' .", "git credential-store get"),
+    ],
+)  # fmt: skip
+def test_a_folder_given_by_an_option_and_a_whole_folder_are_no_way_past_a_denial(command):
+    everything = policy(["Bash(*)"])
+    assert verdict(everything, command) == "deny"
+    for harmless in ("env -C sub cat a.txt", "make -C sub", "diff -r a b", "rg x -g '*.py'"):
+        assert verdict(everything, harmless) == "allow"
+
+
+@pytest.mark.requirement("POL-3")
+def test_code_of_a_folder_elsewhere_needs_a_rule_that_spells_the_option_out():
+    allowed = policy(["Bash(make *)", "Bash(npm test *)", "Bash(yarn *)", "Bash(xmllint *)"])
+    for command in ("make -C sub", "npm test --prefix sub", "yarn --cwd sub test", "xmllint a.xml"):
+        assert verdict(allowed, command) == "allow"
+    for command in (
+        *("make -C /tmp/x", "make -C../x", "make --directory=./../x", "npm test --prefix /tmp/x"),
+        *("npm test -C ../x", "yarn --cwd ~/x test", "xmllint --noent a.xml"),
+    ):
+        assert verdict(allowed, command) == "deny"
+
+
+@pytest.mark.requirement("POL-12")
+@pytest.mark.parametrize(
+    "command",
+    [
+        'cp a "$(git rev-parse --git-dir)/config"',
+        'cp a "$(git rev-parse --git-path hooks)"/pre-commit',
+        'cd "$(git rev-parse --git-common-dir)"; cp a config',
+        "cd $(ls -d .git/h*); cp a pre-commit",
+    ],
+)
+def test_a_person_is_asked_where_a_text_may_write_into_a_git_directory(command):
+    everything = policy(["Bash(*)"])
+    assert verdict(everything, command) == "ask"
+    assert verdict(everything, 'cp a "$(git rev-parse --show-toplevel)/b"') == "allow"
+
+
+@pytest.mark.requirement("POL-2")
+def test_a_lone_input_redirection_starts_a_pager_in_zsh():
+    reading = policy(["Bash(echo *)", "Bash(cat *)", "Read(./**)"])
+    for command in ("< a", "for x in 1; do < a; done", "echo $(< a; < b)", "NULLCMD=id; > a"):
+        assert verdict(reading, command) == "deny"
+    for command in ("echo $(< a)", "cat < a", "x=1 < a"):
+        assert verdict(reading, command) == "allow"
+
+
 @pytest.mark.requirement("POL-5")
 def test_a_decision_names_rule_place_and_reason_for_the_whole_and_each_part():
     decision = bash(ORDINARY, "ls && cat .env > x")

@@ -49,6 +49,20 @@ def test_a_file_that_is_denied_is_denied_to_every_tool_and_in_every_spelling(too
     assert [each for each in ORDINARY if verdict(tool, **{PATHS[tool]: each}) != "allow"] == []
 
 
+@pytest.mark.requirement("POL-4")
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"FILE_NAME": ".env"}, {"dest": ".git/hooks/pre-commit"}, {"glob": "~/.ssh/*"}),
+        *({"root": "..", "name": "home/ann/.ssh/id_rsa"}, {"dir": "~", "pattern": ".ssh/*"}),
+        *({"items": [{"folder": "~/.ssh", "names": ["a", "id_rsa"]}]}, {"attachments": [".env"]}),
+    ],
+)
+def test_other_keys_and_names_below_a_folder_are_looked_at(given):
+    assert verdict("mcp__fs__anything", **given) == "deny"
+    assert verdict("mcp__fs__anything", dir="src", name="a.py", pattern="*.py") == "allow"
+
+
 @pytest.mark.requirement("POL-4", "NET-3")
 @pytest.mark.parametrize(("tool", "key"), [("WebFetch", "url"), ("mcp__fs__fetch", "url"), ("Other", "endpoint")])  # fmt: skip
 def test_an_address_that_is_denied_is_denied_to_every_tool(tool: str, key: str):

@@ -45,6 +45,7 @@ ASKED = [
     *("python3 - <<'E'\nprint(1)\nE", "python3 <<'E'\nprint(1)\nE", "echo 'print(1)' | python3"),
     *("node -e 1", "node --eval 1", "node -p 1", "perl -e 'print 1'", "ruby -e 'puts 1'"),
     *("php -r 'echo 1;'",),
+    *("jq -n env", "jq -n '$ENV.A'", "yq -n 'strenv(A)'", "awk 'BEGIN{for(k in ENVIRON)print k}'"),
     # wherever they stand
     *("ls && ps", "echo $(ps)", "timeout 5 curl example.com", "bash -c 'ps aux'", "(env)"),
     *("nice printenv", "find . -name x -exec curl example.com ';'", "A=1 ps", "time ps"),
@@ -60,6 +61,7 @@ FREE = [
         "echo ps",
     ),
     *("grep curl README.md", "openssl sha256 file", "awk '{print $1}' file", "sed -n 1p file"),
+    *("jq .env a.json", "jq '.environment' a.json", "yq .a a.yml"),
     *("git status", "npm test", "pytest -q", "python3 -m pytest"),
 ]
 
@@ -102,6 +104,8 @@ def test_every_program_of_the_table_is_asked_about():
     for program, rule in outside_rules().programs.items():
         assert rule.why
         given = {"rsync": "h:a", "rclone": "r:a", "openssl": "s_client"}
+        given |= dict.fromkeys(("jq", "gojq", "jaq", "yq"), "env")
+        given |= dict.fromkeys(("awk", "gawk", "mawk", "nawk"), "'BEGIN{print ENVIRON[1]}'")
         argument = given.get(program, "-p 1" if "attaches" in rule.why else "x")
         assert (program, verdict(everything, f"{program} {argument} y")) != (program, "allow")
 

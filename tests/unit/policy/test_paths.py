@@ -374,8 +374,8 @@ def test_whatever_is_written_is_a_pattern_or_a_bad_rule(text: str, is_denial: bo
 )
 def test_no_pattern_takes_long(text: str, path: str) -> None:
     made = deny(text)
-    start = time.perf_counter()
+    start = time.thread_time()
     made.matches(path, CWD)
     for word in (path[:1000], path[:1000].replace("a", "*"), UNKNOWN + path[:1000]):
         made.could_match(word, CWD)
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5

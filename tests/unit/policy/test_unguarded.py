@@ -60,6 +60,14 @@ def test_every_option_of_the_table_is_denied_in_both_spellings(agent):
         assert (option, verdict(f"{agent} -p x {'='.join(option)}")) == (option, "deny")
 
 
+@pytest.mark.parametrize("agent", sorted(unguarded().settings))
+def test_an_agents_own_servers_extensions_and_settings_are_not_changed(agent):
+    assert verdict(f"{agent} --version") == "allow"
+    for setting in unguarded().settings[agent]:
+        assert (setting, verdict(f"{agent} {' '.join(setting)} x")) == (setting, "deny")
+        assert (setting, verdict(f"npx -y {agent} {' '.join(setting)} x")) == (setting, "deny")
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -87,6 +95,7 @@ def test_ordinary_work_with_the_same_words_passes(command):
 @pytest.mark.parametrize(
     "command",
     [
+        *("claude mcp list", "codex mcp list", "gemini extensions list", "code .", "code -d a b"),
         *("claude -p 'fix it'", "codex -c model=gpt-5", "codex -c approval_policy=on-request"),
         *("gemini --yolo=false -p x", "node dist/q/index.js -a", "tmux new-session -d -s work"),
         *("tmux set-option -g mouse on", "pip uninstall -y requests", "uv pip install -r req.txt"),

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.requirement("POL-2")
         ("BASH_ENV", "x"),
         ("IFS", ","),
         ("PS4", "$(id)"),
+        ("NULLCMD", "id"),
+        ("READNULLCMD", "id"),
         ("PROMPT_COMMAND", "id"),
         ("GIT_SSH_COMMAND", "id"),
         ("GIT_PAGER", "id"),

@@ -5,6 +5,7 @@ One table per program; `also` lists its other names. In a model:
     flags, values, optional, next, digits    options that are harmless, by what they take
     reads, writes                            options whose value is a path
     lists                                    options whose value is a file of names to read
+    folders                                  options whose value is the directory it changes to
     does                                     options that do more, with what they do
     looks                                    patterns for words that are no listed option
     cases                                    named tables of patterns for values, used as `@name`
@@ -14,8 +15,9 @@ One table per program; `also` lists its other names. In a model:
     keeps                                    the file it changes when it does something dangerous
     sub, harmless, other                     sub-commands; those without a model; all others
 
-`forbidden` is denied whatever is allowed. `danger-read`, `danger-write` and `danger-script` need a
-rule that spells out the option, and their value is also judged as the file or the command it is.
+`forbidden` is denied whatever is allowed. `danger-read`, `danger-write`, `danger-script` and
+`danger-folder` need a rule that spells out the option, and their value is also judged as the file, the
+command or the directory it is.
 
 What a value does is written as `KIND [DETAIL] [flag|optional|next|pair][: REASON]`. An option that
 is in no list is taken for a flag, so that the word after it is looked at as well. A `values` entry
@@ -38,7 +40,8 @@ FOLDER: Final = os.path.join(os.path.dirname(__file__), "commands")
 RISKY: Final = frozenset(
     [
         *("script", "inner", "words", "package", "program", "code"),
-        *("danger", "danger-read", "danger-write", "danger-script", "forbidden"),
+        *("danger", "danger-read", "danger-write", "danger-script", "danger-folder"),
+        "forbidden",
     ]
 )
 KINDS: Final = RISKY | {
@@ -51,12 +54,14 @@ KINDS: Final = RISKY | {
     "stdin",
     "none",
     "names",
+    "folder",
 }
 TAKES_REST: Final = frozenset(("inner", "words", "package"))
 _ALWAYS_FLAGS: Final = frozenset(("query", "stdin"))
 
 _HEADER = re.compile(r'^\[(?:"([^"]+)"|([\w+-]+))', re.MULTILINE)
 _ALSO = re.compile(r'^also = "([^"]*)"', re.MULTILINE)
+_SYSTEM_FOLDERS = frozenset(("", "/bin", "/sbin", "/usr/bin", "/usr/sbin"))
 _VERSION = re.compile(r"-?[0-9]+(?:\.[0-9]+)*$")
 _FLAVOUR = re.compile(r"\.(?:basic|tiny|nox|gtk3?|traditional|openbsd|exe|gnu)$")
 
@@ -190,6 +195,13 @@ def canonical(program: str) -> str | None:
     return None
 
 
+def is_called_plainly(program: str) -> bool:
+    """By a listed name, alone or in a directory of the system. `./env` and `env1` may be anybody's
+    program: its model tells what else to look at, and not that the program itself is harmless."""
+    folder, base = os.path.split(program)
+    return base in _names() and folder in _SYSTEM_FOLDERS
+
+
 def programs() -> tuple[str, ...]:
     """Every program that has a model, by its first name."""
     return tuple(_chunks())
@@ -239,7 +251,18 @@ _SWITCHES: Final = {
 _KEYS: Final = (
     {"also", "does", "looks", "cases", "operands", "last", "always", "sub", "harmless", "other"}
     | {"ends", "supplies", "stdin", "stdin_until", "strict", "exact", "inherit", "why", "keeps"}
-    | {"flags", "values", "optional", "digits", "letters", "next", "reads", "writes", "lists"}
+    | {
+        "flags",
+        "values",
+        "optional",
+        "digits",
+        "letters",
+        "next",
+        "reads",
+        "writes",
+        "lists",
+        "folders",
+    }
     | _SWITCHES.keys()
 )
 
@@ -318,6 +341,7 @@ _LISTS: Final = (
     ("reads", Takes.VALUE, Effect("read")),
     ("writes", Takes.VALUE, Effect("write")),
     ("lists", Takes.VALUE, Effect("names")),
+    ("folders", Takes.VALUE, Effect("folder")),
 )
 
 

@@ -14,6 +14,7 @@ options and functions that a person's own start-up files define cannot be seen h
     $#x                in zsh the length of x
     >! a               in zsh writes a; in bash the file `!`
     path=a             in zsh the same as PATH; functions[ls]=id gives ls another meaning
+    < a                in zsh starts the program that READNULLCMD names
     <1-9>              in zsh a pattern for numbers; in bash two redirections
     exit 'x[$(id)]'    in zsh a sum that runs id, as the numbers of `printf %d` or `shift` are
 """
@@ -119,3 +120,11 @@ def has_number_format(words: Sequence[Word]) -> bool:
 
 def _is_printed(word: Word) -> bool:
     return UNKNOWN in word.text and word.origin is Origin.OUTPUT
+
+
+def check_lone_input(statement: Node) -> None:
+    """`< file` alone does nothing in bash; zsh starts the program that READNULLCMD names."""
+    call, redirections = statement.get("Cmd") or {}, statement.get("Redirs", ())
+    is_empty = not call or (call["Type"] == "CallExpr" and not call.keys() & {"Args", "Assigns"})
+    if is_empty and len(redirections) == 1 and redirections[0]["Op"] == "<":
+        raise NotUnderstood("for a lone `< file` zsh starts a pager; write `cat < file`")

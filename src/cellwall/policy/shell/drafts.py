@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cellwall.policy.shell.braces import Mark, Token
 from cellwall.policy.shell.quoting import Piece
-from cellwall.policy.shell.words import UNKNOWN, Number, Origin, Word
+from cellwall.policy.shell.words import UNKNOWN, Join, Number, Origin, Word
 
 _NOT_ONE_WORD = frozenset(" \t\n*?[\\")
 """What an unquoted value may hold, and then becomes other words; a backslash starts a pattern."""
@@ -39,7 +39,8 @@ class Draft:
             # Split at blanks; a file may have blanks in its name as well.
             self.unknown(is_quoted=False)
         elif word.has_glob and not word.is_split:  # one of the names that match
-            self.pieces.append(Piece(word.text, is_active=True))
+            found = Piece(word.text, is_active=True, is_found=True, join=word.join)
+            self.pieces.append(found)
         elif word.is_split:
             self.unknown(is_quoted=is_quoted)
         else:
@@ -62,7 +63,21 @@ def finish(marks: Sequence[Mark]) -> Word | None:
         is_split = is_split or all(piece.is_gap for piece in solid)
     origins = {piece.origin for piece in pieces if UNKNOWN in piece.text}
     origin = origins.pop() if len(origins) == 1 else Origin.ANYWHERE
-    return Word(text, is_split, has_glob, number, origin)
+    return Word(text, is_split, has_glob, number, origin, _join(pieces))
+
+
+def _join(pieces: Sequence[Piece]) -> Join:
+    """Of what wildcards have found before with the text around it."""
+    joins = [Join.NONE]
+    for at, piece in enumerate(pieces):
+        if not piece.is_found:
+            continue
+        before = "".join(each.text for each in pieces[:at])
+        after = "".join(each.text for each in pieces[at + 1 :])
+        is_whole = before[-1:] in {"", "/"} and after[:1] in {"", "/"}
+        around = Join.FOLDER if is_whole else Join.NAME
+        joins += [piece.join, around if before or after else Join.NONE]
+    return max(joins)
 
 
 def _pieces(marks: Sequence[Mark]) -> Iterator[Piece]:

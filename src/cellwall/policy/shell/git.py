@@ -35,7 +35,8 @@ def open_git(model: Model, words: Sequence[Word]) -> Opened:
         config = model.subs["config"]
         _open_config(finds, model, scan(config, rest))
     elif name in ("init", "init-db", "clone"):
-        _note_new(finds, model, found, scan(model.subs[name], rest))
+        new = scan(model.subs[name], rest)
+        _note_new(finds, model, found, new, is_clone=name == "clone")
     elif name in ("add", "stage"):
         _note_added(finds, scan(model.subs[name], rest).operands)
     elif name in ("checkout", "restore"):
@@ -94,13 +95,18 @@ def _moved(files: Sequence[File], folder: str) -> Iterator[File]:
             yield replace(file, path=path)
 
 
-def _note_new(finds: Finds, model: Model, outer: Scan, found: Scan) -> None:
+def _note_new(finds: Finds, model: Model, outer: Scan, found: Scan, *, is_clone: bool) -> None:
     """A new repository, or an old one that is set up again, gets hooks and settings."""
     given = (*outer.values("-c"), *found.values("-c", "--config"))
     if found.values("--template") or any(_is_template(each.text) for each in given):
         finds.file("write", _HOOKS, "git copies the hooks of a folder there")
     for each in found.values("-c", "--config"):
         _note_kept(finds, model, each)
+    if is_clone and len(found.operands) == 1:
+        name = posixpath.basename(found.operands[0].text.rstrip("/").rpartition(":")[2])
+        finds.file(
+            "write", Word(name.removesuffix(".git")), "git clones into a folder of that name"
+        )
 
 
 def _is_template(setting: str) -> bool:

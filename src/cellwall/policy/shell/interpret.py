@@ -54,6 +54,7 @@ class Finds:
     dangers: list[Danger] = field(default_factory=list)
     assignments: list[Assignment] = field(default_factory=list)
     runs: list[tuple[str, Word]] = field(default_factory=list)
+    folders: list[Word] = field(default_factory=list)
     plain: tuple[Word, ...] | None = None
     reads_stdin_as: str | None = None
     is_typed: bool = False
@@ -67,6 +68,7 @@ class Finds:
             dangers=tuple(dict.fromkeys(self.dangers)),
             assignments=tuple(self.assignments),
             runs=tuple(self.runs),
+            folders=tuple(self.folders),
             plain=self.plain,
             is_wrapper=is_wrapper and bool(self.inner or self.scripts),
             reads_stdin_as=self.reads_stdin_as,
@@ -94,6 +96,7 @@ class Finds:
         self.dangers += other.dangers
         self.assignments += other.assignments
         self.runs += other.runs
+        self.folders += other.folders
         self.is_typed = self.is_typed or other.is_typed
         self.reads_stdin_as = self.reads_stdin_as or other.reads_stdin_as
 
@@ -102,6 +105,8 @@ class Finds:
         self.danger("" if kind == "forbidden" else option, why)
         if kind == "danger-script":
             self.scripts.append(Script(word, why))
+        elif kind == "danger-folder":
+            self.folders.append(word)
         elif kind in ("danger-read", "danger-write"):
             self.file("read" if kind == "danger-read" else "write", word, why)
 
@@ -127,6 +132,12 @@ class Finds:
             self.code(found.detail, word, option, why)
         elif kind == "forbidden" or kind.startswith("danger"):
             self._danger_of(kind, word, option, why)
+        else:
+            self._apply_plain(kind, word, why)
+
+    def _apply_plain(self, kind: str, word: Word, why: str) -> None:
+        if kind == "folder":
+            self.folders.append(word)
         elif kind == "assign":
             self.assign(word)
         elif kind == "inner":

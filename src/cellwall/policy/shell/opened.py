@@ -92,6 +92,8 @@ class Opened:
     """The language of what it would run from standard input (`bash`, `python` without a file)."""
     runs: tuple[tuple[str, Word], ...] = ()
     """Files of code that it runs, each with its language."""
+    folders: tuple[Word, ...] = ()
+    """Directories that it changes to before it opens files or starts `inner`."""
     is_typed: bool = False
     """What is on its standard input may be commands for it, as a person would type them."""
     is_unmodelled: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cellwall.policy.shell.parser import NotUnderstood
-from cellwall.policy.shell.words import UNKNOWN, Number, Origin
+from cellwall.policy.shell.words import UNKNOWN, Join, Number, Origin
 
 _NAMED = dict(zip("abeEfnrtv\\'\"", "\a\b\x1b\x1b\f\n\r\t\v\\'\"", strict=True))
 _ansi = re.compile(
@@ -29,6 +29,9 @@ class Piece:
     is_active: bool = False
     number: Number = Number.NONE
     origin: Origin = Origin.ANYWHERE
+    is_found: bool = False
+    """A path that wildcards have found before, as a variable holds it."""
+    join: Join = Join.NONE
     is_gap: bool = False
     """Unquoted and possibly empty; a word made only of this is dropped."""
 

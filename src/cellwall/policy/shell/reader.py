@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from cellwall.policy.shell.certainty import can_be_function, lines_of, may_be_discarded
 from cellwall.policy.shell.command import Command, Stdin
-from cellwall.policy.shell.dialects import check_numbers
+from cellwall.policy.shell.dialects import check_lone_input, check_numbers
 from cellwall.policy.shell.directories import Directories
 from cellwall.policy.shell.evaluated import assign, declare, evaluate
 from cellwall.policy.shell.expand import Expander
@@ -153,7 +153,8 @@ class _Reader:
 
     def _substituted(self, statements: Sequence[Node], label: str) -> None:
         with self.directories.of_a_subshell(), self._in(label, "given", is_feeding=True):
-            self._statements(statements)
+            for each in statements:
+                self._statement(each, is_value=len(statements) == 1)
 
     # --- statements
 
@@ -161,7 +162,10 @@ class _Reader:
         for each in statements:
             self._statement(each)
 
-    def _statement(self, statement: Node) -> None:
+    def _statement(self, statement: Node, *, is_value: bool = False) -> None:
+        """`is_value`: it is all that stands in `$(…)`, where `<file` is the text of the file."""
+        if not is_value:
+            check_lone_input(statement)
         opened = read_redirections(statement.get("Redirs", ()), self.expander, self.text)
         command = statement.get("Cmd")
         is_aside = statement.get("Background", False)

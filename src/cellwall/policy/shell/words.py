@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, IntEnum
 
 UNKNOWN = "\ufffc"
 """Stands in a word's text for what only the running shell will know. No rule can spell it."""
@@ -56,6 +56,17 @@ class Origin(Enum):
     OUTPUT = "what a command of the text prints"
 
 
+class Join(IntEnum):
+    """What stands beside wildcards that were expanded before, in another place of the text. A
+    shell expands wildcards to paths that exist; a path that is joined may be that of a new file."""
+
+    NONE = 0
+    FOLDER = 1
+    """Whole names: `for d in .git/h*; do … "$d/pre-commit"`, `cd .git/h*`, `cp a .git/h*`."""
+    NAME = 2
+    """A part of a name: `for f in .gi*; do … "${f}config"`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
     """`text` has the quotes and escapes taken away; what is not known is `UNKNOWN` in it."""
@@ -67,6 +78,7 @@ class Word:
     """Holds an unquoted `*`, `?` or `[`: it can become many words, each a name that matches."""
     number: Number = Number.NONE
     origin: Origin = Origin.ANYWHERE
+    join: Join = Join.NONE
     is_operand: bool = False
     """Taken to be one word and no option, though its text is not known."""
 
@@ -92,7 +104,7 @@ class Word:
 
     def after(self, prefix: str) -> Word:
         """The rest of a word that begins with this text, as `--file=` does."""
-        return Word(self.text[len(prefix) :], self.is_split, self.has_glob, origin=self.origin)
+        return replace(self, text=self.text[len(prefix) :], number=Number.NONE, is_operand=False)
 
     def as_operand(self) -> Word:
         """The same word, taken to be one word and no option."""
