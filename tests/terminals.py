@@ -64,10 +64,32 @@ def on_terminal(
     words: Sequence[str], screen: type[AnyScreen], *, columns: int = 80, **changes: Any
 ) -> Iterator[AnyScreen]:
     """A program that has a session of its own; `changes` are for `Popen`."""
+    with _shown_on_terminal(subprocess.Popen, words, screen, columns, changes) as shown:
+        yield shown
+
+
+@contextmanager
+def cellwall_on_terminal(
+    words: Sequence[str], screen: type[AnyScreen], *, columns: int = 80, **changes: Any
+) -> Iterator[AnyScreen]:
+    """The same for `cellwall` with these words, as a fork of the prepared program."""
+    popen = prepared_program.Popen
+    with _shown_on_terminal(popen, words, screen, columns, changes) as shown:
+        yield shown
+
+
+@contextmanager
+def _shown_on_terminal(
+    popen: Callable[..., subprocess.Popen[bytes]],
+    words: Sequence[str],
+    screen: type[AnyScreen],
+    columns: int,
+    changes: Mapping[str, Any],
+) -> Iterator[AnyScreen]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    process = subprocess.Popen(words, start_new_session=True, **{**streams, **changes})
+    process = popen(words, start_new_session=True, **{**streams, **changes})
     os.close(theirs)
     try:
         yield screen(process, ours)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,22 +14,20 @@ import pytest
 
 import cellwall
 from cellwall import AsyncSandbox, Sandbox
+from interfaces import prepared_program
 
 pytestmark = pytest.mark.requirement("ISO-8")
 
 
 def in_child(code: str, **env: str) -> str:
     """A program of its own: forks and limits are not for the test run."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with prepared_program.Popen(
+        [], code=code, env={**os.environ, **env}, text=True, **pipes
+    ) as run:
+        out, err = run.communicate(timeout=60)
+    assert run.returncode == 0, err
+    return out
 
 
 def running(mark: str) -> bool:

@@ -39,6 +39,7 @@ from cellwall.runtime import wiring
 from cellwall.sandbox.native import cgroups
 from cellwall.sandbox.native.standing import spares
 from conftest import need, new_home
+from interfaces import prepared_program
 
 ROUNDS = 20
 # A round starts a Python process of its own, and each start takes most of a second.
@@ -186,12 +187,12 @@ with cellwall.Sandbox.create(workspace=project + ":rw", config=config) as sandbo
 
 @contextlib.contextmanager
 def _supervisor(project: Path, config: str, *, sleep_s: float) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SUPERVISOR.format(sleep_s=sleep_s), str(project), config],
+    process = prepared_program.Popen(
+        [str(project), config],
+        code=_SUPERVISOR.format(sleep_s=sleep_s),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         yield process
