@@ -109,10 +109,11 @@ signal.sigtimedwait([signal.SIGTERM], 2)
 
 def _maps_of(name: str, running: Future[dict[str, object]]) -> tuple[dict[str, list[int]], ...]:
     """Of the process that calls itself so: its maps and ids, as the kernel tells the host."""
+    word = name.encode()  # others on this machine may have names that are no text
     while not running.done():
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
-                if not entry.name.isdigit() or (entry / "comm").read_text() != f"{name}\n":
+                if not entry.name.isdigit() or (entry / "comm").read_bytes() != b"%s\n" % word:
                     continue
                 maps = {kind: (entry / f"{kind}_map").read_text() for kind in ("uid", "gid")}
                 lines = (entry / "status").read_text().splitlines()

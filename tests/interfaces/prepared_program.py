@@ -8,6 +8,7 @@ about the start itself start the real program (`PROGRAM`).
 from __future__ import annotations
 
 import atexit
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -31,6 +32,7 @@ from typing import Any, NoReturn
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
 _MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 1024
+_PR_SET_DUMPABLE = 4
 _IMPORTED = (
     "cellwall.interfaces.entry",
     "cellwall.interfaces.requests",
@@ -58,7 +60,7 @@ class Popen(subprocess.Popen[Any]):
     """`cellwall` with these words; or Python code with these words, which may import Cellwall.
 
     Like `subprocess.Popen`, except that the process is a child of the server. `on_terminal`: the
-    first stream is its controlling terminal.
+    first stream is its controlling terminal; `user`: the uid and gid of somebody without any right.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Popen(subprocess.Popen[Any]):
             "cwd": os.fspath(options.pop("cwd", None) or os.getcwd()),
             "has_session": options.pop("start_new_session", False) or on_terminal,
             "on_terminal": on_terminal,
+            "user": options.pop("user", None),
         }
         unknown = options.keys() - {"stdin", "stdout", "stderr", "text", "bufsize"}
         assert not unknown, f"a fork of the server has no such option: {unknown}"
@@ -139,7 +142,8 @@ def _server() -> str:
         [sys.executable, __file__, address], stdout=subprocess.PIPE, start_new_session=True
     )
     assert server.stdout is not None
-    assert server.stdout.readline() == b"ready\n"
+    with server.stdout:
+        assert server.stdout.readline() == b"ready\n"
     atexit.register(_end, server, folder)
     return address
 
@@ -232,6 +236,14 @@ def _become(descriptors: Sequence[int]) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+def become_user(number: int) -> None:
+    """As an exec would leave it: a process that has changed its user only could not read /proc/self."""
+    os.setgroups([])
+    os.setgid(number)
+    os.setuid(number)
+    assert ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0) == 0
+
+
 def end(code: object) -> NoReturn:
     """As the interpreter ends, but nothing is freed: that would copy all pages of the fork, 0.4 s."""
     if code is not None and not isinstance(code, int):
@@ -274,4 +286,6 @@ if __name__ == "__main__":
         os.setsid()
     if asked["on_terminal"]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    if asked["user"] is not None:
+        become_user(asked["user"])
     end(use(asked))
