@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -82,9 +83,9 @@ def test_the_only_mapped_id_is_unprivileged_on_the_host(
     # Inside, a warm cell sees only that its namespace lies in another one: the host is asked.
     name = f"cw{secrets.token_hex(6)}"
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_as, who, _NAMED.format(name=name), {"timeout": 20})
+        running = pool.submit(run_as, who, _NAMED.format(name=name), {"timeout": 60})
         maps, status = _maps_of(name, running)
-        ran = running.result(60)
+        ran = running.result(90)
     assert (ran["status"], ran["path"]) == ("ok", os.environ["CELLWALL_PATH"]), ran
     for kind in ("uid", "gid"):
         inside, on_host, count = maps[kind]
@@ -103,7 +104,8 @@ def test_the_only_mapped_id_is_unprivileged_on_the_host(
 _NAMED = """
 import ctypes, signal
 assert ctypes.CDLL(None).prctl(15, b"{name}", 0, 0, 0) == 0  # PR_SET_NAME
-signal.sigtimedwait([signal.SIGTERM], 2)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+assert signal.sigtimedwait([signal.SIGTERM], 60) is not None  # it has been looked at
 """
 
 
@@ -119,6 +121,7 @@ def _maps_of(name: str, running: Future[dict[str, object]]) -> tuple[dict[str, l
                 lines = (entry / "status").read_text().splitlines()
                 status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
                 ids = {"uid": status["Uid"], "gid": status["Gid"]}
+                os.kill(int(entry.name), signal.SIGTERM)
                 return tuple(
                     {kind: [*map(int, text.split())] for kind, text in found.items()}
                     for found in (maps, ids)

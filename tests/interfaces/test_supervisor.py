@@ -90,6 +90,7 @@ def test_it_serves_in_the_foreground_as_well(own_supervisor):
 
 def test_it_ends_when_its_folder_is_gone(own_supervisor, tmp_path):
     pid = own_supervisor.pid()
+    assert command("run", "--", "true").returncode == 0  # it has opened what it keeps there
     own_supervisor.home.rename(tmp_path / "elsewhere")
     until(lambda: not os.path.exists(f"/proc/{pid}"))
     own_supervisor.home.mkdir(mode=0o700)
