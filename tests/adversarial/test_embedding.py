@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,14 +20,22 @@ from interfaces import prepared_program
 pytestmark = pytest.mark.requirement("ISO-8")
 
 
-def in_child(code: str, **env: str) -> str:
-    """A program of its own: forks and limits are not for the test run."""
+def in_child(code: str, *, is_prepared: bool = True) -> str:
+    """A program of its own: forks and limits are not for the test run.
+
+    One that is not prepared ends as interpreters do, and frees all that it has.
+    """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with prepared_program.Popen(
-        [], code=code, env={**os.environ, **env}, text=True, **pipes
-    ) as run:
-        out, err = run.communicate(timeout=60)
-    assert run.returncode == 0, err
+    if is_prepared:
+        process = prepared_program.Popen([], code=code, text=True, **pipes)
+    else:
+        process = subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
+    with process:
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
     return out
 
 
@@ -78,7 +87,8 @@ def test_a_forked_child_that_ends_leaves_its_parents_sandbox_alone() -> None:
         "        if pid == 0: sys.exit(0)\n"
         "        os.waitpid(pid, 0)\n"
         "        print(s.run_code('x').value, s.files.read('a.txt'))\n"
-        "main()\n"
+        "main()\n",
+        is_prepared=False,
     )
     assert told == "42 hello\n"
 

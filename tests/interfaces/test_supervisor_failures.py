@@ -335,7 +335,7 @@ def other_version(*words: str, stdin: bytes = b"") -> subprocess.CompletedProces
 
 def test_another_version_runs_without_the_old_supervisor_which_makes_room(own_supervisor):
     pid = own_supervisor.pid()
-    sbx = Sandbox.create(keep_alive=60)
+    sbx = Sandbox.create(keep_alive=600)
     sbx.run_code("x = 1")
     done = other_version("run", "--", "echo", "hi")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"hi\n", b"")
@@ -353,7 +353,7 @@ def test_another_version_runs_without_the_old_supervisor_which_makes_room(own_su
 
 
 def test_another_version_can_stop_it(own_supervisor):
-    Sandbox.create(keep_alive=60).run_code("1")
+    Sandbox.create(keep_alive=600).run_code("1")
     assert other_version("supervisor", "stop").stderr == b"cellwall: the supervisor ended\n"
     assert own_supervisor.pid() is None
 
