@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from cellwall.sandbox.native.waiting import ready_to_read
-from interfaces.prepared_program import Process, start
+from interfaces import prepared_program
 
 DEADLINE_S = 60.0
 
@@ -25,7 +25,7 @@ DEADLINE_S = 60.0
 class Screen:
     """What is shown, and what is typed."""
 
-    def __init__(self, process: subprocess.Popen[bytes] | Process, terminal: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
         self.process = process
         self._terminal = terminal
         self.seen = ""
@@ -64,10 +64,32 @@ def on_terminal(
     words: Sequence[str], screen: type[AnyScreen], *, columns: int = 80, **changes: Any
 ) -> Iterator[AnyScreen]:
     """A program that has a session of its own; `changes` are for `Popen`."""
+    with _shown_on_terminal(subprocess.Popen, words, screen, columns, changes) as shown:
+        yield shown
+
+
+@contextmanager
+def cellwall_on_terminal(
+    words: Sequence[str], screen: type[AnyScreen], *, columns: int = 80, **changes: Any
+) -> Iterator[AnyScreen]:
+    """The same for `cellwall` with these words, as a fork of the prepared program."""
+    popen = prepared_program.Popen
+    with _shown_on_terminal(popen, words, screen, columns, changes) as shown:
+        yield shown
+
+
+@contextmanager
+def _shown_on_terminal(
+    popen: Callable[..., subprocess.Popen[bytes]],
+    words: Sequence[str],
+    screen: type[AnyScreen],
+    columns: int,
+    changes: Mapping[str, Any],
+) -> Iterator[AnyScreen]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    process = subprocess.Popen(words, start_new_session=True, **{**streams, **changes})
+    process = popen(words, start_new_session=True, **{**streams, **changes})
     os.close(theirs)
     try:
         yield screen(process, ours)
@@ -89,7 +111,9 @@ def confirmed(
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     with (
         tempfile.TemporaryFile() as out,
-        start(words, (theirs, out.fileno(), theirs), env=env, on_terminal=True) as process,
+        prepared_program.Popen(
+            words, stdin=theirs, stdout=out, stderr=theirs, env=env, on_terminal=True
+        ) as process,
     ):
         os.close(theirs)
         screen, is_typed = Screen(process, ours), 0
@@ -102,6 +126,7 @@ def confirmed(
                         is_typed += 1
             code = process.wait(DEADLINE_S)
         finally:
+            process.kill()
             os.close(ours)
         out.seek(0)
         return subprocess.CompletedProcess([*words], code, out.read(), screen.seen.encode())

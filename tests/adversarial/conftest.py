@@ -25,6 +25,7 @@ from cellwall.runtime import wiring
 from cellwall.sandbox.native import pool
 from cellwall.sandbox.native.standing import spares
 from conftest import leave_home, need, new_home
+from interfaces import prepared_program
 
 PATHS = ("cold", "warm")
 ATTACKS = Path(__file__).with_name("attacks")
@@ -170,7 +171,7 @@ def run_as(who: str, code: str, options: Mapping[str, object]) -> dict[str, obje
             "XDG_CONFIG_HOME": folder,
             "CELLWALL_PATH": os.environ["CELLWALL_PATH"],
         }
-        user: dict[str, object] = {}
+        user = None
         if who == "as-ordinary-user":
             # Nobody delegates a cgroup to this uid; the other walls are what is attacked here.
             config = Path(folder, "cellwall.toml")
@@ -179,19 +180,19 @@ def run_as(who: str, code: str, options: Mapping[str, object]) -> dict[str, obje
             if os.geteuid() == 0:
                 Path(folder).chmod(0o755)
                 os.chown(home, ORDINARY_UID, ORDINARY_UID)
-                user = {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
-        done = subprocess.run(
-            [sys.executable, "-c", _CALL],
-            input=json.dumps({"code": code, "options": options}).encode(),
-            env=environment,
-            cwd="/",
-            capture_output=True,
-            timeout=110,
-            check=False,
-            **user,  # type: ignore[call-overload]  # a user, a group and no further groups
-        )
-    assert done.returncode == 0, done.stderr.decode()
-    return json.loads(done.stdout)
+                user = ORDINARY_UID
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        job = json.dumps({"code": code, "options": options}).encode()
+        with prepared_program.Popen(
+            [], code=_CALL, env=environment, cwd="/", user=user, **pipes
+        ) as process:
+            try:
+                out, err = process.communicate(job, timeout=110)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+    assert process.returncode == 0, err.decode()
+    return json.loads(out)
 
 
 def judge(name: str, control: Verdicts, verdicts: Verdicts) -> None:

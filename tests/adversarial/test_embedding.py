@@ -15,22 +15,28 @@ import pytest
 
 import cellwall
 from cellwall import AsyncSandbox, Sandbox
+from interfaces import prepared_program
 
 pytestmark = pytest.mark.requirement("ISO-8")
 
 
-def in_child(code: str, **env: str) -> str:
-    """A program of its own: forks and limits are not for the test run."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def in_child(code: str, *, is_prepared: bool = True) -> str:
+    """A program of its own: forks and limits are not for the test run.
+
+    One that is not prepared ends as interpreters do, and frees all that it has.
+    """
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if is_prepared:
+        process = prepared_program.Popen([], code=code, text=True, **pipes)
+    else:
+        process = subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
+    with process:
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    return out
 
 
 def running(mark: str) -> bool:
@@ -81,7 +87,8 @@ def test_a_forked_child_that_ends_leaves_its_parents_sandbox_alone() -> None:
         "        if pid == 0: sys.exit(0)\n"
         "        os.waitpid(pid, 0)\n"
         "        print(s.run_code('x').value, s.files.read('a.txt'))\n"
-        "main()\n"
+        "main()\n",
+        is_prepared=False,
     )
     assert told == "42 hello\n"
 

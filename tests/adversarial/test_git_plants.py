@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -265,7 +264,7 @@ def test_the_check_is_made_up_for_after_cellwall_was_killed(tmp_path: Path, mode
         f"    workspace={str(root) + ':rw'!r}, timeout=60,\n"
         "    on_stdout=lambda text: print('planted', flush=True))\n"
     )
-    victim = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    victim = prepared_program.Popen([], code=script, stdout=subprocess.PIPE, text=True)
     assert victim.stdout is not None
     assert victim.stdout.readline() == "planted\n"
     os.kill(victim.pid, signal.SIGKILL)

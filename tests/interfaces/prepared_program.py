@@ -8,27 +8,31 @@ about the start itself start the real program (`PROGRAM`).
 from __future__ import annotations
 
 import atexit
+import ctypes
 import fcntl
+import gc
 import importlib
 import json
 import os
 import pkgutil
+import select
 import selectors
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import termios
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import types
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
 _MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 1024
+_PR_SET_DUMPABLE = 4
 _IMPORTED = (
     "cellwall.interfaces.entry",
     "cellwall.interfaces.requests",
@@ -39,7 +43,9 @@ _IMPORTED = (
     "anyio._backends._asyncio",
     "anyio._core._signals",
 )
+_FIRST_PIPE = 10  # among the arguments of `Popen._execute_child`, from CPython 3.11 to 3.14
 _IMPORTED_WHOLE = (
+    "cellwall.interfaces.sdk",
     "cellwall.interfaces.cli",
     "cellwall.runtime",
     "cellwall.egress.pages",
@@ -50,78 +56,80 @@ _IMPORTED_WHOLE = (
 # --- the side of the tests
 
 
+class Popen(subprocess.Popen[Any]):
+    """`cellwall` with these words; or Python code with these words, which may import Cellwall.
+
+    Like `subprocess.Popen`, except that the process is a child of the server. `on_terminal`: the
+    first stream is its controlling terminal; `user`: the uid and gid of somebody without any right.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str | bytes],
+        *,
+        code: str | None = None,
+        on_terminal: bool = False,
+        **options: Any,
+    ) -> None:
+        self._asked = {
+            "words": [os.fsdecode(word) for word in words],
+            "code": code,
+            "env": dict(os.environ if (env := options.pop("env", None)) is None else env),
+            "cwd": os.fspath(options.pop("cwd", None) or os.getcwd()),
+            "has_session": options.pop("start_new_session", False) or on_terminal,
+            "on_terminal": on_terminal,
+            "user": options.pop("user", None),
+        }
+        unknown = options.keys() - {"stdin", "stdout", "stderr", "text", "bufsize"}
+        assert not unknown, f"a fork of the server has no such option: {unknown}"
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__([PROGRAM, *words], **options)
+
+    def _execute_child(self, *given: Any) -> None:
+        """In place of a fork and an exec by this process."""
+        pipes = given[_FIRST_PIPE : _FIRST_PIPE + 6]
+        streams = [own if stream == -1 else stream for own, stream in enumerate(_theirs(*pipes))]
+        try:
+            self._line.connect(_server())
+            socket.send_fds(self._line, [json.dumps(self._asked).encode()], streams)
+            self.pid = int(self._line.recv(64))
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self._wait(0)
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        """Its exit code, which the server tells once."""
+        if self.returncode is None:
+            if timeout is not None and not select.select([self._line], [], [], max(0, timeout))[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = int(self._line.recv(64))
+            self._line.close()
+        return self.returncode
+
+
+def _theirs(
+    stdin: int, _feeds: int, _reads: int, stdout: int, _reads_too: int, stderr: int
+) -> tuple[int, int, int]:
+    return stdin, stdout, stderr
+
+
 def run(
     words: Sequence[str | bytes], *, stdin: bytes, env: Mapping[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[bytes]:
     """As `subprocess.run` with captured output."""
-    pipes = [os.pipe() for _ in range(3)]
-    inside = [pipes[0][0], pipes[1][1], pipes[2][1]]
-    ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
-    shown = [b"", b"", b""]
-    with start(words, inside, env=env) as process:
-        for descriptor in inside:
-            os.close(descriptor)
-        jobs = [threading.Thread(target=_feed, args=(ours[0], stdin))]
-        jobs += [threading.Thread(target=_take, args=(ours[at], shown, at)) for at in (1, 2)]
-        for job in jobs:
-            job.start()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Popen(words, env=env, **pipes) as process:
         try:
-            code = process.wait(timeout_s)
-        finally:
-            for job in jobs:
-                job.join()
-    return subprocess.CompletedProcess([PROGRAM, *words], code, shown[1], shown[2])
-
-
-class Process:
-    """One that was started; as far as it is used here it is like `Popen`."""
-
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
-        self.pid = int(line.recv(64))
-
-    def wait(self, timeout_s: float) -> int:
-        """Its exit code; one that is late is killed."""
-        self._line.settimeout(timeout_s)
-        try:
-            return int(self._line.recv(64))
-        except TimeoutError:
-            os.kill(self.pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(PROGRAM, timeout_s) from None
-
-
-@contextmanager
-def start(
-    words: Sequence[str | bytes],
-    descriptors: Sequence[int],
-    *,
-    env: Mapping[str, str],
-    on_terminal: bool = False,
-) -> Iterator[Process]:
-    """With these standard streams; the first is its controlling terminal where that is wanted."""
-    asked = json.dumps(
-        {
-            "words": [os.fsdecode(word) for word in words],
-            "env": dict(env),
-            "cwd": os.getcwd(),
-            "on_terminal": on_terminal,
-        }
-    ).encode()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        line.connect(_server())
-        socket.send_fds(line, [asked], descriptors)
-        yield Process(line)
-
-
-def _feed(pipe: int, data: bytes) -> None:
-    with open(pipe, "wb") as file, suppress(BrokenPipeError):
-        file.write(data)
-        file.flush()
-
-
-def _take(pipe: int, shown: list[bytes], at: int) -> None:
-    with open(pipe, "rb") as file:
-        shown[at] = file.read()
+            shown = process.communicate(stdin, timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, *shown)
 
 
 @cache
@@ -134,7 +142,8 @@ def _server() -> str:
         [sys.executable, __file__, address], stdout=subprocess.PIPE, start_new_session=True
     )
     assert server.stdout is not None
-    assert server.stdout.readline() == b"ready\n"
+    with server.stdout:
+        assert server.stdout.readline() == b"ready\n"
     atexit.register(_end, server, folder)
     return address
 
@@ -173,6 +182,8 @@ def prepare() -> None:
     screened_code("true", "shell")
     seccomp.build(seccomp.host_arch(), open_files=Limits().open_files)
     assert threading.active_count() == 1  # a fork takes no other thread along
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page that it looks at
 
 
 def serve(address: str) -> dict[str, Any]:
@@ -225,14 +236,56 @@ def _become(descriptors: Sequence[int]) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-if __name__ == "__main__":
-    prepare()
-    asked = serve(sys.argv[1])
-    if asked["on_terminal"]:
-        os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+def become_user(number: int) -> None:
+    """As an exec would leave it: a process that has changed its user only could not read /proc/self."""
+    os.setgroups([])
+    os.setgid(number)
+    os.setuid(number)
+    assert ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0) == 0
+
+
+def end(code: object) -> NoReturn:
+    """As the interpreter ends, but nothing is freed: that would copy all pages of the fork, 0.4 s."""
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = code or 120
+    os._exit(int(code or 0) & 0xFF)
+
+
+def use(asked: dict[str, Any]) -> object:
+    """What the program or the code returns, or leaves with."""
     os.environ.clear()
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
-    sys.argv = [PROGRAM, *asked["words"]]
-    sys.exit(sys.modules["cellwall.interfaces.entry"].main())
+    try:
+        if asked["code"] is None:
+            sys.argv = [PROGRAM, *asked["words"]]
+            return sys.modules["cellwall.interfaces.entry"].main()
+        sys.argv = ["-c", *asked["words"]]
+        sys.modules["__main__"] = main = types.ModuleType("__main__")
+        exec(compile(asked["code"], "<string>", "exec"), main.__dict__)
+    except SystemExit as left:
+        return left.code
+    except Exception:  # as the interpreter shows what nobody has caught
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    prepare()
+    asked = serve(sys.argv[1])
+    if asked["has_session"]:
+        os.setsid()
+    if asked["on_terminal"]:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    if asked["user"] is not None:
+        become_user(asked["user"])
+    end(use(asked))

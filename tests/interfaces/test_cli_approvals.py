@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from conftest import audit_records
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, error_code, person
+from interfaces import prepared_program
+from interfaces.test_cli_process import DEADLINE_S, cellwall, error_code, person
 
 RULES = '[permissions]\nallow = ["Bash(ls *)"]\nask = ["Bash(echo *)"]\n'
 
@@ -45,8 +46,8 @@ def asking(
     policy: str, settings: Path, *words: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A run that waits, and the id of its question."""
-    with subprocess.Popen(
-        [PROGRAM, "run", "--json", "--config", settings, "--policy", policy, "--", *(words or ("echo", "hi"))],
+    with prepared_program.Popen(
+        ["run", "--json", "--config", str(settings), "--policy", policy, "--", *(words or ("echo", "hi"))],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -254,7 +255,7 @@ def shown_on(columns: int, *words: str) -> list[str]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     try:
-        with subprocess.Popen([PROGRAM, *words], stdout=theirs, stderr=subprocess.DEVNULL) as done:
+        with prepared_program.Popen(words, stdout=theirs, stderr=subprocess.DEVNULL) as done:
             os.close(theirs)
             data = b""
             with suppress(OSError):  # the other side is closed

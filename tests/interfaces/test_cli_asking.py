@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -14,11 +13,9 @@ import pytest
 
 import terminals
 from conftest import audit_records
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, person
+from interfaces.test_cli_process import DEADLINE_S, cellwall, person
 
 RULES = '[permissions]\nallow = ["Bash(ls *)"]\nask = ["Bash(echo *)"]\n'
-# The terminal becomes the controlling one, as in a shell.
-START = "import fcntl, os, sys, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 class Screen(terminals.Screen):
@@ -28,7 +25,8 @@ class Screen(terminals.Screen):
 
 
 def on_terminal(*words: str) -> AbstractContextManager[Screen]:
-    return terminals.on_terminal([sys.executable, "-c", START, PROGRAM, *words], Screen)
+    """The terminal becomes the controlling one, as in a shell."""
+    return terminals.cellwall_on_terminal(words, Screen, on_terminal=True)
 
 
 @pytest.fixture(params=["alone", "supervised"])

@@ -15,7 +15,8 @@ import pytest
 from cellwall import Sandbox
 from cellwall.core.events import EventKind
 from conftest import audit_records, growing_segment
-from interfaces.test_cli_process import PROGRAM, cellwall, error_code, in_process
+from interfaces import prepared_program
+from interfaces.test_cli_process import cellwall, error_code, in_process
 
 DAY_S = 86_400
 
@@ -75,8 +76,8 @@ def test_a_session_is_shown_from_its_begin_to_its_end(state_home):
 
 
 def test_followed_records_come_as_they_are_written(runs):
-    words = [PROGRAM, "audit", "tail", "-n", "1", "-f", "--kind", "intent", "--json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+    words = ["audit", "tail", "-n", "1", "-f", "--kind", "intent", "--json"]
+    with prepared_program.Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["body"]["code"] == "1 / 0"
         cellwall("run", "--", "echo", "later")

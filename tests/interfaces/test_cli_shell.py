@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import terminals
 from cellwall.interfaces.cli.shell import ScreenFilter
-from interfaces.test_cli_process import PROGRAM, cellwall, error_code
+from interfaces.test_cli_process import cellwall, error_code
 
 DRAWN = [
     b"plain \xc3\xa9\r\n",
@@ -63,7 +63,7 @@ def test_without_a_terminal_the_other_command_is_named():
 
 @pytest.mark.parametrize("words", [["shell"], ["run", "--", "bash"]])
 def test_a_person_types_and_sees_and_the_exit_code_is_the_shells(words):
-    with terminals.on_terminal([PROGRAM, *words], terminals.Screen) as screen:
+    with terminals.cellwall_on_terminal(words, terminals.Screen) as screen:
         screen.until(r"\$ ")
         screen.type("echo $((6*7)); tty; stty size\n")
         screen.until("42\n/dev/pts/0\n24 80\n")

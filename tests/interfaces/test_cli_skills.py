@@ -10,7 +10,8 @@ import pytest
 
 import cellwall as sdk
 from cellwall.core.keys import make_key
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, error_code, person
+from interfaces import prepared_program
+from interfaces.test_cli_process import DEADLINE_S, cellwall, error_code, person
 
 
 @pytest.fixture
@@ -196,7 +197,7 @@ def test_a_person_at_a_terminal_is_asked(folder, says, code):
 def test_two_at_once_both_end_well(folder):
     cellwall("skills", "sign", str(folder))
     started = [
-        subprocess.Popen([PROGRAM, "skills", "add", str(folder)], stdout=subprocess.DEVNULL)
+        prepared_program.Popen(["skills", "add", str(folder)], stdout=subprocess.DEVNULL)
         for _ in range(3)
     ]
     assert [process.wait(DEADLINE_S) for process in started] == [0, 0, 0]

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from cellwall.sandbox.native.waiting import ready_to_read
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM
+from interfaces import prepared_program
+from interfaces.test_cli_process import DEADLINE_S, cellwall
 
 ATTACK = r"printf 'a\033]0;owned\007\033[31mred\233\302\233\033[6nz\n'"
 SHOWN = b"a^[]0;owned^G\x1b[31mred\\x9b\\x9b^[[6nz\n"
@@ -24,8 +25,8 @@ def on_terminal(
     """Exit code, what the terminal got, and what came by the pipes of the other streams."""
     ours, theirs = pty.openpty()
     rest = {name for name in ("stdout", "stderr") if name not in streams}
-    with subprocess.Popen(
-        [PROGRAM, *words],
+    with prepared_program.Popen(
+        words,
         stdin=theirs if "stdin" in streams else subprocess.DEVNULL,
         stdout=theirs if "stdout" in streams else subprocess.PIPE,
         stderr=theirs if "stderr" in streams else subprocess.PIPE,
@@ -114,11 +115,8 @@ def kept(tmp_path: Path) -> tuple[Path, str]:
     """A directory, and the id of a run that changed it copy-on-write."""
     (tmp_path / "a").write_text("old\n")
     script = r"printf 'new\033]0;owned\007\rhidden\n' > a"
-    subprocess.run(
-        [PROGRAM, "run", "--workspace", f"{tmp_path}:cow", "--", "sh", "-c", script],
-        check=True,
-        stderr=subprocess.DEVNULL,
-    )
+    done = cellwall("run", "--workspace", f"{tmp_path}:cow", "--", "sh", "-c", script)
+    assert done.returncode == 0
     (found,) = os.listdir(Path(os.environ["CELLWALL_HOME"], "workspaces"))
     return tmp_path, found
 

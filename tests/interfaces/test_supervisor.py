@@ -6,7 +6,6 @@ import json
 import os
 import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import pytest
 
 import cellwall
 from cellwall import Sandbox, Status
+from interfaces import prepared_program
 from interfaces.test_cli_process import PROGRAM, error_code
 from interfaces.test_cli_process import cellwall as command
 
@@ -36,9 +36,11 @@ def answer(*words: str, **changes: str) -> dict:
 def elsewhere(code: str, *words: str) -> object:
     """What another process of this user finds out."""
     script = f"import json, sys, cellwall\nprint(json.dumps({code}))"
-    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    return json.loads(done.stdout)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with prepared_program.Popen(words, code=script, **pipes) as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err.decode()
+    return json.loads(out)
 
 
 # The process
@@ -88,6 +90,7 @@ def test_it_serves_in_the_foreground_as_well(own_supervisor):
 
 def test_it_ends_when_its_folder_is_gone(own_supervisor, tmp_path):
     pid = own_supervisor.pid()
+    assert command("run", "--", "true").returncode == 0  # it has opened what it keeps there
     own_supervisor.home.rename(tmp_path / "elsewhere")
     until(lambda: not os.path.exists(f"/proc/{pid}"))
     own_supervisor.home.mkdir(mode=0o700)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import audit_records
+from interfaces import prepared_program
 from interfaces.test_cli_process import PROGRAM, cellwall, error_code
 from interfaces.test_supervisor import PATIENCE_S, until
 
@@ -173,8 +174,8 @@ def test_a_signal_ends_the_run_both_ways(supervisor, tmp_path, number, exit_code
         mark = tmp_path / way
         mark.mkdir()
         words = ["run", *(["--json"] * as_json), "--workspace", f"{mark}:rw", "--"]
-        with subprocess.Popen(
-            [PROGRAM, *words, "sh", "-c", "echo begun > on; sleep 60"],
+        with prepared_program.Popen(
+            [*words, "sh", "-c", "echo begun > on; sleep 60"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "CELLWALL_SUPERVISOR": way},
@@ -202,9 +203,7 @@ def test_a_signal_tells_what_was_kept(supervisor, tmp_path):
         "-c",
         "echo n > given; echo on; sleep 60",
     ]
-    with subprocess.Popen(
-        [PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with prepared_program.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"on\n"
         process.send_signal(signal.SIGINT)
         _out, err = process.communicate(timeout=PATIENCE_S)
@@ -228,8 +227,8 @@ def test_output_that_cannot_be_written_is_told(supervisor):
 
 def test_output_comes_as_it_is_made(supervisor, tmp_path):
     script = "echo one; while [ ! -e go ]; do sleep 0.02; done; echo two"
-    words = [PROGRAM, "run", "--workspace", f"{tmp_path}:rw", "--", "sh", "-c", script]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+    words = ["run", "--workspace", f"{tmp_path}:rw", "--", "sh", "-c", script]
+    with prepared_program.Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"one\n"
         (tmp_path / "go").touch()
         assert (process.stdout.read(), process.wait(PATIENCE_S)) == (b"two\n", 0)
@@ -265,9 +264,10 @@ def test_names_are_those_of_the_caller_s_directory(supervisor, tmp_path, monkeyp
 
 
 def test_many_clients_at_once(supervisor):
-    words = [PROGRAM, "code", "-c", "import sys; print(sys.stdin.read())", "--stdin"]
+    words = ["code", "-c", "import sys; print(sys.stdin.read())", "--stdin"]
     clients = [
-        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(12)
+        prepared_program.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(12)
     ]
     found = [
         client.communicate(b"%d" % number, timeout=PATIENCE_S * 3)[0]

@@ -25,8 +25,8 @@ from adversarial.leftovers import groups, recorded
 from cellwall import Sandbox
 from cellwall.core.frames import FrameReader, encode
 from conftest import audit_records, need
+from interfaces import prepared_program
 from interfaces.conftest import Supervised
-from interfaces.test_cli_process import PROGRAM
 from interfaces.test_cli_process import cellwall as command
 from interfaces.test_supervisor import PATIENCE_S, answer, until
 
@@ -98,8 +98,8 @@ def test_kill_9_in_the_middle_of_a_call_is_told_to_whoever_waits(own_supervisor)
     with ThreadPoolExecutor(1) as threads:
         code = "import time\nprint(1, flush=True)\ntime.sleep(60)"
         running = threads.submit(sbx.run_code, code, on_stdout=lambda _: said.set())
-        words = [PROGRAM, "run", "--", "sh", "-c", "echo on; sleep 60"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as typed:
+        words = ["run", "--", "sh", "-c", "echo on; sleep 60"]
+        with prepared_program.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as typed:
             assert typed.stdout.readline() == b"on\n"
             assert said.wait(PATIENCE_S)
             os.kill(own_supervisor.pid(), signal.SIGKILL)
@@ -302,13 +302,14 @@ def test_a_client_that_is_gone_takes_its_run_along(supervisor, how):
     mark = f"{secrets.randbelow(10**9) + 10**9}.5"
     code = f"import subprocess; print(1, flush=True); subprocess.run(['sleep', '{mark}'])"
     sbx = Sandbox.create(keep_alive=60)
-    remote = f"import cellwall; s = cellwall.Sandbox.connect('{sbx.id}'); s.run_code(\"{code}\", on_stdout=print)"
+    remote = f"import cellwall; s = cellwall.Sandbox.connect('{sbx.id}'); s.run_code(\"{code}\", on_stdout=lambda text: print(text, flush=True))"
     words = {
-        "run": [PROGRAM, "run", "--", "sh", "-c", f"echo 1; sleep {mark}"],
-        "code": [PROGRAM, "code", "-c", code],
-        "sandbox": [sys.executable, "-u", "-c", remote],
+        "run": ["run", "--", "sh", "-c", f"echo 1; sleep {mark}"],
+        "code": ["code", "-c", code],
+        "sandbox": [],
     }[how]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as client:
+    program = remote if how == "sandbox" else None
+    with prepared_program.Popen(words, code=program, stdout=subprocess.PIPE) as client:
         assert client.stdout.readline().strip() == b"1"
         until(lambda: any(pid != client.pid for pid in marked(mark)))
         client.kill()
@@ -334,7 +335,7 @@ def other_version(*words: str, stdin: bytes = b"") -> subprocess.CompletedProces
 
 def test_another_version_runs_without_the_old_supervisor_which_makes_room(own_supervisor):
     pid = own_supervisor.pid()
-    sbx = Sandbox.create(keep_alive=60)
+    sbx = Sandbox.create(keep_alive=600)
     sbx.run_code("x = 1")
     done = other_version("run", "--", "echo", "hi")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"hi\n", b"")
@@ -352,14 +353,14 @@ def test_another_version_runs_without_the_old_supervisor_which_makes_room(own_su
 
 
 def test_another_version_can_stop_it(own_supervisor):
-    Sandbox.create(keep_alive=60).run_code("1")
+    Sandbox.create(keep_alive=600).run_code("1")
     assert other_version("supervisor", "stop").stderr == b"cellwall: the supervisor ended\n"
     assert own_supervisor.pid() is None
 
 
 def test_another_version_does_not_end_a_run_of_somebody_else(own_supervisor):
-    words = [PROGRAM, "run", "--", "sh", "-c", "echo on; sleep 1; echo over"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as typed:
+    words = ["run", "--", "sh", "-c", "echo on; sleep 1; echo over"]
+    with prepared_program.Popen(words, stdout=subprocess.PIPE) as typed:
         assert typed.stdout.readline() == b"on\n"
         assert other_version("run", "--", "true").returncode == 0
         assert (typed.stdout.read(), typed.wait(PATIENCE_S)) == (b"over\n", 0)
