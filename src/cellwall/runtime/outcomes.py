@@ -289,31 +289,6 @@ def summary(outcome: Outcome) -> dict[str, Json]:
     }
 
 
-_UNCLEAR = frozenset(("not-understood", "variables"))
-
-
-def denied(decision: Decision, *, by_role: bool) -> ErrorInfo:
-    """What whoever asked is told, and the mend."""
-    if by_role:
-        mend = "Whoever owns this machine gives roles in [roles] of the configuration."
-        return ErrorInfo("CW-ROLE", decision.reason, mend)
-    if decision.rule == "guard":
-        mend = "Change the code, or what [guard] `denied_code` names."
-        return ErrorInfo("CW-DENIED", decision.reason, mend)
-    return ErrorInfo("CW-DENIED", decision.reason, _mend(decision))
-
-
-def _mend(decision: Decision) -> str:
-    """What can be done about a denial: for some there is no rule to write."""
-    if decision.rule in _UNCLEAR:
-        return "Write the command in another way; no rule allows it as it stands."
-    if decision.rule == "arguments":
-        return "Write the command without this, or ask a person for a rule that names it."
-    if decision.source.startswith("built-in") and decision.rule != "default":
-        return "No rule can allow it: do the work without it, or leave this step to a person."
-    return "Change the policy to allow it."
-
-
 def host_failure(error: OSError) -> SandboxFailed:
     """A full disk, no descriptor left: the host's, not a bug of ours."""
     return SandboxFailed(
