@@ -183,18 +183,7 @@ def unasked(decision: Decision) -> Decision:
 
 def denial(action: Action, decision: Decision) -> dict[str, Json]:
     """What was refused, and why."""
-    match action.want:
-        case UseTool() as want:
-            asked = _tool_use(want)
-        case RunCommand(argv):
-            asked = {"command": list(argv)}
-        case CallTool(name):
-            asked = {"tool": name}
-        case FetchUrl(url):
-            asked = {"url": url}
-        case _:
-            asked = {}
-    return {**decided(decision), **asked}
+    return {**decided(decision), **_asked_for(action)}
 
 
 def received(want: ToolResult, result: RunResult) -> dict[str, Json]:
@@ -225,33 +214,38 @@ def _tool_use(want: UseTool) -> dict[str, Json]:
     }
 
 
+def _asked_for(action: Action) -> dict[str, Json]:
+    told: dict[str, Json] = {}
+    match action.want:
+        case RunCommand(argv) as command:
+            words = "\0".join(argv).encode("utf-8", "surrogateescape")
+            told = {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
+            told |= {"cwd": command.cwd, "background": command.background}
+        case CallTool() as call:
+            arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
+            told = {"tool": call.name, "arguments": arguments, "parent": call.parent}
+        case FetchUrl() as fetch:
+            told = {"url": fetch.url, "form": fetch.form}
+        case UseTool() as use:
+            told = _tool_use(use)
+        case ProcessOperation() as operation:
+            told = {"process": operation.name, "id": operation.process}
+            told |= {"signal": operation.number, "data_bytes": len(operation.data)}
+        case RunCode(language, code):
+            told = {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
+            told["code"] = code.decode("utf-8", "replace")
+        case FileOperation() as operation:
+            told = {"file": operation.name, "path": operation.path, "target": operation.target}
+            # How long a stream is can be told only when it has ended: it is in the outcome.
+            told["content_bytes"] = None if operation.source is not None else len(operation.content)
+    return told
+
+
 def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
     """What is going to be done. Names of variables, never their values; code by digest."""
     # What is asked for comes first and with a digest: where the record must be cut, a flood of
     # other names does not push it out.
-    body: dict[str, Json] = {}
-    match action.want:
-        case RunCommand(argv) as command:
-            words = "\0".join(argv).encode("utf-8", "surrogateescape")
-            body |= {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
-            body |= {"cwd": command.cwd, "background": command.background}
-        case CallTool() as call:
-            arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
-            body |= {"tool": call.name, "arguments": arguments, "parent": call.parent}
-        case FetchUrl() as fetch:
-            body |= {"url": fetch.url, "form": fetch.form}
-        case UseTool() as use:
-            body |= _tool_use(use)
-        case ProcessOperation() as operation:
-            body |= {"process": operation.name, "id": operation.process}
-            body |= {"signal": operation.number, "data_bytes": len(operation.data)}
-        case RunCode(language, code):
-            body |= {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
-            body["code"] = code.decode("utf-8", "replace")
-        case FileOperation() as operation:
-            body |= {"file": operation.name, "path": operation.path, "target": operation.target}
-            # How long a stream is can be told only when it has ended: it is in the outcome.
-            body["content_bytes"] = None if operation.source is not None else len(operation.content)
+    body = _asked_for(action)
     workspace = action.workspace
     return {
         "decision": decided(decision),

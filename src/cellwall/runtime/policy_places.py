@@ -41,6 +41,7 @@ def shown_source(source: str, *, cwd: str, environ: Mapping[str, str]) -> str:
     path, colon, line = source.rpartition(":")
     if not (colon and line.isdigit()):
         path, colon, line = source, "", ""
+    path = os.path.expanduser(path)  # a policy file below the home folder is named so
     if not os.path.isabs(path):
         return source  # `built-in`
     return f"{_shown_path(path, cwd, environ)}{colon}{line}"
