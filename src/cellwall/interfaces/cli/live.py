@@ -31,7 +31,7 @@ _MAX_FILE_BYTES = 64 * 1024 * 1024
 @click.command(
     epilog="""\b
 Examples:
-  cellwall create --workspace .:cow
+  cellwall create --here
   id=$(cellwall create)
   cellwall exec $id -- make
   cellwall cp $id:out.txt .
