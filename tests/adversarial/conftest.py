@@ -24,11 +24,10 @@ import pytest
 from cellwall.runtime import wiring
 from cellwall.sandbox.native import pool
 from cellwall.sandbox.native.standing import spares
-from conftest import leave_home, need, new_home
+from conftest import ORDINARY_UID, leave_home, need, new_home, ordinary_user
 
 PATHS = ("cold", "warm")
 ATTACKS = Path(__file__).with_name("attacks")
-ORDINARY_UID = 65534
 WHO = ("as-root", "as-ordinary-user")
 Verdicts = Mapping[str, tuple[str, str]]
 
@@ -179,7 +178,7 @@ def run_as(who: str, code: str, options: Mapping[str, object]) -> dict[str, obje
             if os.geteuid() == 0:
                 Path(folder).chmod(0o755)
                 os.chown(home, ORDINARY_UID, ORDINARY_UID)
-                user = {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
+                user = ordinary_user()
         done = subprocess.run(
             [sys.executable, "-c", _CALL],
             input=json.dumps({"code": code, "options": options}).encode(),
