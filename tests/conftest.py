@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import gc
 import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -47,6 +49,30 @@ def need(condition: object, feature: str) -> None:
     if os.environ.get("CELLWALL_MUST_WORK") == "1":
         pytest.fail(f"CELLWALL_MUST_WORK=1, but this host lacks: {feature}")
     pytest.skip(f"this host lacks: {feature}")
+
+
+ORDINARY_UID = 65534
+
+
+def ordinary_user() -> dict[str, Any]:
+    """For `subprocess`: somebody without any right; whoever is no root is that already."""
+    if os.geteuid() != 0:
+        return {}
+    need(_can_start_us(), "a clone that other users can read; this one lies in a closed folder")
+    return _ORDINARY
+
+
+_ORDINARY: dict[str, Any] = {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
+
+
+@functools.cache
+def _can_start_us() -> bool:
+    try:
+        words = [sys.executable, "-c", "import cellwall"]
+        done = subprocess.run(words, cwd="/", capture_output=True, check=False, **_ORDINARY)
+    except PermissionError:  # below a home with mode 0700, such as /root
+        return False
+    return done.returncode == 0
 
 
 def audit_records(**wanted: Any) -> list[dict[str, Any]]:

@@ -24,12 +24,11 @@ import pytest
 from cellwall.runtime import wiring
 from cellwall.sandbox.native import pool
 from cellwall.sandbox.native.standing import spares
-from conftest import leave_home, need, new_home
+from conftest import ORDINARY_UID, leave_home, need, new_home, ordinary_user
 from interfaces import prepared_program
 
 PATHS = ("cold", "warm")
 ATTACKS = Path(__file__).with_name("attacks")
-ORDINARY_UID = 65534
 WHO = ("as-root", "as-ordinary-user")
 Verdicts = Mapping[str, tuple[str, str]]
 
@@ -180,6 +179,7 @@ def run_as(who: str, code: str, options: Mapping[str, object]) -> dict[str, obje
             if os.geteuid() == 0:
                 Path(folder).chmod(0o755)
                 os.chown(home, ORDINARY_UID, ORDINARY_UID)
+                ordinary_user()  # who can read this clone
                 user = ORDINARY_UID
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         job = json.dumps({"code": code, "options": options}).encode()

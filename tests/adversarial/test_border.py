@@ -17,7 +17,7 @@ import cellwall
 from cellwall.core.types import new_id
 from cellwall.sandbox.given import own_places
 from cellwall.sandbox.runs import RunLedger
-from conftest import audit_records, need
+from conftest import audit_records, need, ordinary_user
 from interfaces import prepared_program
 
 
@@ -70,6 +70,7 @@ def test_an_ordinary_user_s_closed_directory_hides_nothing_and_is_no_limit(
     tmp_path: Path, mode: str
 ):
     need(os.geteuid() == 0, "root, to become an ordinary user")
+    ordinary_user()  # which can read this clone
     script = (
         "import os, sys, tempfile\n"
         "os.setgroups([]); os.setgid(1234); os.setuid(1234); os.environ['HOME'] = '/'\n"

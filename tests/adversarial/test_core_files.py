@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 import cellwall
-from conftest import need
+from conftest import ORDINARY_UID, need, ordinary_user
 
 pytestmark = pytest.mark.requirement("ISO-13", "SEC-2")
 
-ORDINARY_UID = 65534
 _HOLDER = """
 import ctypes, json, os, resource, sys
 import cellwall
@@ -61,9 +60,6 @@ def hold(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     """As a user without any right, so that CAP_SYS_PTRACE is nobody's."""
     config = folder / "cellwall.toml"
     config.write_text("[sandbox]\ndangerously_without_cgroup = true\n")
-    user: dict[str, object] = {}
-    if os.geteuid() == 0:
-        user = {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
     return subprocess.Popen(
         [sys.executable, "-c", _HOLDER, *words],
         env={
@@ -79,7 +75,7 @@ def hold(folder: Path, *words: str) -> subprocess.Popen[bytes]:
         preexec_fn=lambda: resource.setrlimit(
             resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2
         ),
-        **user,  # type: ignore[call-overload]  # a user, a group and no further groups
+        **ordinary_user(),
     )
 
 
@@ -103,14 +99,11 @@ print(found)
 
 
 def read_memory(pid: int) -> str:
-    user: dict[str, object] = {}
-    if os.geteuid() == 0:
-        user = {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
     done = subprocess.run(
         [sys.executable, "-I", "-c", _READER, str(pid)],
         capture_output=True,
         check=True,
-        **user,  # type: ignore[call-overload]  # as above
+        **ordinary_user(),
     )
     return done.stdout.decode().strip()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -82,8 +83,8 @@ def test_python_of_the_readme_runs_as_written(tmp_path):
 @pytest.mark.slow
 def test_commands_of_the_readme_run_as_written(tmp_path):
     commands = next(block for block in code_blocks("sh") if "doctor" in block)
-    program = f"set -eu\nPATH={Path(sys.executable).parent}:$PATH\n" + commands.replace(
-        ".venv/bin/cellwall", "cellwall"
+    program = f"set -eu\nPATH={Path(sys.executable).parent}:$PATH\n" + re.sub(
+        r"(\.\./)?\.venv/bin/cellwall", "cellwall", commands
     )
     done = subprocess.run(
         ["sh", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
@@ -93,6 +94,34 @@ def test_commands_of_the_readme_run_as_written(tmp_path):
     assert '"stdout": "42\\n"' in done.stdout
     assert "hello" in done.stdout
     assert re.search(r"cellwall diff act_\w+", done.stderr)
+
+
+_SAYS_A_VERDICT = re.compile(r"cellwall (?:policy (?:check|explain)|scan)\b")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of", ["audit tail", "policy init", "mcp install", "cellwall scan"])
+def test_each_line_of_the_readme_runs_as_written(of, tmp_path):
+    """Those that need neither another machine nor a person at a terminal."""
+    block = next(block for block in code_blocks("sh") if of in block)
+    folder, home = tmp_path / "project", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "HOME": str(home)}
+    block = block.replace("/tmp/cellwall-verify.py", str(tmp_path / "cellwall-verify.py"))
+    before = ["cellwall run -- true"] if "audit" in of else []  # what the record is about
+    for line in [*before, *filter(None, block.splitlines())]:
+        done = subprocess.run(
+            ["sh", "-c", line],
+            cwd=folder,
+            env=environ,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        good = {0, 3, 4} if _SAYS_A_VERDICT.search(line) else {0}
+        assert done.returncode in good, (line, done)
 
 
 def test_limits_table_of_the_readme_has_the_defaults_of_the_code():

@@ -30,6 +30,28 @@ def test_options_of_the_command_are_its_own_without_a_dash_dash():
     assert (done.returncode, done.stdout) == (0, b"--json --timeout x ")
 
 
+@pytest.mark.requirement("FS-2")
+def test_here_is_this_directory_copy_on_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("mine\n")
+    done = cellwall("run", "--here", "--", "sh", "-c", "cat a.txt; echo changed > a.txt")
+    assert (done.returncode, done.stdout) == (0, b"mine\n")
+    assert (tmp_path / "a.txt").read_text() == "mine\n"
+    assert b"cellwall diff act_" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["run", "--", "true"], ["code", "-c", "1"], ["shell"], ["create"], ["mcp"]],
+    ids=lambda words: words[0],
+)
+def test_here_and_a_workspace_exclude_each_other(words):
+    command, *rest = words
+    done = in_process(command, "--here", "--workspace", ".:rw", *rest)
+    assert (done.returncode, error_code(done)) == (125, "CW-USAGE")
+    assert b"--here and --workspace exclude each other" in done.stderr
+
+
 def test_arguments_that_are_no_utf8_arrive_unchanged():
     done = cellwall("run", "--", "printf", "%s", b"\xff\xfe")
     assert done.stdout == b"\xff\xfe"

@@ -57,9 +57,8 @@ def installed(*words: str, client: str = "claude-code", code: int = 0) -> dict[s
 @pytest.mark.parametrize(("client", "scope"), PLACES)
 def test_each_client_finds_the_server_in_its_own_file(place: Path, client: str, scope: str):
     file, key = PLACES[client, scope]
-    change = installed(
-        "--scope", scope, "--", "--workspace", ".:cow", "--timeout", "9", client=client
-    )
+    workspace = ["--here"] if client == "cursor" else ["--workspace", ".:cow"]
+    change = installed("--scope", scope, "--", *workspace, "--timeout", "9", client=client)
     assert change == {
         "file": str(place / file),
         "name": "cellwall",
@@ -187,6 +186,7 @@ def test_another_server_of_that_name_is_neither_replaced_nor_removed(place: Path
         ("--", "--no-such-option"),
         ("--", "a-command"),
         ("--", "--workspace", ".:all"),
+        ("--", "--workspace", ".", "--here"),
         ("--name", "../x"),
         ("--name", ""),
         ("--remove", "--", "--timeout", "5"),

@@ -24,13 +24,11 @@ import cellwall
 from adversarial.leftovers import groups, recorded
 from cellwall import Sandbox
 from cellwall.core.frames import FrameReader, encode
-from conftest import audit_records, need
+from conftest import audit_records, need, ordinary_user
 from interfaces import prepared_program
 from interfaces.conftest import Supervised
 from interfaces.test_cli_process import cellwall as command
 from interfaces.test_supervisor import PATIENCE_S, answer, until
-
-ORDINARY_UID = 65534
 
 
 @contextmanager
@@ -127,9 +125,7 @@ def _stranger(home: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-I", "-c", script, str(home / "supervisor.sock"), request],
         capture_output=True,
-        user=ORDINARY_UID,
-        group=ORDINARY_UID,
-        extra_groups=[],
+        **ordinary_user(),
         check=False,
         cwd="/",
     )

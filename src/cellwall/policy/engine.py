@@ -69,31 +69,34 @@ class Policy:
                 "home": os.path.expanduser("~") if home is None else home,
             }
             call = parse_call(call, **where) if isinstance(call, str) else from_json(call, **where)
-        if links is targets:  # a folder by the name of a link is judged as what it is
-            real = os.path.realpath(call.cwd)
-            call = call if real == call.cwd else replace(call, cwd=real)
         try:
-            return self._check(call, links, is_outside=outside)
+            return judge_call(self._book, call, links, is_outside=outside)
         except BadInput as problem:
             return denied(problem.message, call.tool, "bad-call")
-
-    def _check(self, call: ToolCall, links: Targets, *, is_outside: bool) -> Decision:
-        if call.tool == "Bash":
-            command = call.input.get("command")
-            if not isinstance(command, str):
-                raise BadInput("Bash was called without a command")
-            judgement = Judgement(self._book, call.home, links, is_outside=is_outside)
-            return judgement.text(command, call.cwd)
-        subject = look(call, targets=links)
-        what = f"{call.tool}({', '.join(subject.paths[:1]) or subject.host or subject.language})"
-        decision = self._book.judge(subject, what)
-        if subject.group in ("mcp", "other") and decision.verdict is not Verdict.DENY:
-            named = denied_in_input(self._book, call, what, targets=links)
-            decision = decision if named is None else named
-        return judged_address(decision, subject.host) if subject.host else decision
 
     def check_argv(
         self, argv: Sequence[str], *, cwd: str, home: str, links: Targets = targets
     ) -> Decision:
         """Judge a program and its arguments that no shell will touch."""
         return Judgement(self._book, home, links).words(literals(argv), cwd)
+
+
+def judge_call(
+    book: RuleBook, call: ToolCall, links: Targets, *, is_outside: bool = False
+) -> Decision:
+    """By the rules of a book and by what no rule says; raises `BadInput` for half of a call."""
+    if links is targets:  # a folder by the name of a link is judged as what it is
+        real = os.path.realpath(call.cwd)
+        call = call if real == call.cwd else replace(call, cwd=real)
+    if call.tool == "Bash":
+        command = call.input.get("command")
+        if not isinstance(command, str):
+            raise BadInput("Bash was called without a command")
+        return Judgement(book, call.home, links, is_outside=is_outside).text(command, call.cwd)
+    subject = look(call, targets=links)
+    what = f"{call.tool}({', '.join(subject.paths[:1]) or subject.host or subject.language})"
+    decision = book.judge(subject, what)
+    if subject.group in ("mcp", "other") and decision.verdict is not Verdict.DENY:
+        named = denied_in_input(book, call, what, targets=links)
+        decision = decision if named is None else named
+    return judged_address(decision, subject.host) if subject.host else decision

@@ -172,7 +172,8 @@ class _Reader:
         if found not in {"ask", "deny"}:
             self.wrong(path, "this is neither ask nor deny", 'Write otherwise = "ask".')
         elif found == "ask":
-            reason = f"no rule in {self.file} is about this"
+            # Without the file's path: a reason is shown to models as well.
+            reason = "no rule is about this"
             self.rules.append(
                 Rule(Verdict.ASK, OTHERWISE, None, self.source(path), self.layer, reason)
             )

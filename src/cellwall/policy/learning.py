@@ -4,9 +4,11 @@ links on the way to a file.
    (1) judge each call anew, and note every command, path and host that nothing but a missing rule
        stood against
    (2) one rule for exactly that; a call that anything else refused gets none, and is told
-   (3) many commands of one kind, or files of one folder, become one rule that says what else it
+   (3) judge each call once more, with these rules added where they would be written: what is still
+       not allowed, because another file denies or asks, gets no rule, and is told
+   (4) many commands of one kind, or files of one folder, become one rule that says what else it
        allows
-   (4) keep a rule only if it is read back as what it was made for
+   (5) keep a rule only if it is read back as what it was made for
 
 The record is the word of whoever asked, perhaps an agent that was misled: no text of it is shown
 unescaped.
@@ -15,60 +17,112 @@ unescaped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import one_line
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.calls import ToolCall
+from cellwall.policy.engine import judge_call
 from cellwall.policy.errors import BadRule
-from cellwall.policy.judge import Judgement
 from cellwall.policy.lessons import Lesson, Proposed, Refused
 from cellwall.policy.parse import parse_rule
 from cellwall.policy.paths import normalise
 from cellwall.policy.patterns import CommandPattern
 from cellwall.policy.rulebook import RuleBook
-from cellwall.policy.rules import Layer, Rule, Source
+from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
-from cellwall.policy.subjects import Subject, Targets, look, matches
+from cellwall.policy.subjects import Subject, Targets, matches
 from cellwall.policy.widening import common_head, common_words, shared_folders
 
-_NO_RULE = "default"
+_NO_RULE = frozenset(("default", OTHERWISE))
+"""No rule is about the call: it is denied, or asked about since the file says so of the rest."""
 _SPECIAL_IN_COMMANDS = frozenset("\\'\"*()")
 _SPECIAL_IN_PATHS = frozenset("\\*?[]{}()")
 
 Words = tuple[Word, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Unruled:
+    """A call that nothing but missing rules stands against."""
+
+    call: ToolCall
+    commands: tuple[Words, ...]
+    subjects: tuple[Subject, ...]
+
+
 def learn(
-    calls: Iterable[ToolCall], rules: Iterable[Rule], *, links: Targets, unread: Sequence[Refused]
+    calls: Iterable[ToolCall],
+    rules: Iterable[Rule],
+    *,
+    links: Targets,
+    unread: Sequence[Refused],
+    layer: Layer = Layer.SESSION,
 ) -> Lesson:
-    """From calls, judged by these rules; `unread` are those that the record tells too little of."""
-    book = _Listening(rules)
+    """From calls, judged by these rules; `unread` are those that the record tells too little of.
+
+    `layer` is that of the file which the proposals are for.
+    """
+    everything = tuple(rules)
+    book = _Listening(everything)
     refused = list(unread)
-    commands: dict[tuple[str, ...], Words] = {}
-    subjects: dict[tuple[str, tuple[str, ...], str], Subject] = {}
+    unruled: list[_Unruled] = []
     seen = allowed_now = 0
     for call in calls:
         seen += 1
         book.commands, book.subjects = [], []
-        told = _told(call)
         try:
-            decision = _judged(call, book, links)  # (1)
+            decision = judge_call(book, call, links)  # (1)
         except BadInput as problem:
-            refused.append(Refused(told, problem.message))
+            refused.append(Refused(_told(call), problem.message))
             continue
         if decision.verdict is Verdict.ALLOW:
             allowed_now += 1
+        elif reason := _other_reason(decision) or book.unruled():
+            refused.append(Refused(_told(call), reason))
+        else:
+            unruled.append(_Unruled(call, tuple(book.commands), tuple(book.subjects)))
+    commands: dict[tuple[str, ...], Words] = {}
+    subjects: dict[tuple[str, tuple[str, ...], str], Subject] = {}
+    answers = _question_answered(everything, layer)
+    wider = RuleBook((*everything, *_exact_rules(unruled, layer, answers)))
+    for each in unruled:
+        decision = judge_call(wider, each.call, links)  # (3)
+        if decision.verdict is not Verdict.ALLOW:
+            refused.append(Refused(_told(each.call), _still(decision)))
             continue
-        reason = _other_reason(decision) or book.unruled()
-        if reason:
-            refused.append(Refused(told, reason))
-            continue
-        commands |= {tuple(word.text for word in words): words for words in book.commands}
-        subjects |= {(each.tool, each.paths, each.host or each.cwd): each for each in book.subjects}
+        commands |= {tuple(word.text for word in words): words for words in each.commands}
+        subjects |= {(one.tool, one.paths, one.host or one.cwd): one for one in each.subjects}
     proposed = [*_for_commands(list(commands.values())), *_for_subjects(list(subjects.values()))]
-    once = {each.rule: each for each in proposed}
+    once = {each.rule: replace(each, answers=answers) for each in proposed}
     return Lesson(tuple(once.values()), tuple(dict.fromkeys(refused)), seen, allowed_now)
+
+
+def _question_answered(rules: Iterable[Rule], layer: Layer) -> str:
+    """What a rule in this layer has to answer; empty: it is a plain allow.
+
+    The user's file answers what the project's asks about the rest. A plain allow in it would deny
+    all else that the project allows.
+    """
+    asks = any(rule.tool == OTHERWISE for rule in rules)
+    return OTHERWISE if layer is Layer.USER and asks else ""
+
+
+def _exact_rules(unruled: Iterable[_Unruled], layer: Layer, answers: str) -> Iterator[Rule]:
+    """(2)"""
+    texts: dict[str, None] = {}
+    for each in unruled:
+        texts |= dict.fromkeys(filter(None, map(_exact_command, each.commands)))
+        texts |= dict.fromkeys(filter(None, map(_exact_subject, each.subjects)))
+    for rule in filter(None, map(_ruled, texts)):
+        yield replace(rule, layer=layer, answers=answers)
+
+
+def _still(decision: Decision) -> str:
+    return (
+        f"a rule for it would not be enough: {decision.reason} [{decision.rule}, {decision.source}]"
+    )
 
 
 class _Listening(RuleBook):
@@ -81,7 +135,7 @@ class _Listening(RuleBook):
 
     def judge(self, subject: Subject, what: str) -> Decision:
         decision = super().judge(subject, what)
-        if decision.rule == _NO_RULE:
+        if decision.rule in _NO_RULE:
             self.subjects.append(subject)
         return decision
 
@@ -95,7 +149,7 @@ class _Listening(RuleBook):
         what: str,
     ) -> Decision:
         decision = super().judge_command(words, plain=plain, needs=needs, home=home, what=what)
-        if decision.rule == _NO_RULE and not needs:
+        if decision.rule in _NO_RULE and not needs:
             self.commands.append(tuple(words))
         return decision
 
@@ -112,22 +166,13 @@ class _Listening(RuleBook):
         return ""
 
 
-def _judged(call: ToolCall, book: _Listening, links: Targets) -> Decision:
-    if call.tool != "Bash":
-        return book.judge(look(call, targets=links), call.tool)
-    command = call.input.get("command")
-    if not isinstance(command, str):
-        raise BadInput("Bash was called without a command")
-    return Judgement(book, call.home, links).text(command, call.cwd)
-
-
 def _other_reason(decision: Decision) -> str:
     """What stands against it besides a missing rule: a denial, a question, what is not understood.
 
     No allow would change that, or it is not for a record to propose one.
     """
     for part in decision.parts or (decision,):
-        if part.verdict is not Verdict.ALLOW and part.rule != _NO_RULE:
+        if part.verdict is not Verdict.ALLOW and part.rule not in _NO_RULE:
             return f"{part.reason} [{part.rule}, {part.source}]"
     return ""
 
@@ -137,7 +182,7 @@ def _told(call: ToolCall) -> str:
     return one_line(f"{call.tool}({', '.join(values)})", most=100)
 
 
-# (2) Exact rules, each (4) read back
+# (2) Exact rules, each (5) read back
 
 
 def _ruled(text: str) -> Rule | None:
@@ -209,7 +254,7 @@ def _is_too_wide(path: str, subject: Subject) -> bool:
     return len(names) < 2 or any(names == folder[: len(names)] for folder in above)
 
 
-# (3) Wider ones
+# (4) Wider ones
 
 
 def _for_commands(commands: Sequence[Words]) -> Iterator[Proposed]:

@@ -22,6 +22,13 @@ class Proposed:
     stands_for: tuple[str, ...] = ()
     """What was seen, where the rule is wider than one of them."""
     also_allows: str = ""
+    answers: str = ""
+    """The question that it lifts; empty: it is a plain allow."""
+
+    def table(self, reason: str) -> dict[str, str]:
+        """As `[[rule]]` of a policy file."""
+        told = {"verdict": "allow", "rule": self.rule, "reason": reason}
+        return {**told, "answers": self.answers} if self.answers else told
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +57,17 @@ def to_toml(lesson: Lesson) -> str:
         f"# Proposed by `cellwall policy learn`, from {count} calls that no rule allows.",
         "# Whoever asked for them may have been misled: read each line before you keep it.",
         "",
-        "[permissions]",
-        "allow = [",
     ]
-    for each in lesson.proposed:
-        lines += [f"  # {text}" for text in _comments(each)]
-        lines.append(f"  {quoted(each.rule)},")
-    lines.append("]")
+    plain = [each for each in lesson.proposed if not each.answers]
+    answering = [each for each in lesson.proposed if each.answers]
+    if plain or not answering:
+        lines += ["[permissions]", "allow = ["]
+        for each in plain:
+            lines += [f"  # {text}" for text in _comments(each)]
+            lines.append(f"  {quoted(each.rule)},")
+        lines.append("]")
+    for each in answering:
+        lines += [*rule_lines(each, "proposed by `cellwall policy learn`"), ""]
     if lesson.refused:
         lines += ["", "# No rule is proposed for these:"]
     for refused in lesson.refused[:_REFUSED_MOST]:
@@ -64,6 +75,12 @@ def to_toml(lesson: Lesson) -> str:
     if len(lesson.refused) > _REFUSED_MOST:
         lines.append(f"#   and {len(lesson.refused) - _REFUSED_MOST} more")
     return "\n".join(lines) + "\n"
+
+
+def rule_lines(each: Proposed, reason: str) -> list[str]:
+    """One `[[rule]]`, with what a person should know in comments above it."""
+    told = [f"# {text}" for text in _comments(each)]
+    return [*told, "[[rule]]", *(f"{key} = {quoted(v)}" for key, v in each.table(reason).items())]
 
 
 def _comments(each: Proposed) -> Iterator[str]:

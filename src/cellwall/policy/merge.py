@@ -195,9 +195,7 @@ def _without_denials(layer: LayerRules, matches: Matches, subject: str) -> Decis
     if not layer.is_closed:
         return None
     reason = f"the {layer.layer.word} rules allow other things, and not this"
-    if layer.file:
-        reason += f"; a rule that does belongs into {layer.file}"
-    return Decision(Verdict.DENY, "default", reason, layer.layer.word, subject)
+    return Decision(Verdict.DENY, "default", reason, layer.file or layer.layer.word, subject)
 
 
 def _answer(layer: LayerRules, asking: Rule, matches: Matches) -> Rule | None:

@@ -188,18 +188,7 @@ def unasked(decision: Decision) -> Decision:
 
 def denial(action: Action, decision: Decision) -> dict[str, Json]:
     """What was refused, and why."""
-    match action.want:
-        case UseTool() as want:
-            asked = _tool_use(want)
-        case RunCommand(argv):
-            asked = {"command": list(argv)}
-        case CallTool(name):
-            asked = {"tool": name}
-        case FetchUrl(url):
-            asked = {"url": url}
-        case _:
-            asked = {}
-    return {**decided(decision), **asked}
+    return {**decided(decision), **_asked_for(action)}
 
 
 def received(want: ToolResult, result: RunResult) -> dict[str, Json]:
@@ -230,33 +219,38 @@ def _tool_use(want: UseTool) -> dict[str, Json]:
     }
 
 
+def _asked_for(action: Action) -> dict[str, Json]:
+    told: dict[str, Json] = {}
+    match action.want:
+        case RunCommand(argv) as command:
+            words = "\0".join(argv).encode("utf-8", "surrogateescape")
+            told = {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
+            told |= {"cwd": command.cwd, "background": command.background}
+        case CallTool() as call:
+            arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
+            told = {"tool": call.name, "arguments": arguments, "parent": call.parent}
+        case FetchUrl() as fetch:
+            told = {"url": fetch.url, "form": fetch.form}
+        case UseTool() as use:
+            told = _tool_use(use)
+        case ProcessOperation() as operation:
+            told = {"process": operation.name, "id": operation.process}
+            told |= {"signal": operation.number, "data_bytes": len(operation.data)}
+        case RunCode(language, code):
+            told = {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
+            told["code"] = code.decode("utf-8", "replace")
+        case FileOperation() as operation:
+            told = {"file": operation.name, "path": operation.path, "target": operation.target}
+            # How long a stream is can be told only when it has ended: it is in the outcome.
+            told["content_bytes"] = None if operation.source is not None else len(operation.content)
+    return told
+
+
 def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
     """What is going to be done. Names of variables, never their values; code by digest."""
     # What is asked for comes first and with a digest: where the record must be cut, a flood of
     # other names does not push it out.
-    body: dict[str, Json] = {}
-    match action.want:
-        case RunCommand(argv) as command:
-            words = "\0".join(argv).encode("utf-8", "surrogateescape")
-            body |= {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
-            body |= {"cwd": command.cwd, "background": command.background}
-        case CallTool() as call:
-            arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
-            body |= {"tool": call.name, "arguments": arguments, "parent": call.parent}
-        case FetchUrl() as fetch:
-            body |= {"url": fetch.url, "form": fetch.form}
-        case UseTool() as use:
-            body |= _tool_use(use)
-        case ProcessOperation() as operation:
-            body |= {"process": operation.name, "id": operation.process}
-            body |= {"signal": operation.number, "data_bytes": len(operation.data)}
-        case RunCode(language, code):
-            body |= {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
-            body["code"] = code.decode("utf-8", "replace")
-        case FileOperation() as operation:
-            body |= {"file": operation.name, "path": operation.path, "target": operation.target}
-            # How long a stream is can be told only when it has ended: it is in the outcome.
-            body["content_bytes"] = None if operation.source is not None else len(operation.content)
+    body = _asked_for(action)
     workspace = action.workspace
     return {
         "decision": decided(decision),
@@ -292,31 +286,6 @@ def summary(outcome: Outcome) -> dict[str, Json]:
         **({"transfer": transfer} if transfer else {}),
         **({"page": page} if page else {}),
     }
-
-
-_UNCLEAR = frozenset(("not-understood", "variables"))
-
-
-def denied(decision: Decision, *, by_role: bool) -> ErrorInfo:
-    """What whoever asked is told, and the mend."""
-    if by_role:
-        mend = "Whoever owns this machine gives roles in [roles] of the configuration."
-        return ErrorInfo("CW-ROLE", decision.reason, mend)
-    if decision.rule == "guard":
-        mend = "Change the code, or what [guard] `denied_code` names."
-        return ErrorInfo("CW-DENIED", decision.reason, mend)
-    return ErrorInfo("CW-DENIED", decision.reason, _mend(decision))
-
-
-def _mend(decision: Decision) -> str:
-    """What can be done about a denial: for some there is no rule to write."""
-    if decision.rule in _UNCLEAR:
-        return "Write the command in another way; no rule allows it as it stands."
-    if decision.rule == "arguments":
-        return "Write the command without this, or ask a person for a rule that names it."
-    if decision.source.startswith("built-in") and decision.rule != "default":
-        return "No rule can allow it: do the work without it, or leave this step to a person."
-    return "Change the policy to allow it."
 
 
 def host_failure(error: OSError) -> SandboxFailed:

@@ -55,13 +55,13 @@ from cellwall.core.types import (
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.approvals import decision_of
 from cellwall.runtime.bounds import Bounds, check_room
+from cellwall.runtime.denials import asked_outside, denied
 from cellwall.runtime.guarding import withheld
 from cellwall.runtime.listening import CleanedOutput, Listener
 from cellwall.runtime.needs import beyond
 from cellwall.runtime.outcomes import (
     allowed,
     denial,
-    denied,
     ended,
     host_failure,
     intent,
@@ -193,7 +193,7 @@ class Runtime:
                 audit_id = await self.recorder.record(
                     action, EventKind.DENIAL, denial(action, decision)
                 )
-                error = denied(decision, by_role=lacking is not None)
+                error = denied(action, decision, by_role=lacking is not None)
                 return ended(action, Status.DENIED, decision, findings, audit_id, error)
             action = reaching(action, role, self.domains)
             # (6) Skills are verified now, so that the record names what the cell will hold (SKL-1).
@@ -356,7 +356,7 @@ class Runtime:
         """No yes of ours: whoever does not know how to ask has been denied."""
         body = intent(action, decision, ())
         audit_id = await self.recorder.record(action, EventKind.INTENT, body)
-        error = ErrorInfo("CW-ASK", decision.reason, "A person has to allow it.")
+        error = asked_outside(action, decision)
         return ended(action, Status.DENIED, decision, findings, audit_id, error)
 
     async def _asked(

@@ -1,4 +1,4 @@
-"""Adds a rule that a person has approved to their policy file; all else in it stays as it is."""
+"""Adds rules that a person has approved to a policy file; all else in it stays as it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import os
 import secrets
 import stat
 import tomllib
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from cellwall.core.errors import CellwallError
 from cellwall.policy.files import parse_policy
@@ -19,42 +21,86 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def add_rule(path: str, rule: str, *, reason: str, answers: str) -> bool:
-    """Append `[[rule]]` that answers one that asks; False if the same rule stands there already.
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A policy file with more rules behind all that stands in it, to be looked at first."""
 
-    A table behind all others changes the meaning of none of them, so nothing that a person wrote
-    has to be understood or moved.
-    """
+    path: str
+    before: str
+    after: str
+
+
+def add_rule(path: str, rule: str, *, reason: str, answers: str) -> bool:
+    """Append `[[rule]]` that answers one that asks; False if the same rule stands there already."""
+    table = {"verdict": "allow", "rule": rule, "reason": reason, "answers": answers}
+    lines = "".join(f"{key} = {_quoted(value)}\n" for key, value in table.items())
+    with _held(path) as (folder, name):
+        before, mode = _read(folder, name)
+        data = _parse(before)
+        same = [
+            each for each in _rules(data) if isinstance(each, dict) and each.get("rule") == rule
+        ]
+        if any((each.get("verdict"), each.get("answers")) == ("allow", answers) for each in same):
+            return False
+        after = _appended(before, f"[[rule]]\n{lines}", [table])
+        _replace(folder, name, after.encode(), mode)
+    return True
+
+
+def draft_rules(path: str, text: str, tables: Sequence[Mapping[str, str]]) -> Draft:
+    """The file with these rules, which `text` spells; nothing is written, and no folder made."""
+    real = os.path.realpath(path)
+    try:
+        folder = os.open(os.path.dirname(real), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return Draft(real, "", _appended("", text, tables))
+    except OSError as error:
+        raise _unwritten("it cannot be read or written", detail=str(error)) from error
+    try:
+        before, _ = _read(folder, os.path.basename(real), is_shown=True)
+    except OSError as error:
+        raise _unwritten("it cannot be read or written", detail=str(error)) from error
+    finally:
+        os.close(folder)
+    return Draft(real, before, _appended(before, text, tables))
+
+
+def write_draft(draft: Draft) -> None:
+    """Puts it in place, if the file is still what the draft was made from."""
+    with _held(draft.path) as (folder, name):
+        before, mode = _read(folder, name, is_shown=True)
+        if before != draft.before:
+            raise _unwritten("it has changed since it was shown")
+        _replace(folder, name, draft.after.encode(), mode)
+
+
+@contextmanager
+def _held(path: str) -> Iterator[tuple[int, str]]:
+    """The file's folder, which is made where it is missing, for one writer at a time."""
     try:
         folder_path, name = os.path.split(os.path.realpath(path))
         os.makedirs(folder_path, mode=0o700, exist_ok=True)
         folder = os.open(folder_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)  # held for a few system calls only
-            return _add(folder, name, rule, reason, answers)
+            yield folder, name
         finally:
             os.close(folder)
     except OSError as error:
         raise _unwritten("it cannot be read or written", detail=str(error)) from error
 
 
-def _add(folder: int, name: str, rule: str, reason: str, answers: str) -> bool:
-    before, mode = _read(folder, name)
+def _appended(before: str, text: str, tables: Sequence[Mapping[str, str]]) -> str:
+    """A table behind all others changes the meaning of none of them, so nothing that a person wrote
+    has to be understood or moved."""
     data = _parse(before)
-    present = _rules(data)
-    table = {"verdict": "allow", "rule": rule, "reason": reason, "answers": answers}
-    same = [each for each in present if isinstance(each, dict) and each.get("rule") == rule]
-    if any((each.get("verdict"), each.get("answers")) == ("allow", answers) for each in same):
-        return False
-    lines = "".join(f"{key} = {_quoted(value)}\n" for key, value in table.items())
     gap = "" if not before else "\n" if before.endswith("\n") else "\n\n"
-    after = f"{before}{gap}[[rule]]\n{lines}"
-    # Proof instead of trust: it reads back as what was there, and this one rule.
-    if _parse(after) != {**data, "rule": [*present, table]}:
+    after = f"{before}{gap}{text}"
+    # Proof instead of trust: it reads back as what was there, and these rules.
+    if _parse(after) != {**data, "rule": [*_rules(data), *map(dict, tables)]}:
         raise _unwritten("a rule cannot be added behind what stands there")
     _check_readable(after)
-    _replace(folder, name, after.encode(), mode)
-    return True
+    return after
 
 
 def _check_readable(text: str) -> None:
@@ -66,7 +112,9 @@ def _check_readable(text: str) -> None:
         raise _unwritten("it would not be valid any more", detail=error.message) from None
 
 
-def _read(folder: int, name: str) -> tuple[str, int]:
+def _read(folder: int, name: str, *, is_shown: bool = False) -> tuple[str, int]:
+    """The text and mode. What a person is shown before it is written may be its group's to write,
+    as a clone is with a umask of 002."""
     try:
         file = os.open(name, _READ, dir_fd=folder)
     except FileNotFoundError:
@@ -74,7 +122,7 @@ def _read(folder: int, name: str) -> tuple[str, int]:
     try:
         status = os.fstat(file)
         is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-        if not is_ours or status.st_mode & 0o022:
+        if not is_ours or (status.st_mode & 0o022 and not is_shown):
             raise _unwritten("it is not a plain file that only you can write")
         raw = os.pread(file, _MOST_BYTES + 1, 0)
     finally:

@@ -32,6 +32,38 @@ def project_files(cwd: str) -> Iterator[str]:
         folder = os.path.dirname(folder)
 
 
+def shown_source(source: str, *, cwd: str, environ: Mapping[str, str]) -> str:
+    """The file and line of a rule as people and models may see them; no other path of the host.
+
+    A file of the project is named from the working directory, the user's own from `~`. A file that
+    lies elsewhere was named by whoever started Cellwall: its name alone is enough for them.
+    """
+    path, colon, line = source.rpartition(":")
+    if not (colon and line.isdigit()):
+        path, colon, line = source, "", ""
+    path = os.path.expanduser(path)  # a policy file below the home folder is named so
+    if not os.path.isabs(path):
+        return source  # `built-in`
+    return f"{_shown_path(path, cwd, environ)}{colon}{line}"
+
+
+def _shown_path(path: str, cwd: str, environ: Mapping[str, str]) -> str:
+    if path == ADMINISTRATOR:
+        return path
+    here = os.path.abspath(cwd)
+    if path in project_files(here) or _is_below(path, here):
+        return os.path.relpath(path, here)
+    home = os.path.expanduser("~")
+    if _is_below(path, home):
+        return os.path.join("~", os.path.relpath(path, home))
+    name = os.path.basename(path)
+    return f"your own {name}" if path == user_policy(environ) else name
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")
+
+
 def is_there(path: str) -> bool:
     """A file that may not even be looked at is there: then it is told that it cannot be read."""
     try:

@@ -20,16 +20,17 @@ from cellwall.policy.calls import ToolCall, from_json
 from cellwall.policy.learning import learn as learn_from
 from cellwall.policy.lessons import Lesson, Proposed, Refused, to_toml
 from cellwall.policy.links import targets
+from cellwall.policy.rules import Layer
 from cellwall.policy.tables import Case, read_table
 from cellwall.runtime import reading
 from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.ruling import INSIDE, WRITING
 
 __all__ = ["Lesson", "Proposed", "Refused", "Tried", "learn", "test", "to_toml"]
 
 _MOST_TABLE_BYTES = 4 << 20
 _MOST_RECORDS = 200_000
 _MOST_CALLS = 2_000
-_INSIDE = "/workspace"
 _PLAIN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -101,22 +102,23 @@ def learn(
     since: datetime | None,
     policies: Sequence[str],
     environ: Mapping[str, str],
+    layer: Layer = Layer.SESSION,
 ) -> Lesson:
     """The narrowest rules for what the record holds and the rules that count here do not allow.
 
-    `session` is a sandbox's id, or the agent's own name for its session.
+    `session` is a sandbox's id, or the agent's own name for its session; `layer` is that of the
+    file which the rules are for.
     """
     calls: dict[str, ToolCall] = {}
     unread: list[Refused] = []
     for record in islice(_records(session, since), _MOST_RECORDS):
         body = record["body"]
         try:
-            call = _call_of(body)
+            for call in _calls_of(body):
+                calls.setdefault(_key(call), call)
         except BadInput as problem:
             unread.append(Refused(str(body.get("tool", "a command"))[:80], problem.message))
             continue
-        if call is not None:
-            calls.setdefault(_key(call), call)
         if len(calls) > _MOST_CALLS:
             raise BadInput(
                 f"the record holds more than {_MOST_CALLS} different calls",
@@ -124,7 +126,7 @@ def learn(
                 code="CW-TOO-MUCH",
             )
     policy = effective_policy(named=policies, cwd=os.getcwd(), environ=environ)
-    return learn_from(calls.values(), policy.rules, links=targets, unread=unread)
+    return learn_from(calls.values(), policy.rules, links=targets, unread=unread, layer=layer)
 
 
 def _records(session: str | None, since: datetime | None) -> Iterator[dict[str, Any]]:
@@ -147,20 +149,40 @@ def _records(session: str | None, since: datetime | None) -> Iterator[dict[str, 
                 yield record
 
 
-def _call_of(body: Mapping[str, Any]) -> ToolCall | None:
-    """The call that a record is about; None if it is about none. Raises for half of one."""
-    home, cwd = os.path.expanduser("~"), body.get("cwd")
-    where = cwd if isinstance(cwd, str) and os.path.isabs(cwd) else "/"
-    if "command" in body:
-        words = body["command"]
-        if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
-            raise BadInput("the record holds only a part of it")
-        if _digest("\0".join(words)) != body.get("command_sha256"):
-            raise BadInput("the record holds only a part of it")
-        return ToolCall("Bash", {"command": shlex.join(words)}, where, _INSIDE)
-    tool, arguments = body.get("tool"), body.get("arguments")
-    if not isinstance(tool, str) or not isinstance(arguments, str):
-        return None
+def _calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
+    """The calls that a record is about, as they were judged; raises for half of one."""
+    match body:
+        case {"command": _}:
+            return [_command_of(body)]
+        case {"language": str() as language, "code_sha256": str()}:
+            return [_inside("Code", language=language)]
+        case {"file": str() as name, "path": str() as path}:
+            tool = "Write" if name in WRITING else "Read"
+            target = body.get("target")
+            paths = [path, *([target] if isinstance(target, str) and target else [])]
+            return [_inside(tool, file_path=each or ".") for each in paths]
+        case {"url": str() as url}:
+            return [_inside("WebFetch", url=url)]
+        case {"tool": str(), "arguments": str()}:
+            return [_tool_call_of(body)]
+    return []
+
+
+def _inside(tool: str, **given: str) -> ToolCall:
+    return ToolCall(tool, given, INSIDE, INSIDE)
+
+
+def _command_of(body: Mapping[str, Any]) -> ToolCall:
+    words = body["command"]
+    if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
+        raise BadInput("the record holds only a part of it")
+    if _digest("\0".join(words)) != body.get("command_sha256"):
+        raise BadInput("the record holds only a part of it")
+    return ToolCall("Bash", {"command": shlex.join(words)}, _cwd_of(body), INSIDE)
+
+
+def _tool_call_of(body: Mapping[str, Any]) -> ToolCall:
+    arguments = body["arguments"]
     # What was cut, or had a secret taken out, is not what was asked for.
     if "arguments_sha256" in body and _digest(arguments) != body["arguments_sha256"]:
         raise BadInput("the record holds only a part of it, or a secret was taken out")
@@ -170,7 +192,13 @@ def _call_of(body: Mapping[str, Any]) -> ToolCall | None:
         raise BadInput("the record holds only a part of it") from None
     if isinstance(found, list):  # a function of the host's: those in order, those by name
         found = found[-1] if found else {}
-    return from_json({"tool": tool, "input": found}, cwd=where, home=home)
+    home = os.path.expanduser("~")
+    return from_json({"tool": body["tool"], "input": found}, cwd=_cwd_of(body), home=home)
+
+
+def _cwd_of(body: Mapping[str, Any]) -> str:
+    cwd = body.get("cwd")
+    return cwd if isinstance(cwd, str) and os.path.isabs(cwd) else "/"
 
 
 def _digest(text: str) -> str:

@@ -24,9 +24,9 @@ from cellwall.policy.engine import Policy
 from cellwall.policy.subjects import only_itself
 from cellwall.runtime.policies import effective_policy
 
-_INSIDE = "/workspace"
+INSIDE = "/workspace"
 _ANY_LABEL = "any-name-at-all"
-_WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
+WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
 
 
 def ruled(
@@ -47,11 +47,11 @@ def _judged(policy: Policy, action: Action) -> Decision:
             call = ToolCall(tool, given, cwd, os.path.expanduser("~"))
             return policy.check(call, outside=not use.is_inside)
         case RunCommand(argv, cwd):
-            return policy.check_argv(argv, cwd=cwd, home=_INSIDE, links=only_itself)
+            return policy.check_argv(argv, cwd=cwd, home=INSIDE, links=only_itself)
         case RunCode(language):
             return policy.check(_inside("Code", language=language), links=only_itself)
         case FileOperation() as operation:
-            tool = "Write" if operation.name in _WRITING else "Read"
+            tool = "Write" if operation.name in WRITING else "Read"
             paths = [operation.path, *([operation.target] if operation.target else [])]
             found = [
                 policy.check(_inside(tool, file_path=path or "."), links=only_itself)
@@ -59,7 +59,7 @@ def _judged(policy: Policy, action: Action) -> Decision:
             ]
             return strictest(*found)
         case CallTool(name, _, given):
-            return policy.check(ToolCall(name, given, _INSIDE, _INSIDE), links=only_itself)
+            return policy.check(ToolCall(name, given, INSIDE, INSIDE), links=only_itself)
         case ProcessOperation() | SetDomains():
             return _ours(Verdict.ALLOW, "session", "it is about what was allowed to run")
         case FetchUrl(url):
@@ -87,7 +87,7 @@ def _meant_by(rule: str, policy: Policy) -> list[str]:
 
 
 def _inside(tool: str, **given: str) -> ToolCall:
-    return ToolCall(tool, given, _INSIDE, _INSIDE)
+    return ToolCall(tool, given, INSIDE, INSIDE)
 
 
 def _observed(decision: Decision) -> Decision:

@@ -173,6 +173,60 @@ def test_what_a_rule_denies_or_asks_about_gets_no_rule():
     ]
 
 
+OTHERWISE = '[permissions]\notherwise = "ask"\nallow = ["Bash(ls)"]\nask = ["Bash(git push *)"]\n'
+
+
+def asking_rules(layer: Layer) -> list[Rule]:
+    return [*parse_policy(OTHERWISE, file="p", name="p", layer=layer, folder=CWD).rules]
+
+
+@pytest.mark.requirement("POL-10")
+@pytest.mark.parametrize("text", ["Bash(make x)", "Read(/opt/a)", "Deploy({})", "Code(python)"])
+def test_what_a_file_asks_about_for_want_of_a_rule_gets_one_that_is_enough(text):
+    own = asking_rules(Layer.PROJECT)
+    policy = Policy(own)
+    lesson = learn([call(text)], policy.rules, links=only_itself, unread=(), layer=Layer.PROJECT)
+    assert (len(lesson.proposed), lesson.refused) == (1, ())
+    learned = parse_policy(
+        to_toml(lesson), file="l", name="l", layer=Layer.PROJECT, folder=CWD
+    ).rules
+    assert policy.check(call(text), links=only_itself).verdict is Verdict.ASK  # the control
+    assert Policy([*own, *learned]).check(call(text), links=only_itself).verdict is Verdict.ALLOW
+
+
+@pytest.mark.requirement("POL-10")
+def test_a_rule_of_the_users_own_answers_and_does_not_close_the_project_s_policy():
+    own = asking_rules(Layer.PROJECT)
+    seen = [call("Bash(make x)")]
+    lesson = learn(seen, Policy(own).rules, links=only_itself, unread=(), layer=Layer.USER)
+    assert [(each.rule, each.answers) for each in lesson.proposed] == [
+        ("Bash(make x)", "otherwise")
+    ]
+    learned = parse_policy(to_toml(lesson), file="l", name="l", layer=Layer.USER, folder=CWD).rules
+    policy = Policy([*own, *learned])
+    for text in ("Bash(make x)", "Bash(ls)"):
+        assert policy.check(call(text), links=only_itself).verdict is Verdict.ALLOW
+    assert policy.check(call("Bash(git push x)"), links=only_itself).verdict is Verdict.ASK
+
+
+@pytest.mark.requirement("POL-10")
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("Bash(make x)", rules(allow=["Bash(ls)"], layer=Layer.USER)),  # closed, and not ours
+        ("Bash(make x)", rules(deny=["Bash(make *)"], layer=Layer.ADMINISTRATOR)),
+        ("Bash(git push x)", []),  # asked about on purpose
+        ("WebFetch(http://169.254.169.254/latest)", []),
+        ('mcp__files__read({"path": "/home/u/.ssh/id_rsa"})', []),
+        ("Read(/home/u/.ssh/id_rsa)", []),
+    ],
+)
+def test_no_rule_is_proposed_that_another_rule_or_a_built_in_denial_makes_void(text, other):
+    given_rules = Policy([*asking_rules(Layer.PROJECT), *other]).rules
+    lesson = learn([call(text)], given_rules, links=only_itself, unread=(), layer=Layer.PROJECT)
+    assert (lesson.proposed, len(lesson.refused)) == ((), 1)
+
+
 def test_what_is_allowed_by_now_is_only_counted():
     lesson = learnt("Bash(ls)", "Bash(pwd)", given_rules=rules(allow=["Bash(ls)"]))
     assert (lesson.seen, lesson.allowed_now) == (2, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import CellwallError
-from cellwall.runtime.policy_file import add_rule
+from cellwall.runtime.policy_file import add_rule, draft_rules, write_draft
 from cellwall.runtime.policy_places import user_policy
 
 BEFORE = """# mine
@@ -143,3 +143,29 @@ def test_a_rule_that_could_not_be_read_again_is_not_written(
         add_rule(str(path), rule, reason=reason, answers=answers)
     assert (refused.value.code, path.read_text()) == ("CW-RULE-UNWRITTEN", BEFORE)
     assert add_rule(str(path), "Bash(ls)", reason="x", answers="Bash(git *)")
+
+
+RULE = {"verdict": "allow", "rule": "Bash(ls)", "reason": "x"}
+RULE_TEXT = '[[rule]]\nverdict = "allow"\nrule = "Bash(ls)"\nreason = "x"\n'
+
+
+def test_a_draft_is_written_only_over_the_text_that_was_shown(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(BEFORE)
+    path.chmod(0o664)  # a clone with a umask of 002
+    draft = draft_rules(str(path), RULE_TEXT, [RULE])
+    assert (path.read_text(), draft.after) == (BEFORE, f"{BEFORE}\n{RULE_TEXT}")
+    path.write_text(BEFORE + "# later\n")
+    with pytest.raises(CellwallError, match="has changed since it was shown"):
+        write_draft(draft)
+    path.write_text(BEFORE)
+    write_draft(draft)
+    assert path.read_text() == draft.after
+    assert path.stat().st_mode & 0o777 == 0o664
+
+
+def test_a_draft_whose_text_is_not_its_rules_is_refused(tmp_path: Path) -> None:
+    for text in (RULE_TEXT + '[[rule]]\nverdict = "allow"\nrule = "Bash"\n', "x = ["):
+        with pytest.raises(CellwallError):
+            draft_rules(str(tmp_path / "policy.toml"), text, [RULE])
+    assert not any(tmp_path.iterdir())

@@ -11,7 +11,16 @@ import pytest
 from cellwall.config.load import load_settings
 from cellwall.core.errors import CellwallError
 from cellwall.core.events import Event, EventKind
-from cellwall.core.types import Action, CallTool, Principal, RunCommand, UseTool
+from cellwall.core.types import (
+    Action,
+    CallTool,
+    FetchUrl,
+    FileOperation,
+    Principal,
+    RunCode,
+    RunCommand,
+    UseTool,
+)
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime import policy_work
 from cellwall.runtime.outcomes import denial, intent
@@ -82,6 +91,26 @@ def test_denials_and_what_was_only_observed_are_learnt_from(state_home):
         *("Bash(git status)", "Bash(git diff)", "Bash(echo a' 'b)", "lookup", "Read(./src/a.py)")
     ]
     assert (lesson.seen, lesson.allowed_now, lesson.refused) == (5, 0, ())
+
+
+@pytest.mark.requirement("POL-10")
+def test_what_agents_were_denied_through_mcp_is_learnt_from(state_home):
+    wants = (
+        RunCode("python", b"print(1)"),
+        RunCommand(("make", "all"), "/workspace"),
+        FileOperation("write", "src/a.py", b"x"),
+        FileOperation("list", "docs/x"),
+        FetchUrl("https://docs.example.com/x"),
+        CallTool("lookup", [], {"a": 1}),
+    )
+    agent = Principal("ann", "mcp")
+    record(state_home, *((Action(principal=agent, want=want), DENIED) for want in wants))
+    lesson = learnt()
+    assert (lesson.refused, lesson.seen) == ((), len(wants))
+    assert set(rules(lesson)) == {
+        *("Code(python)", "Bash(make all)", "Edit(./src/a.py)", "Read(./docs/x)"),
+        *("WebFetch(domain:docs.example.com)", "lookup"),
+    }
 
 
 @pytest.mark.requirement("POL-10")

@@ -110,10 +110,10 @@ def hook() -> None:
 @hook.command(
     epilog="""\b
 Examples:
-  cellwall hook install                 this project's .claude/settings.json
-  cellwall hook install --user          all your projects
-  cellwall hook install --agent codex   this project's .codex/hooks.json
-  cellwall hook install --dry-run       show what the file would hold
+  cellwall hook install                 # this project's .claude/settings.json
+  cellwall hook install --user          # all your projects
+  cellwall hook install --agent codex   # this project's .codex/hooks.json
+  cellwall hook install --dry-run       # show what the file would hold
 """
 )
 @_place_options

@@ -31,7 +31,7 @@ _MAX_FILE_BYTES = 64 * 1024 * 1024
 @click.command(
     epilog="""\b
 Examples:
-  cellwall create --workspace .:cow
+  cellwall create --here
   cellwall create --package requests --package 'pandas<3'
   id=$(cellwall create)
   cellwall exec $id -- make

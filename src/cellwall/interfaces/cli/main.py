@@ -108,7 +108,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 Examples:
   cellwall run -- ls -la
   cellwall code -c 'print(6 * 7)'
-  cellwall run --workspace .:cow -- make
+  cellwall run --here -- make
   cellwall doctor
 
 \b

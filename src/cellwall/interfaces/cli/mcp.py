@@ -10,7 +10,12 @@ from click.core import ParameterSource
 
 from cellwall.core.errors import BadInput
 from cellwall.core.packages import parse_request
-from cellwall.interfaces.cli.options import SandboxOptions, json_option, sandbox_options
+from cellwall.interfaces.cli.options import (
+    SandboxOptions,
+    chosen_workspace,
+    json_option,
+    sandbox_options,
+)
 from cellwall.interfaces.cli.telling import print_json, print_text, say
 from cellwall.interfaces.cli.terminal import one_line
 
@@ -49,7 +54,7 @@ Examples:
   cellwall mcp --workspace .:rw --allow-domain docs.example.com
   cellwall mcp --package requests --package 'pandas<3'
   cellwall mcp install --client claude-code
-  cellwall mcp install --client cursor -- --workspace .:cow --timeout 120
+  cellwall mcp install --client cursor -- --here --timeout 120
 
 \b
 Exit codes:
@@ -119,7 +124,7 @@ def _served(house: House, pattern: Action) -> int:
 Examples:
   cellwall mcp install --client claude-code
   cellwall mcp install --client claude-code --scope user
-  cellwall mcp install --client vscode -- --workspace .:cow
+  cellwall mcp install --client vscode -- --here
   cellwall mcp install --client cursor --dry-run
   cellwall mcp install --client cursor --remove
 """,
@@ -191,9 +196,12 @@ def _checked(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> list[str
     if not is_dry:
         options.prepared("mcp")
     given: list[str] = []
+    if parsed.params["here"]:
+        chosen = chosen_workspace(parsed.params["workspace"], here=True)
+        given += ["--workspace", _absolute("workspace", str(chosen))]
     for each in mcp.params:
         name = each.name or ""
-        if parsed.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        if name == "here" or parsed.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             continue
         value = parsed.params[name]
         for one in value if isinstance(value, tuple) else (value,):

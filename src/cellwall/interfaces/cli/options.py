@@ -22,6 +22,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 PROFILES = ("production", "paranoid", "development")
 _CHUNK_BYTES = 1 << 20
+_HERE = ".:cow"
 
 EXIT_CODES = """\b
 Exit codes:
@@ -129,6 +130,11 @@ _SHARED = (
         "for `cellwall diff` and `cellwall apply`.  [default: an empty one; with DIR alone: ro]",
     ),
     click.option(
+        "--here",
+        is_flag=True,
+        help="Work in the current directory, copy-on-write: short for `--workspace .:cow`.",
+    ),
+    click.option(
         "--env", metavar="K=V", multiple=True, help="Variable for the program; may be repeated."
     ),
     click.option(
@@ -203,6 +209,17 @@ def _decorated(
     return function
 
 
+def chosen_workspace(named: str | None, *, here: bool) -> str | None:
+    """What `--workspace` and `--here` say together."""
+    if here and named is not None:
+        raise BadInput(
+            "--here and --workspace exclude each other",
+            mend="Write --here for this directory, copy-on-write; or --workspace DIR:ro|rw|cow.",
+            code="CW-USAGE",
+        )
+    return _HERE if here else named
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxOptions:
     """What was typed."""
@@ -211,6 +228,7 @@ class SandboxOptions:
     config: str | None
     policy: str | None
     workspace: str | None
+    here: bool
     env: tuple[str, ...]
     allow_domain: tuple[str, ...]
     secret: tuple[str, ...]
@@ -230,6 +248,10 @@ class SandboxOptions:
     as_json: bool
     own_path: bool = False
     """Only of `run`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workspace", chosen_workspace(self.workspace, here=self.here))
+        object.__setattr__(self, "here", False)
 
     def prepared(self, interface: str = "cli") -> SandboxOptions:
         """With the packages built, and their template in their place."""

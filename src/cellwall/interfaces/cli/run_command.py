@@ -18,7 +18,7 @@ from cellwall.interfaces.cli.options import EXIT_CODES, SandboxOptions, sandbox_
 Examples:
   cellwall run -- ls -la
   cellwall run --timeout 5 --memory 256m -- python3 -c 'print(1)'
-  cellwall run --workspace .:cow -- make test
+  cellwall run --here -- make test
   cellwall run --package requests -- python3 -c 'import requests'
   echo data | cellwall run --stdin -- wc -c
   cellwall run --json -- uname -a | jq .stdout

@@ -84,7 +84,7 @@ def is_interactive(command: Sequence[str]) -> bool:
     epilog="""\b
 Examples:
   cellwall shell
-  cellwall shell --workspace .:cow
+  cellwall shell --here
   cellwall shell --allow-domain pypi.org -- python3
 """,
 )

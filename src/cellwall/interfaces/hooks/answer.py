@@ -132,9 +132,9 @@ async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions
     if is_inside and not asked.is_final:
         rewritten = _inside(house, agent, asked, options)
         updated = rewritten if rewritten is not None else updated
-    return Ruling(
-        "allow" if _severity(outcome) == _ALLOWED else "ask", _reason(outcome.decision), updated
-    )
+    if _severity(outcome) == _ALLOWED:
+        return Ruling("allow", _allowing(outcome.decision), updated)
+    return Ruling("ask", _refusing(outcome.decision, outcome.error), updated)
 
 
 _ALLOWED, _ASKED, _DENIED = 0, 1, 2
@@ -154,8 +154,8 @@ def _denied(outcome: Outcome) -> Ruling:
     if error.code != "CW-DENIED":
         return Ruling("deny", f"{error.message} [{error.code}] {error.mend}".rstrip())
     stopping = _stopping(outcome.decision)
-    told = _reason(outcome.decision if stopping is None else stopping)
-    return Ruling("deny", f"{told} {error.mend}".rstrip(), stops=stopping is not None)
+    told = _refusing(outcome.decision, error) if stopping is None else _refusing(stopping, None)
+    return Ruling("deny", f"{told}. {error.mend}", stops=stopping is not None)
 
 
 def _stopping(decision: Decision) -> Decision | None:
@@ -166,10 +166,19 @@ def _stopping(decision: Decision) -> Decision | None:
     return within or (decision if decision.stops else None)
 
 
-def _reason(decision: Decision) -> str:
-    rule = f" (rule {decision.rule})" if decision.rule else ""
-    about = "" if decision.verdict is Verdict.ALLOW else _culprit(decision)
-    return f"Cellwall: {decision.reason}{rule}" + (f": {about}" if about else "")
+def _allowing(decision: Decision) -> str:
+    return f"Cellwall: {decision.reason}" + _named(decision)
+
+
+def _refusing(decision: Decision, error: ErrorInfo | None) -> str:
+    """With the rule, and the file that it stands in where the error tells it."""
+    told = f"{decision.reason}{_named(decision)}" if error is None else error.message
+    about = _culprit(decision)
+    return f"Cellwall: {told}" + (f": {about}" if about else "")
+
+
+def _named(decision: Decision) -> str:
+    return f" (rule {decision.rule})" if decision.rule else ""
 
 
 def _culprit(decision: Decision) -> str:

@@ -157,6 +157,24 @@ def test_a_denial_stops_the_agent_where_the_rule_says_so(state_home, tmp_path, h
         assert told.keys() == {"hookSpecificOutput"}
 
 
+@pytest.mark.requirement("POL-5", "ERR-1")
+def test_a_denial_names_the_rule_the_file_and_what_a_person_can_type(state_home, tmp_path):
+    (tmp_path / ".cellwall").mkdir()
+    (tmp_path / ".cellwall/policy.toml").write_text('[permissions]\ndeny = ["Bash(make *)"]\n')
+    real = open_house()
+    try:
+        told = permission(said(real, asking("make x", cwd=str(tmp_path))))
+        unruled = permission(said(real, asking("other x", cwd=str(tmp_path))))
+    finally:
+        real.close()
+    assert told["permissionDecisionReason"].startswith(
+        "Cellwall: the project rules deny this (rule Bash(make *), .cellwall/policy.toml:2): make x."
+        " A person can change that rule in .cellwall/policy.toml:2; "
+    )
+    assert "`cellwall policy learn --write`" in unruled["permissionDecisionReason"]
+    assert str(tmp_path) not in told["permissionDecisionReason"]
+
+
 def test_questions_can_be_switched_off(house):
     told = permission(said(with_hook(house, questions="nobody"), asking("ls #ask")))
     assert told["permissionDecision"] == "deny"

@@ -44,10 +44,16 @@ OTHER_EVENTS = frozenset(
 )  # fmt: skip
 _TIMEOUT_S = 20
 _NAMES = {
+    "close_agent": "TaskStop",
+    "followup_task": "Task",
+    "list_agents": "TaskList",
     "list_mcp_resource_templates": "ListMcpResourcesTool",
     "list_mcp_resources": "ListMcpResourcesTool",
     "read_mcp_resource": "ReadMcpResourceTool",
     "request_user_input": "AskUserQuestion",
+    "resume_agent": "Task",
+    "send_input": "Task",
+    "send_message": "Task",
     "spawn_agent": "Task",
     "tool_search": "ToolSearch",
     "update_plan": "TodoWrite",

@@ -44,15 +44,18 @@ _NAMES = {
     "exit_plan_mode": "ExitPlanMode",
     "glob": "Glob",
     "grep": "Grep",
+    "list_agents": "TaskList",
     "powershell": "PowerShell",
     "lsp": "LSP",
     "read_agent": "TaskOutput",
     "rg": "Grep",
     "skill": "Skill",
     "task": "Task",
+    "task_complete": "StructuredOutput",
     "update_todo": "TodoWrite",
     "web_fetch": "WebFetch",
     "web_search": "WebSearch",
+    "write_agent": "Task",
 }
 
 

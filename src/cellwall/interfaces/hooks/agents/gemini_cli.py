@@ -55,10 +55,12 @@ _NAMES = {
     "activate_skill": "Skill",
     "ask_user": "AskUserQuestion",
     "codebase_investigator": "Task",
+    "complete_task": "StructuredOutput",
     "enter_plan_mode": "EnterPlanMode",
     "exit_plan_mode": "ExitPlanMode",
     "google_web_search": "WebSearch",
     "invoke_agent": "Task",
+    "update_topic": "TodoWrite",
     "write_todos": "TodoWrite",
 }
 

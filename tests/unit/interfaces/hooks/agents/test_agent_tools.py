@@ -22,6 +22,10 @@ pytestmark = pytest.mark.requirement("POL-1", "POL-14")
 CWD, HOME = "/w/project", "/home/ann"
 RULES = parse_policy(start(Found()).text, file="p", name="p", layer=Layer.PROJECT, folder=CWD).rules
 STARTER = Policy.of(RULES)
+CELLWALL_TOOLS = (
+    *("run_code", "run_command", "read_file", "write_file", "list_files", "fetch_url"),
+    *("new_session", "end_session"),
+)
 KEY = f"{HOME}/.ssh/id_rsa"
 PATCH = "*** Begin Patch\n*** Update File: {}\n@@\n-a\n+b\n*** End Patch"
 
@@ -52,8 +56,9 @@ ALLOWED = [
     *(("claude-code", tool, {}) for tool in (
         "TodoWrite", "Task", "Agent", "AskUserQuestion", "EnterPlanMode", "ExitPlanMode",
         "BashOutput", "KillShell", "TaskOutput", "TaskStop", "TaskList", "Skill", "SlashCommand",
+        "SendMessage", "TeamCreate", "CronList", "CronDelete", "ReportFindings",
         "ToolSearch", "ListMcpResourcesTool", "ReadMcpResourceTool", "Grep", "LS",
-        "mcp__cellwall__run_code", "mcp__cellwall__run_command",
+        *(f"mcp__cellwall__{name}" for name in CELLWALL_TOOLS),
     )),
     ("claude-code", "Glob", {"pattern": "**/*.py"}),
     ("claude-code", "Grep", {"pattern": "x", "glob": "*.py"}),
@@ -67,6 +72,10 @@ ALLOWED = [
     ("codex", "apply_patch", {"command": PATCH.format("src/a.py")}),
     ("codex", "request_user_input", {}),
     ("codex", "list_mcp_resources", {}),
+    *(("codex", tool, {}) for tool in (
+        "spawn_agent", "send_input", "send_message", "resume_agent", "wait_agent", "close_agent",
+        "list_agents", "followup_task",
+    )),
     ("cursor", "Read", {"path": f"{CWD}/a.py"}),
     ("cursor", "StrReplace", {"path": f"{CWD}/a.py"}),
     ("cursor", "EditNotebook", {"target_notebook": f"{CWD}/a.ipynb"}),
@@ -80,11 +89,17 @@ ALLOWED = [
     ("gemini-cli", "search_file_content", {"pattern": "x"}),
     ("gemini-cli", "write_todos", {}),
     ("gemini-cli", "enter_plan_mode", {}),
+    ("gemini-cli", "update_topic", {}),
+    ("gemini-cli", "complete_task", {}),
+    ("gemini-cli", "get_internal_docs", {}),
     ("copilot", "view", {"path": f"{CWD}/a.py"}),
     ("copilot", "report_intent", {"intent": "x"}),
     ("copilot", "update_todo", {}),
     ("copilot", "skill", {}),
     ("copilot", "exit_plan_mode", {}),
+    ("copilot", "list_agents", {}),
+    ("copilot", "task_complete", {}),
+    ("copilot", "fetch_copilot_cli_documentation", {}),
 ]  # fmt: skip
 ASKED = [
     ("claude-code", "WebSearch", {"query": "x"}),

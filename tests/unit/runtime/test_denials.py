@@ -1,0 +1,94 @@
+"""A denial names the rule and the file to change, and no other path of the host (POL-5, ERR-1)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cellwall.core.types import Action, CallTool, Principal, RunCommand, UseTool
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.denials import denied
+from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.policy_places import shown_source
+
+pytestmark = pytest.mark.requirement("POL-5", "ERR-1")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home/.config"))
+    return tmp_path / "home"
+
+
+def policy_file(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def told(cwd: Path, command: str) -> tuple[str, str]:
+    """The message and the mend for a command of an agent in this folder."""
+    policy = effective_policy(cwd=str(cwd), environ=os.environ)
+    decision = policy.check({"tool": "Bash", "input": {"command": command}}, cwd=str(cwd))
+    assert decision.verdict is not Verdict.ALLOW
+    want = UseTool("Bash", {"command": command}, str(cwd))
+    error = denied(Action(principal=Principal("ann", "hook"), want=want), decision, by_role=False)
+    assert error.code == "CW-DENIED"
+    return error.message, error.mend
+
+
+def test_each_denial_names_its_rule_and_file_as_a_person_finds_them(home, tmp_path):
+    project = home / "src" / "app"
+    rules = '[permissions]\ndeny = ["Bash(git push *)"]\n'
+    policy_file(project / ".cellwall/policy.toml", rules)
+    policy_file(home / ".config/cellwall/policy.toml", '[permissions]\nallow = ["Bash(ls)"]\n')
+    message, mend = told(project, "git push")
+    assert message.endswith("(rule Bash(git push *), .cellwall/policy.toml:2)")
+    assert "in .cellwall/policy.toml:2;" in mend
+    (project / "sub").mkdir()
+    assert (
+        "(rule Bash(git push *), ../.cellwall/policy.toml:2)"
+        in told(project / "sub", "git push")[0]
+    )
+    message, mend = told(project, "make")
+    assert message.endswith("(rule default, ~/.config/cellwall/policy.toml)")
+    assert "in ~/.config/cellwall/policy.toml: `cellwall policy learn --write`" in mend
+    message, mend = told(project, "sudo ls")
+    assert (message.rpartition(", ")[2], "No rule can allow it" in mend) == ("built-in)", True)
+    for text in (*told(project, "git push"), *told(project, "make")):
+        assert str(tmp_path) not in text
+
+
+def test_without_any_policy_the_way_to_one_is_told(tmp_path):
+    message, mend = told(tmp_path, "make")
+    assert message == "no rule allows this (rule default, built-in)"
+    assert "`cellwall policy init`" in mend
+    assert "`cellwall policy learn --write`" in mend
+
+
+def test_code_inside_is_not_told_the_rules_of_the_host():
+    decision = Decision(Verdict.DENY, "Bash(x)", "no", "/home/ann/secret/policy.toml:3")
+    ann = Principal("ann", "sdk")
+    for want, is_told in ((CallTool("look", [], {}), False), (RunCommand(("x",)), True)):
+        error = denied(Action(principal=ann, want=want), decision, by_role=False)
+        assert ("(rule Bash(x), " in error.message) is is_told
+        assert "/home/ann" not in error.message + error.mend
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("built-in", "built-in"),
+        ("{home}/.config/cellwall/policy.toml:7", "~/.config/cellwall/policy.toml:7"),
+        ("{home}/src/app/team.toml:1", "team.toml:1"),
+        ("/etc/cellwall/policy.toml:3", "/etc/cellwall/policy.toml:3"),
+        ("/srv/customers/acme/policy.toml:3", "policy.toml:3"),
+        ("{home}/a:b:12/p.toml", "~/a:b:12/p.toml"),
+    ],
+)
+def test_only_names_that_a_person_needs_are_shown(home, source, shown):
+    found = shown_source(source.format(home=home), cwd=str(home / "src/app"), environ=os.environ)
+    assert found == shown
