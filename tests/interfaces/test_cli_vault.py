@@ -211,7 +211,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def has_echo(screen: Screen) -> bool:
-    return bool(termios.tcgetattr(screen._terminal)[3] & termios.ECHO)
+    return bool(termios.tcgetattr(screen.terminal)[3] & termios.ECHO)
 
 
 @pytest.mark.requirement("SEC-2")

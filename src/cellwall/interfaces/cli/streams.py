@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -30,7 +31,10 @@ def write_all(number: int, data: bytes) -> None:
     """Every byte, however the kernel cuts it."""
     view = memoryview(data)
     while view:
-        view = view[os.write(number, view) :]
+        try:
+            view = view[os.write(number, view) :]
+        except BlockingIOError:  # whoever shares the pipe or terminal with us has set O_NONBLOCK
+            select.select([], [number], [])
 
 
 def is_terminal(stream: Stream) -> bool:
