@@ -11,7 +11,7 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.cli import live
-from interfaces.test_cli_process import cellwall, error_code
+from interfaces.test_cli_process import cellwall, error_code, started
 
 pytestmark = pytest.mark.usefixtures("supervisor")
 
@@ -58,6 +58,16 @@ def test_wrong_usage_says_what_is_wrong(words, code):
     done = cellwall(*words)
     assert done.returncode == 125
     assert code.encode() in done.stdout + done.stderr
+
+
+def test_a_sandbox_whose_id_nobody_gets_does_not_stay(supervisor):
+    before = cellwall("ps", "--json").stdout
+    with open("/dev/full", "wb") as full, started("create", stdout=full) as process:
+        assert b"CW-OUTPUT-UNWRITABLE" in process.communicate(timeout=60)[1]
+    assert cellwall("ps", "--json").stdout == before
+    sandbox = made()  # the control
+    assert sandbox.encode() in cellwall("ps", "--json").stdout
+    cellwall("kill", sandbox)
 
 
 @pytest.mark.requirement("FS-1")

@@ -127,6 +127,8 @@ def test_what_is_wrong_is_told_with_its_mend(shared_vault, monkeypatch, words, s
     assert (done.returncode, done.stdout, error_code(done)) == (125, b"", code)
     assert b"  mend: " in done.stderr
     assert VALUE not in done.stderr
+    if code == "CW-VAULT-EXISTS":
+        assert f"{shared_vault}/vault" in done.stderr.decode()
     assert b"Traceback" not in done.stderr
 
 

@@ -98,12 +98,17 @@ def show(
         tell_error(UNWRITABLE, as_json=False)
         return REFUSED
     if course.stopped_by is not None:
+        if relay is not None:
+            relay.end_line()
         return tell_stopped(course.stopped_by, kept(), as_json=as_json)
     assert course.outcome is not None  # noqa: S101  # nothing else ends the run
     if as_json:
         print_json(course.outcome.to_json())
     else:
-        for note in notes(course.outcome):
+        told = list(notes(course.outcome))
+        if told and relay is not None:
+            relay.end_line()
+        for note in told:
             say(note)
     return exit_code(course.outcome)
 

@@ -79,10 +79,14 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
     from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
 
     made = Sandbox.create(keep_alive=keep_alive, **options.for_sdk())
-    if options.as_json:
-        print_json({"id": made.id})
-    else:
-        print_text(f"{made.id}\n")
+    try:
+        if options.as_json:
+            print_json({"id": made.id})
+        else:
+            print_text(f"{made.id}\n")
+    except BaseException:  # nobody knows its id
+        made.kill()
+        raise
     return 0
 
 
