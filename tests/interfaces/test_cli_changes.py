@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -207,6 +208,11 @@ def test_a_person_is_asked_about_changes_that_cannot_change_any_more(folder):
             assert "Take this over" not in screen.seen
         process.terminate()
         process.communicate(timeout=60)
+    with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
+        screen.until(r"\[y/N\]: ")
+        screen.process.send_signal(signal.SIGHUP)  # the connection is lost
+        assert screen.process.wait(terminals.DEADLINE_S) == 128 + signal.SIGHUP
+    assert ledger() == []
     for answer, code, text in (("n", 1, "one\n"), ("y", 0, "two\n")):
         with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
             screen.until(r"Take this over into .*\[y/N\]: ")
