@@ -27,7 +27,7 @@ class Screen:
 
     def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
         self.process = process
-        self._terminal = terminal
+        self.terminal = terminal
         self.seen = ""
 
     def until(self, pattern: str) -> str:
@@ -36,23 +36,23 @@ class Screen:
         while re.search(pattern, self.seen) is None:
             left_s = deadline - time.monotonic()
             assert left_s > 0, self.seen
-            if ready_to_read(self._terminal, timeout_s=left_s):
+            if ready_to_read(self.terminal, timeout_s=left_s):
                 self._look()
         return self.seen
 
     def look_to_the_end(self, *, within_s: float) -> None:
         """All that is shown until nobody is on the terminal any more, or nothing comes."""
         with suppress(OSError):
-            while ready_to_read(self._terminal, timeout_s=within_s) and self._look():
+            while ready_to_read(self.terminal, timeout_s=within_s) and self._look():
                 pass
 
     def _look(self) -> bytes:
-        part = os.read(self._terminal, 65_536)
+        part = os.read(self.terminal, 65_536)
         self.seen += part.decode().replace("\r\n", "\n")
         return part
 
     def type(self, text: str) -> None:
-        os.write(self._terminal, text.encode())
+        os.write(self.terminal, text.encode())
 
 
 Anything = TypeVar("Anything")

@@ -14,6 +14,7 @@ import pytest
 
 from cellwall import Sandbox
 from cellwall.core.events import EventKind
+from cellwall.interfaces.cli import record
 from conftest import audit_records, growing_segment
 from interfaces import prepared_program
 from interfaces.test_cli_process import cellwall, error_code, in_process
@@ -46,6 +47,34 @@ def found(*words: str) -> list[str]:
 
 
 # Reading
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (
+            {"event": "closed", "host": "a.example", "port": 443, "address": "192.0.2.7"},
+            "closed a.example:443 (192.0.2.7)",
+        ),
+        (
+            {
+                "event": "opened",
+                "host": "a.example",
+                "port": 443,
+                "addresses": ["192.0.2.7", "::1"],
+            },
+            "opened a.example:443 (192.0.2.7, ::1)",
+        ),
+        (
+            {"event": "refused", "host": "b\x1b.example", "port": 80, "code": "CW-DOMAIN"},
+            "refused b^[.example:80 CW-DOMAIN",
+        ),
+        ({"command": ["ls", "-la"]}, "ls -la"),
+    ],
+)
+def test_a_line_says_where_a_connection_went(body, line):
+    entry = {"action_id": "act_1", "session_id": "", "kind": "connection", "principal": "p"}
+    assert record._line({**entry, "time": "t", "body": body}) == f"t connection act_1 p {line}\n"
 
 
 def test_search_finds_by_each_thing_and_by_all_together(runs):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+import terminals
 from conftest import growing_segment
-from interfaces.test_cli_process import cellwall, error_code, ledger, started
+from interfaces.test_cli_process import PROGRAM, cellwall, error_code, ledger, started
 
 SCRIPT = "echo two > a; rm b; mkdir d; echo three > d/c; echo KEY=1 > .env; ln -s /etc/passwd out"
 
@@ -91,7 +93,9 @@ def test_what_was_taken_over_is_no_change_any_more(folder):
     found = run_on(folder, "echo two > a")
     assert cellwall("apply", found).stdout == b"modified  a (4 -> 4 bytes)\n1 applied, 0 refused\n"
     assert cellwall("diff", found).stdout == b"no changes\n"
-    assert cellwall("apply", found).stdout == b"0 applied, 0 refused\n"
+    again = cellwall("apply", found)
+    assert (again.stdout, again.returncode) == (b"0 applied, 0 refused\n", 0)
+    assert f"cellwall discard {found}\n" in again.stderr.decode()
 
 
 def test_names_cannot_forge_lines(folder):
@@ -192,6 +196,33 @@ def test_a_workspace_in_use_is_not_taken_over(folder):
     assert content(folder)["a"] == "two\n"
 
 
+@pytest.mark.requirement("FS-2")
+def test_a_person_is_asked_about_changes_that_cannot_change_any_more(folder):
+    """Else a run could show one thing, write another and end before the answer."""
+    script = "echo two > a; echo ok; sleep 100"
+    with started("run", "--workspace", f"{folder}:cow", "--", "sh", "-c", script) as process:
+        assert process.stdout.readline() == b"ok\n"
+        (found,) = ledger()
+        with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
+            screen.until("CW-WORKSPACE-BUSY")
+            assert "Take this over" not in screen.seen
+        process.terminate()
+        process.communicate(timeout=60)
+    with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
+        screen.until(r"\[y/N\]: ")
+        screen.process.send_signal(signal.SIGHUP)  # the connection is lost
+        assert screen.process.wait(terminals.DEADLINE_S) == 128 + signal.SIGHUP
+    assert ledger() == []
+    for answer, code, text in (("n", 1, "one\n"), ("y", 0, "two\n")):
+        with terminals.on_terminal([PROGRAM, "apply", found], terminals.Screen) as screen:
+            screen.until(r"Take this over into .*\[y/N\]: ")
+            # Meanwhile it is held: nothing else begins to work on it.
+            assert error_code(cellwall("discard", found)) == "CW-WORKSPACE-BUSY"
+            screen.type(f"{answer}\n")
+            assert screen.process.wait(terminals.DEADLINE_S) == code
+        assert content(folder)["a"] == text
+
+
 def test_only_copy_on_write_has_changes_that_wait(folder):
     (workspaces := Path(os.environ["CELLWALL_HOME"], "workspaces")).mkdir(mode=0o700)
     found = "act_" + "0" * 26
@@ -210,6 +241,8 @@ def test_a_directory_that_is_gone(folder):
     folder.rmdir()
     done = cellwall("diff", found)
     assert (done.returncode, error_code(done)) == (125, "CW-WORKSPACE-REFUSED")
+    (row,) = json.loads(cellwall("changes", "--json").stdout)["changes"]
+    assert (row["id"], row["count"], "does not exist" in row["problem"]) == (found, None, True)
 
 
 @pytest.mark.requirement("FS-6")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import stat
 
 import pytest
 
-from interfaces.test_cli_process import cellwall, error_code
+from cellwall.core.errors import BadInput
+from cellwall.interfaces.cli import live
+from interfaces.test_cli_process import cellwall, error_code, started
 
 pytestmark = pytest.mark.usefixtures("supervisor")
 
@@ -45,6 +50,7 @@ def test_files_and_processes_live_from_command_to_command(tmp_path):
         (["create", "--keep-alive", "nan"], "CW-BAD-LIMIT"),
         (["create", "--passphrase-fd", "3"], "CW-USAGE"),
         (["exec", "--json", "sbx_nope", "--"], "CW-USAGE"),
+        (["exec", "sbx_nope", "--timeout", "5", "--", "true"], "before the id"),
         (["cp", "/dev/zero", "sbx_00000000000000000000000000:x"], "CW-COPY-FILE"),
     ],
 )
@@ -52,6 +58,37 @@ def test_wrong_usage_says_what_is_wrong(words, code):
     done = cellwall(*words)
     assert done.returncode == 125
     assert code.encode() in done.stdout + done.stderr
+
+
+def test_a_sandbox_whose_id_nobody_gets_does_not_stay(supervisor):
+    before = cellwall("ps", "--json").stdout
+    with open("/dev/full", "wb") as full, started("create", stdout=full) as process:
+        assert b"CW-OUTPUT-UNWRITABLE" in process.communicate(timeout=60)[1]
+    assert cellwall("ps", "--json").stdout == before
+    sandbox = made()  # the control
+    assert sandbox.encode() in cellwall("ps", "--json").stdout
+    cellwall("kill", sandbox)
+
+
+@pytest.mark.requirement("FS-1")
+def test_a_copy_neither_waits_for_a_fifo_nor_loses_what_was_there(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "old").write_bytes(b"kept")
+    (tmp_path / "old").chmod(0o4750)
+    with pytest.raises(BadInput, match="not a regular file"):
+        live._write(str(tmp_path / "fifo"), b"x")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        with pytest.raises(BadInput, match="cannot be written: File too large"):
+            live._write(str(tmp_path / "old"), bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "old").read_bytes() == b"kept"
+    live._write(str(tmp_path / "old"), b"new")  # the control
+    assert (tmp_path / "old").read_bytes() == b"new"
+    assert stat.S_IMODE((tmp_path / "old").stat().st_mode) == 0o750
+    assert sorted(os.listdir(tmp_path)) == ["fifo", "old"]
 
 
 @pytest.mark.requirement("FS-1")

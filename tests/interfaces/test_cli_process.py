@@ -38,7 +38,8 @@ def person(*words: str, says: str | None = None, **changes: str) -> subprocess.C
 
 def in_process(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess:
     """The same program in this process: a start of Python for each word would take long."""
-    before, handler = [os.dup(number) for number in range(3)], signal.getsignal(signal.SIGTERM)
+    before = [os.dup(number) for number in range(3)]
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     with (
         tempfile.TemporaryFile() as given,
         tempfile.TemporaryFile() as out,
@@ -51,7 +52,8 @@ def in_process(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess:
                 os.dup2(file.fileno(), number)
             code = main(list(words))
         finally:
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
             for number, saved in enumerate(before):
                 os.dup2(saved, number)
                 os.close(saved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import time
 from contextlib import suppress
@@ -76,6 +77,15 @@ def test_each_stream_is_judged_by_itself():
 def test_a_sequence_cut_between_two_writes_is_still_one():
     script = r"printf 'x\033'; sleep 0.2; printf ']0;owned'; sleep 0.2; printf '\007\n'"
     assert on_terminal("run", "--", "sh", "-c", script)[1] == b"x^[]0;owned^G\n"
+
+
+@pytest.mark.parametrize("end", ["", r"\n\033[0m"])
+def test_what_we_say_begins_a_line_of_its_own(tmp_path, end):
+    """Whatever the program's last line is, and without an empty line where it has an end."""
+    words = ["run", "--workspace", f"{tmp_path}:cow", "--"]
+    _, seen, _ = on_terminal(*words, "sh", "-c", f"printf 'x{end}'; touch new")
+    shown = re.sub(rb"\r[^\r\n]*\x1b\[K|\x1b\[0m", b"", seen)
+    assert shown.startswith(b"x\ncellwall: changes kept as")
 
 
 def test_errors_cannot_steer_the_terminal_either():

@@ -127,6 +127,8 @@ def test_what_is_wrong_is_told_with_its_mend(shared_vault, monkeypatch, words, s
     assert (done.returncode, done.stdout, error_code(done)) == (125, b"", code)
     assert b"  mend: " in done.stderr
     assert VALUE not in done.stderr
+    if code == "CW-VAULT-EXISTS":
+        assert f"{shared_vault}/vault" in done.stderr.decode()
     assert b"Traceback" not in done.stderr
 
 
@@ -211,7 +213,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def has_echo(screen: Screen) -> bool:
-    return bool(termios.tcgetattr(screen._terminal)[3] & termios.ECHO)
+    return bool(termios.tcgetattr(screen.terminal)[3] & termios.ECHO)
 
 
 @pytest.mark.requirement("SEC-2")

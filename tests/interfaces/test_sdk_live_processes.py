@@ -217,10 +217,33 @@ def test_many_background_programs_at_once(sbx):
 
 def test_a_background_program_that_cannot_be_started_says_so(sbx):
     process = sbx.commands.run(["no-such-program"], background=True)
-    assert process.wait(timeout=20).exit_code == 127
+    ended = process.wait(timeout=20)
+    assert ended.exit_code == 127
+    assert [each.rule for each in ended.outcome.findings] == ["CW-COMMAND-NOT-FOUND"]
+    assert "extra_read_only_paths" in ended.outcome.findings[0].message
     with pytest.raises(cellwall.CellwallError) as caught:
         sbx.commands.connect(9999)
     assert caught.value.code == "CW-NO-PROCESS"
+
+
+@pytest.mark.requirement("ERR-1")
+def test_wrong_types_are_told_and_are_errors_of_ours(sbx):
+    terminal = sbx.commands.terminal("cat")
+    wrong = {
+        "CW-NOT-TEXT": [lambda: sbx.commands.run(5), lambda: sbx.commands.terminal(None)],
+        "CW-BAD-TERMINAL": [
+            lambda: sbx.commands.terminal("cat", rows="x"),
+            *(lambda side=side: terminal.resize(side, 1) for side in (-1, 70_000, "x")),
+        ],
+        "CW-BAD-ID": [lambda: cellwall.Changes(5).list(), lambda: cellwall.Changes(None).diff()],
+    }
+    for code, calls in wrong.items():
+        for call in calls:
+            with pytest.raises(cellwall.CellwallError) as caught:
+                call()
+            assert caught.value.code == code
+    terminal.resize(30, 100)  # the control
+    terminal.kill()
 
 
 @pytest.mark.requirement("LIM-1")

@@ -28,6 +28,10 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """From the mildest to the worst."""
 
 
+NOT_STARTED = "not-started"
+"""The category of a finding that says why a program in the background could not be started."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something a guard or a check saw, worth telling; it never carries the secret it found."""

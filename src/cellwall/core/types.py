@@ -32,11 +32,11 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{os.urandom(26).translate(_ID_OF_BYTE).decode('ascii')}"
 
 
-def check_id(text: str, *, what: str = "id") -> str:
+def check_id(text: object, *, what: str = "id") -> str:
     """The id itself if it has the one allowed form; ids come from users and become file names."""
-    if _ID.fullmatch(text) is None:
+    if not isinstance(text, str) or _ID.fullmatch(text) is None:
         raise BadInput(
-            f"{what} {text[:40]!r} does not look like a Cellwall id",
+            f"{what} {str(text)[:40]!r} does not look like a Cellwall id",
             mend="Use the id that Cellwall printed.",
             code="CW-BAD-ID",
         )

@@ -83,7 +83,8 @@ class Bounds:
                         mend="Check that the file is source code.",
                         code="CW-NUL-BYTE",
                     )
-            case ProcessOperation(data=data):
+            case ProcessOperation(data=data, size=size):
+                _check_size(size, least=0)
                 if len(data) > self.max_stdin_bytes:
                     raise BadInput("that is too much input at once", code="CW-STDIN-TOO-LARGE")
             case CallTool():
@@ -106,8 +107,17 @@ def _check_place(command: RunCommand) -> None:
             "the working directory must be a path inside, such as /workspace",
             code="CW-BAD-DIRECTORY",
         )
-    if command.terminal is not None and not all(0 < side < 10_000 for side in command.terminal):
-        raise BadInput("a terminal has from 1 to 9,999 rows and columns", code="CW-BAD-TERMINAL")
+    if command.terminal is not None:
+        _check_size(command.terminal, least=1)
+
+
+def _check_size(size: tuple[int, int], *, least: int) -> None:
+    if not all(type(side) is int and least <= side < 10_000 for side in size):
+        raise BadInput(
+            "a terminal has from 1 to 9,999 rows and columns",
+            mend="Give rows and columns as whole numbers, for example 24 and 80.",
+            code="CW-BAD-TERMINAL",
+        )
 
 
 def _check_words(argv: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ Discarding has the same steps, with the stored layers as its effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -53,9 +53,11 @@ class Waiting:
     made_s: float
     """When its run or session began, in seconds since the epoch."""
     count: int | None
-    """Number of changes; None where the given directory is gone or was replaced."""
+    """Number of changes; None where they cannot be read."""
     is_busy: bool
     """Its run or session has not ended yet."""
+    problem: str = ""
+    """Why they cannot be read: the given directory is gone, for example."""
 
 
 def waiting(house: House) -> tuple[Waiting, ...]:
@@ -69,8 +71,11 @@ def _waiting(house: House) -> Iterator[Waiting]:
         if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
             continue
         count: int | None = None
-        with suppress(WorkspaceError):
+        problem = ""
+        try:
             count = len(describe_changes(house, session.id))
+        except WorkspaceError as error:
+            problem = error.message
         if count != 0:
             yield Waiting(
                 id=session.id,
@@ -78,6 +83,7 @@ def _waiting(house: House) -> Iterator[Waiting]:
                 made_s=session.made_ns / 1e9,
                 count=count,
                 is_busy=session.id in live,
+                problem=problem,
             )
 
 
@@ -111,9 +117,13 @@ def describe_changes(house: House, workspace_id: str) -> tuple[Change, ...]:
     """Every path that the run added, changed or removed; what runs or steers something first."""
     session = _copy_on_write(house, workspace_id)
     with _layers(house, session) as (lower, upper):
-        most = house.settings.workspace.max_walk_entries
-        found = changes.changes(lower, upper, max_entries=most)
-        return attention.ranked(found, _obeyed(house, lower))
+        return _described(house, lower, upper)
+
+
+def _described(house: House, lower: Beneath, upper: Beneath) -> tuple[Change, ...]:
+    most = house.settings.workspace.max_walk_entries
+    found = changes.changes(lower, upper, max_entries=most)
+    return attention.ranked(found, _obeyed(house, lower))
 
 
 def unified_diff(house: House, workspace_id: str, *, max_bytes: int) -> str:
@@ -141,9 +151,18 @@ class _Words:
 
 
 def take_over(
-    house: House, workspace_id: str, *, force: bool, instructions: bool, principal: Principal
+    house: House,
+    workspace_id: str,
+    *,
+    force: bool,
+    instructions: bool,
+    principal: Principal,
+    confirm: Callable[[tuple[Change, ...]], None] | None = None,
 ) -> ApplyReport:
-    """Write the changes to the host's directory. What is refused is told, the rest goes on."""
+    """Write the changes to the host's directory. What is refused is told, the rest goes on.
+
+    `confirm` shows the changes to a person, and raises where the person says no.
+    """
     require(house.settings, principal, Permission.FILES_WRITE)
     # (1) Find.
     session = _copy_on_write(house, workspace_id)
@@ -156,6 +175,9 @@ def take_over(
         lower, upper = stack.enter_context(_layers(house, session))
         # (2) Hold.
         stack.enter_context(_held(house, session))
+        if confirm is not None:
+            # Held before they are shown: a live run could change them between look and answer.
+            confirm(_described(house, lower, upper))
         # (3) The intent.
         said: dict[str, Json] = {"instructions": True} if instructions else {}
         directory = session.request.directory

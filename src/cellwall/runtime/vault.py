@@ -141,9 +141,10 @@ class Vault:
         """Make it; it is unlocked then."""
         require(self._settings, principal, Permission.CONFIG_WRITE)
         settings = choice.over(vault_settings(self._settings))
+        directory = os.path.join(self._home, "vault")
         if self._store.exists:
-            raise failures.exists()
-        store = Store(os.path.join(self._home, "vault"), settings)
+            raise failures.exists(directory)
+        store = Store(directory, settings)
         change = Change(EventKind.VAULT, "init", "vault", {"key": settings.key})
         with (
             self._passphrase(settings.key, is_new=True) as passphrase,

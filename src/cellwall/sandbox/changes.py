@@ -22,6 +22,7 @@ from cellwall.sandbox.root import Root
 
 _CHUNK = 1 << 20
 _HEAD_BYTES = 8000  # where git looks for a NUL
+_MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL: a deeper node cannot be opened by its path
 
 ChangeKind = Literal["added", "modified", "removed", "mode", "type"]
 
@@ -47,7 +48,12 @@ def changes(
     found: dict[str, Change] = {}
     present: set[str] = set()
     uncovered: list[str] = []  # lower directories of which nothing shines through
-    for step in upper.visit(max_entries=max_entries):
+    for step in upper.visit(max_entries=max_entries, descend=_can_be_opened):
+        if not _can_be_opened(step):
+            # Listed, so that `apply` refuses it alone: code must not make all else unappliable.
+            kind, size = kind_of(step.status.st_mode), _size(step.status)
+            found[step.path] = Change("added", step.path, kind, None, size)
+            continue
         old = status_of(lower, step.path)
         if _is_whiteout(upper, step):
             if old is not None:
@@ -66,6 +72,10 @@ def changes(
     return tuple(found[path] for path in sorted(found))
 
 
+def _can_be_opened(step: Visit) -> bool:
+    return len(os.fsencode(step.path)) <= _MAX_PATH_BYTES
+
+
 def status_of(beneath: Root, path: str) -> os.stat_result | None:
     """What a name is, or None if there is nothing."""
     try:
@@ -73,7 +83,7 @@ def status_of(beneath: Root, path: str) -> os.stat_result | None:
             return os.fstat(node)
     except OSError as error:
         # A link or a file on the way: below it there is nothing of that path.
-        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}:
             return None
         raise refusal(path, error) from error
 

@@ -92,7 +92,7 @@ class Door:
         """A new, empty vault behind an open door."""
         with self.mutex, opened(self._directory, alone=True, make=True) as folder:
             if self.exists:
-                raise failures.exists()
+                raise failures.exists(self._directory)
             page, vault, known = _new_page(), new_id("vlt"), KnownDigests()
             page.make("digest")
             slot = self.keys.new_slot(vault, passphrase, page)

@@ -17,11 +17,11 @@ def missing() -> VaultError:
     )
 
 
-def exists() -> VaultError:
+def exists(directory: str) -> VaultError:
     """`init` never replaces a vault."""
     return VaultError(
-        "there is a vault already",
-        mend="Use it, or move its folder away to begin anew.",
+        f"there is a vault already: {directory}",
+        mend="Use it, or move that folder away to begin anew.",
         code="CW-VAULT-EXISTS",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -58,6 +58,7 @@ def changes(profile: str | None, config: str | None, *, as_json: bool) -> int:
                 "made_s": each.made_s,
                 "count": each.count,
                 "is_busy": each.is_busy,
+                "problem": each.problem or None,
             }
             for each in found
         ]
@@ -68,8 +69,9 @@ def changes(profile: str | None, config: str | None, *, as_json: bool) -> int:
         return 0
     lines = [f"{'ID':32} {'AGE':>8} {'CHANGES':>8}  DIRECTORY"]
     for each in found:
-        count = "gone" if each.count is None else str(each.count)
+        count = "?" if each.count is None else str(each.count)
         state = " (its run goes on)" if each.is_busy else ""
+        state += f" (cannot be read: {one_line(each.problem)})" if each.problem else ""
         age = _age(time.time() - each.made_s)
         lines.append(f"{each.id:32} {age:>8} {count:>8}  {one_line(each.directory)}{state}")
     print_text("\n".join(lines) + "\n")
@@ -175,15 +177,21 @@ def apply(
     if dry_run:
         report = takeover.foresee(house, workspace_id, force=force, instructions=instructions)
         return _tell(workspace_id, report, as_json=as_json, verb="would be applied")
-    found = takeover.describe_changes(house, workspace_id)
-    if found and not yes and sys.stdin.isatty():
-        where = takeover.target_directory(house, workspace_id)
+
+    def confirm(found: Sequence[Change]) -> None:
+        where = one_line(takeover.target_directory(house, workspace_id))
         click.echo(_summary(found), err=True, nl=False)
-        if not click.confirm(f"Take this over into {one_line(where)}?", err=True):
+        if found and not click.confirm(f"Take this over into {where}?", err=True):
             say("nothing was changed")
-            return 1
+            raise click.exceptions.Exit(1)
+
     report = takeover.take_over(
-        house, workspace_id, force=force, instructions=instructions, principal=principal("cli")
+        house,
+        workspace_id,
+        force=force,
+        instructions=instructions,
+        principal=principal("cli"),
+        confirm=confirm if not yes and sys.stdin.isatty() else None,
     )
     return _tell(workspace_id, report, as_json=as_json, verb="applied")
 
@@ -235,6 +243,11 @@ def _tell(workspace_id: str, report: ApplyReport, *, as_json: bool, verb: str) -
         lines = [f"refused   {_name(path)}: {one_line(why)}" for path, why in report.refused]
         lines.append(f"{len(report.applied)} {verb}, {len(report.refused)} refused")
         print_text(_lines(report.applied) + "".join(f"{line}\n" for line in lines))
+        if not report.applied and not report.refused:
+            say(
+                f"{workspace_id} holds no changes, perhaps since they were applied before; "
+                f"remove its copy with: cellwall discard {workspace_id}"
+            )
     return 1 if report.refused else 0
 
 

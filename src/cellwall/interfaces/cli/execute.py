@@ -82,9 +82,13 @@ def show(
     notes: Callable[[Outcome], Iterable[str]],
     kept: Callable[[], str | None] = lambda: None,
     as_json: bool,
+    relays: bool = True,
 ) -> int:
-    """Follow a run to its end; `kept` tells the id of changes that outlive an interrupted one."""
-    relay = None if as_json else Relay(spinner=True)
+    """Follow a run to its end; `kept` tells the id of changes that outlive an interrupted one.
+
+    Without `relays`, `perform` writes to the terminal itself.
+    """
+    relay = Relay(spinner=True) if relays and not as_json else None
     course = anyio.run(_follow, perform, relay)
     if course.bug is not None:
         raise course.bug
@@ -94,12 +98,17 @@ def show(
         tell_error(UNWRITABLE, as_json=False)
         return REFUSED
     if course.stopped_by is not None:
+        if relay is not None:
+            relay.end_line()
         return tell_stopped(course.stopped_by, kept(), as_json=as_json)
     assert course.outcome is not None  # noqa: S101  # nothing else ends the run
     if as_json:
         print_json(course.outcome.to_json())
     else:
-        for note in notes(course.outcome):
+        told = list(notes(course.outcome))
+        if told and relay is not None:
+            relay.end_line()
+        for note in told:
             say(note)
     return exit_code(course.outcome)
 
@@ -184,12 +193,12 @@ def notes_of(action: Action, outcome: Outcome) -> list[str]:
     return notes
 
 
-def limit_line(limit: LimitName, limits: Limits) -> str:
-    """Which limit it was, and what to do about it."""
+def limit_line(limit: LimitName, limits: Limits | None = None) -> str:
+    """Which limit it was, its value where known, and what to do about it."""
     option, field, form = _RAISED_BY[limit]
-    value = form.format(getattr(limits, field))
+    value = "" if limits is None else f" ({form.format(getattr(limits, field))})"
     name = limit.value.replace("_", " ")
-    return f"ended by the {name} limit ({value}); raise it with {option}"
+    return f"ended by the {name} limit{value}; raise it with {option}"
 
 
 def kept_line(workspace_id: str) -> str:

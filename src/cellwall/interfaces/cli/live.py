@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
+import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -76,10 +80,14 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
     from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
 
     made = Sandbox.create(keep_alive=keep_alive, **options.prepared().for_sdk())
-    if options.as_json:
-        print_json({"id": made.id})
-    else:
-        print_text(f"{made.id}\n")
+    try:
+        if options.as_json:
+            print_json({"id": made.id})
+        else:
+            print_text(f"{made.id}\n")
+    except BaseException:  # nobody knows its id
+        made.kill()
+        raise
     return 0
 
 
@@ -114,6 +122,12 @@ def execute(
 ) -> int:
     """Run a command in a sandbox that lives, and end as the command did."""
     words = command[1:] if command[:1] == ("--",) else command
+    if words == command and command and command[0].startswith("-"):
+        raise BadInput(
+            f"{command[0][:60]!r} stands after the id, where the command begins",
+            mend="Write options before the id: cellwall exec --timeout 5 ID -- CMD.",
+            code="CW-USAGE",
+        )
     if not words:
         if as_json:
             raise BadInput("no command was given", mend="Write it after `--`.", code="CW-USAGE")
@@ -166,7 +180,11 @@ Examples:
 @click.argument("target", metavar="TARGET", type=click.Path())
 @json_option("Print one JSON object.")
 def cp(source: str, target: str, *, as_json: bool) -> int:
-    """Copy one file into a sandbox that lives, or out of it; paths inside are written ID:PATH."""
+    """Copy one file into a sandbox that lives, or out of it; paths inside are written ID:PATH.
+
+    Bytes alone are copied, no permission bits: make a program executable with
+    `cellwall exec ID -- chmod +x PATH`. For directories use `create --workspace DIR`.
+    """
     from cellwall.interfaces.cli.telling import print_json  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.sdk.blocking import Sandbox  # noqa: PLC0415  # heavy
 
@@ -208,7 +226,7 @@ def _read(path: str) -> bytes:
     except OSError as error:
         raise BadInput(
             f"{path[:200]!r} cannot be read: {error.strerror}",
-            mend="Name a file that you can read.",
+            mend="Name a file that you can read; directories are given by create --workspace DIR.",
             code="CW-COPY-FILE",
         ) from None
     if content is None:
@@ -221,14 +239,40 @@ def _read(path: str) -> bytes:
 
 
 def _write(path: str, content: bytes) -> None:
-    # A link at its end may have been put there by the code inside, whose bytes these are.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    """In one step: where the disk is full, what was there before is still there.
+
+    A link at its end may have been put there by the code inside, whose bytes these are; a FIFO or
+    a device would be waited for, or written to.
+    """
+    temporary = os.path.join(os.path.dirname(path), f".cellwall-{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with open(os.open(path, flags, 0o666), "wb") as file:
-            file.write(content)
+        old = _regular_status(path)
+        with open(os.open(temporary, flags, 0o666), "wb") as file:
+            try:
+                file.write(content)
+                if old is not None:
+                    with suppress(PermissionError):  # somebody else's, in a directory of ours
+                        os.fchown(file.fileno(), old.st_uid, old.st_gid)
+                    os.fchmod(file.fileno(), old.st_mode & 0o777)
+                file.flush()
+                os.replace(temporary, path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
     except OSError as error:
         raise BadInput(
             f"{path[:200]!r} cannot be written: {error.strerror}",
             mend="Name a file, or a directory, that you can write; links are not followed.",
             code="CW-COPY-FILE",
         ) from None
+
+
+def _regular_status(path: str) -> os.stat_result | None:
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return status

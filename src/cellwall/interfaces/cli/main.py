@@ -136,17 +136,24 @@ def cli(ctx: click.Context) -> None:
 
 
 class Terminated(BaseException):
-    """SIGTERM came while nothing that needs an event loop was running."""
+    """SIGTERM or SIGHUP came while nothing that needs an event loop was running."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number)
+        self.number = number
 
 
-def _on_sigterm(*_: object) -> None:
-    raise Terminated
+def _on_signal(number: int, _frame: object) -> None:
+    raise Terminated(signal.Signals(number))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code of the whole program; no exception leaves it."""
     plug_closed_descriptors()
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    signal.signal(signal.SIGTERM, _on_signal)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
+        # An `apply` that a lost connection ends writes its outcome to the record, too.
+        signal.signal(signal.SIGHUP, _on_signal)
     words = sys.argv[1:] if arguments is None else list(arguments)
     if is_hook(words):
         from cellwall.interfaces.hooks.quick import answer  # noqa: PLC0415  # only for hooks
@@ -174,8 +181,8 @@ def _ended(words: list[str]) -> int:
         return ended.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _tell_signal(signal.SIGINT, meta)
-    except Terminated:
-        return _tell_signal(signal.SIGTERM, meta)
+    except Terminated as ended:
+        return _tell_signal(ended.number, meta)
     except click.ClickException as error:
         return _tell_usage(error, words)
     except BrokenPipeError:

@@ -321,9 +321,21 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 def _told(body: Mapping[str, Any]) -> str:
     """The few words of a body that say most."""
+    if "host" in body and "event" in body:
+        return _connection(body)
     for key in ("command", "code", "message", "reason", "file", "step", "status", "profile"):
         if body.get(key):
             value = body[key]
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
             return text if len(text) <= _MOST_TOLD else text[:_MOST_TOLD] + "…"
     return ""
+
+
+def _connection(body: Mapping[str, Any]) -> str:
+    """Where a connection went: `closed example.com:443 (192.0.2.7)`, and why it was refused."""
+    addresses = [body["address"]] if body.get("address") else body.get("addresses") or []
+    words = [str(body["event"]), f"{body['host']}:{body.get('port', '?')}"]
+    words += [f"({', '.join(map(str, addresses))})"] if addresses else []
+    words += [str(body[key]) for key in ("code", "reason") if body.get(key)]
+    text = " ".join(words)
+    return text if len(text) <= _MOST_TOLD else text[:_MOST_TOLD] + "…"

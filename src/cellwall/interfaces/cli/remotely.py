@@ -229,6 +229,8 @@ class _Follower:
         elif told["notes"]:
             from cellwall.interfaces.cli.telling import say  # noqa: PLC0415  # only here
 
+            if self._relay is not None:
+                self._relay.end_line()
             for note in told["notes"]:
                 say(note)
         return int(told["exit"])
@@ -236,5 +238,7 @@ class _Follower:
     def _tell_stopped(self, workspace_id: str | None) -> int:
         from cellwall.interfaces.cli.execute import tell_stopped  # noqa: PLC0415  # heavy, seldom
 
+        if self._relay is not None:
+            self._relay.end_line()
         number = self._stopped_by or signal.SIGTERM
         return tell_stopped(number, workspace_id, as_json=self._as_json)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 from cellwall.interfaces.cli.terminal import TerminalFilter
@@ -24,13 +25,17 @@ _QUIET_BEFORE_SPINNER_S = 1.0
 _FRAME_S = 0.1
 _FRAMES = "|/-\\"
 _ERASE = b"\r\x1b[K"
+_COLOUR_RESET = b"\x1b[0m"
 
 
 def write_all(number: int, data: bytes) -> None:
     """Every byte, however the kernel cuts it."""
     view = memoryview(data)
     while view:
-        view = view[os.write(number, view) :]
+        try:
+            view = view[os.write(number, view) :]
+        except BlockingIOError:  # whoever shares the pipe or terminal with us has set O_NONBLOCK
+            select.select([], [number], [])
 
 
 def is_terminal(stream: Stream) -> bool:
@@ -56,6 +61,7 @@ class Relay:
         self._started = self._quiet_since = time.monotonic()
         self._spinner_shown = False
         self._mid_line = False
+        self._is_stderr_mid_line = False
         self._hushed = False
         self._drawing = threading.Lock()
         # A daemon: a reader that never reads must not keep us from ending.
@@ -69,6 +75,13 @@ class Relay:
     def close(self) -> None:
         """No more is sent; `over` becomes readable when all was written."""
         self._chunks.put(None)
+
+    def end_line(self) -> None:
+        """Before a line of ours, where the program's last one on that stream has no end."""
+        is_open = self._mid_line if "stderr" in self._filters else self._is_stderr_mid_line
+        if is_open:
+            with suppress(OSError):
+                write_all(2, b"\n")
 
     @contextmanager
     def hushed(self) -> Iterator[None]:
@@ -108,8 +121,11 @@ class Relay:
         self._erase()
         write_all(_NUMBERS[stream], data)
         self._quiet_since = time.monotonic()
-        if stream in self._filters:
-            self._mid_line = not data.endswith(b"\n")
+        text = data.removesuffix(_COLOUR_RESET)
+        if text and stream in self._filters:
+            self._mid_line = not text.endswith(b"\n")
+        if text and stream == "stderr":
+            self._is_stderr_mid_line = not text.endswith(b"\n")
 
     def _spin(self) -> None:
         now = time.monotonic()

@@ -6,7 +6,7 @@ import signal as signals
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
-from cellwall.core.errors import CellwallError
+from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.text import to_bytes
 from cellwall.core.types import ProcessInfo, ProcessOperation, RunCommand
@@ -19,9 +19,17 @@ if TYPE_CHECKING:
 _ROWS, _COLUMNS = 24, 80
 
 
-def argv_of(command: str | Sequence[str]) -> tuple[str, ...]:
+def argv_of(command: object) -> tuple[str, ...]:
     """A string is given to the shell, a list is started as it is."""
-    return ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
+    if isinstance(command, str):
+        return ("/bin/sh", "-c", command)
+    if not isinstance(command, Sequence) or isinstance(command, bytes):
+        raise BadInput(
+            f"a command must be a string or a list of strings, not {type(command).__name__}",
+            mend="Write run('ls -la') or run(['ls', '-la']).",
+            code="CW-NOT-TEXT",
+        )
+    return tuple(command)
 
 
 class AsyncCommands:

@@ -22,9 +22,10 @@ from typing import Literal
 
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import LimitName
-from cellwall.core.outcomes import RunResult, Usage
+from cellwall.core.outcomes import NOT_STARTED, Finding, RunResult, Usage
 from cellwall.core.types import ProcessInfo
 from cellwall.sandbox.native.channels import write_pipe
+from cellwall.sandbox.native.conclusion import not_started
 from cellwall.sandbox.native.live import LiveCell, Task
 
 _CHUNK_BYTES = 65_536
@@ -90,10 +91,15 @@ class Program:
             if not self.ended.is_set():
                 self.has_news.clear()
         limit, cpu_s, peak = None, 0.0, 0
+        findings: tuple[Finding, ...] = ()
         match self._task.words:
             case ["exit", _tag, _kind, _number, word, cpu_us, peak_kib]:
                 limit = None if word == "-" else LimitName(word)
                 cpu_s, peak = int(cpu_us) / 1e6, int(peak_kib) * 1024
+            case ["noexec", _tag, number]:
+                reason = not_started(int(number))
+                message = f"{reason.message}. {reason.mend}"
+                findings = (Finding(NOT_STARTED, "low", message, rule=reason.code),)
         info = self.info()
         wall_s = time.monotonic() - self._task.started
         return RunResult(
@@ -103,6 +109,7 @@ class Program:
             truncated=is_cut,
             limit=limit,
             usage=Usage(wall_s=wall_s, cpu_s=cpu_s, memory_peak=peak),
+            findings=findings,
             path=self._cell.body.path,
             payload=info,
         )

@@ -31,7 +31,7 @@ def conclude(
             if limit_word != "-":
                 limit = limit or LimitName(limit_word)
         case ["noexec", _task, number]:
-            raise _not_started(int(number))
+            raise not_started(int(number))
         case ["fail", "protect-open", *_]:
             raise WorkspaceError(
                 "the workspace changed while it was made ready",
@@ -101,7 +101,8 @@ _NO_DIRECTORY = 10_000
 """Added by spawn.c to the error number of a chdir."""
 
 
-def _not_started(number: int) -> BadInput:
+def not_started(number: int) -> BadInput:
+    """Why init could not start a program; the number is init's."""
     if number > _NO_DIRECTORY:
         return BadInput(
             f"the working directory cannot be entered: {os.strerror(number - _NO_DIRECTORY)}",
@@ -113,7 +114,9 @@ def _not_started(number: int) -> BadInput:
             return BadInput(
                 "no such program inside the sandbox",
                 mend="Programs of the host's /usr are there; check the name, install the program "
-                "on the host, or give the directory that holds it as the workspace.",
+                "on the host, or give the directory that holds it as the workspace. A .venv needs "
+                "the Python that it was made from: where that is not below /usr (pyenv, conda, uv), "
+                "name its directory in sandbox.extra_read_only_paths of the configuration.",
                 code="CW-COMMAND-NOT-FOUND",
             )
         case 13:

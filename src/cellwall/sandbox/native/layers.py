@@ -96,7 +96,9 @@ def walls_for(
     return cellplan.Walls(
         outer=keeperplan.OuterWall(layers.bubblewrap, rootfs.survey(), drop_to),
         landlock_abi=abi,
-        seccomp_filter=seccomp.build(seccomp.host_arch(), open_files=open_files),
+        seccomp_filter=seccomp.build(
+            seccomp.host_arch(), open_files=open_files, has_cgroup=way != "none"
+        ),
         cgroup=way != "none",
         tmp_bytes=settings.tmp_bytes,
         shm_bytes=settings.shm_bytes,

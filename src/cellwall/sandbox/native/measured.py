@@ -5,7 +5,9 @@ measurement sees the memory up to one interval of the watch later, so the limit 
 that long. rlimits bound each single process meanwhile, see cellplan.py. Not available without a
 cgroup: a share of processors, disk bandwidth, and the name of the limit that refused a fork.
 
-Every process of a cell is a descendant of its keeper: the cell's init adopts the orphans.
+Every process of a cell is a descendant of its keeper: the cell's init adopts the orphans. Memory
+that no process maps and no file system shows is not to be had: `without_cgroup` in seccomp.toml.
+Not measured are buffers of pipes and sockets, see docs/limitations.md.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from cellwall.sandbox.native.groups import Counters
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Offsets in /proc/PID/stat after the command's closing parenthesis, proc_pid_stat(5).
-_PARENT, _UTIME, _CSTIME = 1, 11, 14
+_PARENT, _UTIME, _STIME, _CSTIME, _STARTTIME = 1, 11, 12, 14, 19
 _TMPFS_INSIDE = frozenset({"/tmp", "/dev/shm", "/workspace"})
 
 
@@ -30,6 +32,9 @@ class Measured:
         self._keeper_pid = keeper_pid
         self._limits = limits
         self._cpu_s = 0.0
+        self._own_ticks: dict[tuple[int, str], int] = {}
+        """Processor time of each living process, by pid and time of start."""
+        self._ended_ticks = 0
         self._peak = 0
         self._is_over = False
 
@@ -40,14 +45,27 @@ class Measured:
     def counters(self) -> Counters:
         """The highest values seen so far: what has ended is not there to be measured."""
         stats = _descendants(self._keeper_pid)
-        # Of each living process its own time and that of the children it has waited for: all
-        # together the time of the whole tree.
-        ticks = sum(sum(map(int, stat[_UTIME : _CSTIME + 1])) for stat in stats.values())
-        self._cpu_s = max(self._cpu_s, ticks / _TICKS_PER_S)
+        self._cpu_s = max(self._cpu_s, self._ticks(stats) / _TICKS_PER_S)
         used = self._memory(list(stats))
         self._peak = max(self._peak, used)
         self._is_over = self._is_over or used > self._limits.memory_bytes
         return Counters(cpu_s=self._cpu_s, memory_peak=self._peak, out_of_memory=int(self._is_over))
+
+    def _ticks(self, stats: dict[int, list[str]]) -> int:
+        """Two sums, neither of which is complete; the larger one is nearer to the truth.
+
+        Of each living process its own time and that of the children it has waited for. And the last
+        known time of every process that was ever seen: nobody waits for the children of a process
+        that ignores SIGCHLD.
+        """
+        waited_for = sum(sum(map(int, stat[_UTIME : _CSTIME + 1])) for stat in stats.values())
+        own = {
+            (pid, stat[_STARTTIME]): int(stat[_UTIME]) + int(stat[_STIME])
+            for pid, stat in stats.items()
+        }
+        self._ended_ticks += sum(self._own_ticks[gone] for gone in self._own_ticks.keys() - own)
+        self._own_ticks = own
+        return max(waited_for, self._ended_ticks + sum(own.values()))
 
     def _memory(self, pids: list[int]) -> int:
         stored = _tmpfs_bytes(reversed(pids))
@@ -67,7 +85,7 @@ def _descendants(root: int) -> dict[int, list[str]]:
             # The name of a process is any bytes that it likes, a closing parenthesis among them.
             with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 stat = file.read().rpartition(b")")[2].decode("ascii", "replace").split()
-                if len(stat) > _CSTIME:
+                if len(stat) > _STARTTIME:
                     stats[int(name)] = stat
                     children.setdefault(int(stat[_PARENT]), []).append(int(name))
     found: dict[int, list[str]] = {}

@@ -66,12 +66,15 @@ def host_arch() -> str:
 
 
 @lru_cache(maxsize=32)
-def build(arch: str, *, open_files: int | None, for_zygote: bool = False) -> bytes:
+def build(
+    arch: str, *, open_files: int | None, for_zygote: bool = False, has_cgroup: bool = True
+) -> bytes:
     """The filter as packed `struct sock_filter[]`.
 
     With `open_files`, the use of a descriptor with that number or a higher one is answered with a
     user notification: install the filter with a listener. `for_zygote` also lets the calls pass
-    with which a template builds cells; each cell has the ordinary filter on top.
+    with which a template builds cells; each cell has the ordinary filter on top. Without a cgroup
+    (`has_cgroup`) calls are refused whose memory cannot be measured from outside.
     """
     if arch not in AUDIT_ARCH:
         raise BadInput(
@@ -82,8 +85,15 @@ def build(arch: str, *, open_files: int | None, for_zygote: bool = False) -> byt
         raise BadInput("The open-files limit must be a positive 31-bit number.")
     rules = load_rules()
     leaves = _leaves(rules, arch, checked=open_files is not None)
+    table = rules.numbers[arch]
+    if not has_cgroup:
+        leaves |= {
+            table[name]: _Leaf((), RET_ERRNO | group.errno)
+            for group in rules.without_cgroup
+            for name in group.names
+            if name in table
+        }
     if for_zygote:
-        table = rules.numbers[arch]
         building = (table[name] for group in rules.zygote for name in group.names if name in table)
         leaves |= dict.fromkeys(building, _Leaf(((),), RET_ALLOW))
     return _compile(leaves, arch, open_files)

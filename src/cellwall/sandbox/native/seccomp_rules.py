@@ -21,7 +21,9 @@ _ERRNOS: Final = (
     "EPERM", "EACCES", "EINVAL", "ENOMEM", "ENOSYS", "EOPNOTSUPP", "EAFNOSUPPORT",
 )  # fmt: skip
 _OFFSET_ARGS: Final = 16  # in struct seccomp_data
-_SECTIONS: Final = {"allow", "allow_if", "pretend", "ignore", "deny", "descriptor", "zygote"}
+_SECTIONS: Final = {
+    "allow", "allow_if", "pretend", "ignore", "deny", "descriptor", "zygote", "without_cgroup",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class Rules:
     zygote: tuple[Group, ...] = ()
     ignore: tuple[Group, ...] = ()
     """Answered "success" and not done."""
+    without_cgroup: tuple[Group, ...] = ()
+    """Refused where no cgroup counts the memory that they give."""
 
 
 @cache
@@ -117,6 +121,9 @@ def parse_rules(document: Mapping[str, Any], numbers: Mapping[str, Mapping[str, 
             descriptors=tuple(_descriptor_check(entry) for entry in document["descriptor"]),
             zygote=tuple(_group(entry, answered=False) for entry in document["zygote"]),
             ignore=tuple(_group(entry, answered=False) for entry in document["ignore"]),
+            without_cgroup=tuple(
+                _group(entry, answered=True) for entry in document["without_cgroup"]
+            ),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise broken("an entry lacks a key or has a wrong one", detail=repr(error)) from error
@@ -152,6 +159,9 @@ def _require_sound_names(rules: Rules) -> None:
     never = {name for group in (*rules.deny, *rules.ignore) for name in group.names}
     if useless := sorted(set(checked) - (set(decided) - never)):
         raise broken(f"a descriptor of a call that never passes: {', '.join(useless)}")
+    uncounted = {name for group in rules.without_cgroup for name in group.names}
+    if useless := sorted(uncounted - (set(decided) - never)):
+        raise broken(f"refused without a cgroup, and never passes: {', '.join(useless)}")
 
 
 def _shape(entry: Mapping[str, Any], required: set[str], optional: frozenset[str]) -> None:

@@ -33,6 +33,7 @@ from cellwall.sandbox.native.bodies import Bodies, digests
 from cellwall.sandbox.native.holdings import unlinked_files
 from cellwall.sandbox.native.layers import HostLayers, NativeSettings
 from cellwall.sandbox.native.live import CodeRun, CommandRun, LiveCell, Task
+from cellwall.sandbox.native.measured import Measured
 from cellwall.sandbox.native.pool import Pool
 from cellwall.sandbox.native.uncharged import UnchargedMemory
 from cellwall.sandbox.native.watch import Watch
@@ -253,7 +254,7 @@ class Sessions:
         return RunResult(exit_code=None, payload=program.info())
 
     def _look_around(self) -> None:
-        """What runs between calls is bound by the disk limit, too; nobody else would look."""
+        """What runs between calls is bound by these limits, too; nobody else would look."""
         with self._lock:
             sessions = list(self._sessions.values())
         for session in sessions:
@@ -348,6 +349,9 @@ def _environment(
 def _goes_too_far(session: _Session, cell: LiveCell) -> bool:
     now, workspace, limits = time.monotonic(), session.workspace, cell.body.limits
     uncharged = session.uncharged
+    # A cgroup enforces the memory limit at any time; a measurement has to be made.
+    if isinstance(cell.body.meter, Measured) and cell.counters().out_of_memory:
+        return True
     if uncharged is not None and uncharged.is_due() and uncharged.is_too_much():
         return True
     if workspace is None or workspace.bounded_by_kernel:

@@ -174,9 +174,10 @@ class Watch:
         if not self._running.is_ended(traffic):
             self._running.goes_on()
             self._uncharged = UnchargedMemory(self._running.pids, limits)
+        next_look = 0.0
         while not self._running.is_ended(traffic):
             pause_s = min(_WATCH_EVERY_S, deadline - time.monotonic())
-            with anyio.move_on_after(max(0.0, pause_s)) as pause:
+            with anyio.move_on_after(max(0.0, pause_s)):
                 await anyio.wait_readable(traffic)
             traffic.serve()
             while calls is not None and traffic.calls and traffic.is_read and self._is_free():
@@ -191,8 +192,10 @@ class Watch:
             limit = LimitName.OUTPUT if traffic.is_too_much else None
             if now >= deadline:
                 limit = limit or LimitName.WALL
-            if pause.cancelled_caught:
-                limit = limit or limit_of(self._running.counters(), limits)
+            # By the clock: a program that never stops to print is looked at, too.
+            if limit is None and now >= next_look:
+                limit = limit_of(self._running.counters(), limits)
+                next_look = time.monotonic() + _WATCH_EVERY_S
             if limit is None:
                 limit = await self._uncounted_limit(now)
             if limit is not None or traffic.sink_error is not None:

@@ -41,3 +41,38 @@ def test_a_tree_is_measured_whatever_its_processes_are_called(name: bytes) -> No
             assert (roomy.counters().memory_peak or 0) > 40 * MIB
         finally:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+# Nobody waits for the children of a process that ignores SIGCHLD.
+_UNWAITED = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(3):
+    if os.fork() == 0:
+        while time.process_time() < 0.3: pass
+        print('burned', flush=True)
+        os.read(0, 1)
+        os._exit(0)
+    try: os.wait()
+    except ChildProcessError: pass
+"""
+
+
+@pytest.mark.requirement("LIM-3")
+def test_processor_time_of_children_that_nobody_waits_for_counts() -> None:
+    command = [sys.executable, "-c", _UNWAITED]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            measured, seen = Measured(os.getpid(), Limits()), []
+            for _ in range(3):
+                assert process.stdout.readline() == b"burned\n"
+                seen.append(measured.counters().cpu_s or 0)
+                process.stdin.write(b".")
+                process.stdin.flush()
+            assert 0.2 < seen[0] < 0.7
+            assert seen[2] >= 0.7  # ticks round down
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

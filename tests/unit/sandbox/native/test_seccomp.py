@@ -454,10 +454,23 @@ BREAKAGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "a name allowed and ignored": _first("ignore", names=["read"]),
     "an ignored call with an errno": _first("ignore", errno="EPERM"),
     "a descriptor argument out of range": _first("descriptor", args=[9]),
+    "a call refused without a cgroup that never passes": _first("without_cgroup", names=["mount"]),
     "a missing section": lambda document: document.pop("deny"),
     "an unknown section": lambda document: document.update(extra=[]),
     "a section of the wrong type": lambda document: document.update(allow=[1]),
 }
+
+
+@pytest.mark.requirement("LIM-3")
+@pytest.mark.parametrize("arch", AUDIT_ARCH)
+def test_memory_that_nobody_can_measure_is_refused_without_a_cgroup(arch: str) -> None:
+    weaker = decode(seccomp.build(arch, open_files=None, has_cgroup=False))
+    for group in RULES.without_cgroup:
+        for name in group.names:
+            number = RULES.numbers[arch][name]
+            assert answer(arch, number) == RET_ALLOW  # the control
+            told = run(weaker, arch=AUDIT_ARCH[arch], nr=number, args=())[0]
+            assert told == ENOSYS
 
 
 @pytest.mark.requirement("ISO-4")

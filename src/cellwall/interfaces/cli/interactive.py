@@ -1,0 +1,187 @@
+"""A program in a sandbox on the user's terminal.
+
+The program has a terminal of the sandbox's own: keys typed outside are written to the terminal
+inside, and the output of the program is shown outside, as far as screen.py lets it pass.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import termios
+import tty
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import anyio
+
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
+from cellwall.core.limits import LimitName
+from cellwall.core.outcomes import NOT_STARTED, Outcome, Status
+from cellwall.core.types import ProcessInfo, WorkspaceMode
+from cellwall.interfaces.cli.execute import kept_line, limit_line
+from cellwall.interfaces.cli.options import SandboxOptions
+from cellwall.interfaces.cli.screen import ScreenFilter
+from cellwall.interfaces.cli.streams import Relay, write_all
+from cellwall.interfaces.cli.telling import finding_lines
+from cellwall.interfaces.requests import parse_workspace
+from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
+from cellwall.interfaces.sdk.commands import AsyncProcess
+from cellwall.runtime.wiring import shared_house
+
+_READ_BYTES = 4096
+_FOLLOW_S = 30.0
+_SETTLE_S = 0.1
+_RESTORE_S = 1.0
+_MAX_SIDE = 9_999
+_BELL = b"\a"
+_EXIT_WALL = 124
+
+
+class TerminalProgram:
+    """One program on the user's terminal, from its start to its end."""
+
+    def __init__(self, options: SandboxOptions, command: tuple[str, ...], cwd: str) -> None:
+        self._options = options
+        self._command = command
+        self._cwd = cwd
+        self._screen = ScreenFilter()
+        self._sandbox_id: str | None = None
+        self._is_terminal_gone = False
+
+    async def perform(self, _relay: Relay | None) -> Outcome:
+        typed = self._options.for_sdk()
+        async with AsyncSandbox.create(**typed) as sandbox:
+            self._sandbox_id = sandbox.id
+            rows, columns = _size()
+            program = await sandbox.commands.terminal(
+                self._command,
+                rows=rows,
+                columns=columns,
+                envs={"TERM": os.environ.get("TERM") or "xterm-256color", **typed["envs"]},
+                cwd=self._cwd,
+            )
+            async with _raw_terminal(self._screen):
+                outcome = await self._until_end(program)
+                # Reports of the mouse may be on their way; they are no keys for the shell outside.
+                await anyio.sleep(_SETTLE_S)
+        for finding in outcome.findings:
+            if finding.category == NOT_STARTED:
+                raise BadInput(finding.message, code=finding.rule)
+        if outcome.exit_code is None and outcome.limit is None:
+            raise SandboxFailed(
+                "the sandbox ended before the program did",
+                mend="A limit of memory or disk ends a whole sandbox; raise --memory or --disk.",
+                code="CW-SANDBOX-GONE",
+            )
+        return outcome
+
+    async def _until_end(self, program: AsyncProcess) -> Outcome:
+        ended: list[Outcome] = []
+        failed: list[Exception] = []
+        with anyio.move_on_after(self._options.timeout):
+            async with anyio.create_task_group() as tasks:
+
+                async def only(work: Callable[[AsyncProcess], Awaitable[Outcome | None]]) -> None:
+                    """The first of the three to end, or to fail, ends all."""
+                    try:
+                        outcome = await work(program)
+                        ended.extend([outcome] if outcome else [])
+                    except Exception as error:  # noqa: BLE001  # raised below, not as a group
+                        failed.append(error)
+                    tasks.cancel_scope.cancel()
+
+                for work in (self._show, self._forward_typed, _forward_size):
+                    tasks.start_soon(only, work)
+        if ended:
+            return ended[0]
+        if failed and not isinstance(failed[0], OSError):
+            raise failed[0]
+        if failed or self._is_terminal_gone:
+            raise CellwallError("the terminal was closed", code="CW-NO-TERMINAL")
+        return Outcome(
+            status=Status.LIMIT, action_id="", exit_code=_EXIT_WALL, limit=LimitName.WALL
+        )
+
+    async def _show(self, program: AsyncProcess) -> Outcome:
+        while True:
+            done = await program.follow(_FOLLOW_S)
+            await self._write(done.outcome.stdout_bytes)
+            info = done.outcome.payload
+            if not isinstance(info, ProcessInfo) or not info.is_running:
+                done = await program.read()
+                await self._write(done.outcome.stdout_bytes)
+                return done.outcome
+
+    async def _write(self, data: bytes) -> None:
+        # In a thread: a terminal that does not read must not hold up signals and limits.
+        shown = self._screen.feed(data)
+        await anyio.to_thread.run_sync(write_all, 1, shown, abandon_on_cancel=True)
+
+    async def _forward_typed(self, program: AsyncProcess) -> None:
+        while True:
+            await anyio.wait_readable(0)
+            typed = os.read(0, _READ_BYTES)
+            if not typed:
+                self._is_terminal_gone = True
+                return
+            try:
+                await program.send_stdin(typed)
+            except CellwallError as error:
+                if error.code == "CW-NO-STDIN":  # it has ended; the rest of its output is shown
+                    await anyio.sleep_forever()
+                if error.code != "CW-STDIN-SLOW":
+                    raise
+                await self._write(_BELL)  # the terminal inside is full, as a real one would be
+
+    def notes(self, outcome: Outcome) -> list[str]:
+        notes = finding_lines(outcome.findings)
+        if outcome.limit is not None:
+            notes.append(limit_line(outcome.limit))
+        kept = self.kept()
+        return notes if kept is None else [*notes, kept_line(kept)]
+
+    def kept(self) -> str | None:
+        """The id of copy-on-write changes that the program has made."""
+        if self._sandbox_id is None:
+            return None
+        options = self._options
+        request = parse_workspace(options.workspace)
+        if request.mode is not WorkspaceMode.COPY_ON_WRITE:
+            return None
+        with suppress(CellwallError):  # removed with the sandbox: nothing was changed
+            house = shared_house(options.config, options.profile)
+            return house.store.session(self._sandbox_id).id
+        return None
+
+
+async def _forward_size(program: AsyncProcess) -> None:
+    with anyio.open_signal_receiver(signal.SIGWINCH, signal.SIGCONT) as changes:
+        async for number in changes:
+            if number == signal.SIGCONT:  # the shell outside had the terminal meanwhile
+                tty.setraw(0, termios.TCSADRAIN)
+            await program.resize(*_size())
+
+
+def _size() -> tuple[int, int]:
+    columns, rows = os.get_terminal_size(1)
+    return min(rows or 24, _MAX_SIDE), min(columns or 80, _MAX_SIDE)
+
+
+@asynccontextmanager
+async def _raw_terminal(screen: ScreenFilter) -> AsyncIterator[None]:
+    """Every key goes inside, Ctrl-C too; afterwards the terminal is as before."""
+    before = termios.tcgetattr(0)
+    try:
+        tty.setraw(0, termios.TCSADRAIN)  # keys that were typed ahead are the program's
+        yield
+    finally:
+        with suppress(OSError, termios.error):  # the terminal may be gone
+            # Also without waiting for a terminal that shows nothing any more.
+            with anyio.move_on_after(_RESTORE_S, shield=True):
+                restore = partial(write_all, 1, screen.finish())
+                await anyio.to_thread.run_sync(restore, abandon_on_cancel=True)
+            # What is still unread was typed for the program, or is a report of the mouse.
+            termios.tcflush(0, termios.TCIFLUSH)
+            termios.tcsetattr(0, termios.TCSANOW, before)
