@@ -335,7 +335,9 @@ def test_an_output_flood_does_not_starve_the_event_loop_or_the_deadline() -> Non
 
     async def tick() -> None:
         while True:
-            before = time.thread_time()  # what the loop itself does; a busy machine takes none of it
+            before = (
+                time.thread_time()
+            )  # what the loop itself does; a busy machine takes none of it
             await anyio.sleep(0.01)
             gaps_s.append(time.thread_time() - before)
 

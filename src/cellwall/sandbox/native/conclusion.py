@@ -115,8 +115,8 @@ def not_started(number: int) -> BadInput:
                 "no such program inside the sandbox",
                 mend="Programs of the host's /usr are there; check the name, install the program "
                 "on the host, or give the directory that holds it as the workspace. A .venv needs "
-                "the Python that it was made from: where that is not below /usr (pyenv, conda, uv), "
-                "name its directory in sandbox.extra_read_only_paths of the configuration.",
+                "the Python that it was made from: where that is not below /usr (pyenv, conda, "
+                "uv), name its directory in sandbox.extra_read_only_paths of the configuration.",
                 code="CW-COMMAND-NOT-FOUND",
             )
         case 13:
