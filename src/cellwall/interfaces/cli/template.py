@@ -111,7 +111,7 @@ def build(
     else:
         verb = "built" if built.is_new else "is already built"
         print_text(f"{name} {verb}: {_summary(built, requested)}\n")
-        print_text(f"Use it: cellwall code --template {name} -c 'import …'\n")
+        print_text(f"Use it: cellwall code --template {name} -c CODE\n")
     return 0
 
 
