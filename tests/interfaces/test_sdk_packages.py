@@ -214,7 +214,8 @@ def test_an_agent_of_the_mcp_server_finds_the_packages(shelf, tmp_path, monkeypa
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     with connected(home, "--package", "tiny") as agent:
-        assert agent.told("run_code", code=ANSWER)["value"] == 42
+        told = agent.told("run_code", code=ANSWER)
+        assert (told["status"], "42" in told["output"]) == ("ok", True)
     assert "cellwall: tiny 1.0" in (home / "stderr").read_text()
 
 
