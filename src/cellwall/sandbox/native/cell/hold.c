@@ -207,8 +207,10 @@ static void serve(const char *text, const int *sent, int count) {
   uint64_t id = strlen(text) > 2 ? strtoull(text + 2, &rest, 10) : 0;
   if (text[0] == 'a' && rest != NULL && *rest == ' ')
     take_lease(id, rest + 1, sent, count);
-  else if (text[0] == 'r' && rest != NULL && *rest == '\0')
+  else if (text[0] == 'r' && rest != NULL && *rest == '\0' && count == 0)
     give_back(id);
+  else
+    for (int i = 0; i < count; i++) close(sent[i]);
 }
 
 int hold(int inherited_fd) {
