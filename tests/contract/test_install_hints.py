@@ -22,6 +22,7 @@ _INSTALL = re.compile(
 _WORD = re.compile(r"['\"]?([A-Za-z0-9@.][\w.@/-]*)(?:\[([\w,]+)\])?['\"]?[,.]?\Z")
 # Packages of a distribution, which its own maintainers name, and why we ask for them.
 _DISTRIBUTION = {
+    "curl": "is what lines of the README start inside",
     "bubblewrap": "builds the outer namespaces",
     "nodejs": "runs JavaScript",
     "python3-pip": "builds templates",

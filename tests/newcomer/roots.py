@@ -79,8 +79,7 @@ def root_of(distribution: Distribution, cache: Path) -> Path:
         raise Unavailable(
             f"{target.parent} has {free >> 20} MiB free, {_NEEDED_BYTES >> 20} needed"
         )
-    fresh = target.with_suffix(".new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh = target.with_suffix(f".{os.getpid()}")  # two runs may make it at once
     mirror = _host_mirror(distribution) or _default_mirror(distribution)
     log = target.parent / f"{distribution.codename}.log"
     words = [
@@ -96,16 +95,32 @@ def root_of(distribution: Distribution, cache: Path) -> Path:
         )  # fmt: skip
     if done.returncode != 0:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line[:2] == "E:"]
-        shutil.rmtree(fresh, ignore_errors=True)
+        remove_tree(fresh)
         raise Unavailable(f"debootstrap failed: {lines[-1] if lines else 'no reason told'} ({log})")
     _finish(fresh, distribution, mirror)
-    fresh.rename(target)
+    if target.exists():
+        remove_tree(fresh)
+    else:
+        fresh.rename(target)
     return target
+
+
+def remove_tree(path: Path) -> None:
+    """Unmount what lies below first: a killed debootstrap leaves the host's /sys and /proc there."""
+    for point in reversed(_mounts_below(path)):
+        subprocess.run(["umount", "-l", point], check=False, capture_output=True)
+    if left := _mounts_below(path):
+        raise Unavailable(f"{left[0]} is still mounted; as root: umount {left[0]}")
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _mounts_below(path: Path) -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return sorted(p for p in (line.split()[4] for line in lines) if Path(p).is_relative_to(path))
 
 
 def copy_root(source: Path, target: Path) -> None:
     """A root that one host may change. It lies on the disk's file system, as a fresh machine's."""
-    shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-a", "--reflink=auto", source, target], check=True)
 
@@ -225,8 +240,7 @@ def _fetch_keyring(distribution: Distribution, root: Path, cache: Path) -> bool:
     """Have a Debian root's apt, which checks signatures, fetch the package; take the file out."""
     folder = cache / "keyrings"
     folder.mkdir(parents=True, exist_ok=True)
-    scratch = folder / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
+    scratch = folder / f"scratch.{os.getpid()}"
     try:
         copy_root(root, scratch)
         for words in (
@@ -243,7 +257,7 @@ def _fetch_keyring(distribution: Distribution, root: Path, cache: Path) -> bool:
         shutil.copy(scratch / f"usr/share/keyrings/{distribution.keyring}.gpg", folder)
         return True
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        remove_tree(scratch)
 
 
 def _apt_environment() -> dict[str, str]:
