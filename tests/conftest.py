@@ -129,6 +129,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     how_much.addoption("--long", action="store_true", help="the tests marked `long` as well")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--fast`, a file that has nothing for it is not imported; some import half the world."""
+    if not config.getoption("--fast") or collection_path.suffix != ".py":
+        return None
+    place = os.path.relpath(collection_path, config.rootpath)
+    is_read = place.startswith(_QUICK_FOLDERS) or b"mark.smoke" in collection_path.read_bytes()
+    return None if is_read else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     is_fast, is_long = config.getoption("--fast"), config.getoption("--long")
 

@@ -98,7 +98,7 @@ def test_an_ordinary_user_s_closed_directory_hides_nothing_and_is_no_limit(
 def test_code_cannot_write_where_cellwall_itself_is_installed(tmp_path: Path):
     package = Path(cellwall.__file__).parent
     copy = tmp_path / "lib" / "cellwall"
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, copy)  # with what is compiled: a first start takes seconds
     script = (
         "import cellwall, sys\n"
         f"done = cellwall.run_command('echo evil >> lib/cellwall/__init__.py; echo new > lib/other;'\n"

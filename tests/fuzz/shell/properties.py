@@ -29,7 +29,7 @@ from fuzz.shell.cell import FILES, HOME, WORK, Observed
 
 # What allowed wrappers are called by counts; what they start is judged by itself.
 ALLOWED = frozenset(
-    ("p0", "echo", "cat", "cp", "dd", "printf", "mapfile", "time", "jobs", "coproc")
+    ("p0", "echo", "cat", "cp", "dd", "printf", "mapfile", "time", "jobs", "coproc", "sh")
 )
 SECRET = frozenset((f"{WORK}/.env", f"{HOME}/.ssh/id_rsa", f"{WORK}/secrets/key"))
 PROTECTED = frozenset((f"{WORK}/.env", f"{HOME}/.ssh/id_rsa", f"{HOME}/.bashrc", f"{HOME}/n.txt"))

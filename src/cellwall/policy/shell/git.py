@@ -102,7 +102,7 @@ def _note_new(finds: Finds, model: Model, outer: Scan, found: Scan, *, is_clone:
         finds.file("write", _HOOKS, "git copies the hooks of a folder there")
     for each in found.values("-c", "--config"):
         _note_kept(finds, model, each)
-    if is_clone and len(found.operands) == 1:
+    if is_clone and len(found.operands) == 1 and "::" not in found.operands[0].text:
         name = posixpath.basename(found.operands[0].text.rstrip("/").rpartition(":")[2])
         finds.file(
             "write", Word(name.removesuffix(".git")), "git clones into a folder of that name"

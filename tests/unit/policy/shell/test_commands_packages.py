@@ -72,7 +72,6 @@ conda install -c conda-forge numpy
 npm test -- --watch
 npm run dev
 uv sync --all-extras
-uv run --with requests python x.py
 uv lock --upgrade
 bundle exec rake test
 npx create-react-app x
@@ -86,6 +85,7 @@ pnpm exec tsc
 """
 
 FOUND = r"""
+uv run --with requests python x.py -> danger --with | inner python x.py
 pip uninstall -y -r.env -> read .env
 pip cache dir --cache-dir=../x -> write ../x
 pip --keyring-provider=subprocess install x -> danger --keyring-provider

@@ -172,12 +172,12 @@ git grep -O'rm x' y -> script rm x
 git grep --open-files-in-pager=rm y -> script rm
 git grep --open='rm' y -> script rm
 git clone -u 'rm x' a b -> script rm x | write b
-git clone --upload-pack='rm x' a -> script rm x
-git clone --template=/x a -> danger --template | write .git/hooks
-git clone -c core.sshCommand=x a -> script x | write .git/config
-git clone --config core.pager='rm x' a -> script rm x | write .git/config
+git clone --upload-pack='rm x' a -> script rm x | write a
+git clone --template=/x a -> danger --template | write .git/hooks | write a
+git clone -c core.sshCommand=x a -> script x | write .git/config | write a
+git clone --config core.pager='rm x' a -> script rm x | write .git/config | write a
 git clone 'ext::sh -c rm' -> script sh -c rm
-git clone ssh://-oProxyCommand=x/y -> danger ssh://-oProxyCommand=x/y
+git clone ssh://-oProxyCommand=x/y -> danger ssh://-oProxyCommand=x/y | write y
 git fetch --upload-pack='rm x' o -> script rm x
 git pull --upload-pack 'rm x' -> script rm x
 git push --receive-pack='rm' o -> script rm
