@@ -176,6 +176,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if sys.version_info < (3, 11, 5):
         ast.parse = _parse_again(ast.parse)
     _take_interrupts()
+    # With 002, as Debian 13 has it for users, every policy and configuration that a test writes
+    # would be refused: its group could change the file. Tests about modes set their own.
+    os.umask(0o022)
 
 
 def _take_interrupts() -> None:
