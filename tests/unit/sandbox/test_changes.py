@@ -145,6 +145,23 @@ def test_apply_makes_the_host_what_the_run_saw_and_not_before(layers):
 
 
 @pytest.mark.requirement("FS-2")
+def test_a_path_too_long_to_be_opened_is_refused_alone(layers):
+    here = os.open(layers.upper_path, os.O_RDONLY)
+    for _ in range(30):  # 6,000 bytes
+        os.mkdir("d" * 200, dir_fd=here)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    layers.write("good", b"x", layer="upper")
+    report = layers.apply()
+    assert [why for _path, why in report.refused] == ["is too long"]
+    assert (layers.lower_path / "good").read_bytes() == b"x"
+    layers.write("more", b"x", layer="upper")
+    assert "diff --git a/more b/more" in unified_diff(layers.lower, layers.upper, max_bytes=10**6)
+
+
+@pytest.mark.requirement("FS-2")
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git to read the diff")
 def test_git_reads_the_diff_and_comes_to_the_same_files(layers):
     fill(layers)

@@ -66,7 +66,7 @@ def test_processor_time_of_children_that_nobody_waits_for_counts() -> None:
         assert process.stdout is not None
         assert process.stdin is not None
         try:
-            measured, seen = Measured(os.getpid(), Limits()), []
+            measured, seen = Measured(process.pid, Limits()), []
             for _ in range(3):
                 assert process.stdout.readline() == b"burned\n"
                 seen.append(measured.counters().cpu_s or 0)
