@@ -109,7 +109,12 @@ def commands_in_markdown(text: str, *, has_short_forms: bool) -> Iterator[list[s
 def commands_in_source(text: str) -> Iterator[list[str]]:
     if _MAYBE.search(text) is None:
         return
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    formatted = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
+    parts = {id(part) for node in formatted for part in node.values}
+    for node in ast.walk(tree):
+        if id(node) in parts:
+            continue  # read as a part of the whole text
         for literal in _literals(node):
             for found in _IN_STRINGS.findall(literal):
                 yield from commands_in_words(next(filter(None, found)))

@@ -16,13 +16,8 @@ One table per program; `also` lists its other names. In a model:
     sub, harmless, other                     sub-commands; those without a model; all others
 
 `forbidden` is denied whatever is allowed. `danger-read`, `danger-write`, `danger-script` and
-<<<<<<< HEAD
 `danger-folder` need a rule that spells out the option, and their value is also judged as the file,
 the command or the directory it is.
-=======
-`danger-folder` need a rule that spells out the option, and their value is also judged as the
-file, the command or the directory it is.
->>>>>>> gfinal
 
 What a value does is written as `KIND [DETAIL] [flag|optional|next|pair][: REASON]`. An option that
 is in no list is taken for a flag, so that the word after it is looked at as well. A `values` entry
