@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cellwall.interfaces.cli.confirming import agreed
 from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.telling import print_json, print_text, say
 from cellwall.interfaces.cli.terminal import one_line
@@ -181,7 +182,7 @@ def apply(
     def confirm(found: Sequence[Change]) -> None:
         where = one_line(takeover.target_directory(house, workspace_id))
         click.echo(_summary(found), err=True, nl=False)
-        if found and not click.confirm(f"Take this over into {where}?", err=True):
+        if found and not agreed(f"Take this over into {where}?"):
             say("nothing was changed")
             raise click.exceptions.Exit(1)
 
@@ -223,7 +224,7 @@ def discard(
     house = open_house(config=config, profile=profile)
     if not yes and sys.stdin.isatty():
         where = one_line(takeover.target_directory(house, workspace_id))
-        if not click.confirm(f"Remove the changes that wait for {where}?", err=True):
+        if not agreed(f"Remove the changes that wait for {where}?"):
             say("nothing was removed")
             return 1
     takeover.discard(house, workspace_id, principal=principal("cli"))

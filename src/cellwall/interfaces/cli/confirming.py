@@ -12,7 +12,10 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import sys
 import termios
+
+import click
 
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import fit
@@ -42,6 +45,29 @@ def confirm(shown: str, *, what: str) -> bool:
             mend="Type the command in a terminal of your own; no option takes its place.",
             code="CW-NOT-CONFIRMED",
         ) from None
+
+
+def agreed(question: str) -> bool:
+    """Whether the person at standard input says yes; no is the default.
+
+    For what a person may also do by an option. Unlike `click.confirm`, a signal ends the wait at
+    any moment, see `wait_for`.
+    """
+    while True:
+        click.echo(f"{question} [y/N]: ", err=True, nl=False)
+        try:
+            wait_for(sys.stdin.fileno())
+            line = sys.stdin.readline()
+        except KeyboardInterrupt:
+            raise click.Abort from None
+        if not line:
+            raise click.Abort
+        answer = line.strip().lower()
+        if answer in ("y", "yes"):
+            return True
+        if answer in ("", "n", "no"):
+            return False
+        click.echo("Type y or n.", err=True)
 
 
 def _typed(terminal: int, shown: str, what: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cellwall.interfaces.cli.confirming import agreed
 from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.telling import print_json, print_text, say
 from cellwall.interfaces.cli.terminal import one_line
@@ -143,7 +144,7 @@ def delete(
         found = (quarantine_review.find(house, entry_id),)
     if found and not yes and sys.stdin.isatty():
         click.echo("\n".join(map(_line, found)), err=True)
-        if not click.confirm(f"Remove {len(found)} for good?", err=True):
+        if not agreed(f"Remove {len(found)} for good?"):
             say("nothing was removed")
             return 1
     for entry in found:
