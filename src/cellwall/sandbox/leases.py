@@ -175,8 +175,8 @@ class WrittenLease(Lease):
                 self._reserved.append(os.dup(self.beneath.fd))
 
     def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> tuple[int, int]:
-        """The quarantine counts: a process of a live sandbox that has a moved directory or file open
-        can still write to it."""
+        """The quarantine counts: a process of a live sandbox that has a moved file or directory
+        open can still write to it."""
         used_bytes, count = super()._usage(max_entries, on_locked)
         try:
             quarantine = Root.open(self._quarantine_dir)
