@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -73,6 +73,16 @@ class _Held:
     stack: ExitStack
 
 
+@dataclass(slots=True)
+class _OfSession:
+    """A session's workspace, under a lock of its own: a directory that is slow to look through, or
+    that somebody has locked, must not keep the sandboxes of other directories waiting."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    held: _Held | None = None
+    is_ended: bool = False
+
+
 class Workspaces:
     """The port's implementation."""
 
@@ -80,8 +90,8 @@ class Workspaces:
         self, store: WorkspaceStore, settings: WorkspaceSettings, views: MergedViews
     ) -> None:
         self._views = views
-        self._held: dict[str, _Held] = {}
-        self._lock = threading.Lock()
+        self._sessions: dict[str, _OfSession] = {}
+        self._lock = threading.Lock()  # of that dictionary alone
         self._store = store
         self._settings = settings
         self._protection = settings.protection
@@ -116,23 +126,34 @@ class Workspaces:
     def _of_session(self, action: Action) -> Lease:
         """A session's workspace stays mounted in its live cell: it is opened once, and held."""
         assert action.session_id is not None  # noqa: S101  # by the caller
-        with self._lock:
-            is_open = action.session_id in self._held
-            held = self._hold(action.session_id, action)
+        with self._locked(action.session_id) as own:
+            is_open = own.held is not None
+            held = self._hold(own, action.session_id, action)
             if is_open:
                 self._refuse_uncovered(held.opened)
         return held.lease
 
-    def _hold(self, session_id: str, action: Action) -> _Held:
-        held = self._held.get(session_id)
-        if held is None:
+    @contextmanager
+    def _locked(self, session_id: str) -> Iterator[_OfSession]:
+        """Nothing else is done with the session's workspace meanwhile; it has not ended."""
+        with self._lock:
+            own = self._sessions.setdefault(session_id, _OfSession())
+        with own.lock:
+            if own.is_ended:
+                raise BadInput(
+                    "the sandbox was ended", mend="Create a new one.", code="CW-SANDBOX-ENDED"
+                )
+            yield own
+
+    def _hold(self, own: _OfSession, session_id: str, action: Action) -> _Held:
+        if own.held is None:
             session = self._store.session(session_id)
             with ExitStack() as stack:
                 opened = self._open(session.request, session, session.id, stack)
                 # One for the whole session: what its processes do between two calls is theirs.
                 lease = self._lease_of(opened, action)
-                held = self._held[session.id] = _Held(opened, lease, stack.pop_all())
-        return held
+                own.held = _Held(opened, lease, stack.pop_all())
+        return own.held
 
     def _refuse_uncovered(self, opened: _Opened) -> None:
         """A protected name that somebody put there since cannot be covered in a live cell."""
@@ -163,7 +184,12 @@ class Workspaces:
         """Look a last time and let go; its cell must have ended."""
         self._views.end(session_id)
         with self._lock:
-            held = self._held.pop(session_id, None)
+            own = self._sessions.pop(session_id, None)
+        if own is None:
+            return ()
+        with own.lock:
+            own.is_ended = True
+            held, own.held = own.held, None
         if held is None:
             return ()
         with held.stack:
@@ -377,8 +403,8 @@ class Workspaces:
     ) -> tuple[WorkspaceMount, Root]:
         """Copies of the session's descriptors: should it end meanwhile, their numbers would soon be
         those of somebody else's directories."""
-        with self._lock:  # under which the session does not close its own
-            opened = self._hold(session.id, action).opened
+        with self._locked(session.id) as own:  # under which the session does not close its own
+            opened = self._hold(own, session.id, action).opened
             mount, upper = opened.mount, opened.written
             assert mount.dir_fd is not None  # noqa: S101  # all three by copy-on-write's meaning
             assert mount.layers_fd is not None  # noqa: S101

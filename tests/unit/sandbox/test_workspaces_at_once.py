@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from cellwall.core.errors import BadInput
 from cellwall.core.types import (
     Action,
     Principal,
     RunCommand,
     WorkspaceMode,
     WorkspaceRequest,
+    new_id,
 )
 from cellwall.sandbox import protected
 from cellwall.sandbox.leases import WorkspaceSettings
+from cellwall.sandbox.root import Root
 from cellwall.sandbox.views import MergedViews
 from cellwall.sandbox.workspace import Workspaces
 from cellwall.sandbox.workspace_store import WorkspaceStore
@@ -132,3 +138,80 @@ def test_control_a_directory_of_the_users_stays_as_it_is(tmp_path: Path) -> None
     kept = plant(root)
     overlap(root, root, (tmp_path / "home", tmp_path / "home"), lambda: None)
     assert all(path.read_text() == "planted" for path in kept)
+
+
+def session_in(home: Path, directory: Path) -> Action:
+    request = WorkspaceRequest(WorkspaceMode.READ_WRITE, str(directory))
+    status = directory.stat()
+    identity = status.st_dev, status.st_ino
+    session = WorkspaceStore(str(home)).make(new_id("sbx"), request, identity=identity)
+    return replace(wanted(directory), session_id=session.id)
+
+
+def take_lease(made: Workspaces, action: Action) -> None:
+    async def take() -> None:
+        async with made.lease(action) as lease:
+            lease.settle_now()
+
+    anyio.run(take)
+
+
+@pytest.fixture
+def slow_and_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Workspaces, Action, Action, threading.Event]]:
+    """Two sessions of one process; the first one's directory is being looked through until the
+    event is set."""
+    home, slow, quick = tmp_path / "home", tmp_path / "slow", tmp_path / "quick"
+    slow.mkdir()
+    quick.mkdir()
+    made, is_looking, may_end = workspaces(home), threading.Event(), threading.Event()
+    actions = [session_in(home, directory) for directory in (slow, quick)]
+    scan = protected.scan
+
+    def scan_slowly(root: Root, *arguments: Any, **options: Any) -> Any:
+        if os.path.samestat(os.fstat(root.fd), slow.stat()):
+            is_looking.set()
+            may_end.wait()
+        return scan(root, *arguments, **options)
+
+    monkeypatch.setattr(protected, "scan", scan_slowly)
+    thread = threading.Thread(target=made._of_session, args=(actions[0],))
+    thread.start()
+    is_looking.wait()
+    try:
+        yield made, *actions, may_end
+    finally:
+        may_end.set()
+        thread.join()
+        for action in actions:
+            made.end_session(action.session_id or "")
+
+
+@pytest.mark.requirement("FS-4")
+def test_a_directory_that_is_slow_to_look_through_keeps_no_other_session_waiting(
+    slow_and_quick: tuple[Workspaces, Action, Action, threading.Event],
+) -> None:
+    made, _slow, quick, _may_end = slow_and_quick
+    beside = threading.Thread(target=take_lease, args=(made, quick), daemon=True)
+    beside.start()
+    beside.join(20)
+    assert not beside.is_alive()
+
+
+def test_a_call_that_waited_for_a_session_that_has_ended_opens_nothing_anew(
+    slow_and_quick: tuple[Workspaces, Action, Action, threading.Event],
+) -> None:
+    made, slow, _quick, may_end = slow_and_quick
+    own = made._sessions[slow.session_id or ""]
+    ending = threading.Thread(target=made.end_session, args=(slow.session_id,))
+    ending.start()
+    while slow.session_id in made._sessions:
+        assert ending.is_alive()
+    may_end.set()
+    ending.join()
+    assert (own.is_ended, own.held) == (True, None)
+    made._sessions[slow.session_id or ""] = own  # as seen by a call that came before the end
+    with pytest.raises(BadInput) as refused:
+        take_lease(made, slow)
+    assert refused.value.code == "CW-SANDBOX-ENDED"
