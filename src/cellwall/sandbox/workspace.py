@@ -182,14 +182,15 @@ class Workspaces:
 
     def end_session(self, session_id: str) -> Sequence[Finding]:
         """Look a last time and let go; its cell must have ended."""
-        self._views.end(session_id)
+        held: _Held | None = None
         with self._lock:
             own = self._sessions.pop(session_id, None)
-        if own is None:
-            return ()
-        with own.lock:
-            own.is_ended = True
-            held, own.held = own.held, None
+        if own is not None:
+            with own.lock:
+                own.is_ended = True
+                held, own.held = own.held, None
+        # After that no operation begins to use a view: one of an ended session would stay mounted.
+        self._views.end(session_id)
         if held is None:
             return ()
         with held.stack:
@@ -383,8 +384,7 @@ class Workspaces:
     def _operate_on_layers(self, session: Session, want: FileOperation, action: Action) -> object:
         """The same on the merged view: the host's directory is its lower layer, and only read."""
         with ExitStack() as stack:
-            mount, upper = self._borrow_layers(session, action, stack)
-            view = stack.enter_context(self._views.use(session.id, action, mount))
+            view, upper = self._borrow_view(session, action, stack)
             if want.name == "watch":
                 from cellwall.sandbox.watching import Watcher  # noqa: PLC0415  # as below
 
@@ -398,11 +398,9 @@ class Workspaces:
             merged = MergedBeneath(view, upper=upper, judge=judge, limits=action.limits)
             return self._perform(merged, want, action)
 
-    def _borrow_layers(
-        self, session: Session, action: Action, stack: ExitStack
-    ) -> tuple[WorkspaceMount, Root]:
-        """Copies of the session's descriptors: should it end meanwhile, their numbers would soon be
-        those of somebody else's directories."""
+    def _borrow_view(self, session: Session, action: Action, stack: ExitStack) -> tuple[int, Root]:
+        """The view, and copies of the session's descriptors: should it end meanwhile, their numbers
+        would soon be those of somebody else's directories."""
         with self._locked(session.id) as own:  # under which the session does not close its own
             opened = self._hold(own, session.id, action).opened
             mount, upper = opened.mount, opened.written
@@ -413,8 +411,10 @@ class Workspaces:
             for descriptor in (mount.dir_fd, mount.layers_fd, upper.fd):
                 copies.append(os.dup(descriptor))
                 stack.callback(os.close, copies[-1])
-        lower_fd, layers_fd, upper_fd = copies
-        return replace(mount, dir_fd=lower_fd, layers_fd=layers_fd), Root(upper_fd)
+            lower_fd, layers_fd, upper_fd = copies
+            mount = replace(mount, dir_fd=lower_fd, layers_fd=layers_fd)
+            view = stack.enter_context(self._views.use(session.id, action, mount))
+        return view, Root(upper_fd)
 
     def _watched_root(self, descriptor: int) -> Root:
         return Root(descriptor, judge=self._judge(descriptor, writing=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import pytest
 from cellwall.core.errors import BadInput
 from cellwall.core.types import (
     Action,
+    FileOperation,
     Principal,
     RunCommand,
     WorkspaceMode,
+    WorkspaceMount,
     WorkspaceRequest,
     new_id,
 )
@@ -29,11 +32,11 @@ from cellwall.sandbox.workspace import Workspaces
 from cellwall.sandbox.workspace_store import WorkspaceStore
 
 
-def workspaces(home: Path) -> Workspaces:
+def workspaces(home: Path, views: MergedViews | None = None) -> Workspaces:
     settings = WorkspaceSettings(
         blocked_extensions=(), max_walk_entries=1000, protection=protected.load()
     )
-    views = MergedViews(lambda _action, _mount: -1)  # no file operation is done here
+    views = views or MergedViews(lambda _action, _mount: -1)  # most do no file operation
     return Workspaces(WorkspaceStore(str(home)), settings, views)
 
 
@@ -140,8 +143,10 @@ def test_control_a_directory_of_the_users_stays_as_it_is(tmp_path: Path) -> None
     assert all(path.read_text() == "planted" for path in kept)
 
 
-def session_in(home: Path, directory: Path) -> Action:
-    request = WorkspaceRequest(WorkspaceMode.READ_WRITE, str(directory))
+def session_in(
+    home: Path, directory: Path, mode: WorkspaceMode = WorkspaceMode.READ_WRITE
+) -> Action:
+    request = WorkspaceRequest(mode, str(directory))
     status = directory.stat()
     identity = status.st_dev, status.st_ino
     session = WorkspaceStore(str(home)).make(new_id("sbx"), request, identity=identity)
@@ -215,3 +220,35 @@ def test_a_call_that_waited_for_a_session_that_has_ended_opens_nothing_anew(
     with pytest.raises(BadInput) as refused:
         take_lease(made, slow)
     assert refused.value.code == "CW-SANDBOX-ENDED"
+
+
+def test_no_view_stays_of_a_session_that_ends_as_a_file_operation_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, project, opened = tmp_path / "home", tmp_path / "project", list[int]()
+    project.mkdir()
+    (project / "a").write_text("here")
+
+    def open_view(_action: Action, _mount: WorkspaceMount) -> int:
+        opened.append(os.open(project, os.O_PATH | os.O_DIRECTORY))  # in place of an overlay
+        return opened[-1]
+
+    views = MergedViews(open_view)
+    made = workspaces(home, views)
+    action = session_in(home, project, WorkspaceMode.COPY_ON_WRITE)
+    action = replace(action, want=FileOperation("read", "a"))
+    ending = threading.Thread(target=made.end_session, args=(action.session_id,))
+    use = views.use
+
+    def use_as_it_ends(*arguments: Any) -> AbstractContextManager[int]:
+        ending.start()
+        while action.session_id in made._sessions:
+            assert ending.is_alive()
+        return use(*arguments)
+
+    monkeypatch.setattr(views, "use", use_as_it_ends)
+    assert made.operate(action) == b"here"
+    ending.join()
+    assert views._views == {}
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
