@@ -128,11 +128,15 @@ def test_another_directory_under_the_same_name_gets_nothing(
     assert os.listdir(project) == []
 
 
-def test_while_a_sandbox_works_there_nothing_is_put_back(
-    two: tuple[Quarantined, Quarantined], project: Path
+@pytest.mark.parametrize("place", ["..", ".", "sub"])
+def test_while_a_sandbox_works_there_or_around_it_nothing_is_put_back(
+    place: str, two: tuple[Quarantined, Quarantined], project: Path
 ) -> None:
+    (project / "other").mkdir()
+    with Beneath.open(project / "other") as beneath, shared_lock(beneath.fd):
+        quarantined.restore(two[0])
     with (
-        Beneath.open(project) as beneath,
+        Beneath.open(project / place) as beneath,
         shared_lock(beneath.fd),
         pytest.raises(WorkspaceError) as refused,
     ):
