@@ -399,3 +399,20 @@ def _marked(mark: str) -> list[str]:
                 if mark.encode() in text:
                     found.append(entry.name)
     return found
+
+
+@pytest.mark.requirement("LIM-6")
+def test_a_directory_in_quarantine_is_no_room_beyond_the_limit(tmp_path: Path) -> None:
+    write = (
+        "fd = os.open('AMOUNT', os.O_CREAT | os.O_WRONLY, dir_fd=moved)\n"
+        "for _ in range(AMOUNT): os.write(fd, bytes(1 << 20))"
+    )
+    with cellwall.Sandbox.create(
+        workspace=f"{tmp_path}:rw", limits={"disk_bytes": 16 * MIB}, timeout=60
+    ) as sandbox:
+        plant = "import os, time\nos.makedirs('sub/.vscode/x')\n"
+        sandbox.run_code(plant + "moved = os.open('sub/.vscode', os.O_RDONLY)")
+        assert not (tmp_path / "sub/.vscode").exists()
+        assert sandbox.run_code(write.replace("AMOUNT", "4")).status == "ok"
+        over = sandbox.run_code(write.replace("AMOUNT", "48") + "\ntime.sleep(60)")
+        assert (over.status, over.limit) == ("limit", "disk")

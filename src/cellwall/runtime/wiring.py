@@ -185,7 +185,8 @@ def open_house(
         ledger = RunLedger(os.path.join(home, "runs"))
         dead = ledger.sweep()
         store.placeholders.sweep()
-        store.sweep(dead=dead, keep_days=settings.workspace.keep_changes_days)
+        keep_days = settings.workspace.keep_changes_days
+        store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days)
     except OSError as error:
         raise no_state(error) from error
     protection = protected.effective(

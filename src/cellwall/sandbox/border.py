@@ -219,6 +219,9 @@ class _Look:
                 f"{step.path!r} {why} and could not be moved out: {_said(step, error)}"
             )
             return
+        except WorkspaceError as error:  # of a tree that cannot be copied to another file system
+            self.stuck.append(f"{step.path!r} {why} and could not be moved out: {error.message}")
+            return
         told = f"{step.path!r} {why}; it was moved to quarantine as {kept_as!r} ({_LISTED_BY})"
         self.findings.append((step.path, _finding(told)))
 
@@ -237,6 +240,9 @@ class _Look:
                 continue  # the directory is gone, and with it the place
             except OSError as error:
                 self.stuck.append(refusal(found.path, error).message)
+                continue
+            except WorkspaceError as error:
+                self.stuck.append(error.message)
                 continue
             if told:
                 self.findings.append((found.path, _finding(told)))

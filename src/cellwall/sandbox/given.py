@@ -137,16 +137,20 @@ def own_path(place: str) -> str | None:
     )
 
 
-def _check_place(directory: str, place: str, state_home: str) -> None:
-    home = os.path.realpath(os.path.expanduser("~"))
-    state = os.path.realpath(state_home)
-    if (
+def is_never_given(place: str) -> bool:
+    """Whether nobody may give that directory, because the system or a whole home lies in it."""
+    return (
         place in _NEVER
-        or place == home
+        or place == os.path.realpath(os.path.expanduser("~"))
         or any(place == top or place.startswith(top + "/") for top in _NEVER_BELOW)
         or os.path.dirname(place) == "/home"
         or not _NEVER_WITHIN.isdisjoint(place.split("/"))
-    ):
+    )
+
+
+def _check_place(directory: str, place: str, state_home: str) -> None:
+    state = os.path.realpath(state_home)
+    if is_never_given(place):
         raise _refuse(
             f"{directory[:200]!r} is no workspace: it would give away the system or a whole home",
             "Give the one project directory that the code needs.",

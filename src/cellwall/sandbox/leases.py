@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -19,6 +19,7 @@ from cellwall.sandbox import border, git_index
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.descriptors import unlock_root
 from cellwall.sandbox.protected import Protection
+from cellwall.sandbox.root import Root
 from cellwall.sandbox.unchecked import Baseline
 
 _RESERVED = 12
@@ -68,7 +69,7 @@ class Lease:
         most, locked = self._settings.max_walk_entries, list[str]()
         self._free_bytes = self._read_free_bytes()
         try:
-            used, count = self.beneath.usage(max_entries=most, on_locked=locked.append)
+            used, count = self._usage(most, locked.append)
         except WorkspaceError as error:
             # More names, or deeper ones, than we are willing to count. But a process without a
             # descriptor left cannot look, and says nothing about the files: it looks again soon.
@@ -85,6 +86,10 @@ class Lease:
             new_bytes + hidden_bytes > limits.disk_bytes,
         )
         return not (was_suspect and self._is_suspect)
+
+    def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> tuple[int, int]:
+        assert self.beneath is not None  # noqa: S101  # by the caller
+        return self.beneath.usage(max_entries=max_entries, on_locked=on_locked)
 
     def _hidden(self, new_bytes: int, *, is_whole: bool) -> int:
         """What the disk has lost since we last saw everything, and what we see does not explain."""
@@ -168,6 +173,20 @@ class WrittenLease(Lease):
         with self._lock:
             while len(self._reserved) < _RESERVED:
                 self._reserved.append(os.dup(self.beneath.fd))
+
+    def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> tuple[int, int]:
+        """The quarantine counts: a process of a live sandbox that has a moved file or directory
+        open can still write to it."""
+        used_bytes, count = super()._usage(max_entries, on_locked)
+        try:
+            quarantine = Root.open(self._quarantine_dir)
+        except WorkspaceError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return used_bytes, count  # nothing was moved out yet
+            raise
+        with quarantine:
+            moved_bytes, moved = quarantine.usage(max_entries=max_entries, on_locked=on_locked)
+        return used_bytes + moved_bytes, count + moved
 
     async def settle(self) -> Sequence[Finding]:
         return await anyio.to_thread.run_sync(self.settle_now)

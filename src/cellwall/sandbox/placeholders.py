@@ -14,6 +14,7 @@ sweeps it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -300,6 +301,14 @@ def _make(beneath: Beneath, path: str, form: Form) -> int | None:
             return os.stat(name, dir_fd=parent, follow_symlinks=False).st_ino
     except FileExistsError:
         return None
+    except OSError as error:
+        if error.errno not in {errno.EROFS, errno.EACCES, errno.EPERM}:
+            raise
+        raise WorkspaceError(
+            f"the directory cannot be written to: {os.strerror(error.errno)}",
+            mend="Check its owner and permissions, or give it as :cow or :ro.",
+            code="CW-WORKSPACE-READ-ONLY",
+        ) from error
 
 
 def _stands(beneath: Beneath, path: str, row: tuple[int, Form]) -> bool:

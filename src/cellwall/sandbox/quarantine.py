@@ -23,11 +23,15 @@ from cellwall.sandbox.descriptors import (
     copy_data,
     held,
     open_regular,
+    pinned,
     remove_tree,
     replacing,
+    temporary_name,
     unlock,
     write_all,
 )
+from cellwall.sandbox.native._syscalls import rename_new
+from cellwall.sandbox.root import lstat
 
 RECORDS = ".records"
 _PLAIN_DIR = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -92,49 +96,108 @@ def _record(quarantine: int, kept_as: str, path: str, origin: Origin, why: str) 
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     # Code that has filled the disk must not keep its plant in place by that.
     with suppress(OSError), held(os.open(RECORDS, flags, 0o600, dir_fd=quarantine)) as fd:
-        write_all(fd, json.dumps(told).encode() + b"\n")  # surrogates are escaped
+        # A line of its own, though the one before was cut by a full disk. Surrogates are escaped.
+        write_all(fd, b"\n" + json.dumps(told).encode() + b"\n")
 
 
 def carry(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
-    """Give a thing another directory and name, on whatever file system that is."""
+    """Give a thing another directory and a name that is free, on whatever file system that is.
+
+    It keeps mode, times and, where root carries it, its owner: it may be the user's own.
+    """
     try:
-        os.rename(name, target_name, src_dir_fd=dir_fd, dst_dir_fd=target_fd)
+        rename_new(dir_fd, name, target_fd, target_name)
     except OSError as error:
-        if error.errno != errno.EXDEV:
+        if error.errno in {errno.EINVAL, errno.ENOSYS}:  # no RENAME_NOREPLACE here
+            _rename_checked(dir_fd, name, target_fd, target_name)
+        elif error.errno == errno.EXDEV:
+            _copy_over(dir_fd, name, target_fd, target_name)
+        else:
             raise
-        _copy_over(dir_fd, name, target_fd, target_name)
+
+
+def _rename_checked(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
+    if lstat(target_fd, target_name) is not None:
+        raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+    os.rename(name, target_name, src_dir_fd=dir_fd, dst_dir_fd=target_fd)
 
 
 def _copy_over(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
-    """Copy to another file system, then remove; links are copied as links."""
-    if not stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
-        _copy_node(dir_fd, name, target_fd, target_name)
+    """Copy to another file system, then remove; half a copy is never seen under the new name."""
+    aside = temporary_name()
+    is_dir = stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode)
+    try:
+        if is_dir:
+            _copy_tree(dir_fd, name, target_fd, aside)
+        else:
+            _copy_node(dir_fd, name, target_fd, aside)
+        if lstat(target_fd, aside) is not None:  # None: it held nothing to keep
+            carry(target_fd, aside, target_fd, target_name)
+    except BaseException:
+        with suppress(OSError):
+            if is_dir:
+                remove_tree(target_fd, aside)
+            else:
+                os.unlink(aside, dir_fd=target_fd)
+        raise
+    if is_dir:
+        remove_tree(dir_fd, name)
+    else:
         os.unlink(name, dir_fd=dir_fd)
-        return
+
+
+def _copy_tree(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
     os.mkdir(target_name, 0o700, dir_fd=target_fd)
     with (
         Beneath(os.open(name, _PLAIN_DIR, dir_fd=dir_fd)) as source,
         Beneath(os.open(target_name, _PLAIN_DIR, dir_fd=target_fd)) as target,
     ):
-        for step in source.visit(max_entries=ENTRIES_MAX):
+        folders = [("", os.fstat(source.fd))]
+        for step in source.visit(max_entries=ENTRIES_MAX, descend=_unlocked):
             with target.parent(step.path) as (parent, last):
                 if stat.S_ISDIR(step.status.st_mode):
                     os.mkdir(last, 0o700, dir_fd=parent)
+                    folders.append((step.path, step.status))
                 else:
                     _copy_node(step.dir_fd, step.name, parent, last)
-    remove_tree(dir_fd, name)
+        # Last and the deepest first: a directory without rights can be filled no more.
+        for path, status in reversed(folders):
+            with target.node(path) as folder:
+                if os.geteuid() == 0:
+                    os.chown(pinned(folder), status.st_uid, status.st_gid)
+                os.chmod(pinned(folder), stat.S_IMODE(status.st_mode) & 0o777)
+                os.utime(pinned(folder), ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _unlocked(step: Visit) -> bool:
+    # Code can take the rights of a directory away to keep its plant from being copied.
+    unlock(step.dir_fd, step.name)
+    return True
+
+
+def _open_unlocked(node: int, mode: int) -> int:
+    try:
+        return open_regular(node)
+    except PermissionError:  # as above
+        os.chmod(pinned(node), stat.S_IMODE(mode) & 0o777 | stat.S_IRUSR)
+        return open_regular(node)
 
 
 def _copy_node(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
+    """A file, or a link as a link."""
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     with held(os.open(name, flags, dir_fd=dir_fd)) as node:
-        mode = os.fstat(node).st_mode
-        if stat.S_ISLNK(mode):
+        status = os.fstat(node)
+        owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
+        if stat.S_ISLNK(status.st_mode):
             os.symlink(os.readlink("", dir_fd=node), target_name, dir_fd=target_fd)
-        elif stat.S_ISREG(mode):
+            if owner is not None:
+                os.chown(target_name, *owner, dir_fd=target_fd, follow_symlinks=False)
+        elif stat.S_ISREG(status.st_mode):
             with (
-                held(open_regular(node)) as data,
-                replacing(target_fd, target_name, mode=0o600, owner=None) as fd,
+                held(_open_unlocked(node, status.st_mode)) as data,
+                replacing(target_fd, target_name, mode=status.st_mode, owner=owner) as fd,
             ):
                 copy_data(data, fd)
+                os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
         # A FIFO, a socket or a device holds nothing to keep.

@@ -10,13 +10,15 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.beneath import Beneath
-from cellwall.sandbox.descriptors import Kind, held, kind_of, make_one_dir, remove_tree
+from cellwall.sandbox.descriptors import Kind, held, kind_of, make_one_dir, pinned, remove_tree
+from cellwall.sandbox.given import is_never_given
 from cellwall.sandbox.placeholders import exclusive_lock
 from cellwall.sandbox.quarantine import RECORDS, carry
 from cellwall.sandbox.refusals import telling
@@ -194,16 +196,34 @@ def _unknown(entry: Quarantined, why: str) -> WorkspaceError:
 
 @contextmanager
 def _nobody_works_in(beneath: Beneath, entry: Quarantined) -> Iterator[None]:
-    # The check after that run would move it out again.
-    try:
-        with exclusive_lock(beneath.fd):
-            yield
-    except BlockingIOError:
-        raise WorkspaceError(
-            f"a sandbox works in {entry.directory[:200]!r}",
-            mend="End it first: its check would move the file out again.",
-            code="CW-WORKSPACE-BUSY",
-        ) from None
+    """Neither in the directory nor in one around the place: nothing covers the place there, and the
+    check after that run would move the thing out again."""
+    directory = os.readlink(pinned(beneath.fd))
+    place = Path(directory, entry.path)
+    with ExitStack() as stack:
+        for folder in map(str, place.parents):
+            # Nobody works in a whole home or /tmp, and other programs lock those.
+            if folder != directory and is_never_given(folder):
+                continue
+            try:
+                stack.enter_context(_locked(folder))
+            except BlockingIOError:
+                raise WorkspaceError(
+                    f"a sandbox works in {folder[:200]!r}",
+                    mend="End it first: its check would move the file out again.",
+                    code="CW-WORKSPACE-BUSY",
+                ) from None
+            except OSError:  # not made yet, or not this user's to look into
+                if folder == directory:
+                    raise
+        yield
+
+
+@contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with held(os.open(directory, flags)) as fd, exclusive_lock(fd):
+        yield
 
 
 def _drop_if_empty(entry: Quarantined, folder: int) -> None:

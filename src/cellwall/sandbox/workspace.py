@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -73,6 +73,16 @@ class _Held:
     stack: ExitStack
 
 
+@dataclass(slots=True)
+class _OfSession:
+    """A session's workspace, under a lock of its own: a directory that is slow to look through, or
+    that somebody has locked, must not keep the sandboxes of other directories waiting."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    held: _Held | None = None
+    is_ended: bool = False
+
+
 class Workspaces:
     """The port's implementation."""
 
@@ -80,8 +90,8 @@ class Workspaces:
         self, store: WorkspaceStore, settings: WorkspaceSettings, views: MergedViews
     ) -> None:
         self._views = views
-        self._held: dict[str, _Held] = {}
-        self._lock = threading.Lock()
+        self._sessions: dict[str, _OfSession] = {}
+        self._lock = threading.Lock()  # of that dictionary alone
         self._store = store
         self._settings = settings
         self._protection = settings.protection
@@ -116,23 +126,34 @@ class Workspaces:
     def _of_session(self, action: Action) -> Lease:
         """A session's workspace stays mounted in its live cell: it is opened once, and held."""
         assert action.session_id is not None  # noqa: S101  # by the caller
-        with self._lock:
-            is_open = action.session_id in self._held
-            held = self._hold(action.session_id, action)
+        with self._locked(action.session_id) as own:
+            is_open = own.held is not None
+            held = self._hold(own, action.session_id, action)
             if is_open:
                 self._refuse_uncovered(held.opened)
         return held.lease
 
-    def _hold(self, session_id: str, action: Action) -> _Held:
-        held = self._held.get(session_id)
-        if held is None:
+    @contextmanager
+    def _locked(self, session_id: str) -> Iterator[_OfSession]:
+        """Nothing else is done with the session's workspace meanwhile; it has not ended."""
+        with self._lock:
+            own = self._sessions.setdefault(session_id, _OfSession())
+        with own.lock:
+            if own.is_ended:
+                raise BadInput(
+                    "the sandbox was ended", mend="Create a new one.", code="CW-SANDBOX-ENDED"
+                )
+            yield own
+
+    def _hold(self, own: _OfSession, session_id: str, action: Action) -> _Held:
+        if own.held is None:
             session = self._store.session(session_id)
             with ExitStack() as stack:
                 opened = self._open(session.request, session, session.id, stack)
                 # One for the whole session: what its processes do between two calls is theirs.
                 lease = self._lease_of(opened, action)
-                held = self._held[session.id] = _Held(opened, lease, stack.pop_all())
-        return held
+                own.held = _Held(opened, lease, stack.pop_all())
+        return own.held
 
     def _refuse_uncovered(self, opened: _Opened) -> None:
         """A protected name that somebody put there since cannot be covered in a live cell."""
@@ -161,9 +182,15 @@ class Workspaces:
 
     def end_session(self, session_id: str) -> Sequence[Finding]:
         """Look a last time and let go; its cell must have ended."""
-        self._views.end(session_id)
+        held: _Held | None = None
         with self._lock:
-            held = self._held.pop(session_id, None)
+            own = self._sessions.pop(session_id, None)
+        if own is not None:
+            with own.lock:
+                own.is_ended = True
+                held, own.held = own.held, None
+        # After that no operation begins to use a view: one of an ended session would stay mounted.
+        self._views.end(session_id)
         if held is None:
             return ()
         with held.stack:
@@ -357,8 +384,7 @@ class Workspaces:
     def _operate_on_layers(self, session: Session, want: FileOperation, action: Action) -> object:
         """The same on the merged view: the host's directory is its lower layer, and only read."""
         with ExitStack() as stack:
-            mount, upper = self._borrow_layers(session, action, stack)
-            view = stack.enter_context(self._views.use(session.id, action, mount))
+            view, upper = self._borrow_view(session, action, stack)
             if want.name == "watch":
                 from cellwall.sandbox.watching import Watcher  # noqa: PLC0415  # as below
 
@@ -372,13 +398,11 @@ class Workspaces:
             merged = MergedBeneath(view, upper=upper, judge=judge, limits=action.limits)
             return self._perform(merged, want, action)
 
-    def _borrow_layers(
-        self, session: Session, action: Action, stack: ExitStack
-    ) -> tuple[WorkspaceMount, Root]:
-        """Copies of the session's descriptors: should it end meanwhile, their numbers would soon be
-        those of somebody else's directories."""
-        with self._lock:  # under which the session does not close its own
-            opened = self._hold(session.id, action).opened
+    def _borrow_view(self, session: Session, action: Action, stack: ExitStack) -> tuple[int, Root]:
+        """The view, and copies of the session's descriptors: should it end meanwhile, their numbers
+        would soon be those of somebody else's directories."""
+        with self._locked(session.id) as own:  # under which the session does not close its own
+            opened = self._hold(own, session.id, action).opened
             mount, upper = opened.mount, opened.written
             assert mount.dir_fd is not None  # noqa: S101  # all three by copy-on-write's meaning
             assert mount.layers_fd is not None  # noqa: S101
@@ -387,8 +411,10 @@ class Workspaces:
             for descriptor in (mount.dir_fd, mount.layers_fd, upper.fd):
                 copies.append(os.dup(descriptor))
                 stack.callback(os.close, copies[-1])
-        lower_fd, layers_fd, upper_fd = copies
-        return replace(mount, dir_fd=lower_fd, layers_fd=layers_fd), Root(upper_fd)
+            lower_fd, layers_fd, upper_fd = copies
+            mount = replace(mount, dir_fd=lower_fd, layers_fd=layers_fd)
+            view = stack.enter_context(self._views.use(session.id, action, mount))
+        return view, Root(upper_fd)
 
     def _watched_root(self, descriptor: int) -> Root:
         return Root(descriptor, judge=self._judge(descriptor, writing=False))

@@ -163,9 +163,14 @@ class WorkspaceStore:
         if not kept:
             self.remove(session.id)
 
-    def sweep(self, *, dead: Collection[str], keep_days: int) -> None:
-        """Remove the folders of runs that were killed, and changes nobody took over in time."""
+    def sweep(self, *, dead: Collection[str], live: Collection[str], keep_days: int) -> None:
+        """Remove the folders of runs that were killed, and changes nobody took over in time.
+
+        A sandbox may live longer than that: its layers are mounted, and are not touched.
+        """
         for session in self.sessions():
+            if session.id in live:
+                continue
             with suppress(OSError, CellwallError):
                 if (time.time_ns() - session.made_ns) / 1e9 > keep_days * _DAY_S and (
                     session.request.mode is not WorkspaceMode.PRIVATE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -143,6 +144,22 @@ def test_opening_a_house_sweeps_what_the_dead_left_and_leaves_the_living_alone(
         wiring.open_house()
         assert os.listdir(f"{state_home}/workspaces") == [living]
         assert os.listdir(f"{state_home}/runs") == [living]
+
+
+@pytest.mark.requirement("FS-2")
+def test_a_sandbox_that_lives_longer_than_changes_are_kept_keeps_its_layers(
+    state_home: str, tmp_path: Path
+) -> None:
+    house = wiring.open_house()
+    with house.session(WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, str(tmp_path))) as living:
+        folder = Path(state_home, "workspaces", living)
+        note = json.loads((folder / "session.json").read_text())
+        (folder / "session.json").write_text(json.dumps({**note, "made_ns": 1}))
+        (folder / "layers/upper/changed").touch()
+        wiring.open_house()
+        assert (folder / "layers/upper/changed").exists()
+    wiring.open_house()
+    assert not folder.exists()
 
 
 def test_the_principal_is_the_kernel_s_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,6 +219,28 @@ def test_a_plant_is_carried_to_another_file_system_without_following_links(groun
 
 
 @pytest.mark.requirement("FS-4")
+def test_a_tree_that_cannot_be_copied_does_not_keep_others_in_place(ground, tmp_path):
+    if os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system at /dev/shm")
+    ground.write(".claude/settings.json", b"{}")
+    ground.write(".envrc", b"evil")
+    way = os.open(ground.path / ".claude", os.O_RDONLY)
+    for _ in range(25):  # deeper than any path can name
+        os.mkdir("d" * 200, dir_fd=way)
+        deeper = os.open("d" * 200, os.O_RDONLY, dir_fd=way)
+        os.close(way)
+        way = deeper
+    os.close(way)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        ground.quarantine = tmp_path.__class__(elsewhere) / "q"
+        with pytest.raises(WorkspaceError) as caught:
+            ground.settle()
+        assert caught.value.code == "CW-WORKSPACE-UNCHECKED"
+        assert ground.quarantined() == [".envrc"]
+    assert os.listdir(ground.path) == [".claude"]
+
+
+@pytest.mark.requirement("FS-4")
 def test_a_plant_is_moved_out_though_nothing_can_be_recorded(ground, monkeypatch):
     ground.write(".envrc", b"evil")
 

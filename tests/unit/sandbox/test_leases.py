@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +11,11 @@ import pytest
 
 from cellwall.core.limits import MIB, Limits
 from cellwall.core.ports import UnlinkedFiles
-from cellwall.core.types import WorkspaceMode, WorkspaceMount
+from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.beneath import Beneath
-from cellwall.sandbox.leases import Lease, WorkspaceSettings
-from cellwall.sandbox.protected import Protection
+from cellwall.sandbox.leases import Lease, WorkspaceSettings, WrittenLease
+from cellwall.sandbox.protected import Protection, load
+from cellwall.sandbox.unchecked import Baseline
 
 LIMITS = Limits(disk_bytes=16 * MIB, file_count=100)
 PARTIAL = UnlinkedFiles(is_partial=True)
@@ -88,3 +91,38 @@ def test_a_disk_that_shrinks_is_looked_at_again(lease: DiskLease) -> None:
     assert lease.is_filling(LIMITS)
     assert lease.has_room(LIMITS)
     assert not lease.is_filling(LIMITS)
+
+
+@pytest.mark.requirement("LIM-6")
+@pytest.mark.parametrize(("name", "stays"), [("sub/.vscode", False), ("sub/plain", True)])
+def test_a_directory_that_was_moved_out_counts_for_as_long_as_code_may_write_to_it(
+    tmp_path: Path, *, name: str, stays: bool
+) -> None:
+    project, quarantine = tmp_path / "project", tmp_path / "quarantine"
+    folder = project / name
+    folder.mkdir(parents=True)
+    (folder / "a").touch()
+    action = Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)), limits=LIMITS)
+    with Beneath.open(str(project)) as beneath:
+        lease = WrittenLease(
+            WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=beneath.fd),
+            workspace_id="sbx_a",
+            beneath=beneath,
+            settings=WorkspaceSettings(
+                blocked_extensions=(), max_walk_entries=1000, protection=load()
+            ),
+            protection=load(),
+            baseline=Baseline(before=(), started_ns=time.time_ns() - 10**12),
+            action=action,
+            quarantine_dir=str(quarantine),
+        )
+        assert lease.has_room(LIMITS)
+        held = os.open(folder, os.O_RDONLY)  # as a process of a live sandbox may have it
+        lease.settle_now()
+        assert folder.exists() is stays
+        (Path(f"/proc/self/fd/{held}") / "large").write_bytes(bytes(8 * MIB))
+        (project / "other").write_bytes(bytes(7 * MIB))
+        assert lease.has_room(LIMITS)
+        (Path(f"/proc/self/fd/{held}") / "larger").write_bytes(bytes(2 * MIB))
+        assert not lease.has_room(LIMITS)
+        os.close(held)

@@ -255,3 +255,14 @@ def test_a_journal_whose_writer_was_killed_halfway_is_swept(
     (tmp_path / "notes" / "1-2.journal.new").write_bytes(b"/nowhere\0")
     notes.sweep()
     assert journals(tmp_path) == []
+
+
+def test_a_directory_in_which_nothing_can_be_made_is_told_with_a_way_out(
+    notes: Placeholders, project: Path
+) -> None:
+    with Beneath.open("/sys/kernel") as beneath, pytest.raises(WorkspaceError) as refused:
+        notes.put(beneath, WANTED)
+    assert refused.value.code == "CW-WORKSPACE-READ-ONLY"
+    assert ":cow" in refused.value.mend
+    with working(notes, project) as standing:
+        assert standing.held

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -126,17 +128,76 @@ def test_another_directory_under_the_same_name_gets_nothing(
     assert os.listdir(project) == []
 
 
-def test_while_a_sandbox_works_there_nothing_is_put_back(
-    two: tuple[Quarantined, Quarantined], project: Path
+@pytest.mark.parametrize("place", ["..", ".", "sub"])
+def test_while_a_sandbox_works_there_or_around_it_nothing_is_put_back(
+    place: str, two: tuple[Quarantined, Quarantined], project: Path
 ) -> None:
+    (project / "other").mkdir()
+    with Beneath.open(project / "other") as beneath, shared_lock(beneath.fd):
+        quarantined.restore(two[0])
     with (
-        Beneath.open(project) as beneath,
+        Beneath.open(project / place) as beneath,
         shared_lock(beneath.fd),
         pytest.raises(WorkspaceError) as refused,
     ):
         quarantined.restore(two[1])
     assert refused.value.code == "CW-WORKSPACE-BUSY"
     quarantined.restore(two[1])
+
+
+def test_what_appears_in_its_place_at_the_last_moment_is_not_replaced(
+    two: tuple[Quarantined, Quarantined], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantined, "lstat", lambda *_: None)  # looked before it appeared
+    (project / "sub/CLAUDE.md").write_text("mine")
+    monkeypatch.setattr(quarantined, "make_one_dir", lambda *_: None)
+    with pytest.raises(WorkspaceError) as refused:
+        quarantined.restore(two[1])
+    assert refused.value.code == "CW-ALREADY-EXISTS"
+    assert (project / "sub/CLAUDE.md").read_text() == "mine"
+    (project / "sub/CLAUDE.md").unlink()
+    quarantined.restore(two[1])
+    assert (project / "sub/CLAUDE.md").read_text() == "obey"
+
+
+def test_a_record_that_was_cut_by_a_full_disk_takes_no_other_with_it(
+    home: Path, project: Path
+) -> None:
+    folder = home / "quarantine/run_2"
+    (project / ".envrc").write_text("first")
+    check(project, folder)
+    records = folder / RECORDS
+    records.write_bytes(records.read_bytes()[:-20])
+    (project / "CLAUDE.md").write_text("second")
+    check(project, folder)
+    assert sorted(entry.path for entry in quarantined.entries(str(home))) == ["", "CLAUDE.md"]
+
+
+def test_a_tree_from_another_file_system_comes_back_as_it_was(home: Path, project: Path) -> None:
+    if os.stat("/dev/shm").st_dev == project.stat().st_dev:
+        pytest.skip("needs a second file system at /dev/shm")
+    hooks = project / ".git/hooks"
+    hooks.mkdir(parents=True, mode=0o750)
+    (hooks / "pre-commit").write_text("mine")
+    (hooks / "link").symlink_to("pre-commit")
+    (hooks / "pre-commit").chmod(0o755)
+    if os.geteuid() == 0:
+        for path in (hooks, hooks / "pre-commit", hooks / "link"):
+            os.chown(path, 12345, 12345, follow_symlinks=False)
+    before = {path: _status(path) for path in (hooks, hooks / "pre-commit")}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        check(project, Path(elsewhere) / "quarantine/run_3")
+        assert not hooks.exists()
+        (entry,) = quarantined.entries(elsewhere)
+        quarantined.restore(entry)
+    assert {path: _status(path) for path in before} == before
+    assert os.readlink(hooks / "link") == "pre-commit"
+    assert (hooks / "link").lstat().st_uid == hooks.stat().st_uid
+
+
+def _status(path: Path) -> tuple[int, int, int, int]:
+    status = path.stat()
+    return stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]\n5\n", b'{"kept_as": []}', b"\xff" * 100])

@@ -91,10 +91,13 @@ def test_sweeping_removes_the_dead_and_the_expired_only(store: WorkspaceStore) -
     fresh, expired = store.make(new_id("act"), COW), store.make(new_id("act"), COW)
     unchanged = store.make(new_id("act"), COW)
     Path(fresh.upper_path, "changed").touch()
-    note = Path(expired.folder, "session.json")
-    note.write_text(json.dumps({**json.loads(note.read_text()), "made_ns": 1}))
-    store.sweep(dead={dead.id, fresh.id, unchanged.id}, keep_days=7)
-    assert folders(store) == sorted([living.id, fresh.id])
+    old_and_living = store.make(new_id("sbx"), COW)
+    for session in (expired, old_and_living):
+        note = Path(session.folder, "session.json")
+        note.write_text(json.dumps({**json.loads(note.read_text()), "made_ns": 1}))
+    live = {living.id, old_and_living.id}
+    store.sweep(dead={dead.id, fresh.id, unchanged.id}, live=live, keep_days=7)
+    assert folders(store) == sorted([living.id, fresh.id, old_and_living.id])
 
 
 def test_two_sessions_never_share_a_folder(store: WorkspaceStore) -> None:

@@ -21,13 +21,16 @@ class LiveActions:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._live: dict[anyio.CancelScope, Callable[[Callable[[], None]], object]] = {}
+        self._is_over = False
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """The block is left early, without an exception, when `end` is called."""
+        """The block is left early, without an exception, when `end` is called, or was."""
         with anyio.CancelScope() as scope:
             with self._changed:
                 self._live[scope] = _soon()
+                if self._is_over:  # by another thread, after the caller had seen it alive
+                    scope.cancel()
             try:
                 yield
             finally:
@@ -38,6 +41,7 @@ class LiveActions:
     def end(self) -> None:
         """Cancel all and wait until each has cleaned up. Not to be called on an event loop."""
         with self._changed:
+            self._is_over = True
             # None of them can leave while we hold this, so their loops still run. Nobody is waited
             # for here: a loop that is busy, or about to end, must not keep the sandbox alive.
             for scope, soon in self._live.items():

@@ -17,6 +17,8 @@ _LANDLOCK_CREATE_RULESET = 444
 _LANDLOCK_CREATE_RULESET_VERSION = 1
 _KCMP = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine, -1)
 _KCMP_FILES = 2
+_RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
+_RENAME_NOREPLACE = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # Indexing makes a fresh function object each time, so the two prototypes do not overwrite
@@ -36,6 +38,16 @@ _create_ruleset.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_size_t, cty
 _kcmp = _libc["syscall"]
 _kcmp.restype = ctypes.c_long
 _kcmp.argtypes = (ctypes.c_long,) * 6
+_renameat2 = _libc["syscall"]
+_renameat2.restype = ctypes.c_long
+_renameat2.argtypes = (
+    ctypes.c_long,
+    ctypes.c_long,
+    ctypes.c_char_p,
+    ctypes.c_long,
+    ctypes.c_char_p,
+    ctypes.c_ulong,
+)
 _inotify_init = _libc["inotify_init1"]
 _inotify_init.restype = ctypes.c_int
 _inotify_init.argtypes = (ctypes.c_int,)
@@ -95,6 +107,13 @@ def openat2(dir_fd: int, path: str | bytes, *, flags: int, mode: int = 0, resolv
         code = ctypes.get_errno()
         if code != errno.EINTR:
             raise OSError(code, os.strerror(code))
+
+
+def rename_new(dir_fd: int, name: str, target_fd: int, target_name: str) -> None:
+    """`os.rename` that never replaces anything: raises `FileExistsError` instead."""
+    old, new = os.fsencode(name), os.fsencode(target_name)
+    flags = _RENAME_NOREPLACE
+    _checked(int(_renameat2(_RENAMEAT2, dir_fd, old, target_fd, new, flags)))
 
 
 def file_handle(fd: int) -> str:
