@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
 
 from cellwall.interfaces.cli import confirming, hidden
@@ -59,3 +61,22 @@ def test_without_a_terminal_the_hint_names_no_option_that_is_not_there(make, mon
         make("Passphrase of the approver")
     assert "--" not in refused.value.mend
     assert "terminal" in refused.value.mend
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"), [("y\n", True), ("YES\n", True), ("\n", False), ("what\nn\n", False)]
+)
+def test_yes_or_no_is_asked_until_one_of_them_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, expected: bool
+) -> None:
+    (answers := tmp_path / "answers").write_text(typed)
+    with answers.open() as lines:
+        monkeypatch.setattr("sys.stdin", lines)
+        assert confirming.agreed("Remove it?") is expected
+
+
+def test_no_answer_at_all_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        with pytest.raises(click.Abort):
+            confirming.agreed("Remove it?")
