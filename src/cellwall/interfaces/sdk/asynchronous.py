@@ -151,7 +151,6 @@ class AsyncSandbox:
         tools: ToolBroker | None = None,
     ) -> AsyncSandbox:
         """A sandbox of this process, in a runtime that is already there."""
-        house.check_template(template)  # now, and not at the first command
         own = with_limits(house.limits, timeout=timeout, memory=memory, **limits)
         stack = AsyncExitStack()
         session_id = stack.enter_context(house.session(parse_workspace(workspace)))
@@ -168,6 +167,11 @@ class AsyncSandbox:
             skills=skill_names(skills),
             policy=policy,
         )
+        try:
+            await host.check()
+        except BaseException:
+            await host.end()
+            raise
         return cls(host, language=canonical(language))
 
     @classmethod
