@@ -154,6 +154,8 @@ def test_an_unknown_template_is_told_when_the_sandbox_is_made():
     assert told.value.code == "CW-NO-TEMPLATE"
     assert "Did you mean python-data" in told.value.mend
     assert "cellwall template build NAME --with PACKAGE" in told.value.mend
+    with pytest.raises(BadInput, match="by its name"):
+        sdk.Sandbox.create(template=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("words", [["run", "--", "true"], ["code", "-c", "1"], ["mcp"]])

@@ -8,7 +8,7 @@ files end in an installer that runs on the host.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput
@@ -73,7 +73,8 @@ def parse_requirement(text: str) -> str:
 
 def parse_request(texts: Sequence[str]) -> tuple[str, ...]:
     """All of them, each once and in one order: equal requests are equal values."""
-    if isinstance(texts, str | bytes) or not all(isinstance(text, str) for text in texts):
+    is_list = isinstance(texts, Collection) and not isinstance(texts, str | bytes)
+    if not is_list or not all(isinstance(text, str) for text in texts):
         raise BadInput(
             "packages are given as a list of names",
             mend='Write packages=["requests"].',

@@ -128,8 +128,8 @@ class LocalHost:
     async def check(self) -> None:
         """Raises for a name, a domain or a file that no call could use: now, and not at the first
         command."""
-        self._house.check_template(self._template)
         await self._house.runtime.check(self._action(RunCommand(("true",))))
+        self._house.check_template(self._template)
 
     def _action(self, want: Want) -> Action:
         runs = isinstance(want, RunCommand | RunCode)
