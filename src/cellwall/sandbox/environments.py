@@ -264,7 +264,7 @@ def _drop_programs(staging: int) -> None:
     """Scripts name the host's Python in their first line; manual pages nobody reads inside."""
     with held(os.open(_SITE, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staging)) as site:
         for each in ("bin", "share"):
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 remove_tree(site, each)
 
 

@@ -4,19 +4,27 @@
     well, and an index may answer with the address of a repository or a source archive (PEP 508),
     for which `--only-binary` does not hold: pip would build it, on the host. So it runs under an
     audit hook by which it can start no program; building is nothing but starting one.
+    Whoever serves the index decides how much it sends; pip takes all of it. So files, memory, time
+    and disk have bounds.
 (2) Each wheel is looked at: what it needs by address, where its files would go, how large it is.
 (3) The hashes are those of the files that were looked at; the installer takes no other.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
+import io
 import os
 import re
+import resource
+import struct
 import zipfile
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from email.parser import BytesHeaderParser
 
 from cellwall.core.errors import CellwallError
@@ -27,12 +35,15 @@ from cellwall.sandbox.native.programs import stream_lines
 
 MAX_UNPACKED_BYTES = 8 * GIB
 MAX_ENTRIES = 400_000
+MAX_MEMORY_BYTES = 4 * GIB
 _MAX_METADATA_BYTES = 4 * MIB
+_MAX_READ_BYTES = 32 * MIB
 _LINES_KEPT = 200
 _FETCH_WITHIN_S = 1800.0
 _REFUSED = "cellwall: no program may be started"
 _GUARDED_PIP = f"""
-import sys
+import signal, sys
+signal.alarm({int(_FETCH_WITHIN_S)})  # also where nobody is left to end it: it holds a lock
 def refuse(event, _):
     if event in {{"subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.system",
                  "os.fork", "os.forkpty", "pty.spawn"}}:
@@ -49,6 +60,11 @@ _WORDS = (
 )
 _WHEEL = re.compile(r"(?P<name>[A-Za-z0-9._]+)-(?P<version>[^-]+)(?:-\d[^-]*)?(?:-[^-]+){3}\.whl")
 _PINNABLE = re.compile(r"[A-Za-z0-9.!+_]+")
+_TOO_MUCH = (os.strerror(errno.EFBIG), "MemoryError", "Cannot allocate memory")
+_DAMAGES = (
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(NotImplementedError, RuntimeError, ValueError, EOFError),
+)
 _MISSING = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]{1,100})")
 
 
@@ -67,15 +83,25 @@ def fetch(
     words = [*wheels.first_that_answers(_ways(python), env), "-d", folder, "-r", requirements]
     said: deque[str] = deque(maxlen=_LINES_KEPT)
 
+    free = wheels.free_bytes(folder)
+    limits = {**wheels.file_limit(temporary), resource.RLIMIT_AS: MAX_MEMORY_BYTES}
+
     def hear(line: str) -> None:
         said.append(line)
+        if _size_of(temporary) > min(MAX_UNPACKED_BYTES, free // 2):
+            raise _too_much(line)
         told = wheels.progress_of(line)
         if told:
             on_progress(told)
 
     try:
         code = stream_lines(
-            words, env=env, on_line=hear, within_s=_FETCH_WITHIN_S, held_fds=held_fds
+            words,
+            env=env,
+            on_line=hear,
+            within_s=_FETCH_WITHIN_S,
+            held_fds=held_fds,
+            limits=limits,
         )
     except TimeoutError:
         raise _failure([*said, "timed out"]) from None
@@ -104,11 +130,14 @@ def inspect(folder: str) -> tuple[Package, ...]:
             raise _refusal("the index answered with something that is not a wheel", file)
         name = normalized(named["name"])
         try:
-            with zipfile.ZipFile(os.path.join(folder, file)) as archive:
+            with (
+                _BoundedReads(os.path.join(folder, file)) as content,
+                zipfile.ZipFile(content) as archive,
+            ):
                 inside = archive.infolist()
                 _check_places(name, inside)
                 _check_needs(name, archive, inside)
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
+        except _DAMAGES as error:
             raise _refusal(f"the wheel of {name} is damaged", str(error)) from None
         size += sum(each.file_size for each in inside)
         entries += len(inside)
@@ -119,10 +148,20 @@ def inspect(folder: str) -> tuple[Package, ...]:
                 name,
             )
         packages.append(Package(name, named["version"]))
-    place = os.statvfs(folder)
-    if size > place.f_bavail * place.f_frsize:
+    if size > wheels.free_bytes(folder):
         raise wheels.no_space()
     return tuple(packages)
+
+
+class _BoundedReads(io.FileIO):
+    """`zipfile` reads the whole list of files at once, however long somebody has made it."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        wanted = _MAX_READ_BYTES + 1 if size is None or size < 0 else size
+        data = super().read(wanted) if wanted <= _MAX_READ_BYTES + 1 else None
+        if data is None or len(data) > _MAX_READ_BYTES:
+            raise zipfile.BadZipFile("a part of it is too large")
+        return data
 
 
 def pins(folder: str) -> bytes:
@@ -145,6 +184,9 @@ def _check_places(name: str, inside: Sequence[zipfile.ZipInfo]) -> None:
         parts = each.filename.replace("\\", "/").split("/")
         if each.filename.startswith(("/", "\\")) or ".." in parts or "\0" in each.filename:
             raise _refusal(f"the wheel of {name} has files outside of itself", each.filename)
+        if each.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            # Of the others Python unpacks a whole part at once, whatever size it is said to have.
+            raise _refusal(f"the wheel of {name} is compressed in another way", each.filename)
 
 
 def _check_needs(name: str, archive: zipfile.ZipFile, inside: Sequence[zipfile.ZipInfo]) -> None:
@@ -159,6 +201,23 @@ def _check_needs(name: str, archive: zipfile.ZipFile, inside: Sequence[zipfile.Z
         needs = BytesHeaderParser().parsebytes(archive.read(each)).get_all("Requires-Dist", [])
         if any("@" in str(need).partition(";")[0] for need in needs):
             raise _refusal(f"{name} needs a package by its address", each.filename)
+
+
+def _size_of(folder: str) -> int:
+    """Of all files in it; what goes while it is looked at has none."""
+    size = 0
+    for inside, _, files in os.walk(folder):
+        for each in files:
+            with suppress(OSError):
+                size += os.lstat(os.path.join(inside, each)).st_size
+    return size
+
+
+def _too_much(detail: str) -> CellwallError:
+    return _refusal(
+        "the package index sends more than packages may have, or more than there is space for",
+        detail,
+    )
 
 
 def _refusal(message: str, detail: str) -> CellwallError:
@@ -181,6 +240,8 @@ def _failure(lines: Sequence[str]) -> CellwallError:
             code="CW-PACKAGE-SOURCE",
             detail=text[-2000:],
         )
+    if any(sign in text for sign in _TOO_MUCH):
+        return _too_much(text[-2000:])
     if "ResolutionImpossible" in text or "conflicting dependencies" in text:
         return CellwallError(
             "the packages need versions of each other that exclude one another",

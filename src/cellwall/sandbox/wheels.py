@@ -11,6 +11,7 @@ import errno
 import importlib.util
 import os
 import re
+import resource
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,10 @@ from glob import glob
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.host_programs import ProgramRefused, host_program, wheel_program
+from cellwall.core.limits import GIB
 from cellwall.sandbox.native.programs import stream_lines
 
+MAX_WHEEL_BYTES = 4 * GIB
 _INSTALL_WITHIN_S = 1800.0
 _COMPILE_WITHIN_S = 600.0
 _ANSWER_WITHIN_S = 30.0
@@ -87,12 +90,28 @@ def install(
 
     try:
         code = stream_lines(
-            words, env=env, on_line=hear, within_s=_INSTALL_WITHIN_S, held_fds=held_fds
+            words,
+            env=env,
+            on_line=hear,
+            within_s=_INSTALL_WITHIN_S,
+            held_fds=held_fds,
+            limits=file_limit(temporary) if only_from is None else {},
         )
     except TimeoutError:
         raise failure_of([*said, "timed out"]) from None
     if code != 0:
         raise failure_of(list(said))
+
+
+def free_bytes(folder: str) -> int:
+    """What is left on its disk."""
+    place = os.statvfs(folder)
+    return place.f_bavail * place.f_frsize
+
+
+def file_limit(folder: str) -> dict[int, int]:
+    """How large a file may become that an index sends: who serves it decides where it ends."""
+    return {resource.RLIMIT_FSIZE: min(MAX_WHEEL_BYTES, free_bytes(folder) // 4)}
 
 
 def precompile(target: str, *, python: str) -> None:

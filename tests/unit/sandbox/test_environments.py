@@ -306,7 +306,7 @@ def test_an_installer_sees_nothing_else_of_our_environment(shelf, monkeypatch, s
 
     monkeypatch.setattr(wheels, "stream_lines", stream)
     environ = {"AWS_SECRET_ACCESS_KEY": "x", "PIP_TARGET": "/etc", "HTTPS_PROXY": "http://p"}
-    wheels.install("r", "t", python="/p", temporary="/tmp/x", environ=environ, on_progress=ignore)
+    wheels.install("r", "t", python="/p", temporary=state_home, environ=environ, on_progress=ignore)
     assert seen.keys() - {"LC_ALL", "PATH", "PIP_ROOT_USER_ACTION", "PYTHONDONTWRITEBYTECODE"} == {
         "HTTPS_PROXY",
         "TMPDIR",
