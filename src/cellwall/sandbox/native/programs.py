@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
+from cellwall.core.cancelling import check_cancelled
+
 _ANSWER_WITHIN_S = 5.0
+_LOOK_EVERY_S = 0.2
 _MOST_LINE_BYTES = 8192
 _CHUNK_BYTES = 65_536
 _NO_LIMITS: Mapping[int, int] = MappingProxyType({})
@@ -66,9 +69,9 @@ def stream_lines(
     """Run a program to its end and hand over each line it prints, on either stream.
 
     The exit code is returned; TimeoutError if it takes longer than `within_s`, OSError if it does
-    not start. Whatever ends this call ends the program and its children, too. `held_fds` stay open
-    in the program: a lock among them lasts until the program is gone, even if we are killed.
-    `limits` are those of `resource`, by their numbers there.
+    not start. Whatever ends this call, a cancellation as well, ends the program and its children.
+    `held_fds` stay open in the program: a lock among them lasts until the program is gone, even if
+    we are killed. `limits` are those of `resource`, by their numbers there.
     """
     process = subprocess.Popen(
         list(argv),
@@ -110,7 +113,12 @@ def _read_lines(descriptor: int, on_line: Callable[[str], None], *, ends_at: flo
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
-            if not selector.select(max(0.0, ends_at - time.monotonic())):
+            left_s = ends_at - time.monotonic()
+            is_ready = selector.select(max(0.0, min(left_s, _LOOK_EVERY_S)))
+            check_cancelled()
+            if not is_ready and left_s > 0:
+                continue
+            if not is_ready:
                 raise TimeoutError
             part = os.read(descriptor, _CHUNK_BYTES)
             *lines, waiting = (waiting + part).split(b"\n")
