@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from glob import escape, glob
 
 from cellwall.core.cancelling import check_cancelled
 from cellwall.core.errors import CellwallError
@@ -127,6 +128,7 @@ def build(
             assert there is not None  # noqa: S101  # the lock is ours
             return there
         _sweep(folder)  # (2)
+        _sweep_others(home)
         if (free := os.fstatvfs(folder)).f_bavail * free.f_frsize < _NEEDED_BYTES:
             raise wheels.no_space()
         unfinished = _UNFINISHED + secrets.token_hex(8)
@@ -269,6 +271,21 @@ def _sweep(folder: int) -> None:
     for each in os.listdir(folder):
         if each.startswith(_UNFINISHED):
             remove_tree(folder, each, max_entries=_MOST_ENTRIES)
+
+
+def _sweep_others(home: str) -> None:
+    """What killed builds of other templates left: a request that nobody makes again has no other
+    end, and no list shows it."""
+    for folder in glob(os.path.join(escape(home), "templates", "*", f"{_UNFINISHED}*")):
+        path = os.path.dirname(folder)
+        with (
+            suppress(OSError),  # somebody else's work, or gone meanwhile
+            held(os.open(f"{path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)) as lock,
+            held(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)) as place,
+        ):
+            if _is_taken(lock):
+                _sweep(place)
+                os.rmdir(path)  # unless it holds an environment
 
 
 def _drop_programs(staging: int) -> None:
