@@ -209,11 +209,13 @@ def pip_wheels(python: str) -> list[str]:
     return [path for folder in folders for path in sorted(glob(f"{folder}/pip-*.whl"))]
 
 
+# The index has chosen the names in these lines, and they go to somebody's terminal.
+_SIZE = r"[0-9.]{1,12} ?[kKMG]?i?(?:B|bytes)"
 _WHEEL = re.compile(
-    r"(?:Downloading|Using cached|Processing) (?:\S*/)?(?P<name>[^\s/-]+)-(?P<version>[^\s/-]+)-"
-    r"[^\s/]*\.whl(?: \((?P<size>[^()]{1,20})\))?"
+    r"(?:Downloading|Using cached|Processing) (?:\S*/)?(?P<name>[A-Za-z0-9._]+)-"
+    rf"(?P<version>[A-Za-z0-9.!+_]+)-[^\s/]*\.whl(?: \((?P<size>{_SIZE})\))?"
 )
-_UV_WHEEL = re.compile(r"Downloading (?P<name>[A-Za-z0-9_-]+) \((?P<size>[^()]{1,20})\)")
+_UV_WHEEL = re.compile(rf"Downloading (?P<name>[A-Za-z0-9_-]+) \((?P<size>{_SIZE})\)")
 
 
 def progress_of(line: str) -> str:
