@@ -6,7 +6,8 @@
     audit hook by which it can start no program; building is nothing but starting one.
     Whoever serves the index decides how much it sends; pip takes all of it. So files, memory, time
     and disk have bounds.
-(2) Each wheel is looked at: what it needs by address, where its files would go, how large it is.
+(2) Each wheel is looked at: what it needs by address, where its files and its programs would go,
+    how large it is.
 (3) The hashes are those of the files that were looked at; the installer takes no other.
 """
 
@@ -26,12 +27,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from email.parser import BytesHeaderParser
+from pathlib import PurePosixPath
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.limits import GIB, MIB
 from cellwall.core.packages import Package, normalized
 from cellwall.sandbox import wheels
 from cellwall.sandbox.native.programs import stream_lines
+from cellwall.sandbox.script_names import may_name_a_path
 
 MAX_UNPACKED_BYTES = 8 * GIB
 MAX_ENTRIES = 400_000
@@ -136,7 +139,7 @@ def inspect(folder: str) -> tuple[Package, ...]:
             ):
                 inside = archive.infolist()
                 _check_places(name, inside)
-                _check_needs(name, archive, inside)
+                _check_description(name, archive, inside)
         except _DAMAGES as error:
             raise _refusal(f"the wheel of {name} is damaged", str(error)) from None
         size += sum(each.file_size for each in inside)
@@ -189,16 +192,25 @@ def _check_places(name: str, inside: Sequence[zipfile.ZipInfo]) -> None:
             raise _refusal(f"the wheel of {name} is compressed in another way", each.filename)
 
 
-def _check_needs(name: str, archive: zipfile.ZipFile, inside: Sequence[zipfile.ZipInfo]) -> None:
-    """A package may need others by name; by address it would choose where they come from."""
+def _check_description(
+    name: str, archive: zipfile.ZipFile, inside: Sequence[zipfile.ZipInfo]
+) -> None:
+    """A package may need others by name; by address it would choose where they come from. It may
+    have programs, which are made and dropped; by a path it would choose where they are made."""
     for each in inside:
-        top, _, rest = each.filename.partition("/")
-        if not (top.endswith(".dist-info") and rest.upper() == "METADATA"):
+        parts = PurePosixPath(each.filename).parts  # `x.dist-info/./METADATA` is read as well
+        kind = parts[1].lower() if len(parts) == 2 and ".dist-info" in parts[0].lower() else ""
+        if kind not in {"metadata", "entry_points.txt"}:
             continue
         if each.file_size > _MAX_METADATA_BYTES:
             raise _refusal(f"the description of {name} is too large", each.filename)
+        content = archive.read(each)
+        if kind == "entry_points.txt":
+            if may_name_a_path(content.decode("utf-8")):
+                raise _refusal(f"{name} has a program whose name is a path", each.filename)
+            continue
         # As pip reads it: a header may go on in the next line.
-        needs = BytesHeaderParser().parsebytes(archive.read(each)).get_all("Requires-Dist", [])
+        needs = BytesHeaderParser().parsebytes(content).get_all("Requires-Dist", [])
         if any("@" in str(need).partition(";")[0] for need in needs):
             raise _refusal(f"{name} needs a package by its address", each.filename)
 

@@ -170,6 +170,14 @@ def test_a_wheel_with_files_outside_of_itself_is_refused(tmp_path, path):
     assert inspected(tmp_path) == "CW-PACKAGE-REFUSED"
 
 
+@pytest.mark.parametrize("place", ["tiny-1.0.dist-info", "tiny-1.0.dist-info/."])
+@pytest.mark.parametrize("path", ["/home/ann/.bashrc", "../../evil"])
+def test_a_wheel_whose_program_would_be_made_elsewhere_is_refused(tmp_path, place, path):
+    scripts = f"[console_scripts]\n{path} = tiny:main\n"
+    tiny_template.wheel(tmp_path, files={f"{place}/entry_points.txt": scripts})
+    assert inspected(tmp_path) == "CW-PACKAGE-REFUSED"
+
+
 def test_packages_that_are_too_large_are_refused(tmp_path, monkeypatch):
     tiny_template.wheel(tmp_path, files={"tiny/zeros": "0" * 100_000})
     monkeypatch.setattr(wheelhouse, "MAX_UNPACKED_BYTES", 100_000)
