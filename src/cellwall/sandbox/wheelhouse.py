@@ -8,14 +8,14 @@
     and disk have bounds.
 (2) Each wheel is looked at: what it needs by address, where its files and its programs would go,
     how large it is.
-(3) The hashes are those of the files that were looked at; the installer takes no other.
+(3) The hashes are those of the files that were looked at; the installer takes no other, and can
+    write nowhere but in the directory of the build.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import importlib.util
 import io
 import os
 import re
@@ -24,7 +24,7 @@ import struct
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from email.parser import BytesHeaderParser
 from pathlib import PurePosixPath
@@ -32,7 +32,7 @@ from pathlib import PurePosixPath
 from cellwall.core.errors import CellwallError
 from cellwall.core.limits import GIB, MIB
 from cellwall.core.packages import Package, normalized
-from cellwall.sandbox import wheels
+from cellwall.sandbox import guarded_pip, wheels
 from cellwall.sandbox.native.programs import stream_lines
 from cellwall.sandbox.script_names import may_name_a_path
 
@@ -42,21 +42,6 @@ MAX_MEMORY_BYTES = 4 * GIB
 _MAX_METADATA_BYTES = 4 * MIB
 _MAX_READ_BYTES = 32 * MIB
 _LINES_KEPT = 200
-_FETCH_WITHIN_S = 1800.0
-_REFUSED = "cellwall: no program may be started"
-_GUARDED_PIP = f"""
-import signal, sys
-signal.alarm({int(_FETCH_WITHIN_S)})  # also where nobody is left to end it: it holds a lock
-def refuse(event, _):
-    if event in {{"subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.system",
-                 "os.fork", "os.forkpty", "pty.spawn"}}:
-        raise PermissionError({_REFUSED!r})
-sys.addaudithook(refuse)
-if place := sys.argv.pop(1):
-    sys.path.insert(0, place)
-import runpy
-runpy.run_module("pip", run_name="__main__", alter_sys=True)
-"""
 _WORDS = (
     *("download", "--only-binary", ":all:", "--no-input", "--progress-bar", "off"),
     *("--retries", "2", "--disable-pip-version-check"),
@@ -83,7 +68,8 @@ def fetch(
 ) -> tuple[Package, ...]:
     """Have every wheel that the file of requirements leads to in `folder`."""
     env = wheels.installer_environment(environ, temporary=temporary)
-    words = [*wheels.first_that_answers(_ways(python), env), "-d", folder, "-r", requirements]
+    pip = wheels.first_that_answers(guarded_pip.ways(python, _WORDS), env)
+    words = [*pip, "-d", folder, "-r", requirements]
     said: deque[str] = deque(maxlen=_LINES_KEPT)
 
     free = wheels.free_bytes(folder)
@@ -102,7 +88,7 @@ def fetch(
             words,
             env=env,
             on_line=hear,
-            within_s=_FETCH_WITHIN_S,
+            within_s=guarded_pip.WITHIN_S,
             held_fds=held_fds,
             limits=limits,
         )
@@ -113,15 +99,31 @@ def fetch(
     return inspect(folder)
 
 
-def _ways(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
-    """Its own pip, the wheels of pip that fit it, the pip beside Cellwall. Not uv: a hook of ours
-    holds in no program that is not Python."""
-    beside = importlib.util.find_spec("pip")
-    folders = [
-        os.path.dirname(place) for place in (beside and beside.submodule_search_locations) or ()
-    ]
-    for place in ("", *wheels.pip_wheels(python), *folders):
-        yield [python, "-I", "-c", _GUARDED_PIP, place], _WORDS
+def install(
+    requirements: str,
+    target: str,
+    *,
+    house: str,
+    only_in: str,
+    python: str,
+    temporary: str,
+    on_progress: Callable[[str], None],
+    held_fds: Sequence[int] = (),
+) -> None:
+    """Unpack the wheels that lie in `house`; nothing is written outside of `only_in`."""
+    # No index is asked, so nothing of the user's settings for one is needed.
+    environ = {"PIP_CONFIG_FILE": os.devnull}
+    words = (*wheels.PIP_WORDS, "--no-cache-dir", "--no-index", "--find-links", house)
+    wheels.install(
+        requirements,
+        target,
+        ways=guarded_pip.ways(python, words, only_in=only_in),
+        temporary=temporary,
+        environ=environ,
+        on_progress=on_progress,
+        limits={},  # how large they are has been looked at
+        held_fds=held_fds,
+    )
 
 
 def inspect(folder: str) -> tuple[Package, ...]:
@@ -245,7 +247,7 @@ def _refusal(message: str, detail: str) -> CellwallError:
 def _failure(lines: Sequence[str]) -> CellwallError:
     """Why pip failed, in terms of what was asked for."""
     text = "\n".join(lines)
-    if _REFUSED in text:
+    if guarded_pip.REFUSED in text:
         return CellwallError(
             "a package would have to be built from source, which runs its code on the host",
             mend="Ask for a version that has a wheel for this Python.",

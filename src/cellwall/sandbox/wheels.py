@@ -63,23 +63,18 @@ def install(
     requirements: str,
     target: str,
     *,
-    python: str,
+    ways: Iterable[tuple[list[str], tuple[str, ...]]],
     temporary: str,
     environ: Mapping[str, str],
     on_progress: Callable[[str], None],
+    limits: Mapping[int, int],
     held_fds: Sequence[int] = (),
-    only_from: str | None = None,
 ) -> None:
-    """Unpack every wheel that the file names into `target`.
-
-    With `only_from` the wheels lie in this folder, and no index is asked.
-    """
+    """Unpack every wheel that the file names into `target`, by the first of the `ways`."""
     env = installer_environment(environ, temporary=temporary)
-    installer = first_that_answers(_installers(python), env)
+    installer = first_that_answers(ways, env)
     words = [*installer, "--only-binary", ":all:", "--require-hashes", "--no-deps"]
     words += ["--target", target, "-r", requirements]
-    if only_from is not None:
-        words += ["--no-index", "--find-links", only_from]
     said: deque[str] = deque(maxlen=_LINES_KEPT)
 
     def hear(line: str) -> None:
@@ -95,7 +90,7 @@ def install(
             on_line=hear,
             within_s=_INSTALL_WITHIN_S,
             held_fds=held_fds,
-            limits=file_limit(temporary) if only_from is None else {},
+            limits=limits,
         )
     except TimeoutError:
         raise failure_of([*said, "timed out"]) from None
@@ -164,14 +159,14 @@ def _ignore(_: str) -> None:
     return
 
 
-_PIP_WORDS = (
+PIP_WORDS = (
     *("install", "--no-compile", "--no-input", "--progress-bar", "off", "--retries", "2"),
     *("--disable-pip-version-check", "--no-warn-script-location"),
 )
 _UV_WORDS = ("pip", "install", "--no-progress", "--link-mode", "copy", "--python")
 
 
-def _installers(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+def installers(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     """Every way to install that may be there, the best first.
 
     The first three run pip by the interpreter that is used inside, which alone knows for certain
@@ -180,10 +175,10 @@ def _installers(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     then the pip beside Cellwall (`--python` hands itself over to the other interpreter), then uv,
     which asks the interpreter as well.
     """
-    yield [python, "-I", "-m", "pip"], _PIP_WORDS
+    yield [python, "-I", "-m", "pip"], PIP_WORDS
     for wheel in pip_wheels(python):
-        yield [python, "-I", "-c", _FROM_WHEEL, wheel], _PIP_WORDS
-    yield [sys.executable, "-I", "-m", "pip", "--python", python], _PIP_WORDS
+        yield [python, "-I", "-c", _FROM_WHEEL, wheel], PIP_WORDS
+    yield [sys.executable, "-I", "-m", "pip", "--python", python], PIP_WORDS
     with suppress(ProgramRefused):
         yield [_uv()], (*_UV_WORDS, python)
 

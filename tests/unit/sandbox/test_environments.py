@@ -145,7 +145,7 @@ def test_a_disk_that_fails_meanwhile_is_told(shelf, monkeypatch, state_home, num
 
 
 def test_without_any_installer_it_is_told_which_to_get(shelf, monkeypatch, state_home):
-    monkeypatch.setattr(wheels, "_installers", lambda _: [(["/no/such/pip"], ())])
+    monkeypatch.setattr(wheels, "installers", lambda _: [(["/no/such/pip"], ())])
     assert failure(state_home).code == "CW-TEMPLATE-NO-PIP"
 
 
@@ -320,7 +320,10 @@ def test_an_installer_sees_nothing_else_of_our_environment(shelf, monkeypatch, s
 
     monkeypatch.setattr(wheels, "stream_lines", stream)
     environ = {"AWS_SECRET_ACCESS_KEY": "x", "PIP_TARGET": "/etc", "HTTPS_PROXY": "http://p"}
-    wheels.install("r", "t", python="/p", temporary=state_home, environ=environ, on_progress=ignore)
+    ways, place = wheels.installers("/p"), state_home
+    wheels.install(
+        "r", "t", ways=ways, temporary=place, environ=environ, on_progress=ignore, limits={}
+    )
     assert seen.keys() - {"LC_ALL", "PATH", "PIP_ROOT_USER_ACTION", "PYTHONDONTWRITEBYTECODE"} == {
         "HTTPS_PROXY",
         "TMPDIR",
