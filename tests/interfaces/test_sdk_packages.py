@@ -18,7 +18,7 @@ import pytest
 
 import cellwall as sdk
 from cellwall.core.errors import BadInput
-from cellwall.sandbox import definitions
+from cellwall.sandbox import definitions, environments
 from interfaces.mcp_agent import connected
 from interfaces.test_cli_process import cellwall, error_code
 from unit.sandbox import tiny_template
@@ -151,6 +151,17 @@ def test_bad_requests_are_refused_before_anything_is_asked(create, state_home):
         create(packages=["tiny"], template="python-data")
     assert told.value.code == "CW-USAGE"
     assert not Path(state_home, "templates").exists()
+
+
+@pytest.mark.usefixtures("shelf", "path")
+def test_a_template_that_was_removed_and_built_again_is_the_new_one():
+    def answer() -> object:
+        return sdk.run_code(ANSWER, packages=["tiny"]).value
+
+    assert answer() == answer() == 42  # the second from a warm template, where there are any
+    name = definitions.name_of(("tiny",))
+    environments.remove(os.environ["CELLWALL_HOME"], name, on_progress=lambda _: None)
+    assert answer() == 42
 
 
 @pytest.mark.parametrize("cancel", ["scope", "task"])
