@@ -5,15 +5,20 @@ No test needs a network: the wheel is made here, and pip takes it from a folder.
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
 import os
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 
+import anyio
 import pytest
 
 import cellwall as sdk
 from cellwall.core.errors import BadInput
-from cellwall.sandbox import definitions
+from cellwall.sandbox import definitions, environments
 from interfaces.mcp_agent import connected
 from interfaces.test_cli_process import cellwall, error_code
 from unit.sandbox import tiny_template
@@ -148,12 +153,56 @@ def test_bad_requests_are_refused_before_anything_is_asked(create, state_home):
     assert not Path(state_home, "templates").exists()
 
 
+@pytest.mark.usefixtures("shelf", "path")
+def test_a_template_that_was_removed_and_built_again_is_the_new_one():
+    def answer() -> object:
+        return sdk.run_code(ANSWER, packages=["tiny"]).value
+
+    assert answer() == answer() == 42  # the second from a warm template, where there are any
+    name = definitions.name_of(("tiny",))
+    environments.remove(os.environ["CELLWALL_HOME"], name, on_progress=lambda _: None)
+    assert answer() == 42
+
+
+@pytest.mark.parametrize("cancel", ["scope", "task"])
+def test_a_cancelled_creation_ends_its_build_and_leaves_nothing(state_home, monkeypatch, cancel):
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    with ExitStack() as stack:
+        index = stack.enter_context(socket.create_server(("127.0.0.1", 0)))  # never answers
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{index.getsockname()[1]}/")
+        monkeypatch.setenv("PIP_DEFAULT_TIMEOUT", "600")
+
+        async def create() -> None:
+            await sdk.AsyncSandbox.create(packages=["tiny"])
+
+        async def cancelled() -> None:
+            if cancel == "scope":
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(create)
+                    stack.enter_context((await anyio.to_thread.run_sync(index.accept))[0])
+                    tasks.cancel_scope.cancel()
+                return
+            task = asyncio.create_task(create())
+            stack.enter_context((await anyio.to_thread.run_sync(index.accept))[0])
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        anyio.run(cancelled)
+    left = os.listdir(Path(state_home, "templates"))
+    assert left == [f"{definitions.name_of(('tiny',))}.lock"]
+    with open(Path(state_home, "templates", left[0])) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def test_an_unknown_template_is_told_when_the_sandbox_is_made():
     with pytest.raises(BadInput) as told:
         sdk.Sandbox.create(template="python-dta")
     assert told.value.code == "CW-NO-TEMPLATE"
     assert "Did you mean python-data" in told.value.mend
     assert "cellwall template build NAME --with PACKAGE" in told.value.mend
+    with pytest.raises(BadInput, match="by its name"):
+        sdk.Sandbox.create(template=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("words", [["run", "--", "true"], ["code", "-c", "1"], ["mcp"]])

@@ -8,7 +8,7 @@ files end in an installer that runs on the host.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput
@@ -71,9 +71,11 @@ def parse_requirement(text: str) -> str:
     return f"{normalized(found['name'])}{options}{','.join(clauses)}"
 
 
-def parse_request(texts: Sequence[str]) -> tuple[str, ...]:
+def parse_request(texts: object) -> tuple[str, ...]:
     """All of them, each once and in one order: equal requests are equal values."""
-    if isinstance(texts, str | bytes) or not all(isinstance(text, str) for text in texts):
+    if isinstance(texts, str | bytes) or not (
+        isinstance(texts, Collection) and all(isinstance(text, str) for text in texts)
+    ):
         raise BadInput(
             "packages are given as a list of names",
             mend='Write packages=["requests"].',

@@ -127,6 +127,9 @@ class SkillsPort(Protocol):
 class VaultPort(Protocol):
     """Lends secrets for what they were granted for; what it lent ends with the lease (SEC-3)."""
 
+    async def check(self, action: Action) -> None:
+        """`VaultError` for a secret that there is not; whether it is granted may change later."""
+
     def lease(self, action: Action) -> AbstractAsyncContextManager[tuple[SecretUse, ...]]:
         """The secrets that the action names; `VaultError` if one is not granted for it."""
 

@@ -62,6 +62,12 @@ class Bounds:
         _check_env(action)
         _check_ways_out(action)
         _check_skills(action.skills)
+        if not isinstance(action.template, str):
+            raise BadInput(
+                "the template is not given by its name",
+                mend="`cellwall template list` tells which there are.",
+                code="CW-NO-TEMPLATE",
+            )
         to_bytes(action.workspace.directory or "", what="the workspace's name")
 
     def _check_want(self, action: Action) -> None:

@@ -72,6 +72,11 @@ class Lending:
         if self._made is not None:
             self._made.lock()
 
+    async def check(self, action: Action) -> None:
+        if action.secrets:
+            check = self.vault.check_names
+            await anyio.to_thread.run_sync(check, action.secrets, action.principal)
+
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[tuple[SecretUse, ...]]:
         if not action.secrets:

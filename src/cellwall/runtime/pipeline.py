@@ -130,6 +130,14 @@ class Runtime:
             self.recorder.traffic.count -= 1
             self.sandbox.tidy_up()
 
+    async def check(self, action: Action) -> None:
+        """Raises for what no action of a sandbox can be given: a name that nobody knows, a file
+        that cannot be read. Nothing runs and nothing is lent; each action is judged by itself."""
+        self.bounds.check(action)
+        self.policy.judge(action, ())  # reads the files
+        await self._verified(action)
+        await self.vault.check(action)
+
     def _told(self, action: Action, outcome: Outcome, error: ErrorInfo) -> Outcome:
         """A sentence of ours may name a file, a host or a type that somebody else has chosen."""
         try:

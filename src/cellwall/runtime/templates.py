@@ -19,9 +19,11 @@ from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.events import EventKind
 from cellwall.core.packages import package_of, parse_request
+from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal
 from cellwall.runtime.home import state_home
 from cellwall.runtime.package_gate import PackageGate
+from cellwall.runtime.permissions import require
 from cellwall.runtime.record import Change, open_record
 from cellwall.sandbox import definitions, environments
 from cellwall.sandbox.definitions import PYTHON, SHIPPED
@@ -124,6 +126,8 @@ class Templates:
                 mend="See `cellwall template list`.",
                 code="CW-TEMPLATE-NOT-BUILT",
             )
+        # (2) Sandboxes of everybody have them.
+        require(self._settings, principal, Permission.PACKAGES_INSTALL)
         with self._recorded("remove", name, principal, {}) as outcome:
             removed = environments.remove(self._home, name, on_progress=on_progress)
             outcome["removed_count"] = removed

@@ -211,6 +211,12 @@ class Vault:
         self._open(principal, Permission.SECRETS_USE)
         return self._store.list()
 
+    def check_names(self, names: Sequence[str], principal: Principal) -> None:
+        """Raises unless each of them is the name of a secret."""
+        self._open(principal, Permission.SECRETS_USE)
+        if not all(self._store.has(name) for name in names):
+            raise failures.unknown_secret()
+
     def prepare(self, name: str, principal: Principal, *, must_exist: bool) -> None:
         """Refuse what can be refused before a person has typed a value."""
         check_secret_name(name)

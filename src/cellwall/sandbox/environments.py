@@ -19,10 +19,13 @@ import platform
 import re
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from glob import escape, glob
 
+from cellwall.core.cancelling import check_cancelled
 from cellwall.core.errors import CellwallError
 from cellwall.core.packages import Package
 from cellwall.sandbox import definitions, languages, wheels
@@ -35,6 +38,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 
 _NEEDED_BYTES = 600_000_000  # wheels, packages and bytecode together, with some room
+_TRY_AGAIN_S = 0.1
 _MOST_ENTRIES = 10_000_000
 _UNFINISHED = ".unfinished-"
 _SITE = "site-packages"
@@ -124,6 +128,7 @@ def build(
             assert there is not None  # noqa: S101  # the lock is ours
             return there
         _sweep(folder)  # (2)
+        _sweep_others(home)
         if (free := os.fstatvfs(folder)).f_bavail * free.f_frsize < _NEEDED_BYTES:
             raise wheels.no_space()
         unfinished = _UNFINISHED + secrets.token_hex(8)
@@ -244,14 +249,22 @@ def _locked(home: str, name: str, on_progress: Callable[[str], None]) -> Iterato
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with held(os.open(f"{path}.lock", flags, 0o600)) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _is_taken(lock):
             on_progress("waiting for another build or removal to end")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            while not _is_taken(lock):
+                check_cancelled()
+                time.sleep(_TRY_AGAIN_S)
         os.makedirs(path, mode=0o700, exist_ok=True)  # who failed before us has removed it
         with held(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             yield folder, lock
+
+
+def _is_taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _sweep(folder: int) -> None:
@@ -260,11 +273,26 @@ def _sweep(folder: int) -> None:
             remove_tree(folder, each, max_entries=_MOST_ENTRIES)
 
 
+def _sweep_others(home: str) -> None:
+    """What killed builds of other templates left: a request that nobody makes again has no other
+    end, and no list shows it."""
+    for folder in glob(os.path.join(escape(home), "templates", "*", f"{_UNFINISHED}*")):
+        path = os.path.dirname(folder)
+        with (
+            suppress(OSError),  # somebody else's work, or gone meanwhile
+            held(os.open(f"{path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)) as lock,
+            held(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)) as place,
+        ):
+            if _is_taken(lock):
+                _sweep(place)
+                os.rmdir(path)  # unless it holds an environment
+
+
 def _drop_programs(staging: int) -> None:
     """Scripts name the host's Python in their first line; manual pages nobody reads inside."""
     with held(os.open(_SITE, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staging)) as site:
         for each in ("bin", "share"):
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 remove_tree(site, each)
 
 

@@ -23,18 +23,17 @@ class Installation:
     on_progress: Callable[[str], None]
     lock: int
 
-    def install_pinned(self, pins: bytes, site: str, *, only_from: str | None = None) -> None:
-        """Packages whose versions and hashes are known."""
+    def install_pinned(self, pins: bytes, site: str) -> None:
+        """Packages whose versions and hashes we ship."""
         wheels.install(
             self._file("requirements.txt", pins),
             site,
-            python=self.python,
+            ways=wheels.installers(self.python),
             temporary=self._temporary(),
             environ=self.environ,
-            # Wheels that were fetched before have been told already.
-            on_progress=self.on_progress if only_from is None else self._tell_unpacking,
+            on_progress=self.on_progress,
+            limits=wheels.file_limit(self.staging),
             held_fds=(self.lock,),
-            only_from=only_from,
         )
 
     def install_request(self, asked: bytes, site: str, may_install: MayInstall) -> bytes:
@@ -54,7 +53,16 @@ class Installation:
         )
         may_install(found)
         pins = wheelhouse.pins(house)
-        self.install_pinned(pins, site, only_from=house)
+        wheelhouse.install(
+            self._file("requirements.txt", pins),
+            site,
+            house=house,
+            only_in=self.staging,
+            python=self.python,
+            temporary=self._temporary(),
+            on_progress=self._tell_unpacking,  # which wheels there are has been told
+            held_fds=(self.lock,),
+        )
         return pins
 
     def _tell_unpacking(self, told: str) -> None:

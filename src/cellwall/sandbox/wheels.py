@@ -11,6 +11,7 @@ import errno
 import importlib.util
 import os
 import re
+import resource
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,10 @@ from glob import glob
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.host_programs import ProgramRefused, host_program, wheel_program
+from cellwall.core.limits import GIB
 from cellwall.sandbox.native.programs import stream_lines
 
+MAX_WHEEL_BYTES = 4 * GIB
 _INSTALL_WITHIN_S = 1800.0
 _COMPILE_WITHIN_S = 600.0
 _ANSWER_WITHIN_S = 30.0
@@ -60,23 +63,18 @@ def install(
     requirements: str,
     target: str,
     *,
-    python: str,
+    ways: Iterable[tuple[list[str], tuple[str, ...]]],
     temporary: str,
     environ: Mapping[str, str],
     on_progress: Callable[[str], None],
+    limits: Mapping[int, int],
     held_fds: Sequence[int] = (),
-    only_from: str | None = None,
 ) -> None:
-    """Unpack every wheel that the file names into `target`.
-
-    With `only_from` the wheels lie in this folder, and no index is asked.
-    """
+    """Unpack every wheel that the file names into `target`, by the first of the `ways`."""
     env = installer_environment(environ, temporary=temporary)
-    installer = first_that_answers(_installers(python), env)
+    installer = first_that_answers(ways, env)
     words = [*installer, "--only-binary", ":all:", "--require-hashes", "--no-deps"]
     words += ["--target", target, "-r", requirements]
-    if only_from is not None:
-        words += ["--no-index", "--find-links", only_from]
     said: deque[str] = deque(maxlen=_LINES_KEPT)
 
     def hear(line: str) -> None:
@@ -87,12 +85,28 @@ def install(
 
     try:
         code = stream_lines(
-            words, env=env, on_line=hear, within_s=_INSTALL_WITHIN_S, held_fds=held_fds
+            words,
+            env=env,
+            on_line=hear,
+            within_s=_INSTALL_WITHIN_S,
+            held_fds=held_fds,
+            limits=limits,
         )
     except TimeoutError:
         raise failure_of([*said, "timed out"]) from None
     if code != 0:
         raise failure_of(list(said))
+
+
+def free_bytes(folder: str) -> int:
+    """What is left on its disk."""
+    place = os.statvfs(folder)
+    return place.f_bavail * place.f_frsize
+
+
+def file_limit(folder: str) -> dict[int, int]:
+    """How large a file may become that an index sends: who serves it decides where it ends."""
+    return {resource.RLIMIT_FSIZE: min(MAX_WHEEL_BYTES, free_bytes(folder) // 4)}
 
 
 def precompile(target: str, *, python: str) -> None:
@@ -145,14 +159,14 @@ def _ignore(_: str) -> None:
     return
 
 
-_PIP_WORDS = (
+PIP_WORDS = (
     *("install", "--no-compile", "--no-input", "--progress-bar", "off", "--retries", "2"),
     *("--disable-pip-version-check", "--no-warn-script-location"),
 )
 _UV_WORDS = ("pip", "install", "--no-progress", "--link-mode", "copy", "--python")
 
 
-def _installers(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+def installers(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     """Every way to install that may be there, the best first.
 
     The first three run pip by the interpreter that is used inside, which alone knows for certain
@@ -161,10 +175,10 @@ def _installers(python: str) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     then the pip beside Cellwall (`--python` hands itself over to the other interpreter), then uv,
     which asks the interpreter as well.
     """
-    yield [python, "-I", "-m", "pip"], _PIP_WORDS
+    yield [python, "-I", "-m", "pip"], PIP_WORDS
     for wheel in pip_wheels(python):
-        yield [python, "-I", "-c", _FROM_WHEEL, wheel], _PIP_WORDS
-    yield [sys.executable, "-I", "-m", "pip", "--python", python], _PIP_WORDS
+        yield [python, "-I", "-c", _FROM_WHEEL, wheel], PIP_WORDS
+    yield [sys.executable, "-I", "-m", "pip", "--python", python], PIP_WORDS
     with suppress(ProgramRefused):
         yield [_uv()], (*_UV_WORDS, python)
 
@@ -190,11 +204,13 @@ def pip_wheels(python: str) -> list[str]:
     return [path for folder in folders for path in sorted(glob(f"{folder}/pip-*.whl"))]
 
 
+# The index has chosen the names in these lines, and they go to somebody's terminal.
+_SIZE = r"[0-9.]{1,12} ?[kKMG]?i?(?:B|bytes)"
 _WHEEL = re.compile(
-    r"(?:Downloading|Using cached|Processing) (?:\S*/)?(?P<name>[^\s/-]+)-(?P<version>[^\s/-]+)-"
-    r"[^\s/]*\.whl(?: \((?P<size>[^()]{1,20})\))?"
+    r"(?:Downloading|Using cached|Processing) (?:\S*/)?(?P<name>[A-Za-z0-9._]+)-"
+    rf"(?P<version>[A-Za-z0-9.!+_]+)-[^\s/]*\.whl(?: \((?P<size>{_SIZE})\))?"
 )
-_UV_WHEEL = re.compile(r"Downloading (?P<name>[A-Za-z0-9_-]+) \((?P<size>[^()]{1,20})\)")
+_UV_WHEEL = re.compile(rf"Downloading (?P<name>[A-Za-z0-9_-]+) \((?P<size>{_SIZE})\)")
 
 
 def progress_of(line: str) -> str:

@@ -69,7 +69,8 @@ def test_what_passes_can_only_be_read_in_one_way(text):
 def test_equal_requests_are_equal_and_bounded():
     assert parse_request(["B", "a", "b"]) == parse_request(("a", "b")) == ("a", "b")
     assert parse_request([]) == ()
-    for wrong in ("requests", b"requests", [1], [None], ["a"] * (MAX_PACKAGES + 1)):
+    unlisted = (5, None, iter(["a"]))
+    for wrong in ("requests", b"requests", [1], [None], *unlisted, ["a"] * (MAX_PACKAGES + 1)):
         with pytest.raises(BadInput) as told:
             parse_request(wrong)
         assert told.value.code == "CW-BAD-PACKAGE"

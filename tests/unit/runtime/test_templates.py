@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.core.errors import AuditFailed, BadInput, CellwallError
+from cellwall.core.errors import AuditFailed, BadInput, CellwallError, Denied
 from cellwall.core.events import EventKind
 from cellwall.core.types import Principal
 from cellwall.interfaces.cli import main as cli
@@ -37,6 +37,19 @@ def changes() -> list[tuple[str, str, str, str]]:
         (entry["kind"], entry["principal"], entry["body"]["step"], entry["body"]["message"])
         for entry in audit_records(kind=EventKind.TEMPLATE)
     ]
+
+
+@pytest.mark.requirement("RBAC-1")
+@pytest.mark.slow
+def test_who_may_not_install_packages_may_not_remove_them_either(shelf, tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text('[roles]\nusers = { bob = "user" }\n')
+    templates = Templates(config=str(config))
+    templates.build(NAME, principal=ANN, on_progress=ignore)
+    with pytest.raises(Denied):
+        templates.remove(NAME, principal=Principal("bob", "cli"), on_progress=ignore)
+    assert templates.find(NAME) is not None
+    assert templates.remove(NAME, principal=ANN, on_progress=ignore) == 1
 
 
 @pytest.mark.requirement("AUD-1")

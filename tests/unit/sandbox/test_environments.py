@@ -145,7 +145,7 @@ def test_a_disk_that_fails_meanwhile_is_told(shelf, monkeypatch, state_home, num
 
 
 def test_without_any_installer_it_is_told_which_to_get(shelf, monkeypatch, state_home):
-    monkeypatch.setattr(wheels, "_installers", lambda _: [(["/no/such/pip"], ())])
+    monkeypatch.setattr(wheels, "installers", lambda _: [(["/no/such/pip"], ())])
     assert failure(state_home).code == "CW-TEMPLATE-NO-PIP"
 
 
@@ -189,6 +189,18 @@ def test_remains_of_a_killed_build_are_no_environment_and_go_with_the_next(shelf
     assert remains(state_home) == [
         environments.digest(environments.requirements(state_home, NAME), environments.interpreter())
     ]
+
+
+def test_remains_of_other_killed_builds_go_with_the_next_unless_they_go_on(shelf, state_home):
+    folder = Path(state_home, "templates")
+    for name in ("killed", "going-on"):
+        (folder / name / ".unfinished-0" / "site-packages").mkdir(parents=True)
+        (folder / f"{name}.lock").touch()
+    with open(folder / "going-on.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        environments.build(state_home, NAME, may_install=ignore, on_progress=ignore)
+    assert not (folder / "killed").exists()
+    assert (folder / "going-on" / ".unfinished-0").exists()
 
 
 def test_two_builds_at_once_build_once(shelf, state_home):
@@ -264,6 +276,8 @@ def test_every_package_that_we_ship_is_pinned_with_hashes_of_wheels(name):
         ("Processing /home/ann/wheels/six-1.17.0-py2.py3-none-any.whl", "six 1.17.0"),
         ("Downloading pandas (10.1MiB)", "pandas (10.1MiB)"),
         ("  Downloading six-1.17.0-py2.py3-none-any.whl.metadata (1.7 kB)", ""),
+        ("Downloading six-1.0\x1b[2J\x07-py3-none-any.whl (1 kB)", ""),
+        ("Downloading six-1.0-py3-none-any.whl (\x1b[2J)", ""),
         ("Collecting numpy==2.4.6", ""),
         ("Installing collected packages: six", "unpacking"),
     ],
@@ -306,7 +320,10 @@ def test_an_installer_sees_nothing_else_of_our_environment(shelf, monkeypatch, s
 
     monkeypatch.setattr(wheels, "stream_lines", stream)
     environ = {"AWS_SECRET_ACCESS_KEY": "x", "PIP_TARGET": "/etc", "HTTPS_PROXY": "http://p"}
-    wheels.install("r", "t", python="/p", temporary="/tmp/x", environ=environ, on_progress=ignore)
+    ways, place = wheels.installers("/p"), state_home
+    wheels.install(
+        "r", "t", ways=ways, temporary=place, environ=environ, on_progress=ignore, limits={}
+    )
     assert seen.keys() - {"LC_ALL", "PATH", "PIP_ROOT_USER_ACTION", "PYTHONDONTWRITEBYTECODE"} == {
         "HTTPS_PROXY",
         "TMPDIR",

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import tarfile
+import threading
+import zipfile
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from cellwall.core.errors import CellwallError, Denied
 from cellwall.core.packages import Package
-from cellwall.sandbox import definitions, environments, languages, wheelhouse
+from cellwall.sandbox import definitions, environments, languages, wheelhouse, wheels
 from unit.sandbox import tiny_template
 
 METADATA = "tiny-1.0.dist-info/METADATA"
@@ -113,6 +117,38 @@ def test_what_is_only_there_as_source_or_not_at_all_is_told_by_name(shelf, state
     assert told.value.code == "CW-PACKAGE-NOT-FOUND"
 
 
+class Endless(BaseHTTPRequestHandler):
+    """An index that has no end, in the page or in the file."""
+
+    def do_GET(self) -> None:
+        is_file = self.path.endswith(".whl")
+        self.send_response(200)
+        self.send_header("Content-Type", "application/zip" if is_file else "text/html")
+        self.end_headers()
+        with suppress(OSError):  # whoever asked has had enough
+            self.wfile.write(b"<a href=/tiny-1.0-py3-none-any.whl>tiny-1.0-py3-none-any.whl</a>")
+            while is_file or "endless" in self.path:
+                self.wfile.write(b" " * 65536)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["simple", "endless"])
+def test_an_index_that_sends_without_end_fills_neither_disk_nor_memory(
+    state_home, monkeypatch, path
+):
+    monkeypatch.setattr(wheels, "MAX_WHEEL_BYTES", 2**20)
+    monkeypatch.setattr(wheelhouse, "MAX_MEMORY_BYTES", 2**28)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/{path}")
+        assert refusal(state_home, "tiny") == "CW-PACKAGE-REFUSED"
+        server.shutdown()
+
+
 def inspected(folder: Path) -> str:
     with pytest.raises(CellwallError) as told:
         wheelhouse.inspect(str(folder))
@@ -134,12 +170,49 @@ def test_a_wheel_with_files_outside_of_itself_is_refused(tmp_path, path):
     assert inspected(tmp_path) == "CW-PACKAGE-REFUSED"
 
 
+@pytest.mark.parametrize("place", ["tiny-1.0.dist-info", "tiny-1.0.dist-info/."])
+@pytest.mark.parametrize("path", ["/home/ann/.bashrc", "../../evil"])
+def test_a_wheel_whose_program_would_be_made_elsewhere_is_refused(tmp_path, place, path):
+    scripts = f"[console_scripts]\n{path} = tiny:main\n"
+    tiny_template.wheel(tmp_path, files={f"{place}/entry_points.txt": scripts})
+    assert inspected(tmp_path) == "CW-PACKAGE-REFUSED"
+
+
 def test_packages_that_are_too_large_are_refused(tmp_path, monkeypatch):
     tiny_template.wheel(tmp_path, files={"tiny/zeros": "0" * 100_000})
     monkeypatch.setattr(wheelhouse, "MAX_UNPACKED_BYTES", 100_000)
     assert inspected(tmp_path) == "CW-PACKAGE-REFUSED"
     monkeypatch.setattr(wheelhouse, "MAX_UNPACKED_BYTES", 200_000)
     assert wheelhouse.inspect(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_wheel_that_unpacks_to_more_than_it_says_is_refused_unread(tmp_path, kind):
+    # Python unpacks these whole before it cuts them to the size they are said to have.
+    with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w", kind) as archive:
+        archive.writestr(METADATA, NEEDS + "x")
+    assert inspected(tmp_path) == "CW-PACKAGE-REFUSED"
+    tiny_template.wheel(tmp_path)
+    assert wheelhouse.inspect(str(tmp_path))
+
+
+def test_a_wheel_with_an_endless_list_of_files_is_refused_unread(tmp_path, monkeypatch):
+    tiny_template.wheel(tmp_path)
+    monkeypatch.setattr(wheelhouse, "_MAX_READ_BYTES", 300)
+    assert inspected(tmp_path) == "CW-PACKAGE-REFUSED"
+    monkeypatch.setattr(wheelhouse, "_MAX_READ_BYTES", 3000)
+    assert wheelhouse.inspect(str(tmp_path))
+
+
+def test_a_wheel_whose_description_cannot_be_unpacked_is_refused(tmp_path):
+    path = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(METADATA, NEEDS + "x")
+    content = bytearray(path.read_bytes())
+    start = content.index(b"METADATA") + len("METADATA")
+    content[start : start + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    assert inspected(tmp_path) == "CW-PACKAGE-REFUSED"
 
 
 @pytest.mark.parametrize(

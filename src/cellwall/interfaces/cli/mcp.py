@@ -109,6 +109,7 @@ def _served(house: House, pattern: Action) -> int:
     # Now, and not at the agent's first call.
     check_walls(house)
     house.check_template(pattern.template)
+    anyio.run(house.runtime.check, pattern)
     house.warm_up()  # meanwhile the SDK is imported, which takes longer
     from cellwall.interfaces.mcp.server import serve  # noqa: PLC0415  # heavy: see above
 

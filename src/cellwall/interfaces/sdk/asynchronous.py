@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Self, TypedDict, Unpack
 
 import anyio
 
+from cellwall.core.cancelling import cancelled_by, check_cancelled
 from cellwall.core.errors import BadInput
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import Outcome
@@ -151,7 +153,6 @@ class AsyncSandbox:
         tools: ToolBroker | None = None,
     ) -> AsyncSandbox:
         """A sandbox of this process, in a runtime that is already there."""
-        house.check_template(template)  # now, and not at the first command
         own = with_limits(house.limits, timeout=timeout, memory=memory, **limits)
         stack = AsyncExitStack()
         session_id = stack.enter_context(house.session(parse_workspace(workspace)))
@@ -168,6 +169,11 @@ class AsyncSandbox:
             skills=skill_names(skills),
             policy=policy,
         )
+        try:
+            await host.check()
+        except BaseException:
+            await host.end()
+            raise
         return cls(host, language=canonical(language))
 
     @classmethod
@@ -365,7 +371,27 @@ async def _template(
 ) -> str:
     if not parse_request(packages):
         return template
-    return await anyio.to_thread.run_sync(prepare_template, packages, template, config, profile)
+    is_cancelled, has_begun, has_ended = (threading.Event() for _ in range(3))
+
+    def prepare() -> str:
+        has_begun.set()
+        try:
+            with cancelled_by(is_cancelled.is_set):
+                check_cancelled()  # whoever was cancelled before it began does not wait for it
+                return prepare_template(packages, template, config, profile)
+        finally:
+            has_ended.set()
+
+    try:
+        return await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
+    except anyio.get_cancelled_exc_class():
+        # A build takes minutes; its pip ends now, and what it has begun is removed.
+        is_cancelled.set()
+        if not has_begun.is_set():
+            raise
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(has_ended.wait)
+        raise
 
 
 def prepare_template(

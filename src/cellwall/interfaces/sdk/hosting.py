@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, AsyncExitStack
+from dataclasses import replace
 from typing import Protocol
 
 import anyio
@@ -106,20 +107,11 @@ class LocalHost:
             raise BadInput(
                 "the sandbox was ended", mend="Create a new one.", code="CW-SANDBOX-ENDED"
             )
-        action = Action(
-            principal=self._principal,
-            want=want,
-            session_id=self.id,
+        action = replace(
+            self._action(want),
             limits=with_limits(self._limits, timeout=timeout),
-            env=self._envs,
             brief=envs,
             stdin=stdin,
-            allow_domains=want.domains if isinstance(want, SetDomains) else self._allow_domains,
-            secrets=self._secrets if isinstance(want, RunCommand | RunCode) else (),
-            tools=self._tools.names if self._tools and isinstance(want, RunCode) else (),
-            template=self._template,
-            policy=self._policy,
-            skills=self._skills if isinstance(want, RunCommand | RunCode) else (),
         )
         done: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended
@@ -132,6 +124,28 @@ class LocalHost:
             "CW-SANDBOX-ENDED", "the sandbox was ended while this ran", "Create a new one."
         )
         return Outcome(status=Status.ERROR, action_id=action.id, error=ended)
+
+    async def check(self) -> None:
+        """Raises for a name, a domain or a file that no call could use: now, and not at the first
+        command."""
+        await self._house.runtime.check(self._action(RunCommand(("true",))))
+        self._house.check_template(self._template)
+
+    def _action(self, want: Want) -> Action:
+        runs = isinstance(want, RunCommand | RunCode)
+        return Action(
+            principal=self._principal,
+            want=want,
+            session_id=self.id,
+            limits=self._limits,
+            env=self._envs,
+            allow_domains=want.domains if isinstance(want, SetDomains) else self._allow_domains,
+            secrets=self._secrets if runs else (),
+            tools=self._tools.names if self._tools and isinstance(want, RunCode) else (),
+            template=self._template,
+            policy=self._policy,
+            skills=self._skills if runs else (),
+        )
 
     async def end(self) -> None:
         self.alive = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -10,10 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
+
+from cellwall.core.cancelling import check_cancelled
 
 _ANSWER_WITHIN_S = 5.0
+_LOOK_EVERY_S = 0.2
 _MOST_LINE_BYTES = 8192
 _CHUNK_BYTES = 65_536
+_NO_LIMITS: Mapping[int, int] = MappingProxyType({})
 
 
 def version_of(path: str) -> str:
@@ -58,12 +64,14 @@ def stream_lines(
     on_line: Callable[[str], None],
     within_s: float,
     held_fds: Sequence[int] = (),
+    limits: Mapping[int, int] = _NO_LIMITS,
 ) -> int:
     """Run a program to its end and hand over each line it prints, on either stream.
 
     The exit code is returned; TimeoutError if it takes longer than `within_s`, OSError if it does
-    not start. Whatever ends this call ends the program and its children, too. `held_fds` stay open
-    in the program: a lock among them lasts until the program is gone, even if we are killed.
+    not start. Whatever ends this call, a cancellation as well, ends the program and its children.
+    `held_fds` stay open in the program: a lock among them lasts until the program is gone, even if
+    we are killed. `limits` are those of `resource`, by their numbers there.
     """
     process = subprocess.Popen(
         list(argv),
@@ -77,6 +85,7 @@ def stream_lines(
     )
     assert process.stdout is not None  # noqa: S101  # asked for above
     try:
+        _limit(process.pid, limits)
         _read_lines(process.stdout.fileno(), on_line, ends_at=time.monotonic() + within_s)
         return process.wait(timeout=_ANSWER_WITHIN_S)
     except subprocess.TimeoutExpired as error:
@@ -90,12 +99,26 @@ def stream_lines(
         process.stdout.close()
 
 
+def _limit(pid: int, limits: Mapping[int, int]) -> None:
+    """Not between fork and exec, where no Python may run in a process with threads."""
+    for kind, wanted in limits.items():
+        with suppress(ProcessLookupError):  # it has ended already
+            _, most = resource.prlimit(pid, kind)
+            least = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+            resource.prlimit(pid, kind, (least, least))
+
+
 def _read_lines(descriptor: int, on_line: Callable[[str], None], *, ends_at: float) -> None:
     waiting = b""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
-            if not selector.select(max(0.0, ends_at - time.monotonic())):
+            left_s = ends_at - time.monotonic()
+            is_ready = selector.select(max(0.0, min(left_s, _LOOK_EVERY_S)))
+            check_cancelled()
+            if not is_ready and left_s > 0:
+                continue
+            if not is_ready:
                 raise TimeoutError
             part = os.read(descriptor, _CHUNK_BYTES)
             *lines, waiting = (waiting + part).split(b"\n")

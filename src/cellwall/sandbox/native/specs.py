@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,6 +33,9 @@ class Spec:
     """The same of its packages; only of those whose hashes we ship."""
     site_packages: str | None = None
     """A directory of the host's with packages of its own, shown read-only."""
+    site_identity: tuple[int, int] | None = None
+    """Which directory that is, by the kernel's numbers. One that was removed and built again has
+    the same name; a template that is warm still shows the removed one, and keeps its number."""
 
 
 SHELL = Spec("shell", is_interpreter=False)  # node, where it is in /usr, and deno run in it, too
@@ -46,7 +50,8 @@ def python_spec(name: str, environment_of: EnvironmentOf) -> Spec:
     if name == PYTHON.name:
         return PYTHON
     found = environment_of(name)
-    if found is None:
+    identity = None if found is None else _identity(found)
+    if found is None or identity is None:
         raise BadInput(
             f"the template {name} was not built yet",
             mend=f"Build it once: cellwall template build {name}",
@@ -58,4 +63,13 @@ def python_spec(name: str, environment_of: EnvironmentOf) -> Spec:
         preload=PYTHON.preload,
         preload_packages=tuple(_DATA.split()) if name == "python-data" else (),
         site_packages=found,
+        site_identity=identity,
     )
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:  # removed meanwhile
+        return None
+    return status.st_dev, status.st_ino
