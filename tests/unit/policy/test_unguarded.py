@@ -37,6 +37,8 @@ DENIED = [
     *("python -m cellwall approvals allow x", "python3 -I -m cellwall.interfaces.entry approvals allow x"),
     *("python3 -Im cellwall.interfaces.cli.main", "cellwall approvals allow x", "cellwall policy trust"),
     *("cellwall vault grant T --host x", "cellwall hook uninstall", "cellwall skills sign x"),
+    *("cellwall policy learn --user --write", "cellwall quarantine delete --all --yes"),
+    *("python3 .venv/bin/cellwall quarantine delete x", "cellwall policy learn --since 1d --wri"),
     *("cellwall policy init --force", "cellwall stop --all", "cellwall token create --user me"),
     *("CELLWALL_SUPERVISOR=off ls", "CELLWALL_HOME=/tmp/x cellwall run -- ls", "GOOSE_MODE=auto goose"),
     *("tmux send-keys -t 0 'cellwall approvals allow x' Enter", "screen -S x -X stuff y"),
@@ -86,6 +88,7 @@ def test_an_agents_own_servers_extensions_and_settings_are_not_changed(agent):
         ),
         *("git commit -m 'claude --yolo'", "echo pip uninstall cellwall", "npm remove left-pad"),
         *("cellwall policy check 'Bash(ls)'", "cellwall audit tail", "tmux ls"),
+        *("cellwall policy learn --since 1d", "cellwall quarantine list"),
     ],
 )
 def test_ordinary_work_with_the_same_words_passes(command):
