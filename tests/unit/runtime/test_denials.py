@@ -80,6 +80,16 @@ def test_code_inside_is_not_told_the_rules_of_the_host():
         assert "/home/ann" not in error.message + error.mend
 
 
+@pytest.mark.parametrize("cwd", ["/", "/home", "/home/bob", "/srv/customers", "/srv"])
+@pytest.mark.parametrize("own_home", ["/", "/home/ann"])
+@pytest.mark.parametrize("source", ["/home/bob/team/p.toml:3", "/srv/customers/acme/p.toml:3"])
+def test_attack_no_working_directory_and_no_home_make_paths_of_the_host_known(
+    monkeypatch, source, own_home, cwd
+):
+    monkeypatch.setenv("HOME", own_home)
+    assert shown_source(source, cwd=cwd, environ=os.environ) == "p.toml:3"
+
+
 @pytest.mark.parametrize(
     ("source", "shown"),
     [
