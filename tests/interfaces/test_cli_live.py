@@ -98,6 +98,17 @@ def test_a_copy_neither_waits_for_a_fifo_nor_loses_what_was_there(tmp_path):
 
 
 @pytest.mark.requirement("FS-1")
+@pytest.mark.parametrize("end", ["", "/", "//"])
+def test_a_copy_goes_into_no_directory_that_code_may_have_made_a_link(tmp_path, end):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(BadInput, match="is a link to a directory"):
+        live._placed(f"{tmp_path}/link{end}", "authorized_keys")
+    assert live._placed(f"{tmp_path}/real{end}", "out") == f"{tmp_path}/real{end or '/'}out"
+    assert live._placed(f"{tmp_path}/new", "out") == f"{tmp_path}/new"
+
+
+@pytest.mark.requirement("FS-1")
 def test_a_copy_follows_no_link_that_code_may_have_left(tmp_path):
     victim, folder = tmp_path / "victim", tmp_path / "folder"
     victim.write_text("mine")

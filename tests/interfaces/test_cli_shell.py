@@ -7,12 +7,17 @@ import re
 import signal
 import subprocess
 import termios
+from types import SimpleNamespace
 
+import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import terminals
+from cellwall.core.errors import CellwallError
+from cellwall.interfaces.cli.interactive import TerminalProgram
 from cellwall.interfaces.cli.screen import ScreenFilter
 from interfaces.test_cli_process import PROGRAM, cellwall, error_code
 
@@ -163,6 +168,21 @@ def test_a_terminal_that_is_closed_ends_the_shell():
         assert process.returncode == 125
     finally:
         process.kill()
+
+
+@pytest.mark.requirement("ERR-1")
+def test_a_terminal_that_is_gone_when_we_go_on_is_told_as_closed(monkeypatch):
+    program = TerminalProgram(SimpleNamespace(timeout=None), ("true",), "/workspace")
+
+    async def nothing(_: object) -> None:
+        await anyio.lowlevel.checkpoint()  # by then signals are waited for
+        os.kill(os.getpid(), signal.SIGCONT)  # standard input is no terminal here
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(program, "_show", nothing)
+    monkeypatch.setattr(program, "_forward_typed", nothing)
+    with pytest.raises(CellwallError, match="the terminal was closed"):
+        anyio.run(program._until_end, None)
 
 
 @pytest.mark.requirement("LIM-2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from cellwall.core.errors import ConfigError
 from cellwall.core.verdict import Decision, Verdict
@@ -39,7 +40,7 @@ def _is_hit(rule: Rule, text: str) -> bool:
     """The example is a call, or only what would stand in its parentheses."""
     is_call = text.startswith((f"{rule.tool}(", "mcp__")) or text == rule.tool
     call = parse_call(text if is_call else f"{rule.tool}({text})", cwd=_CWD, home=_HOME)
-    decision = _decided(RuleBook([rule]), call)
+    decision = _decided(RuleBook([replace(rule, is_untrusted=False)]), call)  # by its full name
     if rule.verdict is Verdict.ALLOW:
         return decision.verdict is Verdict.ALLOW
     return any(part.rule == rule.text for part in (decision, *decision.parts))

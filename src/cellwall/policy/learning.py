@@ -25,6 +25,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import judge_call
 from cellwall.policy.errors import BadRule
+from cellwall.policy.learnt_place import ANY_FOLDER, Place, below, names_of
 from cellwall.policy.lessons import Lesson, Proposed, Refused
 from cellwall.policy.parse import parse_rule
 from cellwall.policy.paths import normalise
@@ -33,6 +34,7 @@ from cellwall.policy.rulebook import RuleBook
 from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
 from cellwall.policy.shell.words import UNKNOWN, Word, shown
 from cellwall.policy.subjects import Subject, Targets, matches
+from cellwall.policy.tools import MCP
 from cellwall.policy.widening import common_head, common_words, shared_folders
 
 _NO_RULE = frozenset(("default", OTHERWISE))
@@ -58,14 +60,11 @@ def learn(
     *,
     links: Targets,
     unread: Sequence[Refused],
-    layer: Layer = Layer.SESSION,
+    place: Place = ANY_FOLDER,
 ) -> Lesson:
-    """From calls, judged by these rules; `unread` are those that the record tells too little of.
-
-    `layer` is that of the file which the proposals are for.
-    """
+    """From calls, judged by these rules; `unread` are those that the record tells too little of."""
     everything = tuple(rules)
-    book = _Listening(everything)
+    book = _Listening(everything, place)
     refused = list(unread)
     unruled: list[_Unruled] = []
     seen = allowed_now = 0
@@ -85,8 +84,8 @@ def learn(
             unruled.append(_Unruled(call, tuple(book.commands), tuple(book.subjects)))
     commands: dict[tuple[str, ...], Words] = {}
     subjects: dict[tuple[str, tuple[str, ...], str], Subject] = {}
-    answers = _question_answered(everything, layer)
-    wider = RuleBook((*everything, *_exact_rules(unruled, layer, answers)))
+    answers = _question_answered(everything, place.layer)
+    wider = RuleBook((*everything, *_exact_rules(unruled, place, answers)))
     for each in unruled:
         decision = judge_call(wider, each.call, links)  # (3)
         if decision.verdict is not Verdict.ALLOW:
@@ -94,7 +93,10 @@ def learn(
             continue
         commands |= {tuple(word.text for word in words): words for words in each.commands}
         subjects |= {(one.tool, one.paths, one.host or one.cwd): one for one in each.subjects}
-    proposed = [*_for_commands(list(commands.values())), *_for_subjects(list(subjects.values()))]
+    proposed = [
+        *_for_commands(list(commands.values())),
+        *_for_subjects(list(subjects.values()), place),
+    ]
     once = {each.rule: replace(each, answers=answers) for each in proposed}
     return Lesson(tuple(once.values()), tuple(dict.fromkeys(refused)), seen, allowed_now)
 
@@ -109,14 +111,15 @@ def _question_answered(rules: Iterable[Rule], layer: Layer) -> str:
     return OTHERWISE if layer is Layer.USER and asks else ""
 
 
-def _exact_rules(unruled: Iterable[_Unruled], layer: Layer, answers: str) -> Iterator[Rule]:
+def _exact_rules(unruled: Iterable[_Unruled], place: Place, answers: str) -> Iterator[Rule]:
     """(2)"""
     texts: dict[str, None] = {}
     for each in unruled:
+        exact = (_exact_subject(subject, place) for subject in each.subjects)
         texts |= dict.fromkeys(filter(None, map(_exact_command, each.commands)))
-        texts |= dict.fromkeys(filter(None, map(_exact_subject, each.subjects)))
-    for rule in filter(None, map(_ruled, texts)):
-        yield replace(rule, layer=layer, answers=answers)
+        texts |= dict.fromkeys(filter(None, exact))
+    for rule in filter(None, (_ruled(text, place) for text in texts)):
+        yield replace(rule, layer=place.layer, answers=answers)
 
 
 def _still(decision: Decision) -> str:
@@ -128,8 +131,9 @@ def _still(decision: Decision) -> str:
 class _Listening(RuleBook):
     """Notes what it is asked about and has no rule for."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(self, rules: Iterable[Rule], place: Place) -> None:
         super().__init__(rules)
+        self._place = place
         self.commands: list[Words] = []
         self.subjects: list[Subject] = []
 
@@ -161,7 +165,7 @@ class _Listening(RuleBook):
             if _exact_command(words) is None:
                 return f"no rule can mean exactly this: {one_line(shown(words))}"
         for subject in self.subjects:
-            if _exact_subject(subject) is None:
+            if _exact_subject(subject, self._place) is None:
                 return "no rule can mean exactly this path or tool; write one by hand"
         return ""
 
@@ -185,8 +189,8 @@ def _told(call: ToolCall) -> str:
 # (2) Exact rules, each (5) read back
 
 
-def _ruled(text: str) -> Rule | None:
-    source = Source("learned")
+def _ruled(text: str, place: Place = ANY_FOLDER) -> Rule | None:
+    source = Source("learned", folder=place.folder)
     try:
         return parse_rule(text, verdict=Verdict.ALLOW, source=source, layer=Layer.SESSION)
     except BadRule:
@@ -212,45 +216,37 @@ def _quoted(word: str) -> str:
     return spelled.replace(" ", "' '") or "''"
 
 
-def _exact_subject(subject: Subject) -> str | None:
+def _exact_subject(subject: Subject, place: Place) -> str | None:
     match subject.group:
         case "read" | "write":
             paths = {normalise(path) for path in subject.paths}
             if len(paths) != 1 or _is_too_wide(path := paths.pop(), subject):
                 return None
-            text = _path_rule(subject, path, beneath="/**" if path == subject.cwd else "")
+            beneath = "/**" if path == subject.cwd else ""
+            text = _path_rule(subject, path, place, beneath=beneath)
         case "fetch":
             text = f"{subject.tool}(domain:{subject.host})"
         case "code":
             text = f"{subject.tool}({subject.language})"
+        case "mcp" if "__" not in subject.tool.removeprefix(MCP):
+            return None  # the name of a server, which is all of its tools in a rule
         case _:
             text = subject.tool
-    rule = _ruled(text)
+    rule = _ruled(text, place)
     return text if rule is not None and matches(rule, subject) else None
 
 
-def _path_rule(subject: Subject, path: str, *, beneath: str = "") -> str:
+def _path_rule(subject: Subject, path: str, place: Place, *, beneath: str = "") -> str:
     tool = "Read" if subject.group == "read" else "Edit"
-    inside = _inside(subject, path)
-    shape = f"/{path}" if inside is None else "/".join([".", *inside])
+    shape = place.spelled(path, subject, beneath)
     spelled = "".join(f"\\{char}" if char in _SPECIAL_IN_PATHS else char for char in shape)
     return f"{tool}({spelled}{beneath})"
 
 
-def _inside(subject: Subject, path: str) -> tuple[str, ...] | None:
-    """The names from the working directory on; None if it lies elsewhere."""
-    names, start = _split(path), _split(subject.cwd)
-    return names[len(start) :] if names[: len(start)] == start else None
-
-
-def _split(path: str) -> tuple[str, ...]:
-    return tuple(name for name in path.split("/") if name)
-
-
 def _is_too_wide(path: str, subject: Subject) -> bool:
     """A folder's rule is one for all beneath it: none for the home folder, or what lies above."""
-    names = _split(path)
-    above = [_split(subject.home), _split(subject.cwd)[:-1]]
+    names = names_of(path)
+    above = [names_of(subject.home), names_of(subject.cwd)[:-1]]
     return len(names) < 2 or any(names == folder[: len(names)] for folder in above)
 
 
@@ -274,25 +270,25 @@ def _for_commands(commands: Sequence[Words]) -> Iterator[Proposed]:
     yield from wide
 
 
-def _for_subjects(subjects: Sequence[Subject]) -> Iterator[Proposed]:
+def _for_subjects(subjects: Sequence[Subject], place: Place) -> Iterator[Proposed]:
     groups: dict[tuple[str, str, bool], dict[tuple[str, ...], Subject]] = {}
     for each in subjects:
         if each.group not in {"read", "write"}:
-            rule = _exact_subject(each)
+            rule = _exact_subject(each, place)
             if rule is not None:
                 yield Proposed(rule, also_allows=_also(each))
             continue
         path = normalise(each.paths[0])
-        is_inside = _inside(each, path) is not None
+        is_inside = below(each.cwd, path) is not None
         key = (each.group, each.cwd if is_inside else "", is_inside)
-        groups.setdefault(key, {})[_split(path)] = each
+        groups.setdefault(key, {})[names_of(path)] = each
     for members in groups.values():
-        yield from _for_paths(members)
+        yield from _for_paths(members, place)
 
 
-def _for_paths(members: dict[tuple[str, ...], Subject]) -> Iterator[Proposed]:
+def _for_paths(members: dict[tuple[str, ...], Subject], place: Place) -> Iterator[Proposed]:
     any_of = next(iter(members.values()))
-    cwd = _split(any_of.cwd)
+    cwd = names_of(any_of.cwd)
 
     def is_worth(folder: tuple[str, ...]) -> bool:
         return folder != cwd and not _is_too_wide("/" + "/".join(folder), any_of)
@@ -301,8 +297,8 @@ def _for_paths(members: dict[tuple[str, ...], Subject]) -> Iterator[Proposed]:
     wide = []
     for folder, files in shared_folders(members, is_worth):
         path = "/" + "/".join(folder)
-        rule = _path_rule(any_of, path, beneath="/**")
-        read_back = _ruled(rule)
+        rule = _path_rule(any_of, path, place, beneath="/**")
+        read_back = _ruled(rule, place)
         if read_back is None or not all(matches(read_back, members[each]) for each in files):
             continue
         stands_for = tuple(one_line("/" + "/".join(each), most=90) for each in files)
@@ -311,7 +307,7 @@ def _for_paths(members: dict[tuple[str, ...], Subject]) -> Iterator[Proposed]:
         for each in files:
             del left[each]
     for subject in left.values():
-        exact = _exact_subject(subject)
+        exact = _exact_subject(subject, place)
         if exact is not None:
             is_search = subject.tool in {"Grep", "Glob", "LS"}
             yield Proposed(exact, also_allows="all that lies beneath it" if is_search else "")

@@ -70,6 +70,8 @@ class Rule:
     """A denial by it also stops the agent that asked."""
     unless: tuple[str, ...] = ()
     """Names of files, with wildcards, that a rule for paths does not mean after all."""
+    is_untrusted: bool = False
+    """Nobody has trusted the project that it comes from: none of its own words are handed on."""
 
     def excepts(self, path: str) -> bool:
         """Whether this file is one of those that the rule does not mean."""

@@ -42,7 +42,7 @@ def guard_trouble(command: Command) -> str | None:
     texts = [word.text for word in words if UNKNOWN not in word.text]
     program = program_of(texts[0])
     return (
-        agent_trouble(words)
+        agent_trouble(words, command.directories)
         or _removal(program, words)
         or _replacement(program, words)
         or _ending(program, texts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from cellwall.policy.shell.words import UNKNOWN, Word
 from cellwall.policy.unguarded_table import package_of, program_of, unguarded
@@ -16,6 +17,7 @@ _STARTING = frozenset(
     (
         "npx",
         "bunx",
+        "pnpx",
         "pnpm",
         "yarn",
         "npm",
@@ -26,6 +28,11 @@ _STARTING = frozenset(
         "deno",
         "node",
         "nodejs",
+        "tsx",
+        "ts-node",
+        "corepack",
+        "mise",
+        "nvm",
         "gh",
     )
 )
@@ -34,18 +41,24 @@ _SCRIPT = re.compile(r"\.(?:[cm]?js|py)\Z")
 _LEAST_ABBREVIATION = len("--yolo")
 _SHORT_CLUSTER = re.compile(r"-[A-Za-z]{2,}")
 _FALSE = frozenset(("false", "0", "no"))
+_INSTALLED = re.compile(r"/([^/]+)/versions/[^/]+\Z")
+"""Where an installer keeps the program itself, under the name of its version."""
+_PACKAGES = "/node_modules/"
 
 
-def agent_trouble(words: Sequence[Word]) -> str | None:
-    """Why the words start an agent that asks nobody, or change one for later; None: neither."""
-    for at, agent in _agents_in(words):
+def agent_trouble(words: Sequence[Word], directories: Sequence[str] = ()) -> str | None:
+    """Why the words start an agent that asks nobody, or change one for later; None: neither.
+
+    `directories`: where the command may run, which a script is named from.
+    """
+    for at, agent in _agents_in(words, directories):
         rest = words[at + 1 :]
         for option in unguarded().options[agent]:
             if _has_option([word.text for word in rest], option):
                 shown = f"{agent} {' '.join(option)}"
                 return f"starts an agent that asks nobody before it acts ({shown})"
         for setting in unguarded().settings[agent]:
-            if _has_option([word.text for word in rest], setting):
+            if _has_setting(rest, setting):
                 shown = f"{agent} {' '.join(setting).removesuffix(' *')}"
                 return f"changes what an agent loads or obeys from then on ({shown})"
         if any(_is_unknown_option(word) for word in _before_operands(rest)):
@@ -56,7 +69,7 @@ def agent_trouble(words: Sequence[Word]) -> str | None:
     return None
 
 
-def _agents_in(words: Sequence[Word]) -> Iterator[tuple[int, str]]:
+def _agents_in(words: Sequence[Word], directories: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Where an agent is named: as the program, or behind a program that starts packages."""
     known = unguarded().options
     for at, word in enumerate(words):
@@ -66,8 +79,9 @@ def _agents_in(words: Sequence[Word]) -> Iterator[tuple[int, str]]:
         name = _SCRIPT.sub("", package_of(text))
         name = re.sub(r"-(?:[cm]?js|py)\Z", "", name)
         if at == 0:
-            if name in known:
-                yield at, name
+            installed = _INSTALLED.search(text)
+            for each in {name, installed[1] if installed else name} & known.keys():
+                yield at, each
             continue
         if not _starts_packages(words[0].text):
             continue
@@ -75,12 +89,16 @@ def _agents_in(words: Sequence[Word]) -> Iterator[tuple[int, str]]:
             yield at, name
         elif "/" in text:  # node_modules/@openai/codex/bin/x.js; a folder `q` is none of them
             yield from ((at, part) for part in text.split("/") if part in known and len(part) > 2)
+        elif _SCRIPT.search(text):  # `cd node_modules/@openai/codex && node x.js`
+            for directory in directories:
+                _, inside, package = f"{directory}/".rpartition(_PACKAGES)
+                yield from ((at, part) for part in package.split("/") if inside and part in known)
 
 
 def _starts_packages(text: str) -> bool:
     """`npx claude …` starts it; `grep claude …` does not."""
     program = program_of(text)
-    return program in _STARTING or program.startswith(_PYTHONS)
+    return program.rstrip("0123456789") in _STARTING or program.startswith(_PYTHONS)
 
 
 def _before_operands(words: Sequence[Word]) -> Iterator[Word]:
@@ -103,6 +121,20 @@ def _has_option(rest: Sequence[str], option: tuple[str, ...]) -> bool:
             _is_value(value, option[1]) for value in _values(text, following, option[0])
         ):
             return True
+    return False
+
+
+def _has_setting(rest: Sequence[Word], setting: tuple[str, ...]) -> bool:
+    """A sub-command of a sub-command: options, with their values, may stand between the two, and a
+    wildcard becomes the word where a file has that name."""
+    if setting[0].startswith("-"):
+        return _has_option([word.text for word in rest], setting)
+    left = list(setting)
+    for word in rest:
+        is_next = fnmatchcase(left[0], word.text) if word.has_glob else word.text == left[0]
+        if is_next and not left[1:]:
+            return True
+        left = left[is_next:]
     return False
 
 
@@ -137,9 +169,9 @@ def _values(text: str, following: str, option: str) -> Iterator[str]:
 
 def _is_value(given: str, wanted: str) -> bool:
     """A setting may stand in a table, and its value between quotes with escapes of TOML in it."""
-    if wanted == "*":
-        return True
     plain = re.sub(r"[\s'\"]", "", given)
+    if wanted.endswith("*"):
+        return plain.startswith(wanted[:-1])
     if "=" not in wanted:
         return plain.lower() == wanted.lower()
     name = wanted.partition("=")[0]

@@ -51,6 +51,15 @@ _NEVER = frozenset(
         *("yarn node", "yarn publish"),
     }
 )
+# The same by the word that says what is done, for all of these programs.
+_NEVER_VERBS = frozenset(
+    {
+        *("add", "apply", "clone", "cp", "create", "delete", "deploy", "destroy", "exec", "i"),
+        *("import", "install", "mv", "publish", "push", "remove", "require", "reset", "rm", "run"),
+        *("sync", "uninstall", "update", "upgrade"),
+    }
+)
+_HARMLESS = frozenset({"git add"})
 
 
 def common_head(words: Sequence[Word]) -> tuple[str, ...]:
@@ -61,7 +70,8 @@ def common_head(words: Sequence[Word]) -> tuple[str, ...]:
     two = " ".join(texts[:2])
     head = texts[: 3 if two in _THIRD else 2]
     is_plain = all(word.is_literal and _PLAIN.fullmatch(word.text) for word in words[: len(head)])
-    return head if is_plain and two not in _NEVER and len(texts) >= len(head) else ()
+    is_never = two in _NEVER or (head[-1] in _NEVER_VERBS and two not in _HARMLESS)
+    return head if is_plain and not is_never and len(texts) >= len(head) else ()
 
 
 def common_words(head: tuple[str, ...], commands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

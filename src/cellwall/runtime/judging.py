@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cellwall.core.errors import ConfigError
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.core.types import Action
 from cellwall.core.verdict import Decision, Verdict
@@ -37,13 +38,27 @@ class RuledPolicy:
                     Verdict.DENY, "guard", f"the guard refuses it: {finding.message}{rule}"
                 )
         named = action.policy or self.named
-        if action.principal.interface in _BY_A_PERSON and not is_given(named):
+        is_by_a_person = action.principal.interface in _BY_A_PERSON
+        if is_by_a_person and not is_given(named):
             reason = f"asked for explicitly by {action.principal.name}"
             return _ours(Verdict.ALLOW, "explicit", reason)
         # The engine and all that it knows of programs: only where there are rules.
         from cellwall.runtime.ruling import ruled  # noqa: PLC0415  # see above
 
-        return ruled(action, named=named, environ=self.environ, is_observing=self.is_observing)
+        try:
+            return ruled(action, named=named, environ=self.environ, is_observing=self.is_observing)
+        except ConfigError as error:
+            raise error if is_by_a_person else _untold(error) from None
+
+
+def _untold(error: ConfigError) -> ConfigError:
+    """For a model: the mistake quotes a file, which may be a stranger's, and tells its path."""
+    return ConfigError(
+        "a policy file that counts here cannot be used, so nothing is allowed",
+        mend="A person sees why, in this folder, with `cellwall policy check 'Bash(ls)'`.",
+        code=error.code,
+        detail=error.message,
+    )
 
 
 def _ours(verdict: Verdict, rule: str, reason: str) -> Decision:

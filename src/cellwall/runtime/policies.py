@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cellwall.core.home import state_path
@@ -129,11 +129,11 @@ def _loaded(
             rules += file.rules
             continue
         if is_allowed_above:  # it can only tighten; but a question is not for it to answer
-            rules += [rule for rule in file.rules if not rule.answers]
+            rules += [replace(rule, is_untrusted=True) for rule in file.rules if not rule.answers]
             continue
         # `otherwise` turns a denial into a question: that is no more for it to say than an allow.
         kept = [
-            rule
+            replace(rule, is_untrusted=True)
             for rule in file.rules
             if rule.verdict is not Verdict.ALLOW and rule.tool != OTHERWISE
         ]

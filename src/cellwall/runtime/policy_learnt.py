@@ -20,6 +20,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.roles import Permission
 from cellwall.core.types import Principal
 from cellwall.policy.files import parse_policy
+from cellwall.policy.learnt_place import Place
 from cellwall.policy.lessons import Lesson, rule_lines
 from cellwall.policy.rules import Layer
 from cellwall.runtime.agent_processes import refuse_agents
@@ -37,6 +38,12 @@ class PolicyTarget:
 
     path: str
     layer: Layer
+    folder: str = ""
+    """That of the project."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.layer, self.folder)
 
 
 def target(
@@ -62,7 +69,7 @@ def target(
             mend="Put a plain file in its place, or use --user.",
             code="CW-POLICY-THERE",
         )
-    return PolicyTarget(path, Layer.PROJECT)
+    return PolicyTarget(path, Layer.PROJECT, folder)
 
 
 def draft(lesson: Lesson, at: PolicyTarget) -> Draft:

@@ -51,10 +51,12 @@ def _shown_path(path: str, cwd: str, environ: Mapping[str, str]) -> str:
     if path == ADMINISTRATOR:
         return path
     here = os.path.abspath(cwd)
-    if path in project_files(here) or _is_below(path, here):
+    new = (os.path.join(here, name) for name in PROJECT_FILES)  # one that is written now
+    if path in project_files(here) or path in new:
         return os.path.relpath(path, here)
     home = os.path.expanduser("~")
-    if _is_below(path, home):
+    # An agent chooses its working directory: below `/` or `/home` no name on the way is told.
+    if os.path.dirname(path) != here and home != "/" and _is_below(path, home):
         return os.path.join("~", os.path.relpath(path, home))
     name = os.path.basename(path)
     return f"your own {name}" if path == user_policy(environ) else name

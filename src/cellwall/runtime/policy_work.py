@@ -18,6 +18,7 @@ from cellwall.core.events import EventKind
 from cellwall.core.verdict import Decision
 from cellwall.policy.calls import ToolCall, from_json
 from cellwall.policy.learning import learn as learn_from
+from cellwall.policy.learnt_place import ANY_FOLDER, Place
 from cellwall.policy.lessons import Lesson, Proposed, Refused, to_toml
 from cellwall.policy.links import targets
 from cellwall.policy.rules import Layer
@@ -102,22 +103,22 @@ def learn(
     since: datetime | None,
     policies: Sequence[str],
     environ: Mapping[str, str],
-    layer: Layer = Layer.SESSION,
+    place: Place = ANY_FOLDER,
 ) -> Lesson:
     """The narrowest rules for what the record holds and the rules that count here do not allow.
 
-    `session` is a sandbox's id, or the agent's own name for its session; `layer` is that of the
-    file which the rules are for.
+    `session` is a sandbox's id, or the agent's own name for its session.
     """
     calls: dict[str, ToolCall] = {}
     unread: list[Refused] = []
     for record in islice(_records(session, since), _MOST_RECORDS):
         body = record["body"]
         try:
+            _refuse_elsewhere(body, place)
             for call in _calls_of(body):
                 calls.setdefault(_key(call), call)
         except BadInput as problem:
-            unread.append(Refused(str(body.get("tool", "a command"))[:80], problem.message))
+            unread.append(Refused(_told(body), problem.message))
             continue
         if len(calls) > _MOST_CALLS:
             raise BadInput(
@@ -126,7 +127,7 @@ def learn(
                 code="CW-TOO-MUCH",
             )
     policy = effective_policy(named=policies, cwd=os.getcwd(), environ=environ)
-    return learn_from(calls.values(), policy.rules, links=targets, unread=unread, layer=layer)
+    return learn_from(calls.values(), policy.rules, links=targets, unread=unread, place=place)
 
 
 def _records(session: str | None, since: datetime | None) -> Iterator[dict[str, Any]]:
@@ -168,6 +169,18 @@ def _calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
     return []
 
 
+def _refuse_elsewhere(body: Mapping[str, Any], place: Place) -> None:
+    """Attack: what a misled agent wished for in one project becomes a rule of another one."""
+    if place.layer is not Layer.PROJECT or not {"tool", "cwd"} <= body.keys():
+        return  # inside a sandbox there is no folder of the host's
+    cwd, folder = os.path.realpath(_cwd_of(body)), os.path.realpath(place.folder)
+    if os.path.commonpath([cwd, folder]) != folder:
+        raise BadInput(
+            "it was seen in another folder, where rules of this project do not count; "
+            "learn there, or for your own policy with --user"
+        )
+
+
 def _inside(tool: str, **given: str) -> ToolCall:
     return ToolCall(tool, given, INSIDE, INSIDE)
 
@@ -203,6 +216,10 @@ def _cwd_of(body: Mapping[str, Any]) -> str:
 
 def _digest(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _told(body: Mapping[str, Any]) -> str:
+    return f"{body.get('tool', 'a command')}({body.get('arguments', '')})"[:80]
 
 
 def _key(call: ToolCall) -> str:

@@ -11,6 +11,7 @@ from cellwall.policy.calls import ToolCall, parse_call
 from cellwall.policy.engine import Policy
 from cellwall.policy.files import parse_policy
 from cellwall.policy.learning import learn
+from cellwall.policy.learnt_place import Place
 from cellwall.policy.lessons import Lesson, Proposed, Refused, quoted, to_toml
 from cellwall.policy.positions import read_toml
 from cellwall.policy.rules import Layer, Rule
@@ -185,7 +186,9 @@ def asking_rules(layer: Layer) -> list[Rule]:
 def test_what_a_file_asks_about_for_want_of_a_rule_gets_one_that_is_enough(text):
     own = asking_rules(Layer.PROJECT)
     policy = Policy(own)
-    lesson = learn([call(text)], policy.rules, links=only_itself, unread=(), layer=Layer.PROJECT)
+    lesson = learn(
+        [call(text)], policy.rules, links=only_itself, unread=(), place=Place(Layer.PROJECT, CWD)
+    )
     assert (len(lesson.proposed), lesson.refused) == (1, ())
     learned = parse_policy(
         to_toml(lesson), file="l", name="l", layer=Layer.PROJECT, folder=CWD
@@ -198,7 +201,7 @@ def test_what_a_file_asks_about_for_want_of_a_rule_gets_one_that_is_enough(text)
 def test_a_rule_of_the_users_own_answers_and_does_not_close_the_project_s_policy():
     own = asking_rules(Layer.PROJECT)
     seen = [call("Bash(make x)")]
-    lesson = learn(seen, Policy(own).rules, links=only_itself, unread=(), layer=Layer.USER)
+    lesson = learn(seen, Policy(own).rules, links=only_itself, unread=(), place=Place(Layer.USER))
     assert [(each.rule, each.answers) for each in lesson.proposed] == [
         ("Bash(make x)", "otherwise")
     ]
@@ -223,7 +226,9 @@ def test_a_rule_of_the_users_own_answers_and_does_not_close_the_project_s_policy
 )
 def test_no_rule_is_proposed_that_another_rule_or_a_built_in_denial_makes_void(text, other):
     given_rules = Policy([*asking_rules(Layer.PROJECT), *other]).rules
-    lesson = learn([call(text)], given_rules, links=only_itself, unread=(), layer=Layer.PROJECT)
+    lesson = learn(
+        [call(text)], given_rules, links=only_itself, unread=(), place=Place(Layer.PROJECT, CWD)
+    )
     assert (lesson.proposed, len(lesson.refused)) == ((), 1)
 
 
@@ -313,3 +318,40 @@ def test_long_lists_are_cut_and_the_rest_counted():
     assert "# Stands for 20 that were seen:" in text
     assert "#   and 12 more\n" in text
     assert text.endswith("#   and 50 more\n")
+
+
+@pytest.mark.requirement("POL-10")
+@pytest.mark.parametrize(
+    ("place", "wanted"),
+    [
+        (Place(Layer.PROJECT, CWD), "Edit(/docs/deploy.sh)"),
+        (Place(Layer.USER), f"Edit(/{CWD}/docs/deploy.sh)"),
+        (Place(), "Edit(./deploy.sh)"),  # the control: for one session
+    ],
+)
+def test_attack_a_file_that_was_seen_does_not_stand_for_its_name_in_other_folders(place, wanted):
+    seen = call("Edit(deploy.sh)", cwd=f"{CWD}/docs")
+    lesson = learn([seen], (), links=only_itself, unread=(), place=place)
+    assert [each.rule for each in lesson.proposed] == [wanted]
+    layer = place.layer
+    learned = parse_policy(to_toml(lesson), file="l", name="l", layer=layer, folder=CWD)
+    policy = Policy(learned.rules)
+    assert policy.check(seen, links=only_itself).verdict is Verdict.ALLOW
+    elsewhere = policy.check(call("Edit(deploy.sh)"), links=only_itself).verdict
+    assert (elsewhere is Verdict.ALLOW) is (layer is Layer.SESSION)
+
+
+@pytest.mark.requirement("POL-10")
+def test_attack_a_tool_with_the_name_of_a_server_opens_not_all_tools_of_that_server():
+    assert proposed("mcp__github__get_issue({})") == ["mcp__github__get_issue"]
+    lesson = learnt("mcp__github({})")
+    assert (lesson.proposed, len(lesson.refused)) == ((), 1)
+
+
+@pytest.mark.requirement("POL-10")
+@pytest.mark.parametrize("head", ["gh repo delete", "aws s3 rm", "uv pip install", "npm add"])
+def test_what_cannot_be_undone_gets_no_wider_rule(head):
+    assert proposed(*(f"Bash(git add {each})" for each in "abcd")) == ["Bash(git add *)"]
+    assert proposed(*(f"Bash({head} {each})" for each in "abcd")) == [
+        f"Bash({head} {each})" for each in "abcd"
+    ]

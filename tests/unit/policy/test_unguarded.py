@@ -37,6 +37,8 @@ DENIED = [
     *("python -m cellwall approvals allow x", "python3 -I -m cellwall.interfaces.entry approvals allow x"),
     *("python3 -Im cellwall.interfaces.cli.main", "cellwall approvals allow x", "cellwall policy trust"),
     *("cellwall vault grant T --host x", "cellwall hook uninstall", "cellwall skills sign x"),
+    *("cellwall policy learn --user --write", "cellwall quarantine delete --all --yes"),
+    *("python3 .venv/bin/cellwall quarantine delete x", "cellwall policy learn --since 1d --wri"),
     *("cellwall policy init --force", "cellwall stop --all", "cellwall token create --user me"),
     *("CELLWALL_SUPERVISOR=off ls", "CELLWALL_HOME=/tmp/x cellwall run -- ls", "GOOSE_MODE=auto goose"),
     *("tmux send-keys -t 0 'cellwall approvals allow x' Enter", "screen -S x -X stuff y"),
@@ -86,6 +88,7 @@ def test_an_agents_own_servers_extensions_and_settings_are_not_changed(agent):
         ),
         *("git commit -m 'claude --yolo'", "echo pip uninstall cellwall", "npm remove left-pad"),
         *("cellwall policy check 'Bash(ls)'", "cellwall audit tail", "tmux ls"),
+        *("cellwall policy learn --since 1d", "cellwall quarantine list"),
     ],
 )
 def test_ordinary_work_with_the_same_words_passes(command):
@@ -135,3 +138,31 @@ def test_what_replaces_or_ends_the_guard_is_denied(command):
 @pytest.mark.parametrize("command", NEIGHBOURS)
 def test_the_harmless_neighbours_are_allowed(command):
     assert verdict(command) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("changing", "harmless"),
+    [
+        # Each of the first was seen to change the real agent's settings, or to start a program.
+        ("claude mcp --verbose add x -- sh", "claude mcp --verbose list"),
+        ("claude mc? add x -- sh", "claude -p hi ./*.md"),
+        ("claude plugin i x@y", "claude plugin validate x"),
+        ("claude --mcp-config '{}' -p hi", "claude --model opus -p hi"),
+        ("claude --plugin-dir=x -p hi", "claude --add-dir x -p hi"),
+        ("codex -c 'mcp_servers.x.command=\"sh\"' exec hi", "codex -c model=o3 exec hi"),
+        ("gemini extension install x", "gemini extension list"),
+        ("gemini skills link x", "gemini skills list"),
+        (
+            "cd node_modules/@anthropic-ai/claude-code && node cli.js mcp add x",
+            "cd ~/src/agent && node build.js --force",
+        ),
+        (
+            "env -C node_modules/@anthropic-ai/claude-code node22 cli.js mcp add x",
+            "env -C node_modules/vite node22 cli.js mcp add x",
+        ),
+        ("~/.local/share/claude/versions/2.1.0 mcp add x", "~/src/agent/run.sh -f"),
+    ],
+)
+def test_an_agents_settings_are_denied_in_each_spelling_that_the_agent_takes(changing, harmless):
+    assert verdict(harmless) == "allow"
+    assert verdict(changing) == "deny"

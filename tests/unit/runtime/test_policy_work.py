@@ -22,6 +22,8 @@ from cellwall.core.types import (
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.learnt_place import Place
+from cellwall.policy.rules import Layer
 from cellwall.runtime import policy_work
 from cellwall.runtime.outcomes import denial, intent
 from cellwall.runtime.record import open_record
@@ -72,6 +74,22 @@ def rules(lesson: policy_work.Lesson) -> list[str]:
 
 
 # Learning
+
+
+@pytest.mark.requirement("POL-10")
+def test_attack_wishes_in_another_project_become_no_rules_of_this_one(state_home, project):
+    elsewhere = UseTool("Bash", {"command": "make deploy"}, str(project.parent / "other"))
+    record(
+        state_home,
+        (bash("make test"), DENIED),
+        (Action(principal=AGENT, want=elsewhere), DENIED),
+    )
+    lesson = learnt(place=Place(Layer.PROJECT, str(project)))
+    assert rules(lesson) == ["Bash(make test)"]
+    (refused,) = lesson.refused
+    assert "make deploy" in refused.call
+    assert "another folder" in refused.reason
+    assert set(rules(learnt(place=Place(Layer.USER)))) == {"Bash(make test)", "Bash(make deploy)"}
 
 
 @pytest.mark.requirement("POL-10")

@@ -96,7 +96,8 @@ class TerminalProgram:
                     tasks.start_soon(only, work)
         if ended:
             return ended[0]
-        if failed and not isinstance(failed[0], OSError):
+        # The kernel tells a hang-up by SIGCONT, too; termios raises an error of its own kind.
+        if failed and not isinstance(failed[0], OSError | termios.error):
             raise failed[0]
         if failed or self._is_terminal_gone:
             raise CellwallError("the terminal was closed", code="CW-NO-TERMINAL")
@@ -160,7 +161,8 @@ async def _forward_size(program: AsyncProcess) -> None:
     with anyio.open_signal_receiver(signal.SIGWINCH, signal.SIGCONT) as changes:
         async for number in changes:
             if number == signal.SIGCONT:  # the shell outside had the terminal meanwhile
-                tty.setraw(0, termios.TCSADRAIN)
+                # At once: a terminal that shows nothing any more must not hold up the limits.
+                tty.setraw(0, termios.TCSANOW)
             await program.resize(*_size())
 
 

@@ -203,11 +203,9 @@ def cp(source: str, target: str, *, as_json: bool) -> int:
     else:
         assert inside[0] is not None  # noqa: S101  # one of the two, see above
         sandbox_id, path = inside[0]
+        place = _placed(target, os.path.basename(path))
         content = Sandbox.connect(sandbox_id).files.read_bytes(path)
-        _write(
-            os.path.join(target, os.path.basename(path)) if os.path.isdir(target) else target,
-            content,
-        )
+        _write(place, content)
     if as_json:
         print_json({"id": sandbox_id, "bytes": len(content)})
     return 0
@@ -236,6 +234,20 @@ def _read(path: str) -> bytes:
             code="CW-COPY-FILE",
         )
     return content
+
+
+def _placed(target: str, name: str) -> str:
+    """The file itself, or its place in a directory. Code inside may have put a link in the place of
+    a directory that the user gave it."""
+    if not os.path.isdir(target):
+        return target
+    if os.path.islink(target.rstrip("/")):
+        raise BadInput(
+            f"{target[:200]!r} is a link to a directory",
+            mend="Name the directory that it leads to; links are not followed.",
+            code="CW-COPY-FILE",
+        )
+    return os.path.join(target, name)
 
 
 def _write(path: str, content: bytes) -> None:

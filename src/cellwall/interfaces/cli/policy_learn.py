@@ -84,7 +84,7 @@ def learn(
 
     at = policy_learnt.target(is_user=is_user, policies=files, cwd=os.getcwd(), environ=os.environ)
     lesson = policy_work.learn(
-        session=session, since=since, policies=files, environ=os.environ, layer=at.layer
+        session=session, since=since, policies=files, environ=os.environ, place=at.place
     )
     if is_written:
         return _write(lesson, at, as_json=as_json)
