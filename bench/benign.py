@@ -20,7 +20,7 @@ from pathlib import Path
 
 Row = dict[str, str | int]
 
-_MOST_CHARACTERS = 60_000
+_MAX_CHARACTERS = 60_000
 _DOC = Path("/usr/share/doc")
 _MAN = Path("/usr/share/man")
 _LOG = Path("/var/log")
@@ -69,7 +69,7 @@ def _pieces(kind: str, files: Iterator[Path], chance: random.Random, wanted: int
             start = text.rfind("\n", 0, start) + 1
             if cuts == 1 and len(text) > size:
                 start = text.rfind("\n", 0, chance.randrange(len(text) - size)) + 1
-            piece = text[start : start + min(size, _MOST_CHARACTERS)]
+            piece = text[start : start + min(size, _MAX_CHARACTERS)]
             if len(piece) > 200:
                 yield {"text": piece, "label": 0, "kind": kind, "group": path.name}
 

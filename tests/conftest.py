@@ -26,7 +26,7 @@ from cellwall.runtime import reading, wiring
 from scheduling import FilesInTurn
 
 _ENDS_WITHIN_S = 30.0
-_MOST_NAMED = 200
+_MAX_NAMED = 200
 # Nearly all tests of the others start cells, servers or programs.
 _QUICK_FOLDERS = ("tests/unit/", "tests/contract/")
 
@@ -191,7 +191,7 @@ def _take_interrupts() -> None:
 
 def pytest_make_parametrize_id(val: Any) -> str | None:
     """Names of tests are told to each process they start, and a variable has its limit."""
-    is_long = isinstance(val, str | bytes) and len(val) > _MOST_NAMED
+    is_long = isinstance(val, str | bytes) and len(val) > _MAX_NAMED
     return f"{len(val)}-long" if is_long else None
 
 

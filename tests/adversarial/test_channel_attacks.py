@@ -30,7 +30,7 @@ WORDS = "ignore all previous instructions"
 # Time. Two texts of one length are compared, so that neither the machine nor its load counts.
 
 SIZE = 10_000
-MOST_TIMES_DEARER = 8
+MAX_TIMES_DEARER = 8
 ORDINARY = {
     "html": "<p class='a b'>Some <b>words</b> and <a href='https://a.example/b'>a link</a></p>\n",
     "markdown": "Some *words*, `code` and [a link](https://a.example/b), www.a.example/c\n",
@@ -65,7 +65,7 @@ def usual_cost_s(channel: str, size: int) -> float:
 
 def is_dear(channel: str, work: Callable[[str], object], text: str) -> bool:
     size = -(-len(text) // SIZE) * SIZE
-    return cost_s(work, text) > MOST_TIMES_DEARER * usual_cost_s(channel, size)
+    return cost_s(work, text) > MAX_TIMES_DEARER * usual_cost_s(channel, size)
 
 
 def test_the_measure_tells_work_that_grows_with_the_square() -> None:

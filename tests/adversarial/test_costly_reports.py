@@ -77,7 +77,7 @@ def test_what_cannot_be_read_in_the_run_s_time_is_not_handed_on(
         return result
 
     monkeypatch.setattr(LazyGuard, "clean", clean)
-    monkeypatch.setattr(pipeline, "_LEAST_CLEANING_S", 0.1)
+    monkeypatch.setattr(pipeline, "_MIN_CLEANING_S", 0.1)
     try:
         ran = cellwall.run_code("print('x' * 100_000)\n[1]", timeout=1)
     finally:

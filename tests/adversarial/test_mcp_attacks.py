@@ -303,7 +303,7 @@ def test_results_that_nobody_comes_for_are_kept_in_bounds(monkeypatch: pytest.Mo
         async with anyio.create_task_group() as tasks:
             known = calls.Calls(None, principal("mcp"), tasks)  # type: ignore[arg-type]  # none runs
             names = []
-            for number in range(calls._MOST_KEPT + 1):
+            for number in range(calls._MAX_KEPT + 1):
                 call = calls.Call("run_code", {"code": str(number)})
                 form = ElicitRequestFormParams(message="", requested_schema={})
                 names.append(known.park(call, calls.Asked(form)))

@@ -12,7 +12,7 @@ import pytest
 
 from cellwall.core.errors import ConfigError
 from cellwall.guard.redact import Redactor, load_gitleaks
-from cellwall.guard.redact.stream import MOST_HITS
+from cellwall.guard.redact.stream import MAX_HITS
 
 pytestmark = [
     pytest.mark.requirement("GRD-5", "SEC-2"),
@@ -115,20 +115,20 @@ def test_a_header_of_a_key_alone_hides_nothing_that_follows() -> None:
 def test_a_flood_of_beginnings_is_let_through_and_never_piles_up(unit: bytes) -> None:
     flood = unit * (40_000 // len(unit))
     stream = REDACTOR.stream()
-    out, most_bytes = b"", 0
+    out, max_bytes = b"", 0
     for i in range(0, len(flood), 4096):
         out += stream.feed(flood[i : i + 4096])
-        most_bytes = max(most_bytes, stream.kept_bytes)
+        max_bytes = max(max_bytes, stream.kept_bytes)
     assert out + stream.end() == flood
-    assert most_bytes < 16 * 1024
+    assert max_bytes < 16 * 1024
     assert b"[redacted:github-token]" in REDACTOR.redact(flood + b" " + TOKEN).data
 
 
 def test_a_flood_of_secrets_is_taken_out_whole() -> None:
-    count = MOST_HITS + 2000
+    count = MAX_HITS + 2000
     told = REDACTOR.redact((VALUE + b"\n") * count)
     assert told.data == b"[redacted:secret HORSE]\n" * count
-    assert len(told.hits) == MOST_HITS
+    assert len(told.hits) == MAX_HITS
 
 
 def test_one_endless_line_leaves_while_it_comes() -> None:

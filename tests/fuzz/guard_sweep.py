@@ -33,10 +33,10 @@ from cellwall.guard.scanning import Scanner
 Scan = Callable[[str], object]
 
 FIRST_CHARACTERS = 8 * 1024
-MOST_CHARACTERS = 2 << 20
+MAX_CHARACTERS = 2 << 20
 ENOUGH_S = 0.2
 """A scan that takes so long can be told apart from noise."""
-MOST_RATIO = 6.5
+MAX_RATIO = 6.5
 """For four times the text; four is linear, sixteen is quadratic."""
 CLEAR_RATIO = 10.0
 TRIES = 4
@@ -101,26 +101,26 @@ def measured(
     """What is wrong with the scan of such a text, or nothing."""
     characters = FIRST_CHARACTERS
     spent = _seconds(scan, repeated(text, characters))
-    while spent < enough_s and characters < MOST_CHARACTERS:
+    while spent < enough_s and characters < MAX_CHARACTERS:
         characters *= 4
         before, spent = spent, _seconds(scan, repeated(text, characters))
-        if spent >= enough_s and spent > MOST_RATIO * before:
+        if spent >= enough_s and spent > MAX_RATIO * before:
             break
     else:
         before = 0.0
     if not before:  # slow from the start, or fast to the end: measured once more
         before = _seconds(scan, repeated(text, characters // 4))
-    if spent <= MOST_RATIO * before or spent < enough_s:
+    if spent <= MAX_RATIO * before or spent < enough_s:
         return None
     # The best of several, alternating: what else the machine does only makes things slower.
     for _ in range(TRIES):
         before = min(before, _seconds(scan, repeated(text, characters // 4)))
         spent = min(spent, _seconds(scan, repeated(text, characters)))
-        if spent <= MOST_RATIO * before:
+        if spent <= MAX_RATIO * before:
             return None
     if spent < CLEAR_RATIO * before:  # neither linear nor clearly not: a longer text tells
         longer = min(_seconds(scan, repeated(text, characters * 4)) for _ in range(2))
-        if longer <= MOST_RATIO * spent:
+        if longer <= MAX_RATIO * spent:
             return None
     return SlowText(name, text, characters, spent, spent / before)
 

@@ -30,8 +30,8 @@ from functools import cache
 from typing import Any, NoReturn
 
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
-_MOST_BYTES = 1 << 20
-_MOST_DESCRIPTORS = 1024
+_MAX_BYTES = 1 << 20
+_MAX_DESCRIPTORS = 1024
 _PR_SET_DUMPABLE = 4
 _IMPORTED = (
     "cellwall.interfaces.entry",
@@ -207,7 +207,7 @@ def serve(address: str) -> dict[str, Any]:
                     connection.send(str(status).encode())
                 continue
             connection, _ = line.accept()
-            asked, descriptors, _, _ = socket.recv_fds(connection, _MOST_BYTES, 3)
+            asked, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, 3)
             pid = os.fork()
             if pid == 0:
                 # Closed by their objects: a number that is used anew must not be closed by one later.
@@ -228,7 +228,7 @@ def serve(address: str) -> dict[str, Any]:
 def _become(descriptors: Sequence[int]) -> None:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
-    os.closerange(3, _MOST_DESCRIPTORS)
+    os.closerange(3, _MAX_DESCRIPTORS)
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         errors = "backslashreplace" if name == "stderr" else "strict"
         stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - for as long as the process lasts

@@ -26,7 +26,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.types import Action, RunCode
 from cellwall.guard.mark import unwrap
-from cellwall.interfaces.mcp.sessions import MOST_SANDBOXES, Sandboxes
+from cellwall.interfaces.mcp.sessions import MAX_SANDBOXES, Sandboxes
 from cellwall.interfaces.mcp.tools import arguments_of
 from cellwall.runtime.wiring import principal
 from conftest import need
@@ -358,7 +358,7 @@ def test_sandboxes_are_apart_bounded_and_found_only_by_their_id(agent: Agent):
     assert first != second
     assert agent.told("run_code", code="x")["status"] == "failed"
     assert agent.told("run_code", code="x", session=first)["status"] == "ok"
-    made = [agent.told("new_session") for _ in range(MOST_SANDBOXES)]
+    made = [agent.told("new_session") for _ in range(MAX_SANDBOXES)]
     assert [each["status"] for each in made[-2:]] == ["error", "error"]
     assert made[-1]["error"]["code"] == "CW-TOO-MANY-SESSIONS"
     for each in made[:-2]:

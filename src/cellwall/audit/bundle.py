@@ -44,7 +44,7 @@ def _main() -> int:
     notes = []
     for path in given.checkpoint:
         with open(path, "rb") as file:
-            notes.append(file.read(MOST_NOTE_BYTES))
+            notes.append(file.read(MAX_NOTE_BYTES))
     keys = [PublicKey.parse(each) for each in given.key]
     report = verify(given.directory, keys, checkpoints=notes, since=given.since)
     if report.ok:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 LOCK_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.000_05
-_LONGEST_PAUSE_S = 0.000_2
+_MAX_PAUSE_S = 0.000_2
 _FILLING = bytes(16 * 1024)
 """Not more at once: the kernel would keep it in pages so large that each flush must search them."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -116,7 +116,7 @@ def wait_for_lock(descriptor: int, kind: int, *, timeout_s: float = LOCK_TIMEOUT
         else:
             return
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
 
 def _sync_path(path: str) -> None:

@@ -24,7 +24,7 @@ from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.records import BadRecord, parse_record, tail_fields
 from cellwall.audit.segments import (
     INDEX,
-    MOST_SEGMENT_BYTES,
+    MAX_SEGMENT_BYTES,
     SEAL,
     BadSegment,
     Content,
@@ -49,7 +49,7 @@ _ACTION = re.compile(rb'\{"action_id":"((?:[^"\\]|\\.)*+)"')
 _VERDICT_MARK = b'"verdict":"'
 _COLUMNS = {"id": 48, "action_id": 56, "session_id": 64, "principal": 72}
 _KIND_AT, _VERDICT_AT = 80, 81
-_MOST_ROWS = MOST_SEGMENT_BYTES // 200  # no record is shorter
+_MAX_ROWS = MAX_SEGMENT_BYTES // 200  # no record is shorter
 
 
 class Row(NamedTuple):
@@ -254,7 +254,7 @@ def _whole(file: int) -> tuple[Index, int]:
     head = os.pread(file, _HEAD.size, 0)
     if len(head) == _HEAD.size:
         magic, count, checksum = _HEAD.unpack(head)
-        most = min(os.fstat(file).st_size // ROW_BYTES, _MOST_ROWS)
+        most = min(os.fstat(file).st_size // ROW_BYTES, _MAX_ROWS)
         if magic == _MAGIC and 0 < count <= most:
             rows = os.pread(file, count * ROW_BYTES, _HEAD.size)
             if len(rows) == count * ROW_BYTES and zlib.crc32(rows) == checksum:

@@ -33,8 +33,8 @@ from cellwall.core.types import Json
 
 Redact = Callable[[Mapping[str, Json]], dict[str, Json]]
 
-_LEAST_FIELD_BYTES = 64
-_MOST_BATCH = 4096
+_MIN_FIELD_BYTES = 64
+_MAX_BATCH = 4096
 _PATIENCE_S = 2 * files.LOCK_TIMEOUT_S
 _INTERRUPTED = failed(OSError(errno.EINTR, "interrupted"))
 
@@ -76,7 +76,7 @@ class _Line:
         self.is_named = self.is_named or draft.is_next
 
     def batch(self) -> list[_Waiting]:
-        batch, self.waiting = self.waiting[:_MOST_BATCH], self.waiting[_MOST_BATCH:]
+        batch, self.waiting = self.waiting[:_MAX_BATCH], self.waiting[_MAX_BATCH:]
         return batch
 
     def pass_on(self) -> None:
@@ -140,9 +140,9 @@ class AuditLog:
     """Appends events to the record; keeps `AuditPort`. Safe for threads, processes and forks."""
 
     def __init__(self, directory: str, settings: LogSettings) -> None:
-        if not _LEAST_FIELD_BYTES <= settings.max_field_bytes <= MAX_FIELD_BYTES:
+        if not _MIN_FIELD_BYTES <= settings.max_field_bytes <= MAX_FIELD_BYTES:
             raise ConfigError(
-                f"a field of the audit log is from {_LEAST_FIELD_BYTES} to "
+                f"a field of the audit log is from {_MIN_FIELD_BYTES} to "
                 f"{MAX_FIELD_BYTES} bytes long"
             )
         self._directory = os.path.abspath(directory)

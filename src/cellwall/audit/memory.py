@@ -10,7 +10,7 @@ from cellwall.audit import files
 from cellwall.audit.checkpoints import Checkpoint, open_checkpoint
 from cellwall.audit.failures import altered
 from cellwall.audit.segments import BadSegment, open_plain
-from cellwall.core.notes import MOST_NOTE_BYTES, BadNote, PublicKey
+from cellwall.core.notes import MAX_NOTE_BYTES, BadNote, PublicKey
 
 ORIGIN = "origin"
 """The file that says which log this is, until a signature does."""
@@ -38,7 +38,7 @@ class SignedMemory:
     def note(self) -> bytes | None:
         """What is remembered, as it was signed; of another log, perhaps, that was here before."""
         with suppress(FileNotFoundError), open_plain(self._path) as file:
-            return file.read(MOST_NOTE_BYTES)
+            return file.read(MAX_NOTE_BYTES)
         return None
 
     def check(self, found: Checkpoint | None, keys: Sequence[PublicKey]) -> None:

@@ -51,7 +51,7 @@ from cellwall.core.types import Json, Principal
 
 _TAIL_BYTES = 64 * 1024
 _AT_CLOSE_S = 5.0
-_MOST_FRESH = 100_000
+_MAX_FRESH = 100_000
 _KEPT_EVERY_S = 10.0
 _log = logging.getLogger("cellwall")
 
@@ -168,7 +168,7 @@ class Notary:
     def noticed(self, stretch: Stretch) -> None:
         """These were written."""
         self._unsigned += len(stretch.leaves)
-        if self._unsigned <= _MOST_FRESH:  # else they are read again
+        if self._unsigned <= _MAX_FRESH:  # else they are read again
             self._fresh.append(stretch)
         if not self._is_at_work and not self._is_closed:
             self._thread = threading.Thread(target=self._run, name="cellwall-notary", daemon=True)

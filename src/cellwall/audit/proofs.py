@@ -40,7 +40,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.notes import BadNote, PublicKey
 
 _HEAD = "c2sp.org/tlog-proof@v1"
-_MOST_HASHES = 63
+_MAX_HASHES = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def check_proof(text: str, keys: Sequence[PublicKey], *, origin: str | None = No
     """
     head, _, note = text.partition("\n\n")
     match head.split("\n"):
-        case [first, extra, index, *hashes] if first == _HEAD and len(hashes) <= _MOST_HASHES:
+        case [first, extra, index, *hashes] if first == _HEAD and len(hashes) <= _MAX_HASHES:
             pass
         case _:
             raise BadProof("it is no proof of a record")

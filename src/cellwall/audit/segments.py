@@ -36,7 +36,7 @@ RECORDS, PACKED, CHECKPOINTS, SEAL, INDEX = (
     ".index",
 )
 _FILE_NAME = re.compile(r"([0-9]{16})(\.jsonl|\.jsonl\.zst|\.checkpoints|\.seal|\.index)")
-_MOST_LOOKS = 16
+_MAX_LOOKS = 16
 # Only from the start of a line, and nothing is given back: else a long line takes for ever.
 _NOTE = re.compile(
     rb"^([^\n]++\n[0-9]++\n[0-9A-Za-z+/=]{44}\n\n(?:\xe2\x80\x94 [^\n]++\n)++)\n", re.MULTILINE
@@ -47,12 +47,12 @@ ROOM_BYTES = 128 * 1024
 """A busy writer makes the growing segment a multiple of this long: to flush what is written into
 the room costs a third less, since no new length must be written down. Less than `BLOCK_BYTES` and
 than a record may be long."""
-MOST_SEGMENT_BYTES = 4 * 1024**3 + 64 * 1024**2
+MAX_SEGMENT_BYTES = 4 * 1024**3 + 64 * 1024**2
 """As large as the configuration allows, and the batch that made it so large. A packed file that
 gives more was not packed by us, and might never end."""
 _HELD_BLOCKS = 128
-_MOST_SEAL_BYTES = 64 * 1024
-_MOST_CHECKPOINTS_BYTES = 256 * 1024 * 1024
+_MAX_SEAL_BYTES = 64 * 1024
+_MAX_CHECKPOINTS_BYTES = 256 * 1024 * 1024
 
 
 class BadSegment(Exception):
@@ -100,7 +100,7 @@ def list_segments(directory: str) -> list[Segment]:
     # The kernel reads a folder piece by piece: of a segment that is packed meanwhile it may show
     # neither the old file nor the new one. Twice the same is what was there.
     parts = _parts(directory)
-    for _ in range(_MOST_LOOKS):
+    for _ in range(_MAX_LOOKS):
         before, parts = parts, _parts(directory)
         if parts == before:
             break
@@ -155,7 +155,7 @@ class _Bounded(io.RawIOBase):
     """A few kilobytes can be unpacked to terabytes: it ends where no segment of ours goes on."""
 
     def __init__(self, unpack_into: Callable[[WriteableBuffer], int]) -> None:
-        self._unpack_into, self._left = unpack_into, MOST_SEGMENT_BYTES
+        self._unpack_into, self._left = unpack_into, MAX_SEGMENT_BYTES
 
     def readable(self) -> bool:
         return True
@@ -215,7 +215,7 @@ class Content:
                 return end
             # All of it, unless it is very large: then it is unpacked again for each piece.
             size_bytes, blocks = 0, deque[bytes](maxlen=_HELD_BLOCKS)
-            end = MOST_SEGMENT_BYTES + 1 if end is None else end
+            end = MAX_SEGMENT_BYTES + 1 if end is None else end
             while block := file.read(min(BLOCK_BYTES, end - size_bytes)):
                 blocks.append(block)
                 size_bytes += len(block)
@@ -310,7 +310,7 @@ def skip(file: IO[bytes], size_bytes: int) -> None:
 def read_seal(segment: Segment) -> Seal:
     """Where it ends; `BadSegment` if that cannot be read."""
     with open_plain(segment.path(SEAL)) as file:
-        text = file.read(_MOST_SEAL_BYTES + 1)
+        text = file.read(_MAX_SEAL_BYTES + 1)
     try:
         told = json.loads(text)
         last, leaf = told["last"], told["leaf"]
@@ -327,7 +327,7 @@ def read_seal(segment: Segment) -> Seal:
 def read_notes(path: str) -> list[bytes]:
     """The signed notes in a file of checkpoints."""
     with open_plain(path) as file:
-        return find_notes(file.read(_MOST_CHECKPOINTS_BYTES))
+        return find_notes(file.read(_MAX_CHECKPOINTS_BYTES))
 
 
 def find_notes(data: bytes) -> list[bytes]:

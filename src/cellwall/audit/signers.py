@@ -23,7 +23,7 @@ _ITSELF = Principal("cellwall", "audit")
 _IN_USE = "key"
 _TRUSTED = "trusted-keys"
 _RETIRED = "retired-keys"
-_MOST_BYTES = 64 * 1024
+_MAX_BYTES = 64 * 1024
 
 
 class Signers:
@@ -165,5 +165,5 @@ def _read(name: str, folder: int) -> str:
     with suppress(FileNotFoundError):
         descriptor = files.open_private(name, os.O_RDONLY, folder)
         with os.fdopen(descriptor, "rb") as file:
-            return file.read(_MOST_BYTES).decode("ascii", "replace")
+            return file.read(_MAX_BYTES).decode("ascii", "replace")
     return ""

@@ -29,13 +29,13 @@ from cellwall.audit.segments import (
 )
 
 _FIRST_LOOK_BYTES = 4096
-_MOST_TORN_BYTES = 16 * 1024 * 1024
+_MAX_TORN_BYTES = 16 * 1024 * 1024
 """A batch is smaller; more than this was not torn by a crash of ours."""
-_MOST_TORN_LINES = 64 * 1024
+_MAX_TORN_LINES = 64 * 1024
 """So are several batches. To look at each of many more would keep the log locked for minutes."""
 _NEWS_BYTES = 16 * 1024
 
-_MOST_LOOK_BYTES = _MOST_TORN_BYTES + MAX_RECORD_BYTES + 2
+_MAX_LOOK_BYTES = _MAX_TORN_BYTES + MAX_RECORD_BYTES + 2
 _SECTOR_BYTES = 512
 
 
@@ -71,7 +71,7 @@ def find_tail(
         found = _last_record(data[:hole], is_from_start=start == 0)
         if found is not None:
             line, link, end = found
-            if len(data) - end > _MOST_TORN_BYTES:
+            if len(data) - end > _MAX_TORN_BYTES:
                 break
             try:
                 parse_record(line)
@@ -81,13 +81,13 @@ def find_tail(
                 raise altered("the last record of the audit log has a number from before its file")
             tail = Tail(start + end, link.seq, leaf_hash(line).hex(), link.kind)
             return tail, data[end:]
-        if start == 0 and size_bytes <= _MOST_TORN_BYTES:
+        if start == 0 and size_bytes <= _MAX_TORN_BYTES:
             if prev is None:
                 raise altered("a segment of the audit log has lost all its records")
             return Tail.of_empty(first, prev), data
-        if start == 0 or look_bytes >= _MOST_LOOK_BYTES:
+        if start == 0 or look_bytes >= _MAX_LOOK_BYTES:
             break
-        look_bytes = min(16 * look_bytes, _MOST_LOOK_BYTES)
+        look_bytes = min(16 * look_bytes, _MAX_LOOK_BYTES)
     raise altered("the end of the audit log is not made of records")
 
 
@@ -108,7 +108,7 @@ def _find_hole(data: bytes, start: int, room_start: int) -> int:
 def _last_record(data: bytes, *, is_from_start: bool) -> tuple[bytes, Link, int] | None:
     """The last line that is a record, what it says, and where the next one begins."""
     end = data.rfind(b"\n")
-    for _ in range(_MOST_TORN_LINES):
+    for _ in range(_MAX_TORN_LINES):
         if end < 0:
             return None
         begin = data.rfind(b"\n", 0, end)

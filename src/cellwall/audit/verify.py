@@ -47,7 +47,7 @@ from cellwall.audit.segments import (
 from cellwall.core.notes import BadNote, PublicKey
 
 _INCOMPLETE = "it is not complete"
-_MOST_TRIES = 5
+_MAX_TRIES = 5
 _SPECIAL = frozenset((b"begin", b"key", b"retention"))
 
 
@@ -88,7 +88,7 @@ def verify(
 
     `since` skips the segments that end before this record; a checkpoint stands for them.
     """
-    notes, tries = list(checkpoints), _MOST_TRIES
+    notes, tries = list(checkpoints), _MAX_TRIES
     while True:
         before, tries = _growing(directory), tries - 1
         report = _verify_once(directory, keys, notes, since)

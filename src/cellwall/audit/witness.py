@@ -16,7 +16,7 @@ from cellwall.audit.settings import LogSettings
 from cellwall.core.errors import AuditFailed
 from cellwall.core.events import Event, EventKind
 from cellwall.core.host_programs import ProgramRefused, operator_program
-from cellwall.core.notes import MOST_NOTE_BYTES
+from cellwall.core.notes import MAX_NOTE_BYTES
 from cellwall.core.types import Json
 
 _TIMEOUT_S = 20.0
@@ -86,4 +86,4 @@ class Witness:
 def _read(name: str, folder: int) -> bytes:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
-        return file.read(MOST_NOTE_BYTES)
+        return file.read(MAX_NOTE_BYTES)

@@ -129,5 +129,5 @@ def _range(spec: FieldInfo) -> str:
     if limits is not None:
         least, most = (size_text(int(end)) if is_size(spec) else f"{end:.12g}" for end in limits)
         return f"{least} to {most}"
-    most_entries = [mark.max_length for mark in spec.metadata if hasattr(mark, "max_length")]
-    return f"at most {most_entries[0]}" if most_entries else ""
+    max_entries = [mark.max_length for mark in spec.metadata if hasattr(mark, "max_length")]
+    return f"at most {max_entries[0]}" if max_entries else ""

@@ -15,7 +15,7 @@ from cellwall.core.plain import plain
 from cellwall.core.types import Json
 
 _HEAD = struct.Struct(">II")
-_MOST_VALUES = 200_000
+_MAX_VALUES = 200_000
 MAX_STRINGS = 20_000
 """In one frame of a cell's, keys included; the runner inside keeps below it (inside/show.py)."""
 _FEW = 1000
@@ -51,14 +51,14 @@ class ValueBudget:
     and cost as much as megabytes of output (GRD-11).
     """
 
-    values: int = 4 * _MOST_VALUES
+    values: int = 4 * _MAX_VALUES
 
     def spend(self, text: bytes) -> None:
         """Counted in the JSON text, before any of it is made."""
         strings, values = text.count(b'"') // 2, _marks(text)
         if strings > _FEW or values > _FEW:  # or quotes and commas within texts
             strings, values = _counts(text)
-        if strings > MAX_STRINGS or values > _MOST_VALUES:
+        if strings > MAX_STRINGS or values > _MAX_VALUES:
             raise BadFrame("more values than any report has")
         self.values -= values
         if self.values < 0:
@@ -114,7 +114,7 @@ def _counts(text: bytes) -> tuple[int, int]:
 
 def _parse(text: bytes) -> Mapping[str, Json]:
     # A few bytes of text can become a hundred in memory: `{},{},{},…`.
-    if _marks(text) > _MOST_VALUES and _counts(text)[1] > _MOST_VALUES:
+    if _marks(text) > _MAX_VALUES and _counts(text)[1] > _MAX_VALUES:
         raise BadFrame("more values than any report has")
     try:
         message = plain(json.loads(text))

@@ -14,7 +14,7 @@ from collections.abc import Container, Iterator, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-MOST_TOKENS = 400_000
+MAX_TOKENS = 400_000
 """Tags, attributes and texts of a page that are taken apart."""
 
 _NAME = re.compile(r"[A-Za-z][^\t\n\r\f />]*")
@@ -25,7 +25,7 @@ _BARE = re.compile(r"[^\t\n\r\f >]*")
 # Python refuses to read a number of so many digits, and no character has one.
 _NO_CHARACTER = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{8,});?")
 _NONE: Mapping[str, str] = MappingProxyType({})
-_MOST_AGAIN = 10_000
+_MAX_AGAIN = 10_000
 
 RAW = frozenset(("script", "style", "iframe", "title", "textarea", "xmp", "noembed", "noframes"))
 """Between their tags there is no markup (HTML 13.2.5)."""
@@ -56,7 +56,7 @@ class Token(NamedTuple):
 def tokens(page: str, *, raw: Container[str] = RAW, is_xml: bool = False) -> Iterator[Token]:
     """As HTML's own tokeniser where it matters. `raw`: elements between whose tags is no markup."""
     at, end = 0, len(page)
-    left = MOST_TOKENS
+    left = MAX_TOKENS
     while at < end:
         left -= 1
         if left <= 0:
@@ -105,7 +105,7 @@ def _start_tag(page: str, name: re.Match[str], left: int) -> tuple[Token, int]:
     begin, at, end = name.start() - 1, name.end(), len(page)
     attributes: dict[str, str] = {}
     again: list[str] = []
-    room = _MOST_AGAIN
+    room = _MAX_AGAIN
     while True:
         between = _BETWEEN.match(page, at)
         at = at if between is None else between.end()

@@ -15,7 +15,7 @@ from cellwall.core.notes import PublicKey
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-_MOST_KEY_BYTES = 16 * 1024
+_MAX_KEY_BYTES = 16 * 1024
 # All but the 32 bytes of the key is the same in every such file (RFC 8410).
 _BEGIN, _END = b"-----BEGIN PRIVATE KEY-----\n", b"\n-----END PRIVATE KEY-----\n"
 _PKCS8 = bytes.fromhex("302e020100300506032b657004220420")
@@ -42,7 +42,7 @@ def load_key(path: str, name: str) -> SigningKey:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             info = os.fstat(descriptor)
-            text = file.read(_MOST_KEY_BYTES + 1) if stat.S_ISREG(info.st_mode) else b""
+            text = file.read(_MAX_KEY_BYTES + 1) if stat.S_ISREG(info.st_mode) else b""
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
 
-MOST_NOTE_BYTES = 1_000_000
+MAX_NOTE_BYTES = 1_000_000
 """What a note may be at most; a larger one is refused before it is read."""
 _ED25519 = b"\x01"
-_MOST_SIGNATURES = 100
+_MAX_SIGNATURES = 100
 _SIGNATURE_BYTES = 4 + 64
 _SIGNER_NAME = re.compile(r"[^\s+]+")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
@@ -119,7 +119,7 @@ def open_note(note: bytes, keys: Sequence[PublicKey]) -> tuple[str, tuple[Public
 
 
 def _text_and_signatures(note: bytes) -> tuple[str, list[tuple[str, bytes]]]:
-    if len(note) > MOST_NOTE_BYTES:
+    if len(note) > MAX_NOTE_BYTES:
         raise BadNote("it is longer than any note")
     try:
         whole = note.decode("utf-8")
@@ -131,7 +131,7 @@ def _text_and_signatures(note: bytes) -> tuple[str, list[tuple[str, bytes]]]:
         raise BadNote("it has no signature")
     _check_text(text)
     lines = tail[:-1].split("\n")
-    if len(lines) > _MOST_SIGNATURES:
+    if len(lines) > _MAX_SIGNATURES:
         raise BadNote("it has too many signatures")
     return text, [_signature(line) for line in lines]
 

@@ -10,7 +10,7 @@ from enum import Enum
 
 from cellwall.core.limits import MIB
 
-MOST_BYTES = MIB
+MAX_BYTES = MIB
 
 
 class Fault(Enum):
@@ -92,8 +92,8 @@ def _judge(found: os.stat_result, *, may_group_write: bool) -> None:
 
 def _read_bounded(opened: int) -> bytes:
     raw = bytearray()
-    while block := os.read(opened, MOST_BYTES + 1 - len(raw)):
+    while block := os.read(opened, MAX_BYTES + 1 - len(raw)):
         raw += block
-        if len(raw) > MOST_BYTES:
+        if len(raw) > MAX_BYTES:
             raise FileRefused(Fault.TOO_LARGE)
     return bytes(raw)

@@ -23,11 +23,11 @@ from cellwall.core.text import INVISIBLE
 BAR = "|"
 WIDTH = 76
 """Columns of what is shown, and recorded as shown."""
-LEAST_WIDTH = 20
-_MOST_ROWS = 40
-_MOST_CHARACTERS = 4000
+MIN_WIDTH = 20
+_MAX_ROWS = 40
+_MAX_CHARACTERS = 4000
 # Enough for every script in use; a flood of them paints over the lines above and below.
-_MOST_MARKS = 2
+_MAX_MARKS = 2
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
 _PLAIN = re.compile(r"[\x20-\x7e]*")
 _FIRST_WIDE = 0x1100  # Hangul; before it there are Latin, Greek, Cyrillic and their like
@@ -53,10 +53,10 @@ def one_line(text: str, *, most: int = 60) -> str:
     return f"{shown[:half]}[...]{shown[-half:]}"
 
 
-def warnings(text: str, *, most_characters: int = _MOST_CHARACTERS) -> tuple[str, ...]:
+def warnings(text: str, *, max_characters: int = _MAX_CHARACTERS) -> tuple[str, ...]:
     """What a person should know about what `block` shows of it, in our words."""
-    if len(text) > most_characters:
-        text = text[: most_characters // 2] + "\n" + text[-most_characters // 2 :]
+    if len(text) > max_characters:
+        text = text[: max_characters // 2] + "\n" + text[-max_characters // 2 :]
     told = []
     cells = zip(text, _cells(text), strict=True)
     hidden = sum(shown != char for char, (shown, _) in cells) - text.count("\n")
@@ -77,24 +77,22 @@ def _mixes_scripts(text: str) -> bool:
     return False
 
 
-def block(
-    text: str, *, most_rows: int = _MOST_ROWS, most_characters: int = _MOST_CHARACTERS
-) -> str:
+def block(text: str, *, max_rows: int = _MAX_ROWS, max_characters: int = _MAX_CHARACTERS) -> str:
     """The text behind bars, ending in a newline; several lines are numbered.
 
     What is too long loses its middle: the end of a command is where the harm hides.
     """
     digits, room = _measures(text)
-    whole = _whole(text, room, most_rows, most_characters)
+    whole = _whole(text, room, max_rows, max_characters)
     if whole is not None:
         return "".join(_line(row, digits) for row in whole)
-    half = most_characters // 2
-    head = list(_rows(text[:half], room, offset=0, number=1))[: most_rows // 2]
+    half = max_characters // 2
+    head = list(_rows(text[:half], room, offset=0, number=1))[: max_rows // 2]
     # From the end backwards, but never back into what the head has shown.
     begin = max(len(text) - half, head[-1].end)
     number = text.count("\n", 0, begin) + 1
     tail = list(_rows(text[begin:], room, offset=begin, number=number))
-    tail = tail[-(most_rows - most_rows // 2) :]
+    tail = tail[-(max_rows - max_rows // 2) :]
     left_out = text[head[-1].end : tail[0].start]
     return "".join(
         [
@@ -105,10 +103,10 @@ def block(
     )
 
 
-def is_shown_whole(text: str, *, most_rows: int, most_characters: int) -> bool:
+def is_shown_whole(text: str, *, max_rows: int, max_characters: int) -> bool:
     """Whether `block` with the same bounds would leave nothing out."""
     _, room = _measures(text)
-    return _whole(text, room, most_rows, most_characters) is not None
+    return _whole(text, room, max_rows, max_characters) is not None
 
 
 def _measures(text: str) -> tuple[int, int]:
@@ -118,16 +116,16 @@ def _measures(text: str) -> tuple[int, int]:
     return digits, WIDTH - digits - 2
 
 
-def _whole(text: str, room: int, most_rows: int, most_characters: int) -> list[_Row] | None:
-    if len(text) > most_characters:
+def _whole(text: str, room: int, max_rows: int, max_characters: int) -> list[_Row] | None:
+    if len(text) > max_characters:
         return None
     rows = list(_rows(text, room, offset=0, number=1))
-    return rows if len(rows) <= most_rows else None
+    return rows if len(rows) <= max_rows else None
 
 
 def fit(shown: str, columns: int) -> str:
     """For a terminal of so many columns: lines that it would wrap are wrapped behind bars."""
-    room = max(columns, LEAST_WIDTH) - 1
+    room = max(columns, MIN_WIDTH) - 1
     lines = []
     for line in shown.split("\n"):
         # Our own lines have no bar; the bar tells that it is not the beginning of a new one.
@@ -194,7 +192,7 @@ def _cells(text: str) -> Iterator[tuple[str, int]]:
             visible = False
         elif is_mark:
             # At the beginning it would change our bar, on a sign what that sign is.
-            visible = may_mark and marks <= _MOST_MARKS and category != "Me"
+            visible = may_mark and marks <= _MAX_MARKS and category != "Me"
         else:
             visible, may_mark = True, category[0] == "L"
         if visible:

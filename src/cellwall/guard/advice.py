@@ -38,9 +38,9 @@ _PROGRAMS = frozenset(
      "tsx", "ts-node", "su", "runuser", "script", "flock", "sg", "env", "nc", "ncat", "netcat",
      "socat", "crontab", "at", "batch", "systemctl", "tee", "dd", "shred"}
 )  # fmt: skip
-_MOST_WORD = 1_000
-_MOST_FINDINGS = 50
-_MOST_CHARACTERS = 1 << 20
+_MAX_WORD = 1_000
+_MAX_FINDINGS = 50
+_MAX_CHARACTERS = 1 << 20
 _DEEPEST = 16
 
 
@@ -59,11 +59,11 @@ def screened(action: Action, scanner: Scanner, denied_code: Sequence[str]) -> Se
                 found.append(replace(finding, severity="high") if is_denied else _mild(finding))
     # A person who types a command, or a program that embeds us, is not a model's reader.
     for where, text in _texts(action) if action.principal.interface in _AGENTS else ():
-        report = scanner.scan(text[:_MOST_CHARACTERS], kind="input")
+        report = scanner.scan(text[:_MAX_CHARACTERS], kind="input")
         found += [_mild(replace(finding, where=where)) for finding in report.findings]
     # Those that refuse come first: a flood of others does not push them out.
     found.sort(key=lambda finding: finding.severity != "high")
-    return found[:_MOST_FINDINGS]
+    return found[:_MAX_FINDINGS]
 
 
 def _mild(finding: Finding) -> Finding:
@@ -118,7 +118,7 @@ def _commanded(argv: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         return  # most commands; no parser is loaded for them
     from cellwall.guard.code import code_in  # noqa: PLC0415  # as above
 
-    words = [word[:_MOST_WORD] for word in argv]
+    words = [word[:_MAX_WORD] for word in argv]
     for given in code_in(argv):
         # Of more options than anybody gives, all words are looked at as they stand.
         if given.text is not None:

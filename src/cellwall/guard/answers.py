@@ -11,9 +11,9 @@ from cellwall.core.types import Json
 from cellwall.guard.report import Treatment
 from cellwall.guard.showing import Painter, why
 
-_MOST_FINDINGS = 100
+_MAX_FINDINGS = 100
 _DEEPEST = 32
-_MOST_TEXTS = 5000
+_MAX_TEXTS = 5000
 _WITHHELD = "[cellwall: withheld: {}]"
 _TOO_MUCH = _WITHHELD.format("it has more texts, or deeper ones, than are looked at")
 # Names, paths, numbers, types: what hosts read themselves, and nobody takes for a sentence.
@@ -33,11 +33,11 @@ class Answer:
     def cleaned(self, value: Json) -> Json:
         """The same, with every text cleaned and marked."""
         told = self._value(value, "result", depth=0)
-        del self.findings[_MOST_FINDINGS:]
+        del self.findings[_MAX_FINDINGS:]
         return told
 
     def _value(self, value: Json, name: str, *, depth: int) -> Json:
-        if depth > _DEEPEST or self._texts > _MOST_TEXTS:
+        if depth > _DEEPEST or self._texts > _MAX_TEXTS:
             return _TOO_MUCH
         if isinstance(value, str):
             return self._text(value, name)

@@ -149,7 +149,7 @@ def rows(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def measure(
-    data: Iterable[Row], judge: Judge, *, most_errors: int = 10, most_points: int = 200
+    data: Iterable[Row], judge: Judge, *, max_errors: int = 10, max_points: int = 200
 ) -> Evaluation:
     """Judges every row once. Texts are not kept: of a wrong one, its beginning."""
     scores: dict[bool, list[float]] = {True: [], False: []}
@@ -175,9 +175,9 @@ def measure(
             Share(kind=kind, is_attack=is_attack, flagged=sum(each), total=len(each))
             for (kind, is_attack), each in sorted(flagged.items())
         ),
-        curve=_curve(scores[True], scores[False], most_points),
-        misses=tuple(sorted(wrong[True], key=lambda each: each.score)[:most_errors]),
-        alarms=tuple(sorted(wrong[False], key=lambda each: -each.score)[:most_errors]),
+        curve=_curve(scores[True], scores[False], max_points),
+        misses=tuple(sorted(wrong[True], key=lambda each: each.score)[:max_errors]),
+        alarms=tuple(sorted(wrong[False], key=lambda each: -each.score)[:max_errors]),
     )
 
 

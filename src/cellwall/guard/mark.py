@@ -28,7 +28,7 @@ INSTRUCTIONS = (
 )
 """For whoever sets a model up."""
 
-_MOST_SOURCE_CHARACTERS = 200
+_MAX_SOURCE_CHARACTERS = 200
 _NUMBER_BYTES = 8
 # Any spelling of our own word before a colon, with the backslashes of earlier defusing.
 _WORD = re.compile(r"(cellwall\\*)(:)", re.IGNORECASE)
@@ -97,4 +97,4 @@ def _named(source: str) -> str:
     """In a line of ours: no quote, no end of it, not long."""
     told = one_line(source.replace('"', "'").replace(">", ")").replace("<", "("))
     told = _WORD.sub(r"\1\\\2", told)
-    return told[:_MOST_SOURCE_CHARACTERS]
+    return told[:_MAX_SOURCE_CHARACTERS]

@@ -23,8 +23,8 @@ from cellwall.guard.scanning import Scanner
 
 Change = Callable[[str], str]
 
-_MOST_FINDINGS = 100
-_MOST_PARTS = 64
+_MAX_FINDINGS = 100
+_MAX_PARTS = 64
 _CUT = "\n[{} characters in the middle are left out]\n"
 _NO_ROOM = "[cellwall: {} more parts of the result are left out]"
 # A name that can stand in a line of ours: short, of letters that only names are made of.
@@ -72,7 +72,7 @@ class Painter:
         withheld, left_out = "", 0
         room = self.scanner.settings.max_shown_characters
         for number, part in enumerate(_parts(action, result)):
-            if number >= _MOST_PARTS or room <= 0:
+            if number >= _MAX_PARTS or room <= 0:
                 left_out += 1
                 continue
             cleaned = replace(part, text=self.redact(part.text)) if is_read_by_model else part
@@ -86,7 +86,7 @@ class Painter:
         if left_out and is_read_by_model:
             told.append(_NO_ROOM.format(left_out))
         return Shown(
-            text="\n".join(told), findings=tuple(findings[:_MOST_FINDINGS]), withheld=withheld
+            text="\n".join(told), findings=tuple(findings[:_MAX_FINDINGS]), withheld=withheld
         )
 
     def tell(self, text: str, source: str) -> str:

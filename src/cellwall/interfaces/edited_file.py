@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import CellwallError
 
-MOST_BYTES = 4 * 1024 * 1024
-_MOST_BACKUPS = 100
+MAX_BYTES = 4 * 1024 * 1024
+_MAX_BACKUPS = 100
 _BACKUP = ".cellwall-backup"
 
 
@@ -116,9 +116,9 @@ class Folder:
             raise self.file.refused(told, detail=str(error)) from None
         with os.fdopen(opened, "rb") as stream:
             status = os.fstat(opened)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
                 raise self.file.refused("is no plain file of a reasonable size")
-            return Found(stream.read(MOST_BYTES), status)
+            return Found(stream.read(MAX_BYTES), status)
 
     def replace(self, data: bytes, found: Found | None, *, mode: int = 0o666) -> None:
         """All of it or nothing, with the mode it had; `mode` for one that was not there."""
@@ -157,11 +157,11 @@ class Folder:
                 return path
             if kept.data == data:
                 return path
-        raise self.file.refused(f"has {_MOST_BACKUPS} backups beside it; remove some")
+        raise self.file.refused(f"has {_MAX_BACKUPS} backups beside it; remove some")
 
     def _backup_paths(self) -> Iterator[str]:
         yield self.file.path + _BACKUP
-        for number in range(1, _MOST_BACKUPS):
+        for number in range(1, _MAX_BACKUPS):
             yield f"{self.file.path}{_BACKUP}.{number}"
 
     def _check_same(self, found: Found | None) -> None:

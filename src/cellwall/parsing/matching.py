@@ -20,7 +20,7 @@ import re2
 from cellwall.core.errors import BadInput
 from cellwall.parsing.keeping import kept
 
-_MOST_STATE_BYTES = 32 << 20
+_MAX_STATE_BYTES = 32 << 20
 """For the automaton of one pattern; beyond it RE2 works slower, not longer."""
 
 
@@ -134,7 +134,7 @@ class Pattern:
     def _compiled(self) -> Any:  # noqa: ANN401  # the library has no types
         options = re2.Options()
         options.log_errors = False
-        options.max_mem = _MOST_STATE_BYTES
+        options.max_mem = _MAX_STATE_BYTES
         try:
             return re2.compile(self.source, options)
         except re2.error as error:

@@ -67,7 +67,7 @@ _PRIVATE = tuple(
 _NAT64 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::ffff:0:0:0/96")))
 """Networks whose addresses hold one of IPv4 in their last 32 bits (RFC 6052, RFC 2765)."""
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,24}")
-_LEAST_WHOLE = 1 << 24
+_MIN_WHOLE = 1 << 24
 """A lone number below it is a port, a count or a time; as an address it would be 0.x.y.z."""
 _WILD_NAMES = (".nip.io", ".sslip.io", ".xip.io", ".traefik.me")
 _EMBEDDED = re.compile(r"(?:^|[.-])([0-9]{1,3}[.-][0-9]{1,3}[.-][0-9]{1,3}[.-][0-9]{1,3})$")
@@ -150,7 +150,7 @@ def _address(text: str) -> Address | None:
     *first, last = numbers
     if any(number > 255 for number in first) or last >= 1 << 8 * (4 - len(first)):
         return None
-    if not first and last < _LEAST_WHOLE:
+    if not first and last < _MIN_WHOLE:
         return None
     value = last + sum(number << 8 * (3 - at) for at, number in enumerate(first))
     return ipaddress.IPv4Address(value)

@@ -17,7 +17,7 @@ from cellwall.policy.rules import Layer, NameKind, Rule, Source
 
 _INSIDE_GIT = ("modules", "worktrees")
 _WILD = frozenset("*?[")
-_MOST_WILD_NAMES = 2
+_MAX_WILD_NAMES = 2
 
 
 @cache
@@ -83,7 +83,7 @@ def could_name(rule: Rule, glob: str, *, is_folder_seen: bool = False) -> bool:
 
 def is_findable(path: str) -> bool:
     """Whether the files that wildcards find can be looked up without walking through the disk."""
-    return sum(not _WILD.isdisjoint(part) for part in path.split("/")) <= _MOST_WILD_NAMES
+    return sum(not _WILD.isdisjoint(part) for part in path.split("/")) <= _MAX_WILD_NAMES
 
 
 @lru_cache(maxsize=4096)

@@ -25,9 +25,9 @@ from cellwall.policy.subjects import Subject, matches
 from cellwall.policy.tools import group_of
 
 _BETWEEN_WORDS = "\x1f"  # the name of no program
-_MOST_PROGRAMS = 1024
+_MAX_PROGRAMS = 1024
 _MAX_PROGRAM_NAME = 64
-_MOST_KNOWN = 8192
+_MAX_KNOWN = 8192
 _TELLING_NOTHING = frozenset(("", ".", "..", "~", ".config", ".local", ".cache"))
 
 OTHERS_FILES = "files of others"
@@ -82,7 +82,7 @@ class RuleBook:
             return denied(subject.owner_trouble, what, OTHERS_FILES)
         found = self._judged.get(subject)
         if found is None:
-            if len(self._judged) >= _MOST_KNOWN:
+            if len(self._judged) >= _MAX_KNOWN:
                 self._judged.clear()
             layers = self._layered.for_group(subject.group)
             found = judge(layers, lambda rule: matches(rule, subject))
@@ -96,7 +96,7 @@ class RuleBook:
             return denied(trouble, what, OTHERS_FILES)
         key = tuple(subjects)
         if key not in self._known:
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             self._known[key] = self._forbidding(subjects)
         rule = self._known[key]
@@ -212,7 +212,7 @@ class RuleBook:
         name = program.text.rpartition("/")[2]
         found = self._by_program.get(name)
         if found is None:
-            if len(self._by_program) >= _MOST_PROGRAMS:
+            if len(self._by_program) >= _MAX_PROGRAMS:
                 self._by_program.clear()
             layers = self._layered.for_group("bash")
             found = self._by_program[name] = tuple(_only(each, name) for each in layers)

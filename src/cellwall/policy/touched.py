@@ -37,8 +37,8 @@ from cellwall.policy.variables import exported_names
 from cellwall.policy.written_files import WrittenFiles
 
 _ACCESSES: tuple[Access, ...] = ("read", "write")
-_MOST_WILDCARDS = 64
-_MOST_FOLDERS = 128
+_MAX_WILDCARDS = 64
+_MAX_FOLDERS = 128
 _SOME_NAME = "\ufffd"
 
 
@@ -172,11 +172,11 @@ class Files:
                 yield refusal
             if len(file.path.text) > PATH_MOST_CHARACTERS:
                 continue  # the kernel opens none that is longer
-            if file.path.text.count("/") > _MOST_FOLDERS:
+            if file.path.text.count("/") > _MAX_FOLDERS:
                 yield denied("a path goes through more folders than can be judged in time", what)
                 return
             self.wildcards += file.path.has_glob
-            if self.wildcards > _MOST_WILDCARDS:
+            if self.wildcards > _MAX_WILDCARDS:
                 yield denied("it names more files by wildcards than can be judged in time", what)
                 return
             found = self._forbidden(file, command, what, is_free=is_free)
@@ -364,7 +364,7 @@ class Files:
     def _has_hints(self, access: Access) -> bool:
         """Whether a word of the text could name a file that may not be touched so."""
         tokens = list(tokens_of(self.commands))
-        if sum(token.has_glob for token in tokens) > _MOST_WILDCARDS:
+        if sum(token.has_glob for token in tokens) > _MAX_WILDCARDS:
             return True
         return any(
             self.book.is_like_secret(token, access)

@@ -38,7 +38,7 @@ _STARTING = frozenset(
 )
 _PYTHONS = ("python", "pypy")
 _SCRIPT = re.compile(r"\.(?:[cm]?js|py)\Z")
-_LEAST_ABBREVIATION = len("--yolo")
+_MIN_ABBREVIATION = len("--yolo")
 _SHORT_CLUSTER = re.compile(r"-[A-Za-z]{2,}")
 _FALSE = frozenset(("false", "0", "no"))
 _INSTALLED = re.compile(r"/([^/]+)/versions/[^/]+\Z")
@@ -151,7 +151,7 @@ def _is_flag(text: str, flag: str) -> bool:
 def _is_long(name: str, option: str) -> bool:
     spelled = re.sub(r"(?<=[a-z])([A-Z])", r"-\1", name).lower().replace("_", "-")
     return spelled == option.lower() or (
-        len(spelled) >= _LEAST_ABBREVIATION and option.lower().startswith(spelled)
+        len(spelled) >= _MIN_ABBREVIATION and option.lower().startswith(spelled)
     )
 
 

@@ -34,8 +34,8 @@ from cellwall.core.types import Principal, check_id
 
 ANSWER = ".answer"
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MOST_BYTES = 1 << 20
-_MOST_TEXT = 512
+_MAX_BYTES = 1 << 20
+_MAX_TEXT = 512
 _NOBODY, _QUEUE = "nobody", "queue"
 _FILES_INTERFACE = "cli"
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -95,7 +95,7 @@ def claim_held(folder: int, question: Question, answer: Answer) -> int | None:
         told = {"question": question.id, "shown_sha256": question.shown_sha256}
         said = answer.to_json()
         for name in ("by", "interface", "reason"):  # only plain text can be read again
-            said[name] = one_line(str(said[name]), most=_MOST_TEXT)
+            said[name] = one_line(str(said[name]), most=_MAX_TEXT)
         _write(file, {**told, **said, "at_s": time.time()})
         name = question.id + ANSWER
         try:
@@ -132,9 +132,9 @@ def _read_private(name: str, folder: int) -> tuple[int, dict[str, Any]]:
     try:
         status = os.fstat(file)
         is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-        if not is_ours or status.st_mode & 0o077 or status.st_size > _MOST_BYTES:
+        if not is_ours or status.st_mode & 0o077 or status.st_size > _MAX_BYTES:
             raise PermissionError(errno.EPERM, "not a private plain file of ours")
-        value = json.loads(os.pread(file, _MOST_BYTES, 0))
+        value = json.loads(os.pread(file, _MAX_BYTES, 0))
         if not isinstance(value, dict):
             raise TypeError("not an object")
     except BaseException:
@@ -251,7 +251,7 @@ def _answer_at(question_id: str, folder: int) -> tuple[Answer, dict[str, Any]]:
 
 
 def _is_plain(word: object) -> bool:
-    return isinstance(word, str) and len(word) <= _MOST_TEXT and word.isprintable()
+    return isinstance(word, str) and len(word) <= _MAX_TEXT and word.isprintable()
 
 
 def _name_of(uid: int) -> str:

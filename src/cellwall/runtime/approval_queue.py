@@ -45,7 +45,7 @@ from cellwall.runtime.approval_files import (
 )
 from cellwall.runtime.approver_key import ApproverKey
 
-MOST_WAITING = 1000
+MAX_WAITING = 1000
 _LOOK_EVERY_S = 0.05
 _KEEP_ANSWERS_S = 3600.0
 _DRAFT_AGE_S = 60.0
@@ -72,7 +72,7 @@ class ApprovalQueue:
         """Lay a question down for as long as the block lasts."""
         with self._opened(make=True) as folder:
             self._sweep(folder)
-            if sum(is_question(name) for name in os.listdir(folder)) >= MOST_WAITING:
+            if sum(is_question(name) for name in os.listdir(folder)) >= MAX_WAITING:
                 raise CellwallError("too many questions wait already", code="CW-APPROVALS-FULL")
             held = lay_down(folder, question)
             made_by = os.getpid()

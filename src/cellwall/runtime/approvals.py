@@ -29,7 +29,7 @@ from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.approval_queue import ApprovalQueue, Waiting
 
-_MOST_REMEMBERED = 1000
+_MAX_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ class Broker:
 
     async def _carry_out(self, question: Question, answer: Answer) -> Answer:
         if answer.kind is AnswerKind.SESSION:
-            while len(self._remembered) >= _MOST_REMEMBERED:
+            while len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.pop(next(iter(self._remembered)), None)
             self._remembered[question.session_id, question.call_sha256] = answer
         if answer.kind is AnswerKind.RULE:

@@ -21,7 +21,7 @@ from cellwall.core.errors import BadInput, ConfigError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-LEAST_PASSPHRASE_BYTES = 12
+MIN_PASSPHRASE_BYTES = 12
 _SALT_BYTES, _KEY_BYTES = 16, 32
 _MEMORY_KIB, _PASSES, _LANES = 65_536, 3, 4
 _FORM = re.compile(r"[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}")
@@ -49,9 +49,9 @@ class ApproverKey:
     @classmethod
     def make(cls, passphrase: bytearray) -> ApproverKey:
         """A new one, for a passphrase that is not short."""
-        if len(passphrase) < LEAST_PASSPHRASE_BYTES:
+        if len(passphrase) < MIN_PASSPHRASE_BYTES:
             raise BadInput(
-                f"the passphrase has fewer than {LEAST_PASSPHRASE_BYTES} bytes",
+                f"the passphrase has fewer than {MIN_PASSPHRASE_BYTES} bytes",
                 mend="Who can read the configuration can guess at it: take several words.",
                 code="CW-APPROVER-KEY",
             )

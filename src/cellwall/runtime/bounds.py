@@ -27,16 +27,16 @@ from cellwall.runtime.outward import check_domain
 from cellwall.runtime.toolbounds import check_tool
 from cellwall.skills.manifest import check_name
 
-_LONGEST_PATH = 4095
-_MOST_ARGUMENTS = 4000
-_MOST_ARGUMENT_BYTES = 128 * 1024 - 1  # the kernel's MAX_ARG_STRLEN
-_MOST_ARGUMENTS_BYTES = 1024 * 1024
-_MOST_VARIABLES = 512
+_MAX_PATH = 4095
+_MAX_ARGUMENTS = 4000
+_MAX_ARGUMENT_BYTES = 128 * 1024 - 1  # the kernel's MAX_ARG_STRLEN
+_MAX_ARGUMENTS_BYTES = 1024 * 1024
+_MAX_VARIABLES = 512
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
-_MOST_DOMAINS = 10_000
-_MOST_SECRETS = 64
-_LONGEST_URL = 8192
-_MOST_SKILLS = 32
+_MAX_DOMAINS = 10_000
+_MAX_SECRETS = 64
+_MAX_URL = 8192
+_MAX_SKILLS = 32
 _PAGE_BYTES = 4096
 
 
@@ -98,7 +98,7 @@ class Bounds:
             case UseTool() | ToolResult() as told:
                 check_tool(told)
             case FetchUrl(url):
-                if len(url) > _LONGEST_URL:
+                if len(url) > _MAX_URL:
                     raise BadInput("the address is too long", mend="Shorten it.", code="CW-BAD-URL")
             case SetDomains() | FileOperation():
                 # Domains stand in the action as well; paths are bounded where they are resolved,
@@ -108,7 +108,7 @@ class Bounds:
 
 def _check_place(command: RunCommand) -> None:
     place = to_bytes(command.cwd, what="the working directory")
-    if not place.startswith(b"/") or len(place) > _LONGEST_PATH or b"\0" in place:
+    if not place.startswith(b"/") or len(place) > _MAX_PATH or b"\0" in place:
         raise BadInput(
             "the working directory must be a path inside, such as /workspace",
             code="CW-BAD-DIRECTORY",
@@ -132,8 +132,8 @@ def _check_words(argv: tuple[str, ...]) -> None:
             "no command was given", mend="Write it after `--`, for example: cellwall run -- ls -la"
         )
     sizes = [len(to_bytes(word, what="an argument")) for word in argv]
-    too_long = max(sizes) > _MOST_ARGUMENT_BYTES or sum(sizes) > _MOST_ARGUMENTS_BYTES
-    if len(argv) > _MOST_ARGUMENTS or too_long:
+    too_long = max(sizes) > _MAX_ARGUMENT_BYTES or sum(sizes) > _MAX_ARGUMENTS_BYTES
+    if len(argv) > _MAX_ARGUMENTS or too_long:
         raise BadInput(
             "the command line is too long",
             mend="Give long data through a file or standard input.",
@@ -155,16 +155,16 @@ def check_room(skills: Sequence[Skill], limits: Limits) -> None:
 
 
 def _check_skills(names: tuple[str, ...]) -> None:
-    if len(names) > _MOST_SKILLS:
-        raise BadInput(f"more than {_MOST_SKILLS} skills", code="CW-SKILL-TOO-MANY")
+    if len(names) > _MAX_SKILLS:
+        raise BadInput(f"more than {_MAX_SKILLS} skills", code="CW-SKILL-TOO-MANY")
     for name in names:
         check_name(name)
 
 
 def _check_env(action: Action) -> None:
     variables = [*action.env.items(), *action.brief.items()]
-    if len(variables) > _MOST_VARIABLES:
-        raise BadInput(f"more than {_MOST_VARIABLES} variables", code="CW-BAD-ENV")
+    if len(variables) > _MAX_VARIABLES:
+        raise BadInput(f"more than {_MAX_VARIABLES} variables", code="CW-BAD-ENV")
     for name, value in variables:
         if _NAME.fullmatch(name) is None:
             raise BadInput(
@@ -173,7 +173,7 @@ def _check_env(action: Action) -> None:
                 code="CW-BAD-ENV",
             )
         size = len(to_bytes(value, what=f"the value of {name}"))
-        if "\0" in value or size > _MOST_ARGUMENT_BYTES:
+        if "\0" in value or size > _MAX_ARGUMENT_BYTES:
             raise BadInput(
                 f"the value of {name} holds a NUL byte or is too long",
                 mend="Give long or binary data through a file.",
@@ -182,12 +182,12 @@ def _check_env(action: Action) -> None:
 
 
 def _check_ways_out(action: Action) -> None:
-    if len(action.allow_domains) > _MOST_DOMAINS:
-        raise BadInput(f"more than {_MOST_DOMAINS} allowed domains", code="CW-BAD-DOMAIN")
+    if len(action.allow_domains) > _MAX_DOMAINS:
+        raise BadInput(f"more than {_MAX_DOMAINS} allowed domains", code="CW-BAD-DOMAIN")
     for text in action.allow_domains:
         check_domain(text)
-    if len(action.secrets) > _MOST_SECRETS:
-        raise BadInput(f"more than {_MOST_SECRETS} secrets", code="CW-VAULT-NAME")
+    if len(action.secrets) > _MAX_SECRETS:
+        raise BadInput(f"more than {_MAX_SECRETS} secrets", code="CW-VAULT-NAME")
     for name in action.secrets:
         if _NAME.fullmatch(name) is None:
             raise BadInput(

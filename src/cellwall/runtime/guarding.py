@@ -32,7 +32,7 @@ __all__ = ["Channel", "Guard", "LazyGuard", "Mode", "Report"]
 __all__ += ["guard_for", "guard_of", "known_values", "mark", "pseudonyms", "screened_code"]
 __all__ += ["shown", "unmark", "withheld"]
 
-_MOST_FILE_BYTES = 8 << 20
+_MAX_FILE_BYTES = 8 << 20
 
 
 class LazyGuard:
@@ -159,8 +159,8 @@ def _gitleaks(path: str) -> SecretRules:
 def _read(path: str) -> str:
     try:
         with open(path, "rb") as file:
-            data = file.read(_MOST_FILE_BYTES + 1)
-        if len(data) > _MOST_FILE_BYTES:
+            data = file.read(_MAX_FILE_BYTES + 1)
+        if len(data) > _MAX_FILE_BYTES:
             raise ConfigError(
                 f"{os.path.basename(path)} is larger than rules are",
                 mend="Name a file of rules in [guard].",

@@ -24,7 +24,7 @@ _AT_ONCE_S, _AT_ONCE_S_PER_BYTE = 0.05, 2e-6
 that takes more is cleaned in a thread from then on, and others do not wait for it."""
 
 
-_MOST_TURNS = 32
+_MAX_TURNS = 32
 """Between standard output and error among pieces that wait: beyond it each is joined to one."""
 
 
@@ -120,7 +120,7 @@ class CleanedOutput:
                 self._hand_on()
 
     def _clean(self, batch: list[tuple[Name, bytes]]) -> None:
-        if sum(one[0] != other[0] for one, other in pairwise(batch)) > _MOST_TURNS:
+        if sum(one[0] != other[0] for one, other in pairwise(batch)) > _MAX_TURNS:
             # The order of two pipes is a guess, and each turn would cost a look of its own.
             batch = sorted(batch, key=lambda piece: piece[0], reverse=True)
         at = 0

@@ -80,7 +80,7 @@ from cellwall.runtime.toolcalls import called, tool_caller
 _SMALL_BYTES = 4 * 1024
 """What is scanned at once: the worst text of this length takes 50 ms. More is scanned in a thread,
 while others go on."""
-_LEAST_CLEANING_S = 10.0
+_MIN_CLEANING_S = 10.0
 """Time to clean what came back, however little of its own time a run has left."""
 
 
@@ -335,7 +335,7 @@ class Runtime:
         if not isinstance(action.want, RunCode | RunCommand):
             return await anyio.to_thread.run_sync(self.guard.clean, action, result)
         left_s = action.limits.wall_s - result.usage.wall_s
-        with anyio.move_on_after(max(left_s, _LEAST_CLEANING_S)):
+        with anyio.move_on_after(max(left_s, _MIN_CLEANING_S)):
             return await anyio.to_thread.run_sync(
                 self.guard.clean, action, result, abandon_on_cancel=True
             )

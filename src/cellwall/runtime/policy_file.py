@@ -16,7 +16,7 @@ from cellwall.core.errors import CellwallError
 from cellwall.policy.files import parse_policy
 from cellwall.policy.rules import Layer
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -124,10 +124,10 @@ def _read(folder: int, name: str, *, is_shown: bool = False) -> tuple[str, int]:
         is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
         if not is_ours or (status.st_mode & 0o022 and not is_shown):
             raise _unwritten("it is not a plain file that only you can write")
-        raw = os.pread(file, _MOST_BYTES + 1, 0)
+        raw = os.pread(file, _MAX_BYTES + 1, 0)
     finally:
         os.close(file)
-    if len(raw) > _MOST_BYTES:
+    if len(raw) > _MAX_BYTES:
         raise _unwritten("it is too large")
     try:
         return raw.decode("utf-8"), stat.S_IMODE(status.st_mode)

@@ -31,8 +31,8 @@ from cellwall.runtime.policy_work import read_plain
 
 __all__ = ["Start", "Written", "begin", "beside", "place_of", "write"]
 
-_MOST_ENTRIES = 10_000
-_MOST_BYTES = 1 << 20
+_MAX_ENTRIES = 10_000
+_MAX_BYTES = 1 << 20
 _NAMES = {
     "package.json": ("package.json",),
     "composer.json": ("composer.json",),
@@ -58,7 +58,7 @@ def begin(folder: str | None) -> Start:
         return _checked(start(Found()))
     try:
         with os.scandir(folder) as entries:
-            files = frozenset(entry.name for entry in islice(entries, _MOST_ENTRIES))
+            files = frozenset(entry.name for entry in islice(entries, _MAX_ENTRIES))
     except OSError as error:
         raise BadInput(
             "the folder cannot be read", mend="Go to the project's folder.", detail=str(error)
@@ -77,8 +77,8 @@ def begin(folder: str | None) -> Start:
 
 
 def _text(path: str) -> str:
-    raw = read_plain(path, most_bytes=_MOST_BYTES)
-    if len(raw) > _MOST_BYTES:
+    raw = read_plain(path, max_bytes=_MAX_BYTES)
+    if len(raw) > _MAX_BYTES:
         raise ValueError("too large")
     return raw.decode("utf-8").removeprefix("\ufeff")
 

@@ -17,8 +17,8 @@ from cellwall.core.home import state_path
 from cellwall.core.types import Json
 
 FOLDER, NAME = "policy", "trusted.json"
-_MOST_BYTES = 1 << 20
-_MOST_ENTRIES = 1024
+_MAX_BYTES = 1 << 20
+_MAX_ENTRIES = 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Trusted = frozenset[tuple[str, str]]
@@ -62,7 +62,7 @@ def encoded(entries: Iterable[Entry]) -> bytes:
     """The list as it is written; what could not be read again is not written."""
     told = [each.to_json() for each in entries]
     data = json.dumps({"version": 1, "trusted": told}, indent=1).encode("ascii") + b"\n"
-    if len(told) > _MOST_ENTRIES or len(data) > _MOST_BYTES:
+    if len(told) > _MAX_ENTRIES or len(data) > _MAX_BYTES:
         raise CellwallError(
             "too many policy files are trusted already",
             mend="Take some back with `cellwall policy untrust`.",
@@ -85,7 +85,7 @@ def read_entries(home: str) -> list[Entry]:
     finally:
         os.close(folder)
     try:
-        raw = os.pread(file, _MOST_BYTES + 1, 0)
+        raw = os.pread(file, _MAX_BYTES + 1, 0)
     finally:
         os.close(file)
     return _decoded(raw)
@@ -93,13 +93,13 @@ def read_entries(home: str) -> list[Entry]:
 
 def _decoded(raw: bytes) -> list[Entry]:
     try:
-        found = json.loads(raw) if len(raw) <= _MOST_BYTES else None
+        found = json.loads(raw) if len(raw) <= _MAX_BYTES else None
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or found.keys() != {"version", "trusted"}:
         raise broken()
     listed = found["trusted"]
-    if found["version"] != 1 or not isinstance(listed, list) or len(listed) > _MOST_ENTRIES:
+    if found["version"] != 1 or not isinstance(listed, list) or len(listed) > _MAX_ENTRIES:
         raise broken()
     return [_entry(each) for each in listed]
 

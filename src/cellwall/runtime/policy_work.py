@@ -29,9 +29,9 @@ from cellwall.runtime.ruling import INSIDE, WRITING
 
 __all__ = ["Lesson", "Proposed", "Refused", "Tried", "learn", "test", "to_toml"]
 
-_MOST_TABLE_BYTES = 4 << 20
-_MOST_RECORDS = 200_000
-_MOST_CALLS = 2_000
+_MAX_TABLE_BYTES = 4 << 20
+_MAX_RECORDS = 200_000
+_MAX_CALLS = 2_000
 _PLAIN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -62,21 +62,21 @@ def test(path: str, *, policies: Sequence[str], environ: Mapping[str, str]) -> l
     return [Tried(case, policy.check(case.call)) for case in table.cases]
 
 
-def read_plain(path: str, *, most_bytes: int) -> bytes:
+def read_plain(path: str, *, max_bytes: int) -> bytes:
     """A plain file; raises `OSError`, also for what is none. One byte more than allowed tells."""
     opened = os.open(path, _PLAIN_FILE)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise OSError("not a plain file")
         with os.fdopen(opened, "rb", closefd=False) as file:
-            return file.read(most_bytes + 1)
+            return file.read(max_bytes + 1)
     finally:
         os.close(opened)
 
 
 def _read_table(path: str) -> str:
     try:
-        raw = read_plain(path, most_bytes=_MOST_TABLE_BYTES)
+        raw = read_plain(path, max_bytes=_MAX_TABLE_BYTES)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the table {os.path.basename(path)!r} cannot be read",
@@ -84,7 +84,7 @@ def _read_table(path: str) -> str:
             code="CW-POLICY-TABLE",
             detail=str(error),
         ) from None
-    if len(raw) > _MOST_TABLE_BYTES:
+    if len(raw) > _MAX_TABLE_BYTES:
         raise ConfigError("the table is too large", mend="Split it.", code="CW-POLICY-TABLE")
     try:
         return raw.decode("utf-8").removeprefix("\ufeff")
@@ -111,7 +111,7 @@ def learn(
     """
     calls: dict[str, ToolCall] = {}
     unread: list[Refused] = []
-    for record in islice(_records(session, since), _MOST_RECORDS):
+    for record in islice(_records(session, since), _MAX_RECORDS):
         body = record["body"]
         try:
             _refuse_elsewhere(body, place)
@@ -120,9 +120,9 @@ def learn(
         except BadInput as problem:
             unread.append(Refused(_told(body), problem.message))
             continue
-        if len(calls) > _MOST_CALLS:
+        if len(calls) > _MAX_CALLS:
             raise BadInput(
-                f"the record holds more than {_MOST_CALLS} different calls",
+                f"the record holds more than {_MAX_CALLS} different calls",
                 mend="Choose fewer of them with --since or --session.",
                 code="CW-TOO-MUCH",
             )

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 
-_MOST_BYTES = 64 << 20
-_MOST_FILES = 64
+_MAX_BYTES = 64 << 20
+_MAX_FILES = 64
 _DIGEST_BYTES = 32
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -47,7 +47,7 @@ class PreparedFiles:
             is_ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
             if not is_ours or not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
                 return None
-            data = file.read(_MOST_BYTES)
+            data = file.read(_MAX_BYTES)
         kept, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
         return kept if sha256(kept).digest() == digest else None
 
@@ -67,7 +67,7 @@ class PreparedFiles:
     def _make_room(self) -> None:
         """Of old versions nothing is left for ever."""
         names = os.listdir(self._folder)
-        if len(names) < _MOST_FILES:
+        if len(names) < _MAX_FILES:
             return
         for name in names:
             with suppress(OSError):

@@ -13,7 +13,7 @@ from cellwall.core.verdict import Decision, Verdict
 
 # Nothing that a shell or a rule reads as more than itself: no quote, blank, `*`, `$`, `~`, bracket.
 _WORD = re.compile(r"[A-Za-z0-9_./:@=+,%^-]+")
-_LONGEST_RULE = 300
+_MAX_RULE = 300
 _PATH = re.compile(r"[A-Za-z0-9_./@+,%-]+(?: [A-Za-z0-9_./@+,%-]+)*")
 _DOMAIN = re.compile(r"https?://((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,63})(?:[:/?#].*)?", re.DOTALL)
 _TOOL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
@@ -71,7 +71,7 @@ def _for_command(text: str) -> tuple[Proposal, ...]:
     if not all(_WORD.fullmatch(word) for word in words) or "=" in words[0]:
         return ()
     # `git push:*` is an old way to write a pattern.
-    if len(text) > _LONGEST_RULE or text.endswith(":"):
+    if len(text) > _MAX_RULE or text.endswith(":"):
         return ()
     same = "this same command again, in every session and folder"
     proposals = [Proposal(f"Bash({text})", same)]
@@ -85,7 +85,7 @@ def _for_command(text: str) -> tuple[Proposal, ...]:
 
 def _for_path(tool: str, text: str) -> tuple[Proposal, ...]:
     parts = text.split("/")
-    if not _PATH.fullmatch(text) or ".." in parts or len(text) > _LONGEST_RULE:
+    if not _PATH.fullmatch(text) or ".." in parts or len(text) > _MAX_RULE:
         return ()
     if not text.startswith("/") or text.startswith("//"):
         return ()  # relative to what, a rule would have to guess

@@ -31,10 +31,10 @@ from cellwall.core.types import (
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.proposals import asking_parts, propose
 
-_MOST_TEXT = 16_384
-_MOST_PARTS = 32
-_MOST_PART_ROWS = 12
-_MOST_ROWS, _MOST_CHARACTERS = 120, 8000
+_MAX_TEXT = 16_384
+_MAX_PARTS = 32
+_MAX_PART_ROWS = 12
+_MAX_ROWS, _MAX_CHARACTERS = 120, 8000
 """Of what is asked for; more than a person would read."""
 _VALUE_CHARACTERS = (4000, 1000, 300, 100)
 """To which the texts in a tool's input are cut, until all of its keys can be shown."""
@@ -94,7 +94,7 @@ def make_question(
     now = time.time()
     parts = tuple(part.subject for part in asking_parts(decision) if part.subject)
     asked = tuple(part for part in dict.fromkeys(parts) if part != text)
-    if len(asked) > _MOST_PARTS:
+    if len(asked) > _MAX_PARTS:
         raise _too_much(f"{len(asked)} parts of it would have to be judged")
     proposals = propose(tool, text, decision) if may_be_a_rule else ()
     question = Question(
@@ -163,7 +163,7 @@ def _input(value: object) -> str:
     for most in (None, *_VALUE_CHARACTERS):
         shorter = value if most is None else _cut(value, most)
         text = json.dumps(shorter, ensure_ascii=False, indent=1, default=str)
-        if is_shown_whole(text, most_rows=_MOST_ROWS, most_characters=_MOST_CHARACTERS):
+        if is_shown_whole(text, max_rows=_MAX_ROWS, max_characters=_MAX_CHARACTERS):
             return text
     raise _too_much("its input has more keys and values than can be shown")
 
@@ -237,9 +237,9 @@ def call_sha256(action: Action) -> str:
 
 
 def _bounded(text: str) -> str:
-    if len(text) <= _MOST_TEXT:
+    if len(text) <= _MAX_TEXT:
         return text
-    half = _MOST_TEXT // 2
+    half = _MAX_TEXT // 2
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
 
 
@@ -247,18 +247,18 @@ def _shown(question: Question, text: str, *, source: str) -> str:
     """All that a person sees. Words of ours stand at the left edge, those of others behind bars."""
     who = f"{one_line(question.principal.name)} (through {one_line(question.principal.interface)})"
     lines = [f"{who} wants to use {one_line(question.tool)}:\n"]
-    lines.append(block(text, most_rows=_MOST_ROWS, most_characters=_MOST_CHARACTERS))
-    minded = warnings(text, most_characters=_MOST_CHARACTERS)
+    lines.append(block(text, max_rows=_MAX_ROWS, max_characters=_MAX_CHARACTERS))
+    minded = warnings(text, max_characters=_MAX_CHARACTERS)
     lines += [f"Mind: {warning}.\n" for warning in minded]
     if question.details:
         lines += ["Circumstances:\n", *(block(each) for each in question.details)]
     if question.parts:
         lines.append("The policy asks about:\n")
-        lines += [block(part, most_rows=_MOST_PART_ROWS) for part in question.parts]
-    lines += ["Because:\n", block(question.reason or "no reason is given", most_rows=6)]
+        lines += [block(part, max_rows=_MAX_PART_ROWS) for part in question.parts]
+    lines += ["Because:\n", block(question.reason or "no reason is given", max_rows=6)]
     if question.rule:
         where = f" ({source})" if source else ""
-        lines += ["By the rule:\n", block(f"{question.rule}{where}", most_rows=4)]
+        lines += ["By the rule:\n", block(f"{question.rule}{where}", max_rows=4)]
     lines += _shown_rules(question.proposals)
     return "".join(lines)
 

@@ -32,7 +32,7 @@ from cellwall.config.load import load_settings
 from cellwall.config.models import Settings, weakened
 from cellwall.config.schema import schema_text
 from cellwall.core.errors import BadInput, CellwallError
-from cellwall.core.notes import MOST_NOTE_BYTES, BadNote, PublicKey
+from cellwall.core.notes import MAX_NOTE_BYTES, BadNote, PublicKey
 from cellwall.runtime.home import state_home
 from cellwall.runtime.record import audit_directory
 
@@ -63,7 +63,7 @@ __all__ = [
 ]
 _TRUSTED = "trusted-keys"
 _RETIRED = "retired-keys"
-_MOST_PROOF_BYTES = 2 * 1024 * 1024
+_MAX_PROOF_BYTES = 2 * 1024 * 1024
 
 
 def latest(query: Query, count: int) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ def check(
     contain what is remembered beside its key.
     """
     place = directory or _directory()
-    notes = [_read(path, MOST_NOTE_BYTES, "checkpoint") for path in checkpoints]
+    notes = [_read(path, MAX_NOTE_BYTES, "checkpoint") for path in checkpoints]
     memory = SignedMemory(place)
     remembered = _remembered(memory) if directory is None and not keys else None
     is_asked = remembered is not None and memory.is_of_this_log(remembered.origin)
@@ -152,7 +152,7 @@ def prove(event_id: str) -> str:
 
 def check_proof(path: str, keys: Sequence[str]) -> Proof:
     """What a proof proves; `BadProof` if it does not hold."""
-    text = _read(path, _MOST_PROOF_BYTES, "proof").decode("utf-8", "replace")
+    text = _read(path, _MAX_PROOF_BYTES, "proof").decode("utf-8", "replace")
     if keys:
         return proofs.check_proof(text, _keys(_directory(), keys))
     # Without a key of somebody else's it can only be about the log here.
@@ -171,7 +171,7 @@ def _keys(directory: str, paths: Sequence[str]) -> list[PublicKey]:
         for path in paths:
             text = path if "+" in path and not os.path.exists(path) else ""
             found += parse_keys(
-                text or _read(path, MOST_NOTE_BYTES, "key").decode("ascii", "replace")
+                text or _read(path, MAX_NOTE_BYTES, "key").decode("ascii", "replace")
             )
         return found
     return _listed(directory, _TRUSTED)
@@ -179,7 +179,7 @@ def _keys(directory: str, paths: Sequence[str]) -> list[PublicKey]:
 
 def _listed(directory: str, name: str) -> list[PublicKey]:
     with suppress(OSError, BadSegment), open_plain(os.path.join(directory, name)) as file:
-        return parse_keys(file.read(MOST_NOTE_BYTES).decode("ascii", "replace"))
+        return parse_keys(file.read(MAX_NOTE_BYTES).decode("ascii", "replace"))
     return []
 
 
@@ -210,7 +210,7 @@ def _witnessed(origin: str | None, witness: str) -> list[bytes]:
     found = []
     for name in sorted(os.listdir(witness)):
         if name.endswith(".checkpoint"):
-            note = _read(os.path.join(witness, name), MOST_NOTE_BYTES, "checkpoint")
+            note = _read(os.path.join(witness, name), MAX_NOTE_BYTES, "checkpoint")
             with suppress(BadNote):  # what is none is not about this log either
                 if unproven_checkpoint(note).origin == origin:
                     found.append(note)
@@ -223,10 +223,10 @@ def _witnessed(origin: str | None, witness: str) -> list[bytes]:
     return found
 
 
-def _read(path: str, most_bytes: int, what: str) -> bytes:
+def _read(path: str, max_bytes: int, what: str) -> bytes:
     try:
         with open_plain(os.path.realpath(path)) as file:
-            return file.read(most_bytes)
+            return file.read(max_bytes)
     except (OSError, BadSegment) as error:
         raise BadInput(
             f"the {what} {os.path.basename(path)!r} cannot be read",

@@ -41,14 +41,14 @@ class Redactor:
             if seen != self._seen:
                 # Most runs have no vault, and need not wait for this.
                 from cellwall.guard.redact.known import KnownValues  # noqa: PLC0415
-                from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES  # noqa: PLC0415
+                from cellwall.parsing.credentials.known.encodings import MIN_BYTES  # noqa: PLC0415
 
                 values = vault.values()
                 self._known = KnownValues(values.items())
                 self._short = tuple(
                     (name, value)
                     for name, value in values.items()
-                    if _SHORTEST <= len(value) < SHORTEST_BYTES
+                    if _SHORTEST <= len(value) < MIN_BYTES
                 )
                 self._seen = seen
         except VaultError:

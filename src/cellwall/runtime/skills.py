@@ -33,14 +33,14 @@ from cellwall.skills.instructions import (
     note_name,
 )
 from cellwall.skills.loader import Draft, Loaded, collect, signed, verify
-from cellwall.skills.manifest import MANIFEST_NAME, MOST_BYTES, MOST_FILES, Manifest, check_name
+from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, Manifest, check_name
 from cellwall.skills.quarantine import PREFIX, Proposal, Quarantine
 from cellwall.skills.store import SkillStore
 from cellwall.skills.trust import own_key, signing_key
 
 __all__ = [
-    "MOST_BYTES",
-    "MOST_FILES",
+    "MAX_BYTES",
+    "MAX_FILES",
     "Comparison",
     "KeyChoice",
     "Manifest",

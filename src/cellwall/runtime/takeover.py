@@ -41,7 +41,7 @@ __all__ = [
     "waiting",
 ]
 
-_MOST_NAMED = 1000  # paths in the record of one takeover; their number is told in any case
+_MAX_NAMED = 1000  # paths in the record of one takeover; their number is told in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +260,8 @@ def _held(house: House, session: Session) -> Iterator[None]:
 
 
 def _summary(report: ApplyReport) -> dict[str, Json]:
-    applied = [f"{change.kind} {change.path}" for change in report.applied[:_MOST_NAMED]]
-    refused = [f"{path}: {reason}" for path, reason in report.refused[:_MOST_NAMED]]
+    applied = [f"{change.kind} {change.path}" for change in report.applied[:_MAX_NAMED]]
+    refused = [f"{path}: {reason}" for path, reason in report.refused[:_MAX_NAMED]]
     return {
         "step": "outcome",
         "status": "ok" if not report.refused else "partly",

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json, ToolResult, UseTool
 
-MOST_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 """Of the text in one input or one response."""
 DEEPEST = 64
-MOST_VALUES = 200_000
-_LONGEST_NAME = 256
-_LONGEST_PATH = 4095
+MAX_VALUES = 200_000
+_MAX_NAME = 256
+_MAX_PATH = 4095
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -24,7 +24,7 @@ def check_tool(told: UseTool | ToolResult) -> None:
         _check_json(told.response, is_text=False)  # what a tool has read may hold anything
         return
     place = told.cwd
-    if not place.startswith("/") or len(place) > _LONGEST_PATH or "\0" in place:
+    if not place.startswith("/") or len(place) > _MAX_PATH or "\0" in place:
         raise BadInput("the working directory is no absolute path", code="CW-BAD-DIRECTORY")
     _check_json([told.cwd, told.input], is_text=True)
 
@@ -33,13 +33,13 @@ def _check_names(tool: str, *others: str) -> None:
     # Printable: the name is shown to people and matched by rules, which see no control character.
     if not tool or not all(name.isprintable() for name in (tool, *others)):
         raise BadInput("a tool has a name of printable characters", code="CW-BAD-TOOL")
-    if max(map(len, (tool, *others))) > _LONGEST_NAME:
+    if max(map(len, (tool, *others))) > _MAX_NAME:
         raise BadInput("the name of the tool or of its call is too long", code="CW-BAD-TOOL")
 
 
 def _check_json(value: Json, *, is_text: bool) -> None:
     """Walks without recursion: a deep nest must not overflow whoever comes after."""
-    room, count = MOST_BYTES, 0
+    room, count = MAX_BYTES, 0
     level: list[Json] = [value]
     for _depth in range(DEEPEST):
         inner: list[Json] = []
@@ -55,7 +55,7 @@ def _check_json(value: Json, *, is_text: bool) -> None:
                     inner += [*item, *item.values()]
                 case Sequence():
                     inner += item
-        if room < 0 or count + len(inner) > MOST_VALUES:
+        if room < 0 or count + len(inner) > MAX_VALUES:
             raise BadInput("that is too much for one tool", code="CW-TOOL-TOO-LARGE")
         if not inner:
             return

@@ -38,12 +38,12 @@ from cellwall.secrets.leases import Lease
 from cellwall.secrets.memory import wipe
 from cellwall.secrets.settings import KEY_SOURCES, KeySource
 from cellwall.secrets.values import weakness
-from cellwall.secrets.vault import MOST_VALUE_BYTES, SecretInfo
+from cellwall.secrets.vault import MAX_VALUE_BYTES, SecretInfo
 from cellwall.secrets.vault import Vault as Store
 
 __all__ = [
     "KEY_SOURCES",
-    "MOST_VALUE_BYTES",
+    "MAX_VALUE_BYTES",
     "Grant",
     "KeySource",
     "Lease",

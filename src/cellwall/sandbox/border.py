@@ -23,8 +23,8 @@ from cellwall.sandbox.descriptors import held, is_empty_dir, pinned, unlock
 from cellwall.sandbox.protected import Found, GitDirs, Links, Protection, fold, symlink_row
 from cellwall.sandbox.refusals import refusal
 
-_LONGEST_WALKED_BYTES = 3000
-_MOST_TOLD = 100
+_MAX_WALKED_BYTES = 3000
+_MAX_TOLD = 100
 _LISTED_BY = "cellwall quarantine list"
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
@@ -139,7 +139,7 @@ class _Look:
     def enter(self, step: Visit) -> bool:
         if step.path in self.settled:
             return False
-        if len(os.fsencode(step.path)) > _LONGEST_WALKED_BYTES:
+        if len(os.fsencode(step.path)) > _MAX_WALKED_BYTES:
             # Beyond what a path can name nobody could look; it must not hide a plant, nor end
             # the look at everything else.
             self._move_out(step, "is too deep to be looked through")
@@ -312,7 +312,7 @@ def _unchecked(why: str, told: Sequence[Finding]) -> WorkspaceError:
         mend="Do not use the directory as it is: remove what the run has left in it. The next run "
         "there checks it again before it starts.",
         code="CW-WORKSPACE-UNCHECKED",
-        detail="; ".join(finding.message for finding in told[:_MOST_TOLD]),
+        detail="; ".join(finding.message for finding in told[:_MAX_TOLD]),
     )
 
 

@@ -11,7 +11,7 @@ import re
 
 from cellwall.sandbox.descriptors import held, open_regular
 
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 _MARK = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
 _PUBLIC = frozenset(
     {
@@ -38,10 +38,10 @@ def is_certificates(dir_fd: int, name: str) -> bool:
             held(open_regular(node)) as fd,
             open(fd, "rb", closefd=False) as file,
         ):
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(_MAX_BYTES + 1)
     except OSError:
         return False
-    return len(data) <= _MOST_BYTES and is_public_text(data)
+    return len(data) <= _MAX_BYTES and is_public_text(data)
 
 
 def is_public_text(data: bytes) -> bool:

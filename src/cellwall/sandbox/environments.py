@@ -39,11 +39,11 @@ MACHINES = ("x86_64", "aarch64")
 
 _NEEDED_BYTES = 600_000_000  # wheels, packages and bytecode together, with some room
 _TRY_AGAIN_S = 0.1
-_MOST_ENTRIES = 10_000_000
+_MAX_ENTRIES = 10_000_000
 _UNFINISHED = ".unfinished-"
 _SITE = "site-packages"
 _NOTE = "built.json"
-_MOST_NOTE_BYTES = 1024 * 1024
+_MAX_NOTE_BYTES = 1024 * 1024
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
@@ -79,7 +79,7 @@ def find(home: str, name: str) -> Environment | None:
     place = _place(home, name)
     try:
         with open(os.path.join(place, _NOTE), "rb") as file:
-            note = json.loads(file.read(_MOST_NOTE_BYTES))
+            note = json.loads(file.read(_MAX_NOTE_BYTES))
         packages = tuple((str(package), str(version)) for package, version in note["packages"])
         site = os.path.join(place, _SITE)
         return Environment(name, site, str(note["python"]), int(note["size_bytes"]), packages)
@@ -160,7 +160,7 @@ def build(
             os.rename(unfinished, known, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(OSError):
-                remove_tree(folder, unfinished, max_entries=_MOST_ENTRIES)
+                remove_tree(folder, unfinished, max_entries=_MAX_ENTRIES)
                 os.rmdir(_folder(home, name))  # of a template that is not known, nothing is left
             raise
         built = find(home, name)
@@ -270,7 +270,7 @@ def _is_taken(lock: int) -> bool:
 def _sweep(folder: int) -> None:
     for each in os.listdir(folder):
         if each.startswith(_UNFINISHED):
-            remove_tree(folder, each, max_entries=_MOST_ENTRIES)
+            remove_tree(folder, each, max_entries=_MAX_ENTRIES)
 
 
 def _sweep_others(home: str) -> None:

@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from cellwall.sandbox.descriptors import held, open_regular, pinned
 from cellwall.sandbox.root import Root
 
-_MOST_BYTES = 256 * 1024
-_MOST_INCLUDES = 16
-_MOST_CHARACTERS = 1024
-_MOST_LEVELS = 64
+_MAX_BYTES = 256 * 1024
+_MAX_INCLUDES = 16
+_MAX_CHARACTERS = 1024
+_MAX_LEVELS = 64
 _SECTION = re.compile(r'\s*\[\s*([A-Za-z0-9.-]+)\s*(?:"((?:[^"\\]|\\.)*)")?\s*\](.*)')
 _VARIABLE = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)")
 _PROGRAMS = frozenset(
@@ -64,7 +64,7 @@ def programs_of_bare(root: Root, config: str) -> dict[str, bool]:
 def programs_around(root: Root) -> dict[str, bool]:
     """The same of the repository that the root itself lies in."""
     above = _top(root)
-    for _ in range(_MOST_LEVELS):
+    for _ in range(_MAX_LEVELS):
         above = os.path.dirname(above)
         if os.path.lexists(f"{above}/.git"):
             return _named(root, _configs(root, above), above)
@@ -74,7 +74,7 @@ def programs_around(root: Root) -> dict[str, bool]:
 def is_within_hooks(root: Root) -> bool:
     """Whether the root lies within the hooks of the repository around it."""
     top = above = _top(root)
-    for _ in range(_MOST_LEVELS):
+    for _ in range(_MAX_LEVELS):
         above = os.path.dirname(above)
         if os.path.lexists(f"{above}/.git"):
             configs = [*_configs(root, above), *_user_configs()]
@@ -128,7 +128,7 @@ def _named(
     found: dict[str, bool] = {}
     rows: list[tuple[str, str, str, str]] = []
     pending, seen = list(configs), set[str]()
-    while pending and len(seen) < _MOST_INCLUDES:
+    while pending and len(seen) < _MAX_INCLUDES:
         here = pending.pop()
         if here in seen:
             continue
@@ -175,7 +175,7 @@ def _text(root: Root, path: str) -> str:
         here = f"{pinned(root.fd)}/{place}" if place else path
         node = os.open(here, os.O_PATH | os.O_CLOEXEC)
         with held(node), held(open_regular(node)) as fd:
-            return os.read(fd, _MOST_BYTES).decode("utf-8", "surrogateescape").lstrip("\ufeff")
+            return os.read(fd, _MAX_BYTES).decode("utf-8", "surrogateescape").lstrip("\ufeff")
     except (OSError, ValueError):
         return ""
 
@@ -209,7 +209,7 @@ def _words(value: str) -> set[str]:
 def _places(root: Root, base: str, word: str, *, must_exist: bool = False) -> set[str]:
     """The places below the root that a word names: as it reads, and where links lead."""
     word = word.lstrip("!").strip("'\"")
-    if not word or "\0" in word or word.startswith(("~", "-")) or len(word) > _MOST_CHARACTERS:
+    if not word or "\0" in word or word.startswith(("~", "-")) or len(word) > _MAX_CHARACTERS:
         return set()
     whole = os.path.normpath(os.path.join(base, word))
     if must_exist and not os.path.exists(whole):

@@ -17,9 +17,9 @@ from cellwall.sandbox.descriptors import held, open_regular
 from cellwall.sandbox.root import Root
 
 _INDEX = ".git/index"
-_MOST_BYTES = 16 * 1024 * 1024
-_MOST_NAME_BYTES = 4096
-_MOST_TOLD = 20
+_MAX_BYTES = 16 * 1024 * 1024
+_MAX_NAME_BYTES = 4096
+_MAX_TOLD = 20
 _FIXED_BYTES = 62
 _OID = slice(40, 60)
 _EXTENDED = 0x4000
@@ -27,7 +27,7 @@ _EXTENDED = 0x4000
 
 def read_index(root: Root) -> bytes:
     """The index of the repository at the top, as it is; empty where there is none."""
-    return _read(root, _INDEX, _MOST_BYTES) or b""
+    return _read(root, _INDEX, _MAX_BYTES) or b""
 
 
 def left_as_they_were(
@@ -43,9 +43,9 @@ def left_as_they_were(
         return ()
     changed = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
     left = [path for path in changed if new.get(path) != _blob_id(root, path)]
-    told = [_finding(path) for path in left[:_MOST_TOLD]]
-    if len(left) > _MOST_TOLD:
-        told.append(Finding("workspace", "low", f"{len(left) - _MOST_TOLD} more files like that"))
+    told = [_finding(path) for path in left[:_MAX_TOLD]]
+    if len(left) > _MAX_TOLD:
+        told.append(Finding("workspace", "low", f"{len(left) - _MAX_TOLD} more files like that"))
     return tuple(told)
 
 
@@ -76,7 +76,7 @@ def _entries(data: bytes, protected: Collection[str]) -> Iterator[tuple[str, byt
             name = b""
         end = data.index(b"\0", at)
         name += data[at:end]
-        if len(name) > _MOST_NAME_BYTES:
+        if len(name) > _MAX_NAME_BYTES:
             raise ValueError(len(name))
         at = end + 1 if version == 4 else end + 8 - (end - start) % 8
         path = os.fsdecode(name)
@@ -94,7 +94,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _blob_id(root: Root, path: str) -> bytes | None:
-    data = _read(root, path, _MOST_BYTES)
+    data = _read(root, path, _MAX_BYTES)
     if data is None:
         return None
     # The name that git gives to contents, not a protection.

@@ -31,10 +31,10 @@ from cellwall.core.ports import Slot
 _LOCK_NAME = "governor.lock"
 _SLOT_NAME = re.compile(r"slot-(\d{4})", re.ASCII)
 _SLOT_CONTENT = re.compile(rb"\d{20}\n")  # fixed width: one write replaces the whole content
-_MOST_CONCURRENT = 10_000  # what four digits can name
-_LONGEST_QUEUE_S = 86_400
+_MAX_CONCURRENT = 10_000  # what four digits can name
+_MAX_QUEUE_S = 86_400
 _FIRST_PAUSE_S = 0.001
-_LONGEST_PAUSE_S = 0.050
+_MAX_PAUSE_S = 0.050
 
 _SOME_AVG10 = re.compile(rb"^some avg10=(\d{1,3}\.\d{1,4}) ", re.MULTILINE)
 _MEM_AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,15}) kB$", re.MULTILINE)
@@ -118,12 +118,12 @@ class Governor:
         max_memory_pressure_percent: float,
         host: HostMemory = _THIS_HOST,
     ) -> None:
-        if not 1 <= max_concurrent <= _MOST_CONCURRENT:
-            raise ConfigError(f"the number of concurrent sandboxes is from 1 to {_MOST_CONCURRENT}")
+        if not 1 <= max_concurrent <= _MAX_CONCURRENT:
+            raise ConfigError(f"the number of concurrent sandboxes is from 1 to {_MAX_CONCURRENT}")
         if max_promised_memory_bytes < 1:
             raise ConfigError("the memory that may be promised must be at least one byte")
-        if not 0 <= queue_timeout_s <= _LONGEST_QUEUE_S:
-            raise ConfigError(f"the time to wait for a place is from 0 to {_LONGEST_QUEUE_S} s")
+        if not 0 <= queue_timeout_s <= _MAX_QUEUE_S:
+            raise ConfigError(f"the time to wait for a place is from 0 to {_MAX_QUEUE_S} s")
         self._max_concurrent = max_concurrent
         self._max_promised_memory_bytes = max_promised_memory_bytes
         self._queue_timeout_s = queue_timeout_s
@@ -169,7 +169,7 @@ class Governor:
             # Jitter keeps waiting processes from meeting at the lock again and again.
             jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
             await anyio.sleep(min(left_s, pause_s * jitter))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _try_take(self, memory_bytes: int) -> tuple[int, int] | _Shortage:
         """A slot's number and locked descriptor, or what is short now. Never blocks."""

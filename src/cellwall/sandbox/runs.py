@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from cellwall.core.errors import BadInput, SandboxFailed
 from cellwall.core.types import check_id
 
-_MOST_ENTRY_BYTES = 1024 * 1024
+_MAX_ENTRY_BYTES = 1024 * 1024
 _SWEEP_TRIES = 200
 
 
@@ -113,7 +113,7 @@ class RunLedger:
             # Held by a live supervisor: BlockingIOError, an OSError, leaves it alone.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
-                notes = json.loads(os.pread(descriptor, _MOST_ENTRY_BYTES, 0) or b"{}")
+                notes = json.loads(os.pread(descriptor, _MAX_ENTRY_BYTES, 0) or b"{}")
             except ValueError:
                 notes = {}  # cut short by the crash: the note was not made, so nothing was
             groups = notes.get("groups") if isinstance(notes, dict) else None

@@ -21,7 +21,7 @@ from cellwall.sandbox.descriptors import held, write_all
 from cellwall.sandbox.protected import Found, Links, Treatment
 
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_NOTE_BYTES = 64 * 1024 * 1024
+_MAX_NOTE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ def _read(fd: int, path: str) -> Baseline:
 
 def _whole(fd: int) -> bytes:
     parts: list[bytes] = []
-    left = _MOST_NOTE_BYTES
+    left = _MAX_NOTE_BYTES
     while left > 0 and (part := os.read(fd, min(left, 1 << 20))):
         parts.append(part)
         left -= len(part)

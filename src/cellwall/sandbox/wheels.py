@@ -28,7 +28,7 @@ _INSTALL_WITHIN_S = 1800.0
 _COMPILE_WITHIN_S = 600.0
 _ANSWER_WITHIN_S = 30.0
 _LINES_KEPT = 200
-_MOST_DETAIL = 2000
+_MAX_DETAIL = 2000
 
 # Runs pip out of its wheel, which is how `ensurepip` does it.
 _FROM_WHEEL = (
@@ -263,7 +263,7 @@ _FAILURES = (
 def failure_of(lines: Sequence[str]) -> CellwallError:
     """Why an installer failed, from what it said."""
     text = "\n".join(lines)
-    detail = text[-_MOST_DETAIL:]
+    detail = text[-_MAX_DETAIL:]
     for signs, code, message, mend in _FAILURES:
         if any(sign in text for sign in signs):
             return CellwallError(message, mend=mend, code=code, detail=detail)

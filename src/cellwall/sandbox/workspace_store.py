@@ -20,7 +20,7 @@ from cellwall.sandbox.given import open_given
 from cellwall.sandbox.placeholders import Placeholders
 from cellwall.sandbox.unchecked import Unchecked
 
-_MOST_ENTRIES_TO_REMOVE = 10_000_000
+_MAX_ENTRIES_TO_REMOVE = 10_000_000
 _DAY_S = 86_400
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, by which file systems stamp; `time` has no name for it
 
@@ -142,7 +142,7 @@ class WorkspaceStore:
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         parent = os.open(self._folder, flags)
         try:
-            remove_tree(parent, check_id(session_id), max_entries=_MOST_ENTRIES_TO_REMOVE)
+            remove_tree(parent, check_id(session_id), max_entries=_MAX_ENTRIES_TO_REMOVE)
         except FileNotFoundError:
             pass
         finally:

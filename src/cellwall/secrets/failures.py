@@ -179,10 +179,10 @@ def not_granted(name: str, tool: str) -> VaultError:
     )
 
 
-def too_short(name: str, least_bytes: int) -> VaultError:
+def too_short(name: str, min_bytes: int) -> VaultError:
     """It would be met by chance, or guessed, in what leaves and in what comes back (SEC-5)."""
     return VaultError(
-        f"the value of {name} is shorter than {least_bytes} bytes, so it cannot be kept from being "
+        f"the value of {name} is shorter than {min_bytes} bytes, so it cannot be kept from being "
         "read back, and is not lent",
         mend=f"Have a longer one issued, then: cellwall vault rotate {name}",
         code="CW-VAULT-VALUE",

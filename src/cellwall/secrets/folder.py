@@ -58,7 +58,7 @@ class Folder:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def read(self, name: str, *, most_bytes: int) -> Found | None:
+    def read(self, name: str, *, max_bytes: int) -> Found | None:
         """All of a file; None if it is not there."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -72,10 +72,10 @@ class Folder:
         try:
             info = os.fstat(descriptor)
             _check_private(info)
-            if info.st_size > most_bytes:
+            if info.st_size > max_bytes:
                 raise failures.tampered("a file is too large")
             with os.fdopen(os.dup(descriptor), "rb") as file:
-                return Found(file.read(most_bytes + 1), _identity(info))
+                return Found(file.read(max_bytes + 1), _identity(info))
         finally:
             os.close(descriptor)
 

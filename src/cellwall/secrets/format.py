@@ -32,12 +32,12 @@ from cellwall.secrets.sealing import (
 )
 from cellwall.secrets.settings import KEY_SOURCES, KeySource
 
-MOST_FILE_BYTES = 32 * 1024 * 1024
+MAX_FILE_BYTES = 32 * 1024 * 1024
 NAMESPACE = "default"
 CHECK_BYTES = 16
 SALT_BYTES = 16
-_MOST_OPENING_BYTES = 4096
-_MOST_GENERATION = 1 << 53
+_MAX_OPENING_BYTES = 4096
+_MAX_GENERATION = 1 << 53
 _MAGIC = b"cellwall-vault 1 "
 _HEADER = re.compile(_MAGIC + rb"(\d{10}) ([0-9a-f]{64}) ([0-9a-f]{64})\n")
 _HEADER_BYTES = len(_MAGIC) + 10 + 1 + 64 + 1 + 64 + 1
@@ -161,8 +161,8 @@ def to_sign(opening: Opening, content: Content) -> bytes:
 
 def finish_frame(signed: bytes, mac: bytes) -> bytes:
     """The whole file."""
-    if len(signed) + _HEADER_BYTES > MOST_FILE_BYTES:
-        raise failures.full(f"its file has at most {MOST_FILE_BYTES >> 20} MiB")
+    if len(signed) + _HEADER_BYTES > MAX_FILE_BYTES:
+        raise failures.full(f"its file has at most {MAX_FILE_BYTES >> 20} MiB")
     told = mac.hex().encode()
     digest = hashlib.sha256(told + signed).hexdigest().encode()
     return b"%b%010d %b %b\n%b" % (_MAGIC, len(signed), digest, told, signed)
@@ -189,7 +189,7 @@ def read_frame(data: bytes) -> Frame:
 
 
 def _opening(line: bytes) -> Opening:
-    if len(line) > _MOST_OPENING_BYTES:
+    if len(line) > _MAX_OPENING_BYTES:
         raise failures.tampered("the opening is too long")
     try:
         told = json.loads(line)
@@ -212,7 +212,7 @@ def _id_of(told: object) -> str:
 
 
 def _generation(told: object) -> int:
-    if type(told) is not int or not 0 < told < _MOST_GENERATION:
+    if type(told) is not int or not 0 < told < _MAX_GENERATION:
         raise ValueError
     return told
 

@@ -16,17 +16,17 @@ from cellwall.core.types import Json, check_id
 from cellwall.secrets.failures import bad_input
 
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-MOST_GRANTS = 64
+MAX_GRANTS = 64
 TOOLS = ("run", "code", "sandbox")
 """What can hold a lease: a fetch carries no secret, and a host's own tool runs outside."""
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?"
 _HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*[a-z0-9](?:[a-z0-9-]{{0,61}}[a-z0-9])?")
-_MOST_HOST = 253
+_MAX_HOST = 253
 _METHOD = re.compile(r"[A-Z]{1,16}(?:-[A-Z]{1,16})?")
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@/-]{0,1023}")
 _HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _FIELD = re.compile(r"[A-Za-z0-9_.~-]{1,64}")
-_MOST_EACH = 16
+_MAX_EACH = 16
 # These say where a message goes and where it ends: a secret there is a way to smuggle.
 _FRAMING = frozenset(
     (
@@ -123,7 +123,7 @@ def check_binding(binding: Binding) -> None:
 
 
 def _check_host(host: str) -> None:
-    if len(host) > _MOST_HOST or _HOST.fullmatch(host) is None:
+    if len(host) > _MAX_HOST or _HOST.fullmatch(host) is None:
         raise _bad("a host is a name in lower case, such as api.example.com or *.example.com")
     bare = host.removeprefix("*.")
     is_numeric = bare.rpartition(".")[2].isdigit()
@@ -153,8 +153,8 @@ def _check_place(binding: Binding) -> None:
 
 
 def _bounded(words: Sequence[Any], what: str) -> Sequence[Any]:
-    if len(words) > _MOST_EACH:
-        raise _bad(f"a grant names at most {_MOST_EACH} {what}")
+    if len(words) > _MAX_EACH:
+        raise _bad(f"a grant names at most {_MAX_EACH} {what}")
     return words
 
 

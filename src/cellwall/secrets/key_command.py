@@ -12,8 +12,8 @@ from cellwall.core.host_programs import ProgramRefused, operator_program
 from cellwall.secrets import failures
 from cellwall.secrets.memory import wipe
 
-LEAST_BYTES = 32
-MOST_BYTES = 4096
+MIN_BYTES = 32
+MAX_BYTES = 4096
 _TIMEOUT_S = 60.0
 _MEND = "Run the command of [vault] key_command by hand, and mend it."
 
@@ -44,7 +44,7 @@ def printed_key(command: Sequence[str]) -> bytearray:
         raise failures.no_key(
             "the command that prints the key cannot be started", mend=_MEND, detail=str(error)
         ) from None
-    room = bytearray(MOST_BYTES + 2)
+    room = bytearray(MAX_BYTES + 2)
     try:
         with process:
             try:
@@ -82,9 +82,9 @@ def _checked(room: bytearray, length: int, code: int | None) -> bytearray:
     if code != 0:
         raise failures.no_key(f"the command that prints the key ended with {code}", mend=_MEND)
     end = length - 1 if length and room[length - 1] == ord("\n") else length
-    if not LEAST_BYTES <= end <= MOST_BYTES:
+    if not MIN_BYTES <= end <= MAX_BYTES:
         raise failures.no_key(
-            f"the command printed no key of {LEAST_BYTES} to {MOST_BYTES} bytes",
+            f"the command printed no key of {MIN_BYTES} to {MAX_BYTES} bytes",
             mend="It must print a random key, for example 32 bytes in base64, and nothing else.",
         )
     return room[:end]

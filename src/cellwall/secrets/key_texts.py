@@ -24,7 +24,7 @@ from cellwall.secrets.folder import draft_of, locked, replace_file, sweep_draft
 from cellwall.secrets.sealing import KEY_BYTES
 
 _SERVICE = "cellwall-vault"
-_MOST_BYTES = 64 * 1024
+_MAX_BYTES = 64 * 1024
 _LINE = re.compile(
     rb"([a-z]{1,4}_[0-9a-z]{20,32}) ([a-z]{1,4}_[0-9a-z]{20,32}) ([A-Za-z0-9+/=]{44})"
 )
@@ -163,19 +163,19 @@ class KeyFile:
             is_plain = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
             if not is_plain or info.st_mode & 0o077:
                 raise failures.unsafe("the key file")
-            if info.st_size > _MOST_BYTES:  # what is cut off here would be lost with the next write
+            if info.st_size > _MAX_BYTES:  # what is cut off here would be lost with the next write
                 raise failures.no_key(
                     "the key file is too large", mend="Name another file; each vault takes a line."
                 )
-            return _parse(os.read(descriptor, _MOST_BYTES))
+            return _parse(os.read(descriptor, _MAX_BYTES))
         finally:
             os.close(descriptor)
 
     def write(self, vault: str, keys: Keys) -> None:  # noqa: ARG002  # one file for all vaults
         directory, name = os.path.split(self.path)
         data = _written(keys)
-        if len(data) > _MOST_BYTES:
-            raise failures.full(f"a key file has at most {_MOST_BYTES >> 10} KiB")
+        if len(data) > _MAX_BYTES:
+            raise failures.full(f"a key file has at most {_MAX_BYTES >> 10} KiB")
         try:
             folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

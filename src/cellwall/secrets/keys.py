@@ -30,11 +30,11 @@ from cellwall.secrets.settings import VaultSettings
 if TYPE_CHECKING:
     from cellwall.secrets.settings import KeySource
 
-LEAST_PASSPHRASE_BYTES = 8
-MOST_PASSPHRASE_BYTES = 1024
+MIN_PASSPHRASE_BYTES = 8
+MAX_PASSPHRASE_BYTES = 1024
 # What a file that anybody may have written can ask for, unless the configuration asks for more.
-_MOST_MEMORY_KIB = 1_048_576
-_MOST_PASSES = 16
+_MAX_MEMORY_KIB = 1_048_576
+_MAX_PASSES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class Keys:
         return passphrase
 
     def _check_cost(self, cost: Argon2 | None) -> None:
-        most_kib = max(_MOST_MEMORY_KIB, self.settings.argon2_memory_kib)
-        most_passes = max(_MOST_PASSES, self.settings.argon2_passes)
-        if cost is None or cost.memory_kib > most_kib or cost.passes > most_passes:
+        max_kib = max(_MAX_MEMORY_KIB, self.settings.argon2_memory_kib)
+        max_passes = max(_MAX_PASSES, self.settings.argon2_passes)
+        if cost is None or cost.memory_kib > max_kib or cost.passes > max_passes:
             raise failures.costly()
 
     def new_slot(self, vault: str, passphrase: bytearray | None, page: KeyPage) -> Slot:
@@ -154,9 +154,9 @@ class Keys:
 
 def check_passphrase(passphrase: bytearray) -> None:
     """For a new one. Argon2id makes a guess dear; it cannot make a short one long."""
-    if not LEAST_PASSPHRASE_BYTES <= len(passphrase) <= MOST_PASSPHRASE_BYTES:
+    if not MIN_PASSPHRASE_BYTES <= len(passphrase) <= MAX_PASSPHRASE_BYTES:
         raise failures.bad_input(
-            f"a passphrase has {LEAST_PASSPHRASE_BYTES} to {MOST_PASSPHRASE_BYTES} bytes",
+            f"a passphrase has {MIN_PASSPHRASE_BYTES} to {MAX_PASSPHRASE_BYTES} bytes",
             mend="Take several words that nobody says together.",
             code="CW-VAULT-PASSPHRASE",
         )

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from cellwall.secrets.failures import tampered
 from cellwall.secrets.sealing import Key, mac_of
 
-LEAST_KNOWN_BYTES = 6
+MIN_KNOWN_BYTES = 6
 """Shorter ones stand in every text by chance."""
 _DIGEST_BYTES = 16
 _PLAIN = re.compile(rb"[^\s\"'`<>\\\x00-\x1f]+")
 _BORDER = re.compile(rb"[=:,;&?#@/(){}\[\]|]")
-_MOST_BORDERS = 24
+_MAX_BORDERS = 24
 
 
 def digest_of(key: Key, value: bytes | bytearray | memoryview) -> str:
@@ -45,7 +45,7 @@ class KnownDigests:
             name
             for token in tokens(text)
             if (names := self.by_length.get(len(token))) is not None
-            and len(token) >= LEAST_KNOWN_BYTES
+            and len(token) >= MIN_KNOWN_BYTES
             and (name := names.get(digest_of(key, token))) is not None
         }
         return tuple(sorted(found))
@@ -82,7 +82,7 @@ def _within(piece: bytes) -> Iterable[bytes]:
     if not borders:
         return (piece,)
     # Bounded, or a long row of borders would cost its square.
-    near = borders[:_MOST_BORDERS] + borders[-_MOST_BORDERS:]
+    near = borders[:_MAX_BORDERS] + borders[-_MAX_BORDERS:]
     starts = sorted({0, *(at + 1 for at in near)})
     ends = sorted({len(piece), *near, *(at + 1 for at in near)})
     return {piece[start:end] for start in starts for end in ends if start < end}

@@ -25,7 +25,7 @@ from cellwall.core.types import Json
 from cellwall.secrets import failures
 from cellwall.secrets.folder import SEEN, STORE, Folder, Identity
 from cellwall.secrets.format import (
-    MOST_FILE_BYTES,
+    MAX_FILE_BYTES,
     NAMESPACE,
     Content,
     Frame,
@@ -57,8 +57,8 @@ from cellwall.secrets.sealing import (
 )
 
 _SEEN_SCHEMA = "cellwall.vault-seen/1"
-_MOST_SEEN_BYTES = 1024
-_MOST_TRIALS = 20_000
+_MAX_SEEN_BYTES = 1024
+_MAX_TRIALS = 20_000
 _HEX = re.compile(rf"[0-9a-f]{{{2 * MAC_BYTES}}}")
 _KEPT = ("digest", "watch", "watch_before")
 """The keys within a vault, in their order; the last one is zeros but after a rekey."""
@@ -101,7 +101,7 @@ class Opened:
 
 def read(folder: Folder) -> Snapshot:
     """Steps (1) and (2)."""
-    found = folder.read(STORE, most_bytes=MOST_FILE_BYTES)
+    found = folder.read(STORE, max_bytes=MAX_FILE_BYTES)
     if found is None:
         raise failures.missing()
     seen = read_note(folder)
@@ -110,7 +110,7 @@ def read(folder: Folder) -> Snapshot:
 
 def read_note(folder: Folder) -> Seen | None:
     """As it says of itself: only a key vouches for it."""
-    note = folder.read(SEEN, most_bytes=_MOST_SEEN_BYTES)
+    note = folder.read(SEEN, max_bytes=_MAX_SEEN_BYTES)
     return None if note is None else _read_seen(note.data)
 
 
@@ -213,7 +213,7 @@ def _what_was_done(frame: Frame, key: Key) -> Exception:
     ]
     strays = [(about, sealed) for about, sealed in places if not _opens(key, sealed, about)]
     trials = ((sealed, about) for own, sealed in strays for about, _ in places if about != own)
-    if any(_opens(key, sealed, about) for sealed, about in islice(trials, _MOST_TRIALS)):
+    if any(_opens(key, sealed, about) for sealed, about in islice(trials, _MAX_TRIALS)):
         return failures.swapped("values are not in their own places")
     return failures.tampered("the MAC is another one")
 

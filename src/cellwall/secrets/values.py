@@ -16,8 +16,8 @@ from cellwall.secrets.sealing import (
     value_in,
 )
 
-MOST_VALUE_BYTES = 64 * 1024
-LEAST_LENT_BYTES = 8
+MAX_VALUE_BYTES = 64 * 1024
+MIN_LENT_BYTES = 8
 """A shorter one is met by chance and guessed: nobody can take it out of an answer (SEC-5)."""
 _COMMON = frozenset(
     (
@@ -34,9 +34,9 @@ _COMMON = frozenset(
 
 def check_value(value: bytes | bytearray) -> None:
     """Raises `BadInput` for one that is empty or too long."""
-    if not 0 < len(value) <= MOST_VALUE_BYTES:
+    if not 0 < len(value) <= MAX_VALUE_BYTES:
         raise failures.bad_input(
-            f"a value has 1 to {MOST_VALUE_BYTES} bytes",
+            f"a value has 1 to {MAX_VALUE_BYTES} bytes",
             mend="Give it on standard input, or at the prompt.",
             code="CW-VAULT-VALUE",
         )
@@ -44,8 +44,8 @@ def check_value(value: bytes | bytearray) -> None:
 
 def weakness(name: str, value: bytes | bytearray) -> str:
     """Why a value cannot be kept apart from other text, if it cannot; never the value itself."""
-    if len(value) < LEAST_LENT_BYTES:
-        return f"it is shorter than {LEAST_LENT_BYTES} bytes: no lease gives it out"
+    if len(value) < MIN_LENT_BYTES:
+        return f"it is shorter than {MIN_LENT_BYTES} bytes: no lease gives it out"
     folded = bytes(value).lower()
     if folded in name.lower().encode():
         return "it is part of its own name, which everybody may see"
@@ -59,7 +59,7 @@ def is_lendable(page: KeyPage, name: str, version: Version) -> bool:
     plain = _opened(page, name, version)
     try:
         with value_in(plain) as value:
-            return len(value) >= LEAST_LENT_BYTES
+            return len(value) >= MIN_LENT_BYTES
     except BadSeal:
         raise failures.tampered("a value has no length") from None
     finally:

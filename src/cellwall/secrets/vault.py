@@ -15,23 +15,23 @@ from cellwall.core.types import new_id
 from cellwall.secrets import failures
 from cellwall.secrets.door import Door
 from cellwall.secrets.format import Secret, Slot
-from cellwall.secrets.grants import MOST_GRANTS, Grant, check_grant, check_secret_name
+from cellwall.secrets.grants import MAX_GRANTS, Grant, check_grant, check_secret_name
 from cellwall.secrets.keys import Keys
 from cellwall.secrets.leases import Lease
 from cellwall.secrets.settings import KeySource, VaultSettings
 from cellwall.secrets.store import Opened
 from cellwall.secrets.values import (
-    LEAST_LENT_BYTES,
-    MOST_VALUE_BYTES,
+    MAX_VALUE_BYTES,
+    MIN_LENT_BYTES,
     check_value,
     is_lendable,
     new_version,
     value_of,
 )
 
-__all__ = ["MOST_VALUE_BYTES", "SecretInfo", "Vault"]
+__all__ = ["MAX_VALUE_BYTES", "SecretInfo", "Vault"]
 
-MOST_SECRETS = 1024
+MAX_SECRETS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +136,8 @@ class Vault:
             before = found.content.secrets.get(name)
             if before is None and must_exist:
                 raise failures.unknown_secret()
-            if before is None and len(found.content.secrets) >= MOST_SECRETS:
-                raise failures.full(f"{MOST_SECRETS} secrets")
+            if before is None and len(found.content.secrets) >= MAX_SECRETS:
+                raise failures.full(f"{MAX_SECRETS} secrets")
             now_s = self._clock()
             number = 1 if before is None else before.current.number + 1
             page = self._door.page
@@ -195,8 +195,8 @@ class Vault:
             # Those that have run out make room, and are no use to anybody.
             now_s = self._clock()
             alive = [each for each in secret.grants if each.until_s is None or each.until_s > now_s]
-            if len(alive) >= MOST_GRANTS:
-                raise failures.full(f"{MOST_GRANTS} grants of one secret")
+            if len(alive) >= MAX_GRANTS:
+                raise failures.full(f"{MAX_GRANTS} grants of one secret")
             self._door.write(folder, found, {name: replace(secret, grants=(*alive, grant))})
         return grant
 
@@ -245,7 +245,7 @@ class Vault:
                 if not granted[name]:
                     raise failures.not_granted(name, tool)
                 if not is_lendable(self._door.page, name, secret.current):
-                    raise failures.too_short(name, LEAST_LENT_BYTES)
+                    raise failures.too_short(name, MIN_LENT_BYTES)
             lease = Lease(self, granted, session=session, clock=self._clock)
             self._leases.add(lease)
             return lease
@@ -264,8 +264,8 @@ class Vault:
             if secret is None or not grants <= {grant.id for grant in secret.grants}:
                 raise failures.lease_ended(name)
             value = value_of(self._door.page, name, secret.current)
-            if len(value) < LEAST_LENT_BYTES:  # rotated since it was lent
-                raise failures.too_short(name, LEAST_LENT_BYTES)
+            if len(value) < MIN_LENT_BYTES:  # rotated since it was lent
+                raise failures.too_short(name, MIN_LENT_BYTES)
             return value
 
     def values(self) -> Mapping[str, bytes]:

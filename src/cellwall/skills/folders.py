@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from cellwall.core.errors import SkillRefused
-from cellwall.skills.manifest import MANIFEST_NAME, MOST_FILES, check_path, too_many
+from cellwall.skills.manifest import MANIFEST_NAME, MAX_FILES, check_path, too_many
 
-_MOST_ENTRIES = 2 * MOST_FILES  # files and the folders they lie in
+_MAX_ENTRIES = 2 * MAX_FILES  # files and the folders they lie in
 _CHUNK_BYTES = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,7 +40,7 @@ def open_directory(name: str, *, at: int | None = None) -> int:
 
 def visit_files(folder: int, visit: Visit) -> None:
     """Every file below, in order, but the manifest; what is no plain file or folder is refused."""
-    _visit(folder, "", visit, _MOST_ENTRIES)
+    _visit(folder, "", visit, _MAX_ENTRIES)
 
 
 def _visit(folder: int, prefix: str, visit: Visit, left: int) -> int:
@@ -77,7 +77,7 @@ def _names(folder: int, most: int) -> list[str]:
     return sorted(names)
 
 
-def read_once(path: str, node: int, status: os.stat_result, *, most_bytes: int) -> bytes:
+def read_once(path: str, node: int, status: os.stat_result, *, max_bytes: int) -> bytes:
     """The whole content of a regular file that nobody changed meanwhile."""
     if status.st_nlink != 1:
         # Under its other name it can be a secret that we would hand out, or be written to by
@@ -85,7 +85,7 @@ def read_once(path: str, node: int, status: os.stat_result, *, most_bytes: int) 
         raise refused(path, "has a second name (a hard link)", mend="Put a copy in its place.")
     if status.st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
         raise refused(path, "has a set-id or sticky bit")
-    if status.st_size > most_bytes:
+    if status.st_size > max_bytes:
         raise refused(path, "is too large", code="CW-SKILL-TOO-LARGE")
     with (
         _telling(path),
@@ -101,7 +101,7 @@ def read_once(path: str, node: int, status: os.stat_result, *, most_bytes: int) 
     return b"".join(parts)
 
 
-def read_named(folder: int, name: str, *, most_bytes: int) -> bytes | None:
+def read_named(folder: int, name: str, *, max_bytes: int) -> bytes | None:
     """One file of a folder, or None if there is none."""
     try:
         node = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
@@ -111,7 +111,7 @@ def read_named(folder: int, name: str, *, most_bytes: int) -> bytes | None:
         status = os.fstat(node)
         if not stat.S_ISREG(status.st_mode):
             raise refused(name, "is not a plain file")
-        return read_once(name, node, status, most_bytes=most_bytes)
+        return read_once(name, node, status, max_bytes=max_bytes)
 
 
 def is_executable(status: os.stat_result) -> bool:

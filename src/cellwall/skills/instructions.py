@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from cellwall.core.errors import SkillRefused
-from cellwall.core.notes import MOST_NOTE_BYTES, PublicKey
+from cellwall.core.notes import MAX_NOTE_BYTES, PublicKey
 from cellwall.core.protected_names import load
 from cellwall.skills.folders import (
     held,
@@ -27,8 +27,8 @@ from cellwall.skills.folders import (
 )
 from cellwall.skills.loader import Draft
 from cellwall.skills.manifest import (
-    MOST_BYTES,
-    MOST_FILES,
+    MAX_BYTES,
+    MAX_FILES,
     ManifestFile,
     describe,
     opened,
@@ -37,7 +37,7 @@ from cellwall.skills.manifest import (
 )
 
 INSTRUCTIONS_NAME = ".cellwall-instructions"
-_MOST_ENTRIES = 1_000_000
+_MAX_ENTRIES = 1_000_000
 _TEXTS = (".md", ".mdc", ".txt")
 """Of the settings folders of agents, only texts are instructions; the rest changes by itself."""
 _LINK = b"symbolic link to "
@@ -72,9 +72,9 @@ def collect_instructions(folder: int, name: str, *, only: str | None = None) -> 
     """
     files: dict[str, bytes] = {}
     executables: set[str] = set()
-    left = MOST_BYTES
+    left = MAX_BYTES
     for path, content, runs in _found(folder, only):
-        if len(files) >= MOST_FILES:
+        if len(files) >= MAX_FILES:
             raise too_many()
         left -= len(content)
         if left < 0:
@@ -94,7 +94,7 @@ def collect_instructions(folder: int, name: str, *, only: str | None = None) -> 
 
 def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) -> Comparison:
     """Every difference from what a trusted key has signed; raises if nothing was signed."""
-    note = read_named(folder, note_name(only), most_bytes=MOST_NOTE_BYTES)
+    note = read_named(folder, note_name(only), max_bytes=MAX_NOTE_BYTES)
     if note is None:
         raise SkillRefused(
             "the instruction files are not signed",
@@ -130,7 +130,7 @@ def _found(folder: int, only: str | None) -> Iterator[tuple[str, bytes, bool]]:
         if found is not None:
             yield found
         return
-    left = _MOST_ENTRIES
+    left = _MAX_ENTRIES
     pending = [""]
     while pending:
         way = pending.pop()
@@ -166,4 +166,4 @@ def _read(folder: int, name: str, path: str) -> tuple[str, bytes, bool] | None:
             return path, _LINK + os.fsencode(os.readlink("", dir_fd=node)), False
         if not stat.S_ISREG(status.st_mode):
             raise refused(path, "is neither a file nor a link")
-        return path, read_once(path, node, status, most_bytes=MOST_BYTES), is_executable(status)
+        return path, read_once(path, node, status, max_bytes=MAX_BYTES), is_executable(status)

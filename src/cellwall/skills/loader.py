@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from cellwall.core.errors import SkillRefused
-from cellwall.core.notes import MOST_NOTE_BYTES, PublicKey, Signer
+from cellwall.core.notes import MAX_NOTE_BYTES, PublicKey, Signer
 from cellwall.core.skills import Skill
 from cellwall.skills.folders import is_executable, read_named, read_once, refused, visit_files
 from cellwall.skills.manifest import (
     MANIFEST_NAME,
-    MOST_BYTES,
-    MOST_FILES,
+    MAX_BYTES,
+    MAX_FILES,
     Manifest,
     describe,
     opened,
@@ -52,7 +52,7 @@ class Draft:
 def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -> Loaded:
     """The skill in an open folder. Raises for the first thing that is not as it was signed."""
     # (1) Bounded, and read once like every file.
-    note = read_named(folder, MANIFEST_NAME, most_bytes=MOST_NOTE_BYTES)
+    note = read_named(folder, MANIFEST_NAME, max_bytes=MAX_NOTE_BYTES)
     if note is None:
         raise SkillRefused(
             "the skill is not signed: it has no manifest",
@@ -101,7 +101,7 @@ def _verified_files(folder: int, manifest: Manifest) -> dict[str, bytes]:
             raise _changed(path, "is executable" if not file.executable else "is not executable")
         if status.st_size != file.size_bytes:
             raise _changed(path, "has another size than the one that was signed")
-        content = read_once(path, node, status, most_bytes=file.size_bytes)
+        content = read_once(path, node, status, max_bytes=file.size_bytes)
         # (5)
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise _changed(path, "has another content than the one that was signed")
@@ -119,15 +119,15 @@ def collect(folder: int, name: str) -> Draft:
     """All that lies in an open folder, to be signed or proposed; an old manifest is passed over."""
     files: dict[str, bytes] = {}
     executables: set[str] = set()
-    left = MOST_BYTES
+    left = MAX_BYTES
 
     def visit(path: str, node: int, status: os.stat_result) -> None:
         nonlocal left
-        if len(files) >= MOST_FILES:
+        if len(files) >= MAX_FILES:
             raise too_many()
         if status.st_size > left:
             raise too_large()
-        files[path] = read_once(path, node, status, most_bytes=left)
+        files[path] = read_once(path, node, status, max_bytes=left)
         left -= len(files[path])
         if is_executable(status):
             executables.add(path)

@@ -24,12 +24,12 @@ from cellwall.core.notes import BadNote, PublicKey, Signer, open_note, signed_no
 from cellwall.core.text import INVISIBLE
 
 MANIFEST_NAME = ".cellwall-skill"
-MOST_FILES = 1000
-MOST_BYTES = 8 * MIB
+MAX_FILES = 1000
+MAX_BYTES = 8 * MIB
 """Of one skill, and of all skills of one action together: they are held in memory."""
-MOST_DEPTH = 8
-_MOST_PATH_BYTES = 512
-_MOST_NAME_BYTES = 255
+MAX_DEPTH = 8
+_MAX_PATH_BYTES = 512
+_MAX_NAME_BYTES = 255
 _FORMAT = "cellwall-skill/v1"
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 _LINE = re.compile(r"([x-]) (0|[1-9][0-9]{0,8}) ([0-9a-f]{64}) (.+)")
@@ -91,7 +91,7 @@ def parse(text: str) -> Manifest:
     if not name.startswith("name "):
         raise _malformed("it names no skill")
     rows = rest.split("\n")[:-1]
-    if len(rows) > MOST_FILES:
+    if len(rows) > MAX_FILES:
         raise too_many()
     manifest = Manifest(name.removeprefix("name "), tuple(map(_parse_file, rows)))
     if manifest.encode() != text:
@@ -144,8 +144,8 @@ def check_path(path: str) -> str:
     something else than what is used later.
     """
     parts = path.split("/")
-    if len(parts) > MOST_DEPTH:
-        raise _bad_path(path, f"lies more than {MOST_DEPTH} folders deep")
+    if len(parts) > MAX_DEPTH:
+        raise _bad_path(path, f"lies more than {MAX_DEPTH} folders deep")
     if any(part in {"", ".", ".."} for part in parts):
         raise _bad_path(path, "is not a plain relative path")
     if not path.isprintable() or "\\" in path or INVISIBLE.search(path):
@@ -155,8 +155,8 @@ def check_path(path: str) -> str:
     if any(part != part.strip() for part in parts):
         raise _bad_path(path, "has a name that begins or ends with a space")
     # Printable text has no lone surrogates, so it can be encoded.
-    too_long = any(len(part.encode()) > _MOST_NAME_BYTES for part in parts)
-    if too_long or len(path.encode()) > _MOST_PATH_BYTES:
+    too_long = any(len(part.encode()) > _MAX_NAME_BYTES for part in parts)
+    if too_long or len(path.encode()) > _MAX_PATH_BYTES:
         raise _bad_path(path, "is too long")
     if any(_alike(part).startswith(MANIFEST_NAME) for part in parts):
         raise _bad_path(path, "has the name of a manifest, or of one half written")
@@ -166,9 +166,9 @@ def check_path(path: str) -> str:
 def _check_files(files: tuple[ManifestFile, ...]) -> None:
     if not files:
         raise SkillRefused("the skill holds no file", code="CW-SKILL-EMPTY")
-    if len(files) > MOST_FILES:
+    if len(files) > MAX_FILES:
         raise too_many()
-    if sum(file.size_bytes for file in files) > MOST_BYTES:
+    if sum(file.size_bytes for file in files) > MAX_BYTES:
         raise too_large()
     paths = [check_path(file.path) for file in files]
     if any(_order(a) >= _order(b) for a, b in pairwise(files)):
@@ -198,13 +198,13 @@ def _order(file: ManifestFile) -> bytes:
 def too_many() -> SkillRefused:
     """What to say of more files than a skill may have."""
     mend = "Leave out what it does not need, such as .git."
-    return _oversized(f"holds more than {MOST_FILES} files", mend)
+    return _oversized(f"holds more than {MAX_FILES} files", mend)
 
 
 def too_large() -> SkillRefused:
     """What to say of more bytes than a skill may have."""
     mend = "Leave out what it does not need; give data as a workspace."
-    return _oversized(f"is larger than {MOST_BYTES // MIB} MiB", mend)
+    return _oversized(f"is larger than {MAX_BYTES // MIB} MiB", mend)
 
 
 def _oversized(problem: str, mend: str) -> SkillRefused:

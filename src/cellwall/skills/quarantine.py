@@ -21,12 +21,12 @@ from cellwall.skills.loader import Draft, collect
 from cellwall.skills.manifest import check_name, describe
 from cellwall.skills.places import UNFINISHED, Places, names_in, remove_folder
 
-MOST_PROPOSALS = 64
+MAX_PROPOSALS = 64
 PREFIX = "prop"
 _NOTE = "proposal.json"
 _FILES = "files/"
-_MOST_NOTE_BYTES = 4 * KIB
-_MOST_WORD = 200
+_MAX_NOTE_BYTES = 4 * KIB
+_MAX_WORD = 200
 _LAST_DAY_S = 1e11
 
 
@@ -58,13 +58,13 @@ class Quarantine:
     ) -> Proposal:
         """Keep a proposal for a person to look at."""
         describe(name, files, executables)  # within bounds, and nothing with a name that lies
-        made = Proposal(new_id(PREFIX), name, by[:_MOST_WORD], source[:_MOST_WORD], time.time())
+        made = Proposal(new_id(PREFIX), name, by[:_MAX_WORD], source[:_MAX_WORD], time.time())
         told = {key: value for key, value in asdict(made).items() if key != "id"}
         everything = {_FILES + path: content for path, content in files.items()}
         with self._places.changing("quarantine") as folder:
-            if len(names_in(folder)) >= MOST_PROPOSALS:  # an agent must not fill the disk
+            if len(names_in(folder)) >= MAX_PROPOSALS:  # an agent must not fill the disk
                 raise BadInput(
-                    f"{MOST_PROPOSALS} proposals wait already",
+                    f"{MAX_PROPOSALS} proposals wait already",
                     mend="Look at them with `cellwall skills review`; approve or remove some.",
                     code="CW-SKILL-QUARANTINE-FULL",
                 )
@@ -116,8 +116,8 @@ def _read_any(folder: int, proposal_id: str) -> Proposal:
 def _read(folder: int, proposal_id: str) -> Proposal:
     try:
         with held(open_directory(proposal_id, at=folder)) as top:
-            note = json.loads(read_named(top, _NOTE, most_bytes=_MOST_NOTE_BYTES) or b"")
-        words = {key: str(note[key])[:_MOST_WORD] for key in ("by", "source")}
+            note = json.loads(read_named(top, _NOTE, max_bytes=_MAX_NOTE_BYTES) or b"")
+        words = {key: str(note[key])[:_MAX_WORD] for key in ("by", "source")}
         made_s = float(note["made_s"])
         if not 0 <= made_s <= _LAST_DAY_S:
             raise ValueError("no time that a clock tells")

@@ -15,11 +15,11 @@ from cellwall.core.notes import PublicKey
 from cellwall.core.skills import Skill
 from cellwall.skills.folders import held, open_directory, write_folder
 from cellwall.skills.loader import Loaded, verify
-from cellwall.skills.manifest import MANIFEST_NAME, MOST_BYTES, MOST_FILES, check_name
+from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, check_name
 from cellwall.skills.places import RETIRED, UNFINISHED, Places, names_in, remove_folder
 from cellwall.skills.trust import trusted_keys
 
-MOST_SKILLS = 256
+MAX_SKILLS = 256
 
 
 class SkillStore:
@@ -68,9 +68,9 @@ class SkillStore:
         name = check_name(skill.name)
         with self._places.changing("approved") as approved:
             there = names_in(approved)
-            if name not in there and len(there) >= MOST_SKILLS:
+            if name not in there and len(there) >= MAX_SKILLS:
                 raise BadInput(
-                    f"there are {MOST_SKILLS} skills already",
+                    f"there are {MAX_SKILLS} skills already",
                     mend="Remove one that is not needed.",
                     code="CW-SKILL-TOO-MANY",
                 )
@@ -118,9 +118,9 @@ def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> Loaded:
 def _check_budget(skills: Sequence[Skill]) -> None:
     size = sum(skill.size_bytes for skill in skills)
     count = sum(len(skill.files) for skill in skills)
-    if size > MOST_BYTES or count > MOST_FILES:
+    if size > MAX_BYTES or count > MAX_FILES:
         raise SkillRefused(
-            f"the skills of one action may have {MOST_BYTES // MIB} MiB and {MOST_FILES} files "
+            f"the skills of one action may have {MAX_BYTES // MIB} MiB and {MAX_FILES} files "
             "together",
             mend="Name only those that it needs.",
             code="CW-SKILL-TOO-LARGE",

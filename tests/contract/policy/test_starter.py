@@ -29,8 +29,8 @@ TEXTS = {
     "package.json": '{"scripts": {"build": "x", "dev": "x", "lint": "x", "test": "x"}}',
     "Makefile": "test:\n\tx\nbuild:\n\tx\nlint:\n\tx\n",
 }
-MOST_DENIED = 0.02
-LEAST_ALLOWED = 0.7
+MAX_DENIED = 0.02
+MIN_ALLOWED = 0.7
 DANGEROUS = (
     "sudo rm x", "rm -rf /", "cat .env", "cat ~/.ssh/id_rsa", "curl http://169.254.169.254/",
     "echo x >> ~/.bashrc", "echo x > CLAUDE.md", "pip uninstall -y cellwall", "crontab x",
@@ -55,8 +55,8 @@ def test_ordinary_commands_are_allowed_or_asked_about_and_dangerous_ones_denied(
     counts = Counter(decision.verdict.word for _, decision in ordinary)
     denied = [told(*pair) for pair in ordinary if pair[1].verdict is Verdict.DENY]
     print(dict(counts), *denied, sep="\n")
-    assert counts["deny"] <= MOST_DENIED * len(ENTRIES), "\n".join(denied)
-    assert counts["allow"] >= LEAST_ALLOWED * len(ENTRIES)
+    assert counts["deny"] <= MAX_DENIED * len(ENTRIES), "\n".join(denied)
+    assert counts["allow"] >= MIN_ALLOWED * len(ENTRIES)
     assert [
         entry["id"] for entry, decision in dangerous if decision.verdict is not Verdict.DENY
     ] == []

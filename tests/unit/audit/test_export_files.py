@@ -262,7 +262,7 @@ def test_a_full_disk_leaves_whole_lines_and_the_number_to_go_on_from(
 ) -> None:
     directory, to = str(tmp_path / "log"), tmp_path / "export"
     write_many(directory, 40)
-    monkeypatch.setattr(files_module.FileSink, "most_bytes", 1000)
+    monkeypatch.setattr(files_module.FileSink, "max_bytes", 1000)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))  # Python ignores SIGXFSZ
     try:

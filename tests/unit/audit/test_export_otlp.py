@@ -123,7 +123,7 @@ def test_records_go_in_batches_and_progress_is_told(log: str) -> None:
 
 
 def test_a_request_is_bounded_in_bytes(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_http.OtlpHttpSink, "most_bytes", 4000)
+    monkeypatch.setattr(otlp_http.OtlpHttpSink, "max_bytes", 4000)
     with Collector().running() as collector:
         send(log, at(collector))
     sizes = [

@@ -149,7 +149,7 @@ def test_newlines_end_messages_where_that_is_asked_for(log: str) -> None:
 
 
 def test_large_exports_take_several_connections(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syslog_channels.SyslogSink, "most_records", 5)
+    monkeypatch.setattr(syslog_channels.SyslogSink, "max_records", 5)
     with StreamReceiver(listening()).running() as receiver:
         exported = send(log, f"tcp://127.0.0.1:{receiver.port}")
     assert len(receiver.got) == -(-exported.sent // 5)
@@ -357,7 +357,7 @@ def test_a_receiver_that_closes_midway_counts_as_not_delivered(
 def test_what_earlier_connections_carried_is_not_sent_again(
     log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syslog_channels.SyslogSink, "most_records", 5)
+    monkeypatch.setattr(syslog_channels.SyslogSink, "max_records", 5)
     sends = 0
     whole = syslog_channels.SyslogSink.send
 

@@ -443,7 +443,7 @@ def test_line_without_end_is_told(folder):
 
 
 def test_packed_segment_without_end_is_told(folder, monkeypatch):
-    monkeypatch.setattr(segments_module, "MOST_SEGMENT_BYTES", 2 * BLOCK_BYTES)
+    monkeypatch.setattr(segments_module, "MAX_SEGMENT_BYTES", 2 * BLOCK_BYTES)
     packed_path(folder).write_bytes(zstandard.compress(b"\0" * (64 * BLOCK_BYTES)))
     for query in (Query(), Query(text="nowhere")):
         with pytest.raises(AuditFailed, match="larger than any segment"):

@@ -230,7 +230,7 @@ def pack(folder, data: bytes) -> None:
 
 @pytest.mark.slow
 def test_packed_segment_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "MOST_SEGMENT_BYTES", 3 * BLOCK_BYTES)
+    monkeypatch.setattr(segments, "MAX_SEGMENT_BYTES", 3 * BLOCK_BYTES)
     bomb = segment(tmp_path, PACKED)
     pack(tmp_path, b"x\n" * (BLOCK_BYTES * 3 // 2))
     assert Content(bomb).size_bytes == 3 * BLOCK_BYTES

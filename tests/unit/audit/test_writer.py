@@ -242,7 +242,7 @@ def test_torn_end_is_cut_and_the_cut_is_recorded(folder, path, torn, before):
 def test_more_than_a_crash_tears_is_kept_as_evidence(folder, path, unit):
     """Nor is the log locked for minutes while it is looked at."""
     written(folder, 2)
-    most = tail_module._MOST_TORN_BYTES if unit == b"x" else tail_module._MOST_TORN_LINES - 1
+    most = tail_module._MAX_TORN_BYTES if unit == b"x" else tail_module._MAX_TORN_LINES - 1
     whole = path.read_bytes()
     path.write_bytes(whole + most * unit)
     with reopened(folder) as log:  # the control

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
-from cellwall.core.settings_file import MOST_BYTES
+from cellwall.core.settings_file import MAX_BYTES
 
 Load = Callable[[str | bytes], Settings]
 Refusal = Callable[[str | bytes], ConfigError]
@@ -143,8 +143,8 @@ def test_a_file_that_may_not_be_read_is_refused(
 def test_a_file_over_the_size_limit_is_refused_and_one_at_it_is_read(
     load_text: Load, refusal: Refusal
 ) -> None:
-    assert load_text("#" * MOST_BYTES) == Settings()
-    assert refusal("#" * (MOST_BYTES + 1)).message == "config.toml: is larger than 1 MiB"
+    assert load_text("#" * MAX_BYTES) == Settings()
+    assert refusal("#" * (MAX_BYTES + 1)).message == "config.toml: is larger than 1 MiB"
 
 
 def test_bytes_that_are_no_text_are_told_with_their_line(refusal: Refusal) -> None:

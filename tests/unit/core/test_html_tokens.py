@@ -62,7 +62,7 @@ def test_tag_that_never_ends_is_the_rest(end: str) -> None:
 
 
 def test_page_with_too_many_tokens_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html_tokens, "MOST_TOKENS", 3)
+    monkeypatch.setattr(html_tokens, "MAX_TOKENS", 3)
     assert told("<a>b<c>d") == [("start", "a", "<a>"), ("text", "", "b"), ("cut", "", "<c>d")]
     assert told("a<b c d e>f") == [("text", "", "a"), ("cut", "", "<b c d e>f")]
 

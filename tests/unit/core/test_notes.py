@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.keys import SigningKey
-from cellwall.core.notes import MOST_NOTE_BYTES, BadNote, PublicKey, open_note, signed_note
+from cellwall.core.notes import MAX_NOTE_BYTES, BadNote, PublicKey, open_note, signed_note
 
 # The example of the specification and of Go's sumdb/note.
 TEXT = (
@@ -140,7 +140,7 @@ SIGNATURE = signed_note("text\n", ANN).partition(b"\n\n")[2]
         b"te\x1bxt\n\n" + SIGNATURE,
         b"\xff\n\n" + SIGNATURE,
         b"text\n\n" + SIGNATURE * 101,
-        b"x" * MOST_NOTE_BYTES + b"\n\n" + SIGNATURE,
+        b"x" * MAX_NOTE_BYTES + b"\n\n" + SIGNATURE,
     ],
 )
 def test_malformed_notes_are_refused(note):

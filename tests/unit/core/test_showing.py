@@ -184,5 +184,5 @@ def test_a_line_of_ours_that_is_too_long_is_wrapped_by_us_at_any_width() -> None
 
 def test_it_is_known_whether_all_of_a_text_is_shown() -> None:
     for text, whole in (("a\nb", True), ("a\nb\nc", False), ("x" * 100, True), ("x" * 101, False)):
-        assert is_shown_whole(text, most_rows=2, most_characters=100) == whole
-        assert ("left out" in block(text, most_rows=2, most_characters=100)) != whole
+        assert is_shown_whole(text, max_rows=2, max_characters=100) == whole
+        assert ("left out" in block(text, max_rows=2, max_characters=100)) != whole

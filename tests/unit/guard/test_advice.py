@@ -6,12 +6,12 @@ import pytest
 
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Action, Principal, RunCode, RunCommand
-from cellwall.guard.code import MOST_CHARACTERS, code_in
+from cellwall.guard.code import MAX_CHARACTERS, code_in
 from cellwall.guard.code.programs import SHELLS, Given, language_of
 from cellwall.guard.service import Guard
 from cellwall.guard.settings import GuardSettings
 
-LONG = b"#" + b" " * MOST_CHARACTERS
+LONG = b"#" + b" " * MAX_CHARACTERS
 
 
 def screened(want: RunCode | RunCommand, *denied: str) -> list[Finding]:

@@ -62,7 +62,7 @@ def test_a_set_without_attacks_has_no_recall() -> None:
 
 def test_worst_errors_come_first_and_are_bounded() -> None:
     data = [Row(text=str(n), is_attack=False) for n in range(50)]
-    told = measure(data, lambda text: Judgement(int(text) / 50, True), most_errors=3)
+    told = measure(data, lambda text: Judgement(int(text) / 50, True), max_errors=3)
     assert [each.number for each in told.alarms] == [50, 49, 48]
 
 
@@ -77,7 +77,7 @@ def test_a_curve_never_rises_with_the_threshold(data: list[tuple[bool, float]], 
     told = measure(
         [Row(text=str(score), is_attack=label) for label, score in data],
         lambda text: Judgement(float(text), float(text) > 0.5),
-        most_points=most,
+        max_points=most,
     )
     assert len(told.curve) <= most
     for before, after in zip(told.curve, told.curve[1:], strict=False):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import ConfigError
-from cellwall.core.settings_file import MOST_BYTES
+from cellwall.core.settings_file import MAX_BYTES
 from cellwall.core.verdict import Verdict
 from cellwall.policy.files import PolicyFile, builtin_rules, load_policy_file, parse_policy
 from cellwall.policy.rules import Layer, Rule, Source
@@ -264,11 +264,11 @@ def test_what_is_not_a_regular_file_is_refused_without_waiting(tmp_path: Path, k
 
 def test_size_and_text_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
-    path.write_bytes(b"#" * (MOST_BYTES + 1))
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
     path.chmod(0o600)
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
         load(path)
-    path.write_bytes(b"#" * MOST_BYTES)
+    path.write_bytes(b"#" * MAX_BYTES)
     assert load(path).rules == ()
     path.write_bytes(b"# x\n\xff")
     with pytest.raises(ConfigError, match=r"policy.toml:2: not UTF-8 text"):

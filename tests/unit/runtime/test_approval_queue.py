@@ -183,7 +183,7 @@ def test_a_hundred_questions_at_once_get_each_their_own_answer(queue: ApprovalQu
 def test_there_is_a_bound_on_how_many_wait(
     queue: ApprovalQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approval_queue, "MOST_WAITING", 1)
+    monkeypatch.setattr(approval_queue, "MAX_WAITING", 1)
     with queue.waiting(question_for()):
         assert code_of(queue.waiting(question_for()).__enter__) == "CW-APPROVALS-FULL"
 

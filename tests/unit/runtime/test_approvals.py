@@ -273,7 +273,7 @@ def test_once_and_no_are_not_remembered() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approvals, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(approvals, "_MAX_REMEMBERED", 3)
     broker = broker_for()
     questions = [question_for("echo", str(n), session_id=SESSION) for n in range(5)]
     for question in questions:

@@ -174,7 +174,7 @@ def test_what_the_rules_allow_by_now_is_left_out(state_home, project):
 
 
 def test_too_many_different_calls_are_refused(state_home, monkeypatch):
-    monkeypatch.setattr(policy_work, "_MOST_CALLS", 2)
+    monkeypatch.setattr(policy_work, "_MAX_CALLS", 2)
     record(state_home, *((bash(f"echo {number}"), DENIED) for number in range(3)))
     with pytest.raises(CellwallError) as raised:
         learnt()
@@ -223,7 +223,7 @@ def test_what_cannot_be_read_is_an_error_with_a_mend(kind, project, monkeypatch)
         case "fifo":
             os.mkfifo(table)
         case "huge":
-            monkeypatch.setattr(policy_work, "_MOST_TABLE_BYTES", 10)
+            monkeypatch.setattr(policy_work, "_MAX_TABLE_BYTES", 10)
             table.write_text('allow = ["Bash(ls)"]')
         case "binary":
             table.write_bytes(b"\xff")

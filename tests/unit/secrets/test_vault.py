@@ -16,7 +16,7 @@ from cellwall.core.network import Binding
 from cellwall.secrets.leases import new_placeholder
 from cellwall.secrets.settings import VaultSettings
 from cellwall.secrets.values import weakness
-from cellwall.secrets.vault import MOST_VALUE_BYTES, Vault
+from cellwall.secrets.vault import MAX_VALUE_BYTES, Vault
 from unit.secrets.vaults import BY_FILE, GITHUB, OTHER, QUICK, VALUE, again, at, made, passphrase
 
 MINE = "sbx_" + "0" * 26
@@ -62,13 +62,13 @@ def test_neither_values_nor_their_sizes_stand_in_the_files(home, vault):
     assert len(sizes) == 1
 
 
-@pytest.mark.parametrize("value", [b"x", bytes(range(256)), b"\n", b"v" * MOST_VALUE_BYTES])
+@pytest.mark.parametrize("value", [b"x", bytes(range(256)), b"\n", b"v" * MAX_VALUE_BYTES])
 def test_values_are_bytes_of_any_kind(home, vault, value):
     vault.set("VALUE", value)
     assert again(home).values()["VALUE"] == value
 
 
-@pytest.mark.parametrize("value", [b"", b"v" * (MOST_VALUE_BYTES + 1)])
+@pytest.mark.parametrize("value", [b"", b"v" * (MAX_VALUE_BYTES + 1)])
 def test_values_have_bounds(vault, value):
     assert refusal(vault.set, "VALUE", value) == "CW-VAULT-VALUE"
     assert "VALUE" not in vault.values()

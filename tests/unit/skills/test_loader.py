@@ -11,7 +11,7 @@ import pytest
 from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.keys import make_key
 from cellwall.skills import folders, loader
-from cellwall.skills.manifest import MANIFEST_NAME, MOST_FILES
+from cellwall.skills.manifest import MANIFEST_NAME, MAX_FILES
 from unit.skills.signing import load, sign
 
 FILES = {"SKILL.md": b"Say hello.\n", "bin/hello": b"#!/bin/sh\necho hello\n"}
@@ -119,7 +119,7 @@ def manifest_is_cut(place: Path) -> None:
 
 
 def flood(place: Path) -> None:
-    for number in range(2 * MOST_FILES + 1):
+    for number in range(2 * MAX_FILES + 1):
         (place / f"{number}").touch()
 
 
@@ -187,11 +187,11 @@ def test_a_file_swapped_after_it_was_opened_does_not_get_in(folder, key, monkeyp
     reads: list[str] = []
     real = folders.read_once
 
-    def swapping(path, node, status, *, most_bytes):
+    def swapping(path, node, status, *, max_bytes):
         reads.append(path)
         (folder / path).rename(folder.parent / "old")
         (folder / path).write_bytes(b"evil, evil\n")
-        content = real(path, node, status, most_bytes=most_bytes)
+        content = real(path, node, status, max_bytes=max_bytes)
         (folder / path).unlink()
         (folder.parent / "old").rename(folder / path)
         return content

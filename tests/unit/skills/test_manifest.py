@@ -12,9 +12,9 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.keys import make_key
 from cellwall.core.notes import signed_note
 from cellwall.skills.manifest import (
-    MOST_BYTES,
-    MOST_DEPTH,
-    MOST_FILES,
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_FILES,
     Manifest,
     ManifestFile,
     check_name,
@@ -99,7 +99,7 @@ def test_whatever_is_not_written_as_it_must_be_is_refused(text):
         ".cellwall-skill",
         "a/.Cellwall-Skill",
         ".cellwall-skill.0011",
-        "/".join("a" * (MOST_DEPTH + 1)),
+        "/".join("a" * (MAX_DEPTH + 1)),
         "a" * 256,
         "/".join(["a" * 200] * 3),
     ],
@@ -147,15 +147,15 @@ def test_count_and_size_are_bounded():
     with pytest.raises(CellwallError) as raised:
         Manifest("a", ())
     assert code_of(raised) == "CW-SKILL-EMPTY"
-    many = f"- 1 {SHA} a\n" * (MOST_FILES + 1)
-    for text in (f"cellwall-skill/v1\nname a\n{many}", TEXT.replace("x 1", f"x {MOST_BYTES}")):
+    many = f"- 1 {SHA} a\n" * (MAX_FILES + 1)
+    for text in (f"cellwall-skill/v1\nname a\n{many}", TEXT.replace("x 1", f"x {MAX_BYTES}")):
         with pytest.raises(CellwallError) as raised:
             parse(text)
         assert code_of(raised) == "CW-SKILL-TOO-LARGE"
 
 
 def test_the_largest_manifest_fits_into_a_note(key):
-    paths = [f"{number:0250}/{'b' * 255}" for number in range(MOST_FILES)]
+    paths = [f"{number:0250}/{'b' * 255}" for number in range(MAX_FILES)]
     manifest = Manifest("a" * 64, tuple(ManifestFile(path, 1, SHA, False) for path in paths))
     assert opened(sealed(manifest, key), (key.public,))[0] == manifest
 

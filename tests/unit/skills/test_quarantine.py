@@ -67,7 +67,7 @@ def test_a_proposal_with_names_that_lie_is_refused(proposals, files):
 
 
 def test_an_agent_cannot_fill_the_disk(proposals, monkeypatch):
-    monkeypatch.setattr(quarantine, "MOST_PROPOSALS", 2)
+    monkeypatch.setattr(quarantine, "MAX_PROPOSALS", 2)
     put(proposals)
     put(proposals)
     assert code(lambda: put(proposals)) == "CW-SKILL-QUARANTINE-FULL"

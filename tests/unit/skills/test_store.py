@@ -97,7 +97,7 @@ def test_skills_of_one_action_have_one_budget(skills, folder, key, monkeypatch):
     sign(folder, key, "second")
     skills.add(load(folder, key))
     assert [skill.name for skill in skills.load(["second", "greeting"])] == ["second", "greeting"]
-    monkeypatch.setattr(store, "MOST_BYTES", 40)
+    monkeypatch.setattr(store, "MAX_BYTES", 40)
     assert len(skills.load(["second"])) == 1
     assert code(lambda: skills.load(["second", "greeting"])) == "CW-SKILL-TOO-LARGE"
 
@@ -177,7 +177,7 @@ def test_nobody_waits_for_ever(home, skills, monkeypatch):
 
 
 def test_the_number_of_skills_is_bounded(skills, folder, key, monkeypatch):
-    monkeypatch.setattr(store, "MOST_SKILLS", 1)
+    monkeypatch.setattr(store, "MAX_SKILLS", 1)
     skills.add(load(folder, key))
     skills.add(load(folder, key))
     sign(folder, key, "second")

@@ -29,7 +29,7 @@ from cellwall.sandbox.native.standing import spares
 os.environ["CELLWALL_PATH"] = "cold"  # the checks of warm cells say so
 HOME = f"{os.path.expanduser('~')}/cellwall-state"
 CGROUP = "/sys/fs/cgroup"
-LEAST_UID = 1_900_000_000
+MIN_UID = 1_900_000_000
 WALL_S = 120
 ROOM = {"timeout": WALL_S, "memory": "128m"}
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
@@ -262,7 +262,7 @@ def seen_from_outside() -> None:
         found = members(cell)
         assert len(found) >= 2, found
         if os.geteuid() == 0:
-            assert all(uid >= LEAST_UID for uid in found.values()), found
+            assert all(uid >= MIN_UID for uid in found.values()), found
         else:
             equal(set(found.values()), {os.geteuid()})
         equal(limits_of(cell), ASKED)

@@ -17,8 +17,8 @@ Choice = TypeVar("Choice", bound=StrEnum)
 _PORTS = {"udp": 514, "tcp": 601, "tls": 6514, "http": 4318, "https": 443}
 """Those of RFC 5426, RFC 6587, RFC 5425 and OTLP over HTTP."""
 _OTLP_PATH = "/v1/logs"
-_MOST_PATH_BYTES = 4096
-_MOST_UNIX_PATH_BYTES = 107
+_MAX_PATH_BYTES = 4096
+_MAX_UNIX_PATH_BYTES = 107
 _HOST = re.compile(r"(?=.{1,253}$)[0-9A-Za-z_-]{1,63}(?:\.[0-9A-Za-z_-]{1,63})*\.?")
 _URL_PATH = re.compile(r"/[\x21-\x7e]*")
 _FORGOTTEN = re.compile(r"[^/]+:[0-9]+")
@@ -109,7 +109,7 @@ def choice(text: str, kind: type[Choice], what: str) -> Choice:
 def _parsed(destination: str) -> Address | None:
     if destination == "-":
         return Address(Way.STDOUT)
-    if not destination or "\0" in destination or _length(destination) > _MOST_PATH_BYTES:
+    if not destination or "\0" in destination or _length(destination) > _MAX_PATH_BYTES:
         return None
     if _SCHEME.match(destination) is None:
         # `host:514` must not quietly become a file of that name.
@@ -141,7 +141,7 @@ def _length(path: str) -> int:
 
 def _unix(url: SplitResult) -> Address | None:
     is_plain = not (url.netloc or url.query or url.fragment) and url.path[1:]
-    if not is_plain or _length(url.path) > _MOST_UNIX_PATH_BYTES:
+    if not is_plain or _length(url.path) > _MAX_UNIX_PATH_BYTES:
         return None
     return Address(Way.UNIX, path=url.path)
 

@@ -13,7 +13,7 @@ from cellwall.audit.export.address import unfit
 from cellwall.core.errors import CellwallError
 
 _NUMBER = re.compile(rb"[0-9]{1,20}\n?")
-_MOST_BYTES = 64
+_MAX_BYTES = 64
 
 
 class Bookmark:
@@ -21,7 +21,7 @@ class Bookmark:
 
     def __init__(self, file: int) -> None:
         self._file = file
-        text = os.pread(file, _MOST_BYTES, 0)
+        text = os.pread(file, _MAX_BYTES, 0)
         if text and _NUMBER.fullmatch(text) is None:
             raise unfit(
                 "the file of the bookmark holds no number", "Give a file of its own for it."

@@ -19,7 +19,7 @@ from cellwall.audit.export.target import ExportTarget
 from cellwall.audit.search import Found
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError
 
-_MOST_NOTICES = 16
+_MAX_NOTICES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Exported:
             sent=self.sent + len(batch) - receipt.rejected,
             rejected=self.rejected + receipt.rejected,
             cut=self.cut + receipt.cut,
-            notices=notices[:_MOST_NOTICES],
+            notices=notices[:_MAX_NOTICES],
         )
 
 
@@ -118,12 +118,12 @@ def _batches(found: Iterator[Found], sink: Sink, after_seq: int) -> Iterator[lis
             last = seq
             if seq <= after_seq:
                 continue
-            if batch and size_bytes + len(each.line) > sink.most_bytes:
+            if batch and size_bytes + len(each.line) > sink.max_bytes:
                 yield batch
                 batch, size_bytes = [], 0
             batch.append(each)
             size_bytes += len(each.line)
-            if len(batch) == sink.most_records:
+            if len(batch) == sink.max_records:
                 yield batch
                 batch, size_bytes = [], 0
     except AuditFailed:

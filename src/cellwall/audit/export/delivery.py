@@ -37,8 +37,8 @@ class Receipt:
 class Sink(Protocol):
     """Takes batches, up to so many records and about so many bytes, in the order of the log."""
 
-    most_records: int
-    most_bytes: int
+    max_records: int
+    max_bytes: int
 
     def send(self, batch: Sequence[Found]) -> Receipt: ...
 

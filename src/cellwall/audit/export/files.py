@@ -16,18 +16,18 @@ from cellwall.audit.export.rows import encoder_for
 from cellwall.audit.export.target import ExportTarget
 from cellwall.audit.search import Found
 
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 _STDOUT = 1
 
 
 class StdoutSink:
     """For pipes. A reader that has gone raises `BrokenPipeError`, as everywhere."""
 
-    most_bytes = _MOST_BYTES
+    max_bytes = _MAX_BYTES
 
     def __init__(self, target: ExportTarget) -> None:
         self._encoder = encoder_for(target)
-        self.most_records = self._encoder.most_records
+        self.max_records = self._encoder.max_records
         self._write(self._encoder.head)
 
     def send(self, batch: Sequence[Found]) -> Receipt:
@@ -49,11 +49,11 @@ class StdoutSink:
 class FileSink:
     """A new file of mode 0600, or the end of one; locked, so that two exports do not mix."""
 
-    most_bytes = _MOST_BYTES
+    max_bytes = _MAX_BYTES
 
     def __init__(self, target: ExportTarget) -> None:
         self._encoder = encoder_for(target)
-        self.most_records = self._encoder.most_records
+        self.max_records = self._encoder.max_records
         try:
             self._file = _open(target.address.path, append=target.append)
         except FileExistsError:

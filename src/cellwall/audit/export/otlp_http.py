@@ -30,13 +30,13 @@ from cellwall.audit.export.target import ExportTarget
 from cellwall.audit.export.tls import client_context
 from cellwall.audit.search import Found
 
-_MOST_BYTES = 2 * 1024 * 1024
+_MAX_BYTES = 2 * 1024 * 1024
 """Of lines in a request; well below what collectors take."""
-_MOST_ANSWER_BYTES = 64 * 1024
-_MOST_TOLD = 200
+_MAX_ANSWER_BYTES = 64 * 1024
+_MAX_TOLD = 200
 _ATTEMPTS = 5
 _FIRST_WAIT_S = 1.0
-_MOST_WAIT_S = 60.0
+_MAX_WAIT_S = 60.0
 _TRY_AGAIN = {429, 502, 503, 504}
 
 
@@ -50,10 +50,10 @@ class _Answer:
 class OtlpHttpSink:
     """Of one target. A batch that is tried again may arrive twice: its numbers tell."""
 
-    most_bytes = _MOST_BYTES
+    max_bytes = _MAX_BYTES
 
     def __init__(self, target: ExportTarget, *, wait: Callable[[float], None] = time.sleep) -> None:
-        self.most_records = target.batch_records
+        self.max_records = target.batch_records
         self._target, self._wait = target, wait
         self._context = client_context(target.tls) if target.address.has_tls else None
         self._headers = {
@@ -84,7 +84,7 @@ class OtlpHttpSink:
                 problem = away(error)
             if problem.code == "CW-EXPORT-TLS" or attempt == _ATTEMPTS:
                 raise problem
-            if asked_s is not None and asked_s > _MOST_WAIT_S:
+            if asked_s is not None and asked_s > _MAX_WAIT_S:
                 raise problem
             # Spread, so that many machines do not all come back at once.
             spread_s = wait_s * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
@@ -105,8 +105,8 @@ class OtlpHttpSink:
             with _deadline(link.sock, timeout_s):
                 link.request("POST", address.path, body, self._headers)
                 answer = link.getresponse()
-                text = answer.read(_MOST_ANSWER_BYTES + 1)
-                if answer.length and len(text) <= _MOST_ANSWER_BYTES:
+                text = answer.read(_MAX_ANSWER_BYTES + 1)
+                if answer.length and len(text) <= _MAX_ANSWER_BYTES:
                     raise ConnectionResetError(errno.ECONNRESET, "the answer was cut off")
                 return _Answer(answer.status, text, _retry_after(answer.getheader("Retry-After")))
         except OSError:  # a certificate's error is a ValueError as well, a lost link HTTP's own
@@ -151,7 +151,7 @@ class OtlpHttpSink:
         for _, value in self._target.headers:
             for secret in (value, value.rpartition(" ")[2]):
                 text = text.replace(secret, "[redacted]") if len(secret) >= 4 else text
-        return visible(" ".join(text.split()))[:_MOST_TOLD]
+        return visible(" ".join(text.split()))[:_MAX_TOLD]
 
     @staticmethod
     def _no_otlp() -> NotDelivered:

@@ -32,7 +32,7 @@ class Encoder(Protocol):
 
     head: bytes
     """What a new file begins with."""
-    most_records: int
+    max_records: int
 
     def encode(self, batch: Sequence[Found]) -> bytes: ...
 
@@ -41,7 +41,7 @@ class JsonLines:
     """Each line as it stands in the log."""
 
     head = b""
-    most_records = 10_000
+    max_records = 10_000
 
     def encode(self, batch: Sequence[Found]) -> bytes:
         return b"".join(found.line + b"\n" for found in batch)
@@ -50,7 +50,7 @@ class JsonLines:
 class Csv:
     """A header, then one row a record; the body is one cell of JSON."""
 
-    most_records = 10_000
+    max_records = 10_000
 
     def __init__(self) -> None:
         self.head = _row(COLUMNS)
@@ -65,7 +65,7 @@ class OtlpLines:
     head = b""
 
     def __init__(self, target: ExportTarget) -> None:
-        self.most_records = target.batch_records
+        self.max_records = target.batch_records
         self._hostname = target.hostname
 
     def encode(self, batch: Sequence[Found]) -> bytes:
@@ -89,8 +89,8 @@ def write_records(batch: Sequence[Found], target: ExportTarget, stream: IO[bytes
     """All of them with their head, for whoever has a stream of their own, as a download has."""
     encoder = encoder_for(target)
     stream.write(encoder.head)
-    for start in range(0, len(batch), encoder.most_records):
-        stream.write(encoder.encode(batch[start : start + encoder.most_records]))
+    for start in range(0, len(batch), encoder.max_records):
+        stream.write(encoder.encode(batch[start : start + encoder.max_records]))
 
 
 def _cells(found: Found) -> list[str]:

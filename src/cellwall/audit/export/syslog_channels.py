@@ -23,14 +23,14 @@ from contextlib import suppress
 from cellwall.audit.export.address import Way
 from cellwall.audit.export.delivery import Receipt, away
 from cellwall.audit.export.syslog_messages import message
-from cellwall.audit.export.target import LEAST_MESSAGE_BYTES, ExportTarget, Framing
+from cellwall.audit.export.target import MIN_MESSAGE_BYTES, ExportTarget, Framing
 from cellwall.audit.export.tls import client_context
 from cellwall.audit.search import Found
 
-_MOST_RECORDS = 10_000
-_MOST_BYTES = 8 * 1024 * 1024
+_MAX_RECORDS = 10_000
+_MAX_BYTES = 8 * 1024 * 1024
 _UDP_BYTES = 65_507
-_SMALLER = (_UDP_BYTES, 8192, 2048, LEAST_MESSAGE_BYTES)
+_SMALLER = (_UDP_BYTES, 8192, 2048, MIN_MESSAGE_BYTES)
 """Tried in turn where the system has no room for a datagram."""
 _FAREWELL_S = 2.0
 _LOOK_EVERY_S = 0.005
@@ -40,8 +40,8 @@ _UNCONFIRMED = "the receiver took the records and did not show that it has read 
 class SyslogSink:
     """Of one target."""
 
-    most_records = _MOST_RECORDS
-    most_bytes = _MOST_BYTES
+    max_records = _MAX_RECORDS
+    max_bytes = _MAX_BYTES
 
     def __init__(self, target: ExportTarget) -> None:
         self._target = target
@@ -78,14 +78,14 @@ class SyslogSink:
             link.close()
             raise
 
-    def _message(self, found: Found, most_bytes: int | None) -> tuple[bytes, bool]:
+    def _message(self, found: Found, max_bytes: int | None) -> tuple[bytes, bool]:
         target = self._target
-        limits = [each for each in (most_bytes, target.max_message_bytes) if each is not None]
+        limits = [each for each in (max_bytes, target.max_message_bytes) if each is not None]
         return message(
             found,
             facility=target.facility,
             hostname=target.hostname,
-            most_bytes=min(limits, default=None),
+            max_bytes=min(limits, default=None),
         )
 
     def _put(self, link: socket.socket, found: Found) -> bool:
@@ -98,14 +98,14 @@ class SyslogSink:
 
     def _throw(self, link: socket.socket, found: Found) -> bool:
         data, is_cut = self._message(found, _UDP_BYTES if link.family != socket.AF_UNIX else None)
-        for most_bytes in (*_SMALLER, None):
+        for max_bytes in (*_SMALLER, None):
             try:
                 link.send(data)
                 break
             except OSError as error:
-                if error.errno != errno.EMSGSIZE or most_bytes is None:
+                if error.errno != errno.EMSGSIZE or max_bytes is None:
                     raise
-            data, is_cut = self._message(found, most_bytes)
+            data, is_cut = self._message(found, max_bytes)
         return is_cut
 
     def _part(self, link: socket.socket) -> str:

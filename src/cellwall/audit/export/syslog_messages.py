@@ -21,7 +21,7 @@ from cellwall.audit.search import Found
 SD_ID = "cellwall@32473"
 _APP_NAME = "cellwall"
 _BOM = b"\xef\xbb\xbf"
-_MOST_VALUE_CHARACTERS = 256
+_MAX_VALUE_CHARACTERS = 256
 _TO_ESCAPE = re.compile(r'(["\\\]])')
 _NAMES = {
     "id": "id",
@@ -35,7 +35,7 @@ _NAMES = {
 
 
 def message(
-    found: Found, *, facility: int, hostname: str, most_bytes: int | None = None
+    found: Found, *, facility: int, hostname: str, max_bytes: int | None = None
 ) -> tuple[bytes, bool]:
     """The message, and whether it had to be cut.
 
@@ -49,14 +49,14 @@ def message(
         f"{facts.kind} [{SD_ID} {_data(facts)}"
     )
     whole = f"{head}] ".encode() + line
-    if most_bytes is None or len(whole) <= most_bytes:
+    if max_bytes is None or len(whole) <= max_bytes:
         return whole, False
     digest = hashlib.sha256(found.line).hexdigest()
     start = f'{head} cut="{len(found.line)}" sha256="{digest}"] '.encode()
-    if len(start) > most_bytes:  # names as long as they may be; the number still finds the record
+    if len(start) > max_bytes:  # names as long as they may be; the number still finds the record
         head = head[: head.index("[")] + f'[{SD_ID} seq="{facts.seq}" id="{facts.id}"'
         start = f'{head} cut="{len(found.line)}" sha256="{digest}"] '.encode()
-    return start + line[: most_bytes - len(start)], True
+    return start + line[: max_bytes - len(start)], True
 
 
 def _data(facts: Facts) -> str:
@@ -67,4 +67,4 @@ def _data(facts: Facts) -> str:
 
 def _value(text: str) -> str:
     """Without control characters (6.3.3 lets receivers alter those), and with its three escapes."""
-    return _TO_ESCAPE.sub(r"\\\1", visible(text)[:_MOST_VALUE_CHARACTERS])
+    return _TO_ESCAPE.sub(r"\\\1", visible(text)[:_MAX_VALUE_CHARACTERS])

@@ -19,14 +19,14 @@ FACILITIES = (
 )
 """By their numbers in RFC 5424, table 1; `audit` is its 13, "log audit"."""
 
-LEAST_MESSAGE_BYTES = 1024
+MIN_MESSAGE_BYTES = 1024
 """Below it nothing but the cut marks of a message would be left; RFC 5424 asks receivers for 480
 and hopes for 2048."""
-_MOST_MESSAGE_BYTES = 1024 * 1024
-_MOST_BATCH = 10_000
+_MAX_MESSAGE_BYTES = 1024 * 1024
+_MAX_BATCH = 10_000
 _TIMEOUT_S = (0.1, 600.0)
-_MOST_HEADERS = 32
-_MOST_HEADER_CHARACTERS = 8192
+_MAX_HEADERS = 32
+_MAX_HEADER_CHARACTERS = 8192
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 _NOT_THEIRS = re.compile(
@@ -138,10 +138,10 @@ class ExportTarget:
             facility=_facility("audit" if facility is None else facility),
             framing=choice(framing or Framing.OCTET_COUNTING, Framing, "framing"),
             max_message_bytes=_number(
-                "max-message", max_message_bytes, LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES
+                "max-message", max_message_bytes, MIN_MESSAGE_BYTES, _MAX_MESSAGE_BYTES
             ),
             headers=_headers(headers or {}, address),
-            batch_records=_number("batch", batch_records, 1, _MOST_BATCH) or 512,
+            batch_records=_number("batch", batch_records, 1, _MAX_BATCH) or 512,
         )
 
 
@@ -171,16 +171,12 @@ def _facility(text: str) -> int:
 
 
 def _headers(headers: Mapping[str, str], address: Address) -> tuple[tuple[str, str], ...]:
-    if len(headers) > _MOST_HEADERS:
-        raise unfit("there are too many headers", f"Give at most {_MOST_HEADERS}.")
+    if len(headers) > _MAX_HEADERS:
+        raise unfit("there are too many headers", f"Give at most {_MAX_HEADERS}.")
     for name, value in headers.items():
         is_name = _HEADER_NAME.fullmatch(name) and not _NOT_THEIRS.fullmatch(name)
         # A line break in a value would begin another header, or another request.
-        if (
-            not is_name
-            or not _HEADER_VALUE.fullmatch(value)
-            or len(value) > _MOST_HEADER_CHARACTERS
-        ):
+        if not is_name or not _HEADER_VALUE.fullmatch(value) or len(value) > _MAX_HEADER_CHARACTERS:
             raise unfit(
                 "a header cannot be sent", "Give a name and one line of ASCII; not one of ours."
             )

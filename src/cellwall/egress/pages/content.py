@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import EgressRefused
 
-_MOST_HEAD_BYTES = 4096
+_MAX_HEAD_BYTES = 4096
 _TYPE = re.compile(
     r"[ \t]*([!#$%&'*+.^_`|~0-9a-z-]{1,100}/[!#$%&'*+.^_`|~0-9a-z-]{1,100})[ \t]*(;.*)?"
 )
@@ -106,7 +106,7 @@ class Content:
                 return body[len(mark) :].decode(encoding, "replace")
         encoding = _ENCODINGS.get(self.charset, "")
         if not encoding and (self.is_html or self.is_xml):
-            head = body[:_MOST_HEAD_BYTES]
+            head = body[:_MAX_HEAD_BYTES]
             found = _XML_CHARSET.match(head) or _META_CHARSET.search(head)
             stated = found[1].decode("ascii").lower() if found else ""
             # Whoever could read this much as ASCII has no UTF-16 before him (HTML 13.2.3.2).

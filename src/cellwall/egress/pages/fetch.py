@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Record = Callable[[dict[str, Json]], Awaitable[None]]
 
-MOST_REDIRECTS = 5
+MAX_REDIRECTS = 5
 _TLS_PORT = 443
 
 
@@ -149,8 +149,8 @@ class _Fetch:
             raise _redirect("from https to http, where anybody could read and change it")
         if url in self._hops:
             raise _redirect("in a circle")
-        if len(self._hops) > MOST_REDIRECTS:
-            raise _redirect(f"on more than {MOST_REDIRECTS} times")
+        if len(self._hops) > MAX_REDIRECTS:
+            raise _redirect(f"on more than {MAX_REDIRECTS} times")
 
     async def _hop(self, url: Url) -> Answer:
         self._hops.append(url)

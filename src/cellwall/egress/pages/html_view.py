@@ -32,23 +32,23 @@ from cellwall.egress.pages.html_names import (
     Reach,
 )
 
-MOST_EVENTS = 80_000
-MOST_CHARACTERS = 4_000_000
+MAX_EVENTS = 80_000
+MAX_CHARACTERS = 4_000_000
 """Of text, links and the indents that nested lists and quotes put before each line."""
-_MOST_OPEN = 256
-_MOST_LOOKS = 5_000_000
+_MAX_OPEN = 256
+_MAX_LOOKS = 5_000_000
 """At what is open, for all tags together."""
-_MOST_SHOWN = 48
-_MOST_INDENTS = 8
+_MAX_SHOWN = 48
+_MAX_INDENTS = 8
 _INDENT_CHARACTERS = 4
-_MOST_TITLE = 1000
+_MAX_TITLE = 1000
 
 _BLANKS = re.compile(r"[ \t\n\r\f]+")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _NUMBER = re.compile(r"[0-9]{1,6}")
 _RAW_TEXT = ("title", "textarea", "xmp")
 """Without markup inside, and shown."""
-_MOST_STYLE = 4096
+_MAX_STYLE = 4096
 _STYLE_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 _STYLE_ESCAPE = re.compile(r"\\([0-9a-fA-F]{1,6})[ \t\n\r\f]?")
 _ZERO = re.compile(r"[+-]?0*(?:\.0*)?(?:%|[a-z]{1,4})?")
@@ -93,7 +93,7 @@ def is_hidden(name: str, attributes: Mapping[str, str]) -> bool:
 
 
 def _hides(style: str) -> bool:
-    if len(style) > _MOST_STYLE:
+    if len(style) > _MAX_STYLE:
         return True  # nobody writes so much, and nobody reads it
     style = _STYLE_COMMENT.sub("", _plain(style))
     style = _STYLE_ESCAPE.sub(_style_character, style).replace("\\", "").lower()
@@ -164,8 +164,8 @@ class _Viewer:
         self._numbers: list[int | None] = []
         self._hidden = 0
         self._beyond = _Beyond()
-        self._left = MOST_CHARACTERS
-        self._looks = _MOST_LOOKS
+        self._left = MAX_CHARACTERS
+        self._looks = _MAX_LOOKS
 
     def take(self, token: Token) -> bool:
         """False if no more is wanted."""
@@ -180,7 +180,7 @@ class _Viewer:
                 self._end(token.word)
             case "start":
                 self._start(token)
-        return self._left > 0 and self._looks > 0 and len(self.events) < MOST_EVENTS
+        return self._left > 0 and self._looks > 0 and len(self.events) < MAX_EVENTS
 
     def end(self) -> None:
         """Close what the page has left open."""
@@ -198,7 +198,7 @@ class _Viewer:
             return
         if self._is_xml and token.is_closed:
             return
-        if len(self._open) >= _MOST_OPEN:
+        if len(self._open) >= _MAX_OPEN:
             self._beyond.start(name, hidden=hidden)
             return
         shown = "" if hidden or self._is_unseen() else self._shown_as(name)
@@ -210,9 +210,9 @@ class _Viewer:
 
     def _shown_as(self, name: str) -> str:
         shown = SHOWN.get(name, "")
-        if len(self._open) >= _MOST_SHOWN and self._shown.total() >= _MOST_SHOWN:
+        if len(self._open) >= _MAX_SHOWN and self._shown.total() >= _MAX_SHOWN:
             return ""
-        if shown in INDENTS and sum(self._shown[tag] for tag in INDENTS) >= _MOST_INDENTS:
+        if shown in INDENTS and sum(self._shown[tag] for tag in INDENTS) >= _MAX_INDENTS:
             return "div"
         return shown
 
@@ -297,7 +297,7 @@ class _Viewer:
             return
         text = _plain(raw)
         if self._open and self._open[-1].name == "title":
-            self.title = self.title or _BLANKS.sub(" ", text).strip()[:_MOST_TITLE]
+            self.title = self.title or _BLANKS.sub(" ", text).strip()[:_MAX_TITLE]
             return
         if self._shown["pre"]:
             text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "")

@@ -21,8 +21,8 @@ from cellwall.egress.pages.html_view import Event, View, view
 
 Form = Literal["markdown", "text", "raw"]
 
-_MOST_LINK = 2048
-_MOST_FENCE = 64
+_MAX_LINK = 2048
+_MAX_FENCE = 64
 _LINK_SCHEMES = ("http://", "https://", "mailto:")
 _LINK_SAFE = "/:?#@!$&'*+,;=%~[]"
 _BACKTICKS = re.compile(r"`{3,}")
@@ -62,12 +62,12 @@ def absolute(url: str, href: str) -> str:
     if not joined.lower().startswith(_LINK_SCHEMES):
         return ""
     shown = quote(joined, safe=_LINK_SAFE, errors="replace")
-    return shown if len(shown) <= _MOST_LINK else ""
+    return shown if len(shown) <= _MAX_LINK else ""
 
 
 def urljoined(url: str, href: str) -> str:
     """`urljoin` without its errors; empty where it makes no sense."""
-    if len(href) > _MOST_LINK:
+    if len(href) > _MAX_LINK:
         return ""
     try:
         return urljoin(url, href)
@@ -141,7 +141,7 @@ class _Markdown(MarkdownConverter):
 
     def convert_pre(self, el: Tag, text: str, parent_tags: set[str]) -> str:  # noqa: ARG002  # the library's
         longest = max((len(found) for found in _BACKTICKS.findall(text)), default=2)
-        fence = "`" * (min(longest, _MOST_FENCE) + 1)
+        fence = "`" * (min(longest, _MAX_FENCE) + 1)
         text = text.strip("\n")
         return f"\n\n{fence}\n{text}\n{fence}\n\n" if text.strip() else ""
 

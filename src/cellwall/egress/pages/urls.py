@@ -10,7 +10,7 @@ from urllib.parse import quote, urljoin
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.reach.names import host_of
 
-MOST_CHARACTERS = 8 * 1024
+MAX_CHARACTERS = 8 * 1024
 _URL = re.compile(r"(?i:(https?))://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::([1-9][0-9]{0,4}))?")
 _NOT_ASCII = re.compile(r"[^\x21-\x7e]+")
@@ -49,8 +49,8 @@ def parse_url(text: str) -> Url:
     Written out and not left to `urlsplit`: that one drops tabs and line breaks in silence, reads
     user names, and takes what it does not understand for a path.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise bad_url(f"it is longer than {MOST_CHARACTERS} characters")
+    if len(text) > MAX_CHARACTERS:
+        raise bad_url(f"it is longer than {MAX_CHARACTERS} characters")
     # Browsers read a backslash as a slash; blanks, controls and what nobody sees have no place.
     if not text.isprintable() or " " in text or "\\" in text:
         raise bad_url("it holds a blank, a backslash or a character that is not seen")
@@ -60,15 +60,15 @@ def parse_url(text: str) -> Url:
     scheme: Literal["http", "https"] = "https" if found[1].lower() == "https" else "http"
     host, port = _authority(found[2], _PORTS[scheme])
     target = _NOT_ASCII.sub(lambda part: quote(part[0]), (found[3] or "/") + (found[4] or ""))
-    if len(target) > MOST_CHARACTERS:
-        raise bad_url(f"it is longer than {MOST_CHARACTERS} characters")
+    if len(target) > MAX_CHARACTERS:
+        raise bad_url(f"it is longer than {MAX_CHARACTERS} characters")
     return Url(scheme=scheme, host=host, port=port, target=target)
 
 
 def redirected(url: Url, location: bytes) -> Url:
     """Where an answer leads on to; as strict as for what a person writes."""
-    if len(location) > MOST_CHARACTERS:
-        raise bad_url(f"it is longer than {MOST_CHARACTERS} characters", is_redirect=True)
+    if len(location) > MAX_CHARACTERS:
+        raise bad_url(f"it is longer than {MAX_CHARACTERS} characters", is_redirect=True)
     try:
         text = location.decode("utf-8")
         # Before it is joined, for `urljoin` drops what `parse_url` would refuse.

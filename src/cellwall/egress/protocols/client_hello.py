@@ -12,10 +12,10 @@ from typing import Final
 
 from cellwall.core.errors import EgressRefused
 
-MOST_HELLO_BYTES = 64 * 1024
-_MOST_RECORDS = 64
+MAX_HELLO_BYTES = 64 * 1024
+_MAX_RECORDS = 64
 """A hello in thousands of one-byte records would cost us far more to read than to send."""
-_MOST_FRAGMENT_BYTES = 1 << 14
+_MAX_FRAGMENT_BYTES = 1 << 14
 _RECORD_HEAD_BYTES = 5
 _MESSAGE_HEAD_BYTES = 4
 _HANDSHAKE = 22
@@ -26,7 +26,7 @@ _SERVER_NAME = 0
 _HOST_NAME = 0
 _PROTOCOLS = 16
 _ENCRYPTED_HELLO = 0xFE0D
-_MOST_NAME_BYTES = 255
+_MAX_NAME_BYTES = 255
 
 
 class Incomplete(Enum):
@@ -69,7 +69,7 @@ def _message(data: bytes) -> bytes | None:
     """The handshake message's body out of its records; None while bytes are missing."""
     fragments = bytearray()
     at = 0
-    for _ in range(_MOST_RECORDS):
+    for _ in range(_MAX_RECORDS):
         _check_record_start(data[at : at + _RECORD_HEAD_BYTES], is_first=at == 0)
         if len(data) - at < _RECORD_HEAD_BYTES:
             return _none_yet(data)
@@ -80,7 +80,7 @@ def _message(data: bytes) -> bytes | None:
             raise _bad("it does not begin with a client's hello")
         if len(fragments) >= _MESSAGE_HEAD_BYTES:
             needed = _MESSAGE_HEAD_BYTES + int.from_bytes(fragments[1:_MESSAGE_HEAD_BYTES], "big")
-            if needed > MOST_HELLO_BYTES:
+            if needed > MAX_HELLO_BYTES:
                 raise _bad("its hello is too long")
             # A second message behind the hello, in its record, is one that some readers skip.
             if len(fragments) > needed or at + size - len(data) > needed - len(fragments):
@@ -101,12 +101,12 @@ def _check_record_start(head: bytes, *, is_first: bool) -> None:
         raise _bad("it is of a version that is not spoken any more")
     if len(head) == _RECORD_HEAD_BYTES:
         size = int.from_bytes(head[3:], "big")
-        if not 0 < size <= _MOST_FRAGMENT_BYTES:
+        if not 0 < size <= _MAX_FRAGMENT_BYTES:
             raise _bad("a record has an impossible length")
 
 
 def _none_yet(data: bytes) -> bytes | None:
-    if len(data) >= MOST_HELLO_BYTES + _MOST_RECORDS * _RECORD_HEAD_BYTES:
+    if len(data) >= MAX_HELLO_BYTES + _MAX_RECORDS * _RECORD_HEAD_BYTES:
         raise _bad("its hello is too long")
     return None
 
@@ -187,7 +187,7 @@ def _one_name(extension: _Cursor) -> str:
     if kind != _HOST_NAME:
         raise _bad("it asks for something else than a host's name")
     # Printable ASCII only: a NUL ends the name for some readers and not for others.
-    if not 0 < len(name) <= _MOST_NAME_BYTES or not all(0x21 <= byte <= 0x7E for byte in name):
+    if not 0 < len(name) <= _MAX_NAME_BYTES or not all(0x21 <= byte <= 0x7E for byte in name):
         raise _bad("the name it asks for is malformed")
     return name.decode("ascii")
 

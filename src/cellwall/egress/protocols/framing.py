@@ -19,14 +19,14 @@ _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x80-\xff\
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})")
 _LOOSE_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\x20-\x7e\t]*)?")
-_MOST_CHUNK_LINE_BYTES = 256
-_MOST_TRAILER_BYTES = 8 * 1024
+_MAX_CHUNK_LINE_BYTES = 256
+_MAX_TRAILER_BYTES = 8 * 1024
 _FREE_CHUNKS = 4096
-_LEAST_CHUNK_BYTES = 16
+_MIN_CHUNK_BYTES = 16
 """On average, after the free ones: tiny chunks cost far more to read than to send."""
 _PIECES_AT_ONCE = 64
 _LISTS = frozenset({b"connection", b"proxy-connection", b"upgrade", b"expect"})
-_MOST_LISTED = 64
+_MAX_LISTED = 64
 _FRAMING_NAMES = frozenset({b"content-length", b"transfer-encoding", b"host"})
 
 _FOLD = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
@@ -142,7 +142,7 @@ class Delimiter:
                 raise self.bad("a header line is malformed")
             name = found[1].lower()
             check_name(name, bad=self.bad)
-            if name in _LISTS and found[2].count(b",") > _MOST_LISTED:
+            if name in _LISTS and found[2].count(b",") > _MAX_LISTED:
                 # It costs more to take apart than to send.
                 raise self.bad("a list in its head has too many words")
             fields.append((name, found[2].strip(b" \t")))
@@ -169,7 +169,7 @@ class Delimiter:
         return piece
 
     def _chunk_line(self, buffer: bytearray) -> bytes:
-        line = self._line(buffer, _MOST_CHUNK_LINE_BYTES)
+        line = self._line(buffer, _MAX_CHUNK_LINE_BYTES)
         if not line:
             return b""
         form = _LOOSE_CHUNK if self._bounds.is_response else _CHUNK
@@ -180,12 +180,12 @@ class Delimiter:
         self._chunk_count += 1
         self._chunked_bytes += self._left
         paid_count = self._chunk_count - _FREE_CHUNKS
-        if self._chunked_bytes < paid_count * _LEAST_CHUNK_BYTES:
+        if self._chunked_bytes < paid_count * _MIN_CHUNK_BYTES:
             raise self.bad("its body comes in too many tiny chunks")
         self._step = self._chunk if self._left else self._trailer
         plain = b"%x\r\n" % self._left
         if not self._left:
-            self._left = _MOST_TRAILER_BYTES
+            self._left = _MAX_TRAILER_BYTES
         return plain
 
     def _chunk(self, buffer: bytearray) -> bytes:

@@ -16,15 +16,15 @@ from cellwall.egress.protocols.h2_fields import count_fields
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES = 9
-MOST_FRAME_BYTES = 16 * 1024
-MOST_HEAD_BYTES = {"client": 32 * 1024, "server": 64 * 1024}
+MAX_FRAME_BYTES = 16 * 1024
+MAX_HEAD_BYTES = {"client": 32 * 1024, "server": 64 * 1024}
 """Of a header block, packed and unpacked; the same as in HTTP/1.1."""
-_MOST_FIELDS = {"client": 128, "server": 256}
+_MAX_FIELDS = {"client": 128, "server": 256}
 """Of a header block that is unpacked; of fewer, some are more than a message may have."""
-_MOST_CONTINUATIONS = 8
-_MOST_SETTINGS_BYTES = 6 * 32
+_MAX_CONTINUATIONS = 8
+_MAX_SETTINGS_BYTES = 6 * 32
 _FREE_FRAMES = 4096
-_LEAST_DATA_BYTES = 4
+_MIN_DATA_BYTES = 4
 """On average, after the free ones; a message of gRPC has at least five."""
 _FRAMES_PER_TURN = 32
 """Handed on at once, and one head at most: thousands of tiny ones must not stop everybody."""
@@ -33,7 +33,7 @@ _DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 _PRIORITY_BYTES = 5
 
-_MOST_TOLL = 1000.0
+_MAX_TOLL = 1000.0
 _TOLL_PER_S = 50.0
 _COSTS = {_PRIORITY: 1.0, _RESET: 1.0, _SETTINGS: 10.0, _PING: 1.0, _WINDOW: 1.0, _GOAWAY: 10.0}
 _COST_OF_UNKNOWN = 1.0
@@ -65,7 +65,7 @@ class Toll:
         self.pay((now_s - self._at_s) * _TOLL_PER_S)
         self._at_s = now_s
         self._level += amount
-        return self._level <= _MOST_TOLL
+        return self._level <= _MAX_TOLL
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class FrameGate:
         """`is_client` is whose frames these are. `waste` is for streams that came to nothing."""
         self._bad = bad_request if is_client else bad_response
         side = "client" if is_client else "server"
-        self._most_head_bytes = MOST_HEAD_BYTES[side]
-        self._most_fields = _MOST_FIELDS[side]
+        self._max_head_bytes = MAX_HEAD_BYTES[side]
+        self._max_fields = _MAX_FIELDS[side]
         self._is_client = is_client
         self._toll = toll
         self._waste = waste
@@ -129,7 +129,7 @@ class FrameGate:
         end = count = 0
         while count < _FRAMES_PER_TURN and len(self._buffer) - end >= HEAD_BYTES:
             size = int.from_bytes(self._buffer[end : end + 3], "big")
-            if size > MOST_FRAME_BYTES:
+            if size > MAX_FRAME_BYTES:
                 raise self._bad("a frame is longer than was agreed")
             if len(self._buffer) - end - HEAD_BYTES < size:
                 break
@@ -161,7 +161,7 @@ class FrameGate:
             self._check_block(kind, flags, stream, start, size)
         elif kind == _PUSH:
             raise self._bad("it pushes what nobody asked for")
-        elif kind == _SETTINGS and size > _MOST_SETTINGS_BYTES:
+        elif kind == _SETTINGS and size > _MAX_SETTINGS_BYTES:
             raise self._bad("it has too many settings")
         if kind == _DATA and flags & _PADDED and size:
             size -= self._buffer[start] + 1
@@ -183,14 +183,14 @@ class FrameGate:
         self._block_data += self._buffer[start:end]
         self._block_bytes += size
         self._block_frames += 1
-        if self._block_bytes > self._most_head_bytes:
-            raise self._bad(f"its head is longer than {self._most_head_bytes} bytes")
-        if self._block_frames > _MOST_CONTINUATIONS:
+        if self._block_bytes > self._max_head_bytes:
+            raise self._bad(f"its head is longer than {self._max_head_bytes} bytes")
+        if self._block_frames > _MAX_CONTINUATIONS:
             raise self._bad("its head comes in too many pieces")
         self._block = stream
         if flags & _END_HEADERS:
-            if count_fields(bytes(self._block_data), self._most_fields) > self._most_fields:
-                raise self._bad(f"it has more than {self._most_fields} header lines")
+            if count_fields(bytes(self._block_data), self._max_fields) > self._max_fields:
+                raise self._bad(f"it has more than {self._max_fields} header lines")
             self._block, self._block_bytes, self._block_frames = None, 0, 0
             self._block_data.clear()
 
@@ -198,7 +198,7 @@ class FrameGate:
         if kind == _DATA:
             self._data_frames += 1
             self._data_bytes += max(size, 0)
-            if self._data_bytes < (self._data_frames - _FREE_FRAMES) * _LEAST_DATA_BYTES:
+            if self._data_bytes < (self._data_frames - _FREE_FRAMES) * _MIN_DATA_BYTES:
                 raise self._bad("its bodies come in too many tiny frames")
             if size > 0:
                 self._toll.pay(PAY_OF_DATA)

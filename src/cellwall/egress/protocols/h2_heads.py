@@ -31,7 +31,7 @@ _VALUE = re.compile(rb"(?:[\x21-\x7e\x80-\xff](?:[\x20-\x7e\x80-\xff\t]*[\x21-\x
 _METHOD = re.compile(rb"[A-Z][A-Z0-9-]{0,31}")
 _PATH = re.compile(rb"/[\x21-\x7e]*")
 _STATUS = re.compile(rb"[1-5][0-9][0-9]")
-_MOST_FIELDS = {"client": 100, "server": 200}
+_MAX_FIELDS = {"client": 100, "server": 200}
 _OF_A_REQUEST = frozenset({b":method", b":scheme", b":authority", b":path"})
 _OF_A_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
@@ -47,7 +47,7 @@ Bad = Callable[[str], BadMessage]
 
 def read_head(headers: Headers) -> Request:
     """What a client asks for; `BadMessage` if that is in doubt."""
-    pseudo, fields = _split(headers, most=_MOST_FIELDS["client"], bad=bad_request)
+    pseudo, fields = _split(headers, most=_MAX_FIELDS["client"], bad=bad_request)
     if pseudo.get(b":method") == b"CONNECT" or b":protocol" in pseudo:
         raise bad_request("CONNECT within an opened connection")
     if pseudo.keys() != _OF_A_REQUEST:
@@ -81,7 +81,7 @@ def read_head(headers: Headers) -> Request:
 
 def read_answer(headers: Headers) -> tuple[int, Fields]:
     """Status and headers of an answer."""
-    pseudo, fields = _split(headers, most=_MOST_FIELDS["server"], bad=bad_response)
+    pseudo, fields = _split(headers, most=_MAX_FIELDS["server"], bad=bad_response)
     status = pseudo.get(b":status", b"")
     if pseudo.keys() != {b":status"} or _STATUS.fullmatch(status) is None or status == b"101":
         raise bad_response("its status is malformed")
@@ -91,7 +91,7 @@ def read_answer(headers: Headers) -> tuple[int, Fields]:
 
 def read_trailers(headers: Headers) -> Fields:
     """What follows an answer's body; nothing in it may change what the answer was taken for."""
-    pseudo, fields = _split(headers, most=_MOST_FIELDS["server"], bad=bad_response)
+    pseudo, fields = _split(headers, most=_MAX_FIELDS["server"], bad=bad_response)
     if pseudo:
         raise bad_response("it has a second head behind its body")
     return [

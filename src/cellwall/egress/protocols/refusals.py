@@ -40,7 +40,7 @@ _SOCKS_CODES = {
 }
 _CODE = re.compile(r"CW(?:-[A-Z0-9]{1,24}){1,6}")
 _HOST = re.compile(r"[0-9a-z_.-]{1,253}|\[[0-9a-f:.]{2,45}\]")
-_MOST_CHARACTERS = 2000
+_MAX_CHARACTERS = 2000
 
 
 def http_status(error: CellwallError) -> int:
@@ -66,8 +66,8 @@ def refusal(
     code = error.code if _CODE.fullmatch(error.code) else CellwallError.default_code
     told = {
         "code": code,
-        "message": error.message[:_MOST_CHARACTERS],
-        "mend": (error.mend or _mend(status, host, port))[:_MOST_CHARACTERS],
+        "message": error.message[:_MAX_CHARACTERS],
+        "mend": (error.mend or _mend(status, host, port))[:_MAX_CHARACTERS],
     }
     # ASCII alone: a lone surrogate in a message must not become an error of its own here.
     body = json.dumps({"error": told}, ensure_ascii=True).encode("ascii") + b"\n"

@@ -33,8 +33,8 @@ from cellwall.egress.protocols.writing import Body, request_head, response_head
 
 _REQUEST = Bounds(head_bytes=32 * 1024, fields=100, is_response=False)
 _RESPONSE = Bounds(head_bytes=64 * 1024, fields=200, is_response=True)
-_MOST_INTERIM = 16
-_MOST_AHEAD_BYTES = 256 * 1024
+_MAX_INTERIM = 16
+_MAX_AHEAD_BYTES = 256 * 1024
 _REQUEST_LINE = re.compile(rb"([A-Z][A-Z0-9-]{0,31}) ([\x21-\x7e]+) HTTP/(1\.[01])")
 _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9][0-9])(?: ([\x20-\x7e\x80-\xff\t]*))?")
 _NO_BODY = frozenset({204, 304})
@@ -146,7 +146,7 @@ class _Side(ABC):
         is_done = self._delimiter.is_done
         if is_done and not was_done and not self._is_switched:
             self._came.append(Sign.END)
-        if is_done and len(self._buffer) > _MOST_AHEAD_BYTES:
+        if is_done and len(self._buffer) > _MAX_AHEAD_BYTES:
             raise self._refused("too much was sent ahead")
         if self._is_closed and self._buffer and not (is_done or self._delimiter.is_behind):
             raise self._refused("it ends in the middle")
@@ -312,7 +312,7 @@ class ServerSide(_Side):
             return 0
         if status < 200:
             self._interim_count += 1
-            if self._interim_count > _MOST_INTERIM:
+            if self._interim_count > _MAX_INTERIM:
                 raise bad_response("it sends one interim answer after the other")
             return End.INTERIM
         self._keeps = version == b"1.1" and b"close" not in listed(fields, b"connection")

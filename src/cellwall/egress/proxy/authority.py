@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _LIFE = timedelta(days=1)
 _SKEW = timedelta(hours=1)
-_MOST_CONTEXTS = 256
+_MAX_CONTEXTS = 256
 _COMMON_NAME_CHARACTERS = 64
 
 
@@ -60,7 +60,7 @@ class Authority:
         context.set_alpn_protocols([protocol])
         _load(context, self._sign(host).public_bytes(Encoding.PEM) + self.pem + self._leaf_pem())
         self._contexts[host, protocol] = context
-        if len(self._contexts) > _MOST_CONTEXTS:
+        if len(self._contexts) > _MAX_CONTEXTS:
             self._contexts.popitem(last=False)
         return context
 

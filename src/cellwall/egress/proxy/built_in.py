@@ -22,7 +22,7 @@ from cellwall.egress.proxy.session import Session
 from cellwall.egress.proxy.transparent import NameServer, serve_transparent
 
 _END_TIMEOUT_S = 10.0
-_MOST_PORTS = 32
+_MAX_PORTS = 32
 _CA = f"{NETWORK_INSIDE}/ca.pem"
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 _NO_PROXY = "localhost,127.0.0.1,::1"
@@ -92,7 +92,7 @@ class BuiltIn:
     @property
     def ports(self) -> tuple[int, ...]:
         ports = self.session.allowlist.ports - {PROXY_PORT}
-        return tuple(sorted(ports))[:_MOST_PORTS]
+        return tuple(sorted(ports))[:_MAX_PORTS]
 
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
         """Serve what comes in by these sockets, which are ours from now on."""

@@ -21,7 +21,7 @@ Serve = Callable[[Session, Visit], Awaitable[None]]
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.2
-_MOST_TURNED_AWAY = 64
+_MAX_TURNED_AWAY = 64
 """Connections over the limit that are told so at the same time; more are just closed."""
 
 
@@ -85,7 +85,7 @@ class Door:
         self._session.budget.leave()
 
     def _turn_away(self, sock: socket.socket, error: EgressRefused) -> None:
-        if self._turned_away >= _MOST_TURNED_AWAY:
+        if self._turned_away >= _MAX_TURNED_AWAY:
             self._session.refused(error, host="", port=0, via=self._via)
             reset(sock)
             return

@@ -41,7 +41,7 @@ from cellwall.egress.proxy.wire import Lost
 AnswerHead = tuple[int, list[Header], bool]
 """Status, headers, and whether that is all."""
 
-_MOST_INTERIM = 16
+_MAX_INTERIM = 16
 _SAY_NO_S = 2.0
 
 
@@ -203,7 +203,7 @@ class StreamExchange:
             if isinstance(event, InformationalResponseReceived):
                 read_answer(event.headers)
                 interim_count += 1
-                if interim_count > _MOST_INTERIM:
+                if interim_count > _MAX_INTERIM:
                     raise bad_response("it sends one interim answer after the other")
                 continue
             if not isinstance(event, ResponseReceived):

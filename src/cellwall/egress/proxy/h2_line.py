@@ -22,8 +22,8 @@ from h2.settings import SettingCodes
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.protocols.framing import BadMessage, bad_request, bad_response
 from cellwall.egress.protocols.h2_frames import (
-    MOST_FRAME_BYTES,
-    MOST_HEAD_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_HEAD_BYTES,
     PAY_OF_DATA,
     FrameGate,
     GoAway,
@@ -33,12 +33,12 @@ from cellwall.egress.protocols.h2_frames import (
 from cellwall.egress.proxy.h2_inbox import Inbox, Reset, patient, waited
 from cellwall.egress.proxy.wire import Lost, Stream
 
-MOST_STREAMS = 100
+MAX_STREAMS = 100
 """What clients take for granted before they are told (RFC 9113, 6.5.2)."""
 STREAM_BYTES = 64 * 1024 - 1
 """May come of one stream before somebody has taken it."""
-_MOST_UNSENT_BYTES = 256 * 1024
-_MOST_HELD_BYTES = 128 * 1024
+_MAX_UNSENT_BYTES = 256 * 1024
+_MAX_HELD_BYTES = 128 * 1024
 """Half of what may come from a client in all of its streams."""
 _LAST_WORDS_S = 2.0
 _TABLE_BYTES = 4096
@@ -83,8 +83,8 @@ class Line:
         self._gate = FrameGate(is_client=is_client, toll=self.toll, waste=self.waste)
         self._turn = turn
         self._h2 = _Connection(H2Configuration(client_side=not is_client, header_encoding=None))
-        most_head_bytes = MOST_HEAD_BYTES["client" if is_client else "server"]
-        self._set_up(window_bytes, stream_window_bytes, most_head_bytes)
+        max_head_bytes = MAX_HEAD_BYTES["client" if is_client else "server"]
+        self._set_up(window_bytes, stream_window_bytes, max_head_bytes)
         self._loop = asyncio.get_running_loop()
         self._idle_timeout_s = idle_timeout_s
         self._held_bytes = 0
@@ -93,15 +93,15 @@ class Line:
         self._wants_writer = asyncio.Event()
         self._changed = asyncio.Event()
 
-    def _set_up(self, window_bytes: int, stream_window_bytes: int, most_head_bytes: int) -> None:
+    def _set_up(self, window_bytes: int, stream_window_bytes: int, max_head_bytes: int) -> None:
         own = self._h2.local_settings
-        own[SettingCodes.MAX_CONCURRENT_STREAMS] = MOST_STREAMS
+        own[SettingCodes.MAX_CONCURRENT_STREAMS] = MAX_STREAMS
         own[SettingCodes.INITIAL_WINDOW_SIZE] = stream_window_bytes
-        own[SettingCodes.MAX_HEADER_LIST_SIZE] = most_head_bytes
-        own[SettingCodes.MAX_FRAME_SIZE] = MOST_FRAME_BYTES
+        own[SettingCodes.MAX_HEADER_LIST_SIZE] = max_head_bytes
+        own[SettingCodes.MAX_FRAME_SIZE] = MAX_FRAME_BYTES
         own[SettingCodes.ENABLE_PUSH] = 0
         own.acknowledge()
-        self._h2.decoder.max_header_list_size = most_head_bytes
+        self._h2.decoder.max_header_list_size = max_head_bytes
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(window_bytes - STREAM_BYTES)
 
@@ -109,7 +109,7 @@ class Line:
 
     async def read(self, until: float, handle: Callable[[Event | GoAway], None]) -> bool:
         """Handle what the next bytes say; False at their end."""
-        while len(self._unsent) > _MOST_UNSENT_BYTES:
+        while len(self._unsent) > _MAX_UNSENT_BYTES:
             await self._change(until)  # answers to what comes must not pile up
         data = await self.stream.recv(until)
         if not data:
@@ -170,7 +170,7 @@ class Line:
         `holds_bytes` of its body stay unacknowledged while it waits: with too much of that no
         stream that is under way would get any more, and so none would ever end.
         """
-        if self._is_full() and self._held_bytes + holds_bytes > _MOST_HELD_BYTES:
+        if self._is_full() and self._held_bytes + holds_bytes > _MAX_HELD_BYTES:
             raise Reset(ErrorCodes.REFUSED_STREAM)
         until = self._until()
         self._held_bytes += holds_bytes
@@ -207,7 +207,7 @@ class Line:
             if inbox is None or inbox.reset is not None:
                 raise Lost
             room = self._room(stream_id)
-            if rest and (room <= 0 or len(self._unsent) >= _MOST_UNSENT_BYTES):
+            if rest and (room <= 0 or len(self._unsent) >= _MAX_UNSENT_BYTES):
                 await patient(lambda: self._changed.wait(), until)  # noqa: PLW0108 - it is replaced
                 continue
             piece, rest = bytes(rest[:room]), rest[room:]
@@ -229,11 +229,11 @@ class Line:
 
     def _room(self, stream_id: int) -> int:
         window = self._did(lambda: self._h2.local_flow_control_window(stream_id))
-        return min(window, self._h2.max_outbound_frame_size, MOST_FRAME_BYTES)
+        return min(window, self._h2.max_outbound_frame_size, MAX_FRAME_BYTES)
 
     def has_room(self, stream_id: int, count: int) -> bool:
         """Whether so much can be sent without a wait."""
-        return count <= min(self._room(stream_id), _MOST_UNSENT_BYTES - len(self._unsent))
+        return count <= min(self._room(stream_id), _MAX_UNSENT_BYTES - len(self._unsent))
 
     def give_up(self, stream_id: int, code: int = ErrorCodes.CANCEL) -> None:
         """Reset it, if there is still something to reset."""

@@ -33,7 +33,7 @@ from cellwall.egress.proxy.session import Session
 from cellwall.egress.proxy.visit import Visit, tell_nothing
 from cellwall.egress.proxy.wire import Lost
 
-_MOST_TASKS = 128
+_MAX_TASKS = 128
 """More than streams at a time: some are being ended while the client opens the next."""
 _SAY_NO_S = 2.0
 _FROM_CLIENT_BYTES = 256 * 1024
@@ -204,7 +204,7 @@ class Pair:
     def _begin(self, event: RequestReceived) -> None:
         stream_id = event.stream_id
         inbox = self._client.opened(stream_id)
-        if self._is_ending or len(self._tasks) >= _MOST_TASKS:
+        if self._is_ending or len(self._tasks) >= _MAX_TASKS:
             self._client.give_up(stream_id, ErrorCodes.REFUSED_STREAM)
             self._client.forget(stream_id)
             self._client.charge(COST_OF_REFUSED)

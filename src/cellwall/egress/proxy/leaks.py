@@ -8,7 +8,7 @@ from cellwall.core.errors import EgressRefused
 from cellwall.egress.proxy.ledger import Leak, Ledger
 from cellwall.egress.values.scan import Hit
 
-_MOST_LEAKS = 5
+_MAX_LEAKS = 5
 """Known values that a session may try to send. A refusal confirms a guess: nobody gets many."""
 
 
@@ -24,7 +24,7 @@ class Leaks:
 
         Before each look: of many guesses at the same time no more are answered than of one by one.
         """
-        if self._count >= _MOST_LEAKS:
+        if self._count >= _MAX_LEAKS:
             raise EgressRefused(
                 "the way out is closed: what must not leave was tried too often",
                 mend="Look at the record of this sandbox, then start a new one.",

@@ -17,14 +17,14 @@ from cellwall.core.outcomes import Finding
 from cellwall.core.types import Json
 from cellwall.egress.values.scan import Hit
 
-_MOST_TOLD_ONCE = 4096
+_MAX_TOLD_ONCE = 4096
 
 Record = Callable[[dict[str, Json], Traveller], Awaitable[object]]
 
 _REFUSALS_PER_WINDOW = 20
 _WINDOW_S = 1.0
-_MOST_PLACES = 1024
-_MOST_NOTICED = 16
+_MAX_PLACES = 1024
+_MAX_NOTICED = 16
 
 
 class Leak(EgressRefused):
@@ -110,7 +110,7 @@ class Ledger:
     def note_once(self, body: dict[str, Json]) -> None:
         """For what code could make happen again and again, each time the same."""
         key = json.dumps(body, sort_keys=True)
-        if key not in self._told_once and len(self._told_once) < _MOST_TOLD_ONCE:
+        if key not in self._told_once and len(self._told_once) < _MAX_TOLD_ONCE:
             self._told_once.add(key)
             self.note(body)
 
@@ -122,10 +122,10 @@ class Ledger:
         if self._window is None:
             self._window = self._loop.call_later(_WINDOW_S, self._end_window)
         host = "" if isinstance(error, Leak) and error.is_host else host[:253]
-        if len(self._noticed) < _MOST_NOTICED:
+        if len(self._noticed) < _MAX_NOTICED:
             self._noticed.setdefault((host, port, error.code), error)
         place = f"{host}:{port}"
-        is_new = place not in self._places and len(self._places) < _MOST_PLACES
+        is_new = place not in self._places and len(self._places) < _MAX_PLACES
         self._places |= {place} if is_new else set()
         # A leak, and where nobody went before, always stand by themselves: noise hides neither.
         if self._told >= _REFUSALS_PER_WINDOW and not is_new and not isinstance(error, Leak):

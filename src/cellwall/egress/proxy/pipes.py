@@ -7,9 +7,9 @@ import os
 
 PIPE_BYTES = 1024 * 1024
 _COPY_BYTES = 256 * 1024
-_MOST_PIPES = 48
+_MAX_PIPES = 48
 """The kernel lets one user have 64 MiB of pipes and makes all others tiny."""
-_MOST_SPARE = 8
+_MAX_SPARE = 8
 
 
 class Pipes:
@@ -24,7 +24,7 @@ class Pipes:
     def take(self) -> tuple[int, int] | None:
         if self._spare:
             return self._spare.pop()
-        if self._made >= _MOST_PIPES:
+        if self._made >= _MAX_PIPES:
             return None
         try:
             ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -40,7 +40,7 @@ class Pipes:
 
     def give_back(self, ends: tuple[int, int], *, is_empty: bool) -> None:
         # Left-over bytes would be sent to another connection's peer.
-        if is_empty and len(self._spare) < _MOST_SPARE:
+        if is_empty and len(self._spare) < _MAX_SPARE:
             self._spare.append(ends)
         else:
             self._drop(ends)

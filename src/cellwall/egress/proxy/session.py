@@ -32,7 +32,7 @@ from cellwall.egress.reach.allowlist import Allowlist, Rule
 from cellwall.egress.reach.dial import dial
 from cellwall.egress.reach.header_rules import HeaderRule
 from cellwall.egress.reach.names import host_of, is_below
-from cellwall.egress.reach.names_inside import MOST_NAMES, NameTable, looks_like_data
+from cellwall.egress.reach.names_inside import MAX_NAMES, NameTable, looks_like_data
 from cellwall.egress.reach.resolve import Resolver, checked
 from cellwall.egress.settings import EgressSettings
 from cellwall.egress.values.echoes import Echoes, EchoIndex, Told
@@ -48,9 +48,9 @@ _LOOK_UPS = 8
 """Of one session at a time: slow names of one must not hold up the names of others."""
 _ADDRESSES_S = 2.0
 """For that long the addresses of a name are used again, each of them checked."""
-_MOST_HOSTS = 1024
+_MAX_HOSTS = 1024
 _HTTP_1_S = 300.0
-_MOST_WAYS = 1024
+_MAX_WAYS = 1024
 _NEW_NAMES_PER_MINUTE = 120
 """Below a wildcard each new name is a question to that domain's own DNS server: a channel."""
 
@@ -129,7 +129,7 @@ class Outside:
         del self._asking[host]
         if done.cancelled() or done.exception() is not None:
             return
-        if len(self._addresses) >= _MOST_HOSTS:
+        if len(self._addresses) >= _MAX_HOSTS:
             self._addresses.clear()
         self._addresses[host] = time.monotonic() + _ADDRESSES_S, done.result()
 
@@ -193,7 +193,7 @@ class Session:
         ways = self._ways  # if it is replaced meanwhile, what is found here is not kept
         if (way := ways.get((host_text, port))) is None:
             way = self._found(str(host_of(host_text)), port)
-            if len(ways) < _MOST_WAYS:
+            if len(ways) < _MAX_WAYS:
                 ways[host_text, port] = way
         if all(rule.is_wildcard for rule in way.rules):
             # A name that a rule spells out was not chosen by code.
@@ -228,7 +228,7 @@ class Session:
 
     def found_http_1(self, way: Way) -> None:
         """For that long nobody has to ask again."""
-        if len(self._http_1_until_s) >= _MOST_HOSTS:
+        if len(self._http_1_until_s) >= _MAX_HOSTS:
             self._http_1_until_s.clear()
         self._http_1_until_s[way.host, way.port] = time.monotonic() + _HTTP_1_S
 
@@ -323,7 +323,7 @@ class _NewNames:
             return False
         self._times_s.append(now_s)
         self._seen[host] = None
-        if len(self._seen) > MOST_NAMES:
+        if len(self._seen) > MAX_NAMES:
             self._seen.popitem(last=False)
         return True
 

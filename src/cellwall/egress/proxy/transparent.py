@@ -16,7 +16,7 @@ from cellwall.egress.reach.names_inside import answer
 
 _QUERIES_PER_TURN = 64
 _QUERIES_PER_S = 200
-_MOST_QUERY_BYTES = 4096
+_MAX_QUERY_BYTES = 4096
 _HTTP_PORT = 80
 
 
@@ -60,7 +60,7 @@ class NameServer:
     def _on_query(self) -> None:
         for _ in range(_QUERIES_PER_TURN):
             try:
-                query, sender = self._socket.recvfrom(_MOST_QUERY_BYTES)
+                query, sender = self._socket.recvfrom(_MAX_QUERY_BYTES)
             except OSError:
                 return
             if self._is_too_often():

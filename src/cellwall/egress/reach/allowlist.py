@@ -20,7 +20,7 @@ from cellwall.core.errors import BadInput, EgressRefused
 from cellwall.egress.reach.names import host_name, host_of, is_below, is_public_suffix
 
 _DEFAULT_PORTS = frozenset({80, 443})
-_MOST_RULE = 2048
+_MAX_RULE = 2048
 _MEND = (
     "Write it as in api.example.com, *.example.com:443 or GET,POST api.example.com:443/v1 "
     "(methods in capitals, no scheme, no query)."
@@ -142,8 +142,8 @@ def parse_rule(text: str) -> Rule:
 
 def parse_scope(text: str) -> Scope:
     """What a rule is about, or `BadInput` that says why it is none."""
-    if len(text) > _MOST_RULE:
-        raise _bad("", f"is longer than {_MOST_RULE} characters")
+    if len(text) > _MAX_RULE:
+        raise _bad("", f"is longer than {_MAX_RULE} characters")
     methods, rest = _methods(text)
     if "://" in rest:
         raise _bad(text, "has a scheme; the ports say what is spoken")

@@ -19,7 +19,7 @@ from cellwall.egress.reach.addresses import Address
 
 ATTEMPT_DELAY_S = 0.25
 """How long an address may take before the next one is tried beside it (RFC 8305, section 8)."""
-_MOST_ATTEMPTS = 2
+_MAX_ATTEMPTS = 2
 """At a time. Each is a descriptor, and whoever answers for a name chooses how many stay silent."""
 
 
@@ -66,7 +66,7 @@ class _Race:
         while self._winner is None and (waiting or self._open):
             self._changed.clear()
             if waiting:
-                if len(self._open) >= _MOST_ATTEMPTS:
+                if len(self._open) >= _MAX_ATTEMPTS:
                     self._drop(next(iter(self._open)))
                 self._start(waiting.popleft())
             try:

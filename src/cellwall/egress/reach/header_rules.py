@@ -27,7 +27,7 @@ from cellwall.egress.reach.names import is_below
 
 Header = tuple[bytes, bytes]
 
-_MOST_RULE = 2048
+_MAX_RULE = 2048
 _VERB = re.compile(r"(.*?) (forbid|require|only|set) (.+)", re.DOTALL)
 _NAME = re.compile(r"[!#$%&'+.^_`|~0-9a-z-]+")
 _PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -166,8 +166,8 @@ class HeaderRule:
 
 def parse_header_rule(text: str) -> HeaderRule:
     """The rule that a text is, or `BadInput` that says why it is none."""
-    if len(text) > _MOST_RULE:
-        raise _bad("", f"is longer than {_MOST_RULE} characters")
+    if len(text) > _MAX_RULE:
+        raise _bad("", f"is longer than {_MAX_RULE} characters")
     found = _VERB.fullmatch(text)
     if found is None:
         raise _bad(text, "does not say whether it forbids, requires, sets or bounds headers")

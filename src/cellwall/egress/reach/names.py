@@ -24,8 +24,8 @@ from cellwall.core.errors import EgressRefused
 from cellwall.core.text import INVISIBLE
 from cellwall.egress.reach.addresses import Address
 
-_MOST_NAME = 253
-_MOST_LABEL = 63
+_MAX_NAME = 253
+_MAX_LABEL = 63
 _MEND = "Name the host as DNS does, such as api.example.com."
 
 _ASCII_OK = re.compile(r"[A-Za-z0-9._\-]*")
@@ -82,11 +82,11 @@ _OWN_LATIN = frozenset("ßæœøđðþłħŋə")
 def host_name(text: str) -> str:
     """The one spelling of a host's name: lower-case A-labels without a trailing dot."""
     # A Unicode label is never longer than its A-label; IDNA takes long over long texts.
-    if not text or len(text) > _MOST_NAME + 1:
+    if not text or len(text) > _MAX_NAME + 1:
         raise bad_host("a host's name has 1 to 253 characters")
     labels = _plain_labels(text) if text.isascii() else _mapped_labels(text)
     name = ".".join(labels)
-    if len(name) > _MOST_NAME:
+    if len(name) > _MAX_NAME:
         raise bad_host("the host's name is longer than 253 characters")
     for label in labels:
         if _LABEL.fullmatch(label) is None:

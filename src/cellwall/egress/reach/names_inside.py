@@ -27,18 +27,18 @@ from cellwall.egress.reach.names import host_name
 
 NETWORK = IPv4Network("198.18.0.0/15")
 """For measurements between networks (RFC 2544): never on the internet, rarely on a host."""
-MOST_NAMES = 4096
+MAX_NAMES = 4096
 TTL_S = 30
 _PER_BLOCK = 254  # no address ends in .0 or .255, which some programs take for a network's own
 _HEADER_BYTES = 12
-_MOST_BYTES = 512
+_MAX_BYTES = 512
 _OUR_PAYLOAD_BYTES = 1232
 _LABEL = re.compile(rb"[0-9A-Za-z_-]{1,63}")
 
-_MOST_LABEL = 40
-_MOST_LABELS = 8
-_MOST_RANDOM = 24
-_LEAST_RANDOM = 8
+_MAX_LABEL = 40
+_MAX_LABELS = 8
+_MAX_RANDOM = 24
+_MIN_RANDOM = 8
 _HEX = re.compile(r"[0-9a-f]+")
 _CHANGE = re.compile(r"(?<=[a-z])(?=[0-9])|(?<=[0-9])(?=[a-z])")
 _NO_VOWEL = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}")
@@ -47,7 +47,7 @@ _NO_VOWEL = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}")
 class NameTable:
     """Which address stands for which name in one session; never used for another one later."""
 
-    def __init__(self, most: int = MOST_NAMES) -> None:
+    def __init__(self, most: int = MAX_NAMES) -> None:
         self._most = most
         self._addresses: dict[str, IPv4Address] = {}
         self._names: dict[IPv4Address, str] = {}
@@ -130,14 +130,14 @@ def looks_like_data(host: str) -> bool:
     Hexadecimal, base32 and the like, in one label or spread over several.
     """
     labels = host.split(".")
-    if len(labels) > _MOST_LABELS or any(len(label) > _MOST_LABEL for label in labels):
+    if len(labels) > _MAX_LABELS or any(len(label) > _MAX_LABEL for label in labels):
         return True
-    return sum(len(label) for label in labels if _is_random(label)) > _MOST_RANDOM
+    return sum(len(label) for label in labels if _is_random(label)) > _MAX_RANDOM
 
 
 def _is_random(label: str) -> bool:
     text = label.replace("-", "").replace("_", "")
-    if len(text) < _LEAST_RANDOM:
+    if len(text) < _MIN_RANDOM:
         return False
     is_hex = _HEX.fullmatch(text) is not None
     return is_hex or len(_CHANGE.findall(text)) > 3 or _NO_VOWEL.search(text) is not None
@@ -152,7 +152,7 @@ def _read(query: bytes) -> dns.message.Message | Answer:
         return _unread(query, dns.rcode.NOTIMP, "it is not a plain query")
     counts = [int.from_bytes(query[at : at + 2], "big") for at in range(4, _HEADER_BYTES, 2)]
     is_truncated = query[2] & 0x02
-    if len(query) > _MOST_BYTES or is_truncated or counts[:3] != [1, 0, 0] or counts[3] > 1:
+    if len(query) > _MAX_BYTES or is_truncated or counts[:3] != [1, 0, 0] or counts[3] > 1:
         return _unread(query, dns.rcode.FORMERR, "it is not one question of at most 512 bytes")
     try:
         asked = dns.message.from_wire(query)
@@ -191,7 +191,7 @@ def _reply(asked: dns.message.Message, code: dns.rcode.Rcode) -> dns.message.Mes
 
 def _wire(reply: dns.message.Message) -> bytes | None:
     try:
-        return reply.to_wire(max_size=_MOST_BYTES)
+        return reply.to_wire(max_size=_MAX_BYTES)
     except dns.exception.DNSException:
         return None
 

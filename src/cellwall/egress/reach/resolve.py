@@ -24,10 +24,10 @@ from cellwall.core.errors import BadInput, EgressRefused
 from cellwall.egress.reach.addresses import Address, Network, Own, refused_reason
 from cellwall.egress.reach.names import address_of
 
-_MOST_ANSWERS = 256
-_MOST_ADDRESSES = 8
+_MAX_ANSWERS = 256
+_MAX_ADDRESSES = 8
 """That are kept to dial; every one of an answer is checked."""
-_MOST_LOOKUPS = 64
+_MAX_LOOKUPS = 64
 _HOSTS = "/etc/hosts"
 
 
@@ -45,7 +45,7 @@ class SystemResolver:
         self._timeout_s = timeout_s
         # Threads of its own: a look-up cannot be stopped, and slow ones must not hold up whatever
         # else of the process waits for a thread.
-        self._threads = ThreadPoolExecutor(_MOST_LOOKUPS, thread_name_prefix="cellwall-names")
+        self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, thread_name_prefix="cellwall-names")
 
     async def addresses(self, host: str) -> Sequence[Address]:
         loop = asyncio.get_running_loop()
@@ -110,13 +110,13 @@ async def checked(
     found = (literal,) if literal is not None else await resolver.addresses(str(host))
     if not found:
         raise no_address(str(host), "the answer is empty")
-    if len(found) > _MOST_ANSWERS:
+    if len(found) > _MAX_ANSWERS:
         raise no_address(str(host), "the answer has too many addresses")
     for address in found:
         reason = refused_reason(address, own=own, allowed=allowed)
         if reason is not None:
             raise _bad_address(host, address, reason)
-    return tuple(found)[:_MOST_ADDRESSES]
+    return tuple(found)[:_MAX_ADDRESSES]
 
 
 def _bad_address(host: str | Address, address: Address, reason: str) -> EgressRefused:

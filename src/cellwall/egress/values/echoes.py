@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cellwall.parsing.credentials.known.anchors import AnchorIndex
-from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES
+from cellwall.parsing.credentials.known.encodings import MIN_BYTES
 from cellwall.parsing.credentials.known.matches import Matches
 
 
@@ -46,9 +46,9 @@ class EchoIndex:
             self._set(new)
 
     def _set(self, new: Iterable[Told]) -> None:
-        self._told.update(dict.fromkeys(each for each in new if len(each.value) >= SHORTEST_BYTES))
+        self._told.update(dict.fromkeys(each for each in new if len(each.value) >= MIN_BYTES))
         self.anchors = AnchorIndex((each.placeholder, each.value) for each in self._told)
-        self.hold_bytes = max(0, self.anchors.longest_bytes - 1)
+        self.hold_bytes = max(0, self.anchors.max_bytes - 1)
         self.names = {each.placeholder: each.name for each in self._told}
         # No form of a value of one line has an empty line in it: behind one nothing has to wait.
         self.is_of_lines = not any(b"\n" in each.value for each in self._told)

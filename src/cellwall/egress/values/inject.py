@@ -24,7 +24,7 @@ from cellwall.core.network import Binding, SecretUse
 from cellwall.egress.reach.allowlist import normal_path
 from cellwall.egress.reach.names import is_below
 from cellwall.egress.values.echoes import Told
-from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES
+from cellwall.parsing.credentials.known.encodings import MIN_BYTES
 
 Header = tuple[bytes, bytes]
 
@@ -131,9 +131,9 @@ class _Value:
     @cached_property
     def value(self) -> bytes:
         value = self._use.reveal()
-        if len(value) < SHORTEST_BYTES:
+        if len(value) < MIN_BYTES:
             # It could not be told from other bytes of the answer, and would come back.
-            raise self.unfit(f"is shorter than {SHORTEST_BYTES} bytes")
+            raise self.unfit(f"is shorter than {MIN_BYTES} bytes")
         return value
 
     @property

@@ -1,6 +1,6 @@
 """Looks for secrets in what leaves: those the vault knows, and what is shaped like one (NET-5).
 
-Values of at least SHORTEST_BYTES are found anywhere, in every form `encodings` names, however the
+Values of at least MIN_BYTES are found anywhere, in every form `encodings` names, however the
 data is cut. Shorter ones are not: they stand in any request by chance, and a refusal would confirm
 a guess among few. A hit names the secret and the encoding, never the value.
 """
@@ -16,7 +16,7 @@ from typing import Literal
 from urllib.parse import unquote_to_bytes
 
 from cellwall.parsing.credentials.known.anchors import AnchorIndex
-from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES
+from cellwall.parsing.credentials.known.encodings import MIN_BYTES
 from cellwall.parsing.credentials.looking import looks
 from cellwall.parsing.credentials.rules import SecretRules, on_wire
 from cellwall.parsing.credentials.spans import Around, Span
@@ -43,9 +43,7 @@ class KnownIndex:
     """Values that must not leave, made ready to be searched for. Made once, used by every scan."""
 
     def __init__(self, values: Mapping[str, bytes]) -> None:
-        self._values = {
-            name: value for name, value in values.items() if len(value) >= SHORTEST_BYTES
-        }
+        self._values = {name: value for name, value in values.items() if len(value) >= MIN_BYTES}
         self._anchors = AnchorIndex(self._values.items())
 
     @classmethod
@@ -54,9 +52,9 @@ class KnownIndex:
         return cls(values)
 
     @property
-    def longest_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """Of anything that can be found; 0 if there is nothing to find."""
-        return self._anchors.longest_bytes
+        return self._anchors.max_bytes
 
     def __bool__(self) -> bool:
         return bool(self._values)
@@ -92,7 +90,7 @@ class Patterns:
         return _shipped()
 
     @property
-    def longest_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """By when anything is found: its beginning, what may follow that, and enough of it."""
         return _PATTERN_BYTES if self.rules.shapes else 0
 
@@ -117,8 +115,8 @@ class LeakScan:
         self._known = known
         self._patterns = patterns
         # More than a pattern is long, so that it sees what stands before it.
-        before = _BEFORE_BYTES if patterns.longest_bytes else 0
-        self._keep_bytes = max(known.longest_bytes - 1, patterns.longest_bytes + before)
+        before = _BEFORE_BYTES if patterns.max_bytes else 0
+        self._keep_bytes = max(known.max_bytes - 1, patterns.max_bytes + before)
         self._kept = b""
         self._hit: Hit | None = None
 

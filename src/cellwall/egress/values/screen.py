@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cellwall.egress.proxy.share import Share
 
 _KNOWN_S = 1.0
-_MOST_CLEAN = 4096
+_MAX_CLEAN = 4096
 _CLEAN_BYTES = 1024
 _OF_BODY = frozenset({b"content-length", b"content-encoding", b"content-md5", b"digest"})
 
@@ -62,7 +62,7 @@ class KnownNow:
             return
         if hit := scan_head(target, new, known=index, patterns=Patterns.shipped()):
             raise lookout.found(hit)
-        if len(self._clean) + len(new) >= _MOST_CLEAN:
+        if len(self._clean) + len(new) >= _MAX_CLEAN:
             self._clean.clear()
         new.append((b"", target))
         self._clean.update(
@@ -76,7 +76,7 @@ class KnownNow:
         if header not in self._clean:
             if hit := index.find_in_host(host):
                 raise lookout.found(hit, is_host=True)
-            if len(self._clean) >= _MOST_CLEAN:
+            if len(self._clean) >= _MAX_CLEAN:
                 self._clean.clear()
             self._clean.add(header)
 
@@ -98,7 +98,7 @@ class BodyScan:
         self, headers: Headers, known: KnownIndex, *, lookout: Lookout, share: Share
     ) -> None:
         patterns = Patterns.shipped()
-        self.hold_bytes = max(known.longest_bytes, patterns.longest_bytes)
+        self.hold_bytes = max(known.max_bytes, patterns.max_bytes)
         self._scan = LeakScan(known, patterns)
         coding = _coding(headers)
         if not can_inflate(coding) and not known:

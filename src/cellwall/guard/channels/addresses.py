@@ -28,7 +28,7 @@ LIVE = re.compile(
 """All that some program makes a link of: chats take an address up to the next blank, whatever
 stands in it, and the mere name of a host as well."""
 
-_MOST_LOOKED_AT = 4096
+_MAX_LOOKED_AT = 4096
 _SCHEME = re.compile(r"[\x00-\x20]*([A-Za-z][A-Za-z0-9+.-]{0,40}):")
 _AUTHORITY = re.compile(r"[\x00-\x20]*(?:[A-Za-z][A-Za-z0-9+.-]{0,40}:)?[/\\]{2,}([^/\\?#]*)")
 _IGNORED_BY_BROWSERS = re.compile(r"[\t\n\r]")
@@ -85,7 +85,7 @@ _PLAINLY_DOMAINS = frozenset({"com", "org", "gov", "edu", "bank", "mil"})
 
 def scheme_of(url: str) -> str:
     """In small letters; empty if it is relative."""
-    found = _SCHEME.match(_IGNORED_BY_BROWSERS.sub("", url[:_MOST_LOOKED_AT]))
+    found = _SCHEME.match(_IGNORED_BY_BROWSERS.sub("", url[:_MAX_LOOKED_AT]))
     return found[1].lower() if found is not None else ""
 
 
@@ -98,13 +98,13 @@ def host_of(url: str) -> str:
 
 
 def _authority(url: str) -> str:
-    found = _AUTHORITY.match(_IGNORED_BY_BROWSERS.sub("", url[:_MOST_LOOKED_AT]))
+    found = _AUTHORITY.match(_IGNORED_BY_BROWSERS.sub("", url[:_MAX_LOOKED_AT]))
     return "" if found is None else found[1]
 
 
 def runs_code(url: str) -> bool:
     """Whether opening it runs code; the empty script that many links have does not count."""
-    flat = _IGNORED_BY_BROWSERS.sub("", url[:_MOST_LOOKED_AT]).strip()
+    flat = _IGNORED_BY_BROWSERS.sub("", url[:_MAX_LOOKED_AT]).strip()
     if scheme_of(flat) in SCRIPT_SCHEMES:
         return _HARMLESS_SCRIPT.fullmatch(flat.partition(":")[2].strip()) is None
     return _SCRIPT_TYPES.match(flat.lower()) is not None
@@ -117,7 +117,7 @@ def load_of(url: str) -> Load:
     host = host_of(url)
     if not host:
         return ""  # it stays where the message came from
-    rest = url[:_MOST_LOOKED_AT]
+    rest = url[:_MAX_LOOKED_AT]
     if _PLACES.search(rest) is not None or _PLACES.search(unquote(rest)) is not None:
         return "template"
     if len(url) > 2048:
@@ -219,7 +219,7 @@ def beacon_trick(url: str, *, is_automatic: bool) -> str:
     if load != "template":
         return ""
     # `https://api.example/{user_id}` is documentation; `?q={conversation}` is not.
-    for url_form in (url[:_MOST_LOOKED_AT], unquote(url[:_MOST_LOOKED_AT])):
+    for url_form in (url[:_MAX_LOOKED_AT], unquote(url[:_MAX_LOOKED_AT])):
         for place in _PLACES.finditer(url_form):
             if _OF_THE_CONVERSATION.search(place[0]) and not _NAMES_A_THING.search(place[0]):
                 return "link-template"
@@ -229,10 +229,10 @@ def beacon_trick(url: str, *, is_automatic: bool) -> str:
 def is_disguised(shown: str, target: str) -> bool:
     """Whether the text of a link is an address, and of another host than the link opens."""
     host = host_of(target)
-    authority = _AUTHORITY.match(target[:_MOST_LOOKED_AT])
+    authority = _AUTHORITY.match(target[:_MAX_LOOKED_AT])
     if authority is not None and "." in authority[1].rpartition("@")[0]:
         return True  # https://bank.example@other.example/
-    found = _DOMAIN.fullmatch(shown.strip()[:_MOST_LOOKED_AT])
+    found = _DOMAIN.fullmatch(shown.strip()[:_MAX_LOOKED_AT])
     if found is None or not host:
         return False
     seen = found["host"].lower()

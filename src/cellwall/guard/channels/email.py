@@ -44,14 +44,14 @@ _ONCE = frozenset(
         "content-transfer-encoding",
     }
 )
-_MOST_ENCODED = 3
+_MAX_ENCODED = 3
 """Mails in the encoding of a mail, within each other; beyond them they are text."""
 _OF_THE_FORM = frozenset({"mime-version", "content-type", "content-transfer-encoding"})
 _DOMAIN = re.compile(r"@([\w.-]{1,253})")
 _WORD = re.compile(r"[^\W\d_]{4,}")
-_MOST_COMPARED = 200_000
+_MAX_COMPARED = 200_000
 _FEW_WORDS = 8
-_MOST_MISSING = 0.4
+_MAX_MISSING = 0.4
 """Share of the plain part's words that the HTML part lacks when both say the same."""
 # What begins a header, a part, another mail in a mailbox, or ends the mail (RFC 5321 4.5.2).
 _BEGINS_SOMETHING = re.compile(r"^(?=[!-9;-~]{1,100}:|--|\.|From )", re.MULTILINE)
@@ -76,7 +76,7 @@ def _read(text: str, *, depth: int) -> Extracted:
         if part.group and part.kind == "text/plain":
             continue  # it is shown to nobody if there is HTML, see below
         is_hidden = part.number.endswith("around") or not _is_shown(part.kind)
-        if part.kind in MAILS and not part.is_verbatim and depth < _MOST_ENCODED:
+        if part.kind in MAILS and not part.is_verbatim and depth < _MAX_ENCODED:
             inner = _read(part.text, depth=depth + 1)
             place = (part.start, part.end)
             prefix = f"part {part.number}"
@@ -152,18 +152,18 @@ def _compare(gathering: Gathering, plain: list[Part], rich: list[Part]) -> None:
     said = {
         word
         for part in rich
-        for piece in html.read(part.text[:_MOST_COMPARED]).pieces
+        for piece in html.read(part.text[:_MAX_COMPARED]).pieces
         if not piece.is_hidden
         for word in _words(piece.text)
     }
     for part in plain:
         words = _words(part.text)
         missing = words - said
-        differs = len(missing) >= _FEW_WORDS and len(missing) > _MOST_MISSING * len(words)
+        differs = len(missing) >= _FEW_WORDS and len(missing) > _MAX_MISSING * len(words)
         if rich and differs:
             gathering.note("mail-alternatives", part.start, part.end)
         _body(gathering, part, is_hidden=bool(rich) and differs)
 
 
 def _words(text: str) -> set[str]:
-    return {word.casefold() for word in _WORD.findall(text[:_MOST_COMPARED])}
+    return {word.casefold() for word in _WORD.findall(text[:_MAX_COMPARED])}

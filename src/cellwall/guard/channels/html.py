@@ -33,11 +33,11 @@ from cellwall.guard.channels.html_names import (
 from cellwall.guard.channels.pieces import Extracted, Gathering
 from cellwall.guard.channels.visible import visible
 
-_MOST_OPEN = 256
-_MOST_INSIDE = 3
+_MAX_OPEN = 256
+_MAX_INSIDE = 3
 _LONG = 40
 _LONG_TAG = 12
-_MOST_SHOWN_LINK = 300
+_MAX_SHOWN_LINK = 300
 _TELLING = 25
 """Characters that somebody took the trouble to hide; fewer are a symbol or a number."""
 _DECEPTIVE = ("font size", "opacity", "clear colour", "colour of the ground", "transform")
@@ -149,7 +149,7 @@ class Reader:
             self._words("again", characters(token.again).strip(), token, is_unseen=True)
         if name in VOID:
             return
-        if len(self._open) > _MOST_OPEN:
+        if len(self._open) > _MAX_OPEN:
             # Only how deep it is, is forgotten: what is hidden out there counts for all below.
             self._beyond += 1
             if element.way:
@@ -246,7 +246,7 @@ class Reader:
                     letters += len(_LETTERS.findall(text[:200]))
                 self._unseen[way] = (letters, first, kept.end())
             if self._link is not None and not way:
-                self._link[2].append(text[:_MOST_SHOWN_LINK])
+                self._link[2].append(text[:_MAX_SHOWN_LINK])
 
     def _raw(self, token: Token) -> None:
         start, end = token.start, token.end
@@ -282,7 +282,7 @@ class Reader:
             if "(" in value:
                 self._loads(styles.addresses(value), token)
             return False
-        if key == "srcdoc" and self._depth < _MOST_INSIDE:
+        if key == "srcdoc" and self._depth < _MAX_INSIDE:
             inner = Gathering()
             Reader(inner, value, value, depth=self._depth + 1).read()
             is_hidden = bool(self._open[-1].way)
@@ -364,7 +364,7 @@ class Reader:
             return
         target, start, shown = self._link
         self._link = None
-        if is_disguised("".join(shown)[:_MOST_SHOWN_LINK], target):
+        if is_disguised("".join(shown)[:_MAX_SHOWN_LINK], target):
             self._gathering.note("link-disguised", start, at)
 
 

@@ -11,7 +11,7 @@ _NEAR = 24
 NUMBER = re.compile(r"([+-]?(?:\d{1,9}(?:\.\d{0,9})?|\.\d{1,9}))(%|[a-z]{1,4})?")
 FAINT = 0.05
 """Of what lets the ground through, the share from which on it is seen."""
-_MOST_KEPT = 4_096
+_MAX_KEPT = 4_096
 _HEX_COLOUR = re.compile(r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})")
 _RGB = re.compile(r"rgba?\(([^()]{1,80})\)")
 _NAMED: dict[str, Colour] = {
@@ -49,7 +49,7 @@ WHITE: Colour = (255, 255, 255)
 BLACK: Colour = (0, 0, 0)
 
 
-@lru_cache(maxsize=_MOST_KEPT)
+@lru_cache(maxsize=_MAX_KEPT)
 def colour(value: str) -> Colour | None:
     """One that is written plainly; None for what is not known."""
     value = value.strip()

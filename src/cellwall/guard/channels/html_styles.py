@@ -21,14 +21,14 @@ from cellwall.guard.channels.html_names import names
 Style = dict[str, str]
 """Properties and values in small letters, without `!important`."""
 
-_MOST_STYLE = 8192
-_MOST_VALUE = 200
+_MAX_STYLE = 8192
+_MAX_VALUE = 200
 """Characters of a value that are read; each is held against a pattern."""
-_MOST_TESTED = 4_096
-_MOST_SELECTORS = 2_000
-_MOST_CLASSES = 20
-_MOST_RULES = 5_000
-_MOST_SHEET = 1 << 20
+_MAX_TESTED = 4_096
+_MAX_SELECTORS = 2_000
+_MAX_CLASSES = 20
+_MAX_RULES = 5_000
+_MAX_SHEET = 1 << 20
 _COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 _ESCAPE = re.compile(r"\\([0-9a-fA-F]{1,6})[ \t\n\r\f]?")
 _BLOCK = re.compile(r"\{([^{}]*+)(?:\}|\Z)")
@@ -48,7 +48,7 @@ _SMALL_PX = 1.0
 
 def parse(style: str) -> Style:
     """The declarations of a `style`; the last one of a property counts."""
-    flat = _flat(style[:_MOST_STYLE])
+    flat = _flat(style[:_MAX_STYLE])
     found: Style = {}
     for declaration in flat.split(";"):
         key, _, value = declaration.partition(":")
@@ -60,7 +60,7 @@ def parse(style: str) -> Style:
 
 def short(value: str) -> str:
     """A value as it is read, in small letters; no real one that hides is longer."""
-    return value.strip()[:_MOST_VALUE].lower()
+    return value.strip()[:_MAX_VALUE].lower()
 
 
 def way_of_hiding(style: Mapping[str, str]) -> str:
@@ -83,7 +83,7 @@ def way_of_hiding(style: Mapping[str, str]) -> str:
     return ""
 
 
-@lru_cache(maxsize=_MOST_TESTED)
+@lru_cache(maxsize=_MAX_TESTED)
 def _way(key: str, value: str) -> str:
     test, way = _WAYS[key]
     return way if test(value) else ""
@@ -98,7 +98,7 @@ def background(style: Mapping[str, str]) -> Colour | None:
     return None
 
 
-@lru_cache(maxsize=_MOST_TESTED)
+@lru_cache(maxsize=_MAX_TESTED)
 def _first_colour(value: str) -> Colour | None:
     return next((found for word in value.split() if (found := colour(word)) is not None), None)
 
@@ -138,7 +138,7 @@ PLAIN = Look({}, "", None, None, None)
 
 def addresses(css: str) -> list[str]:
     """What a style loads."""
-    flat = _flat_case(css[:_MOST_SHEET])
+    flat = _flat_case(css[:_MAX_SHEET])
     found = [one[1] or one[2] or one[3] or "" for one in _URL.finditer(flat)]
     if _LOADS_STRINGS.search(flat) is not None:
         known = set(found)
@@ -163,9 +163,9 @@ class Sheet(NamedTuple):
     def of(cls, blocks: list[str]) -> Sheet:
         """Of all style blocks of a page; a later rule adds to an earlier one."""
         rules: dict[str, Style] = {}
-        left = _MOST_RULES
+        left = _MAX_RULES
         for block in blocks:
-            for selectors, declarations in _blocks(_flat(block[:_MOST_SHEET])):
+            for selectors, declarations in _blocks(_flat(block[:_MAX_SHEET])):
                 left -= 1
                 if left <= 0:
                     return cls(rules, {})
@@ -185,7 +185,7 @@ class Sheet(NamedTuple):
         keys = ["*", tag]
         if attributes:
             written = attributes.get("class", "").lower()
-            names = [f".{name}" for name in written.split(None, _MOST_CLASSES)[:_MOST_CLASSES]]
+            names = [f".{name}" for name in written.split(None, _MAX_CLASSES)[:_MAX_CLASSES]]
             if "id" in attributes:
                 names.append(f"#{attributes['id'].strip().lower()}")
             keys += names
@@ -199,7 +199,7 @@ class Sheet(NamedTuple):
             for key in met:
                 style.update(self.rules[key])
             look = Look.of(style)
-            if len(self.looks) < _MOST_RULES:
+            if len(self.looks) < _MAX_RULES:
                 self.looks[met] = look
         return look
 
@@ -208,7 +208,7 @@ def _blocks(css: str) -> Iterator[tuple[str, str]]:
     """Each innermost block, and what stands between it and the brace before it."""
     for found in _BLOCK.finditer(css):
         at = found.start()
-        start = max(0, at - _MOST_SELECTORS)
+        start = max(0, at - _MAX_SELECTORS)
         start = max(start, css.rfind("{", start, at) + 1, css.rfind("}", start, at) + 1)
         yield css[start:at], found[1]
 

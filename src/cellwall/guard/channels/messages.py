@@ -19,11 +19,11 @@ Role = Literal["shown", "label", "unseen", "link", "image"]
 """`shown`: text with the channel's markup. `label`: text as it is. `unseen`: for programs.
 `link`: an address that is opened by hand. `image`: one that is loaded without a question."""
 
-_MOST_JSON = 4 << 20
+_MAX_JSON = 4 << 20
 """Characters that are taken apart; no service accepts a message that is nearly as long."""
-_MOST_NAME = 60
-_MOST_PATH = 10 * _MOST_NAME
-_MOST_INTEGER = 18
+_MAX_NAME = 60
+_MAX_PATH = 10 * _MAX_NAME
+_MAX_INTEGER = 18
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
@@ -78,13 +78,13 @@ def read_message(text: str, spec: Spec) -> Extracted:
 
 
 def _tree(text: str) -> Any:  # noqa: ANN401  # JSON
-    if len(text) > _MOST_JSON or not text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
+    if len(text) > _MAX_JSON or not text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
         return None
     try:
         tree = json.loads(
             text.removeprefix("\ufeff"),
             object_pairs_hook=Pairs,
-            parse_int=lambda digits: int(digits) if len(digits) <= _MOST_INTEGER else 0,
+            parse_int=lambda digits: int(digits) if len(digits) <= _MAX_INTEGER else 0,
             parse_float=lambda _: 0.0,
             strict=False,
         )
@@ -151,7 +151,7 @@ class _Walk:
                     (value, self._below(names, key), _step(path, key)) for key, value in node[::-1]
                 )
             elif isinstance(node, list):
-                is_long = len(path) > _MOST_PATH
+                is_long = len(path) > _MAX_PATH
                 todo += (
                     (node[at], names, path if is_long else f"{path}[{at}]")
                     for at in range(len(node) - 1, -1, -1)
@@ -196,8 +196,8 @@ class _Walk:
 
 
 def _step(path: str, key: str) -> str:
-    key = key[:_MOST_NAME]
+    key = key[:_MAX_NAME]
     # A deep tree has long paths, and each string has one.
-    if len(path) > _MOST_PATH:
+    if len(path) > _MAX_PATH:
         return path
     return f"{path}.{key}" if path else key

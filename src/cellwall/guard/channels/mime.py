@@ -43,10 +43,10 @@ _PAGE = re.compile(
     re.IGNORECASE,
 )
 """What stands at the beginning of a page that says of itself that it is something else."""
-MOST_DEPTH = 12
-MOST_PARTS = 500
-_MOST_HEADERS = 2_000
-_MOST_BOUNDARY = 1_000
+MAX_DEPTH = 12
+MAX_PARTS = 500
+_MAX_HEADERS = 2_000
+_MAX_BOUNDARY = 1_000
 
 _HEADER = re.compile(r"([!-9;-~]{1,100})[ \t]*:(.*)", re.DOTALL)
 _LINE = re.compile(r"[^\n]*(?:\n|\Z)")
@@ -113,7 +113,7 @@ def parts(source: str) -> Iterator[Part]:
     if begin and before is not None and before[1]:
         yield Part("1 around", "text/plain", (), before[1], *before.span(1), True)
     todo = [("1", begin, len(source), 0, "")]
-    left = MOST_PARTS
+    left = MAX_PARTS
     while todo:
         number, start, end, depth, group = todo.pop()
         left -= 1
@@ -126,7 +126,7 @@ def parts(source: str) -> Iterator[Part]:
         # What has no type is text; what is below a digest is the same for our purpose.
         kind, parameters = content_type(found)
         boundary = parameters.get("boundary", "").rstrip()  # RFC 2046 5.1.1: it ends with no blank
-        if kind.startswith("multipart/") and boundary and depth < MOST_DEPTH:
+        if kind.startswith("multipart/") and boundary and depth < MAX_DEPTH:
             yield Part(number, kind, found, "", body, body, True, group)
             inner = number if kind == "multipart/alternative" else group
             children, around = _split(source, body, end, boundary)
@@ -137,7 +137,7 @@ def parts(source: str) -> Iterator[Part]:
             for index in range(len(children), 0, -1):
                 begin, stop = children[index - 1]
                 todo.append((f"{number}.{index}", begin, stop, depth + 1, inner))
-        elif kind in MAILS and depth < MOST_DEPTH and not _encoding(found):
+        elif kind in MAILS and depth < MAX_DEPTH and not _encoding(found):
             yield Part(number, kind, found, "", body, body, True, group)
             todo.append((f"{number}.1", body, end, depth + 1, ""))
         else:
@@ -154,7 +154,7 @@ def headers(source: str, start: int, end: int) -> tuple[tuple[Header, ...], int]
     found: list[Header] = []
     at, begin = start, start
     pending = ""
-    while at < end and len(found) < _MOST_HEADERS:
+    while at < end and len(found) < _MAX_HEADERS:
         line = _LINE.match(source, at, end)
         text = line[0] if line is not None else ""
         if pending and text[:1] in (" ", "\t") and text.strip():
@@ -269,7 +269,7 @@ def _split(
     source: str, start: int, end: int, boundary: str
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """The ranges of the parts, and those of what stands before and behind them."""
-    mark = re.compile(rf"^--{re.escape(boundary[:_MOST_BOUNDARY])}(--)?[ \t]*\r?$\n?", re.MULTILINE)
+    mark = re.compile(rf"^--{re.escape(boundary[:_MAX_BOUNDARY])}(--)?[ \t]*\r?$\n?", re.MULTILINE)
     children: list[tuple[int, int]] = []
     around: list[tuple[int, int]] = []
     begin, is_inside = start, False

@@ -19,11 +19,11 @@ from cellwall.guard.report import Hit
 class Bounds:
     """How much is taken out of one message."""
 
-    most_pieces: int = 5_000
+    max_pieces: int = 5_000
     """What comes after them stands together in one more."""
-    most_runs: int = 200_000
-    most_characters: int = 32 << 20
-    most_hits: int = 1_000
+    max_runs: int = 200_000
+    max_characters: int = 32 << 20
+    max_hits: int = 1_000
 
 
 class Run(NamedTuple):
@@ -101,8 +101,8 @@ class Gathering:
         self._bounds = bounds
         self._groups: dict[tuple[str, bool], _Group] = {}
         self._hits: list[Hit] = []
-        self._left = bounds.most_characters
-        self._runs_left = bounds.most_runs
+        self._left = bounds.max_characters
+        self._runs_left = bounds.max_runs
         self.is_complete = True
 
     @property
@@ -139,7 +139,7 @@ class Gathering:
 
     def note(self, trick: str, start: int, end: int) -> None:
         """A trick of the table was seen there."""
-        if len(self._hits) >= self._bounds.most_hits:
+        if len(self._hits) >= self._bounds.max_hits:
             self.is_complete = False
             return
         told = TRICKS[trick]
@@ -176,7 +176,7 @@ class Gathering:
         key = (where, is_hidden)
         group = self._groups.get(key)
         if group is None:
-            if len(self._groups) >= self._bounds.most_pieces:
+            if len(self._groups) >= self._bounds.max_pieces:
                 key = (_BEYOND, is_hidden)
             group = self._groups.setdefault(key, _Group())
         return group

@@ -104,8 +104,8 @@ _KEYS = words(
     "file_unique_id file_size width height mime_type duration thumbnail title_entities "
     "custom_emoji_id is_anonymous explanation_entities"
 )
-_MOST_ENTITIES = 2_000
-_MOST_SHOWN_LINK = 300
+_MAX_ENTITIES = 2_000
+_MAX_SHOWN_LINK = 300
 _FOLDED = ("spoiler", "expandable_blockquote")
 _SPECIAL = re.compile(r"([_*\[\]()~`>#+\-=|{}.!\\])")
 _DEEP_LINK = re.compile(
@@ -151,7 +151,7 @@ def _look(gathering: Gathering, fields: Fields, path: str) -> None:
             where = f"{path}.{name}" if path else name
             found = [
                 _Range(offset, offset + length, kind.value, fields.get("url"))
-                for fields in map(_as_fields, ranges[:_MOST_ENTITIES])
+                for fields in map(_as_fields, ranges[:_MAX_ENTITIES])
                 if isinstance(kind := fields.get("type"), Text)
                 and type(offset := fields.get("offset")) is int
                 and type(length := fields.get("length")) is int
@@ -177,7 +177,7 @@ def _shown(units: bytes, start: int, end: int) -> str:
 def _links(gathering: Gathering, ranges: list[_Range], text: Text, units: bytes) -> None:
     for start, end, kind, target in ranges:
         if kind == "text_link" and isinstance(target, Text):
-            shown = _shown(units, start, min(end, start + _MOST_SHOWN_LINK))
+            shown = _shown(units, start, min(end, start + _MAX_SHOWN_LINK))
             _text_link(gathering, shown, target.value, text)
 
 

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from cellwall.guard.code.programs import Given, code_in
 from cellwall.guard.code.rules import RULES, Rule
-from cellwall.guard.code.screening import MOST_CHARACTERS, language_named, screen
+from cellwall.guard.code.screening import MAX_CHARACTERS, language_named, screen
 
-__all__ = ["MOST_CHARACTERS", "RULES", "Given", "Rule", "code_in", "language_named", "screen"]
+__all__ = ["MAX_CHARACTERS", "RULES", "Given", "Rule", "code_in", "language_named", "screen"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cellwall.guard.code.rules import RULES
 from cellwall.guard.report import Hit
 
-_MOST_OF_A_RULE = 5
+_MAX_OF_A_RULE = 5
 """For each rule by itself: a flood of one thing hides no other that a setting refuses."""
 
 
@@ -17,12 +17,12 @@ class Findings:
 
     def add(self, name: str, start: int, end: int) -> None:
         spans = self._found.setdefault(f"code.{name}", set())
-        if len(spans) < _MOST_OF_A_RULE:
+        if len(spans) < _MAX_OF_A_RULE:
             spans.add((start, max(start, end)))
 
     def is_full(self, name: str) -> bool:
         """Whether another of this rule would not be kept: its place need not be worked out."""
-        return len(self._found.get(f"code.{name}", ())) >= _MOST_OF_A_RULE
+        return len(self._found.get(f"code.{name}", ())) >= _MAX_OF_A_RULE
 
     def within(self, start: int, end: int) -> Findings:
         """For code that stands there as a text: all that is found in it has that place."""

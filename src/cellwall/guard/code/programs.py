@@ -19,8 +19,8 @@ _LANGUAGES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"ruby[0-9.]*"), "ruby"),
     (re.compile(r"php[0-9.]*"), "php"),
 )
-_MOST_NAME = 20
-_MOST_OPTIONS = 64
+_MAX_NAME = 20
+_MAX_OPTIONS = 64
 # They show what they are given.
 _TALKERS = frozenset({"echo", "printf", "grep", "egrep", "fgrep", "rg", "man", "which", "type"})
 # Take a shell command as a text behind `-c`, without naming a shell.
@@ -46,7 +46,7 @@ def language_of(name: str) -> str | None:
     """What a program of this name, without its folder, runs."""
     if name in SHELLS:
         return "shell"
-    if len(name) <= _MOST_NAME:
+    if len(name) <= _MAX_NAME:
         for pattern, language in _LANGUAGES:
             if pattern.fullmatch(name):
                 return language
@@ -96,7 +96,7 @@ def _shell(words: Sequence[str], at: int) -> Given | None:
     is_text, first = False, at
     while at < len(words):
         word = words[at]
-        if at - first > _MOST_OPTIONS:
+        if at - first > _MAX_OPTIONS:
             return Given("shell", at, None)
         if word.startswith("--command="):
             return Given("shell", at, word.partition("=")[2])
@@ -117,7 +117,7 @@ def _shell(words: Sequence[str], at: int) -> Given | None:
 def _python(words: Sequence[str], at: int) -> Given | None:
     first = at
     while at < len(words) and words[at].startswith("-") and len(words[at]) > 1:
-        if at - first > _MOST_OPTIONS:
+        if at - first > _MAX_OPTIONS:
             return Given("python", at, None)
         word = words[at]
         at += 1
@@ -139,7 +139,7 @@ def _python(words: Sequence[str], at: int) -> Given | None:
 
 
 def _node(name: str, language: str, words: Sequence[str], at: int) -> Given | None:
-    for number in range(at, min(at + _MOST_OPTIONS, len(words))):
+    for number in range(at, min(at + _MAX_OPTIONS, len(words))):
         word = words[number]
         if name == "deno" and number > at and words[at] == "eval" and not word.startswith("-"):
             return Given(language, number, word)
@@ -153,7 +153,7 @@ def _node(name: str, language: str, words: Sequence[str], at: int) -> Given | No
 
 def _one_liner(language: str, words: Sequence[str], at: int) -> Given | None:
     """`perl -e`, `perl -ne`, `ruby -e`, `php -r`: none of them is screened, which is said."""
-    for number in range(at, min(at + _MOST_OPTIONS, len(words))):
+    for number in range(at, min(at + _MAX_OPTIONS, len(words))):
         word = words[number]
         if not word.startswith("-"):
             return None
@@ -170,7 +170,7 @@ def _one_liner(language: str, words: Sequence[str], at: int) -> Given | None:
 
 
 def _behind_c(words: Sequence[str], at: int) -> Given | None:
-    for number in range(at, min(at + _MOST_OPTIONS, len(words))):
+    for number in range(at, min(at + _MAX_OPTIONS, len(words))):
         word = words[number]
         if not word.startswith("-"):
             continue

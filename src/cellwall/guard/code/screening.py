@@ -12,18 +12,18 @@ from cellwall.guard.report import Hit
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, grant
 
 _DIALECTS = {"tsx": "typescript", "jsx": "javascript", "zsh": "shell"}
-MOST_CHARACTERS = 1 << 17
+MAX_CHARACTERS = 1 << 17
 """Hostile code takes up to 2 s and 200 MB for that much; what is longer is said, not read."""
 _BASE_S = 4.0
-"""Processor time for any code. Ordinary code of MOST_CHARACTERS takes a tenth."""
+"""Processor time for any code. Ordinary code of MAX_CHARACTERS takes a tenth."""
 
 
-def screen(code: str, language: str, *, most_characters: int = MOST_CHARACTERS) -> tuple[Hit, ...]:
+def screen(code: str, language: str, *, max_characters: int = MAX_CHARACTERS) -> tuple[Hit, ...]:
     """What is worth knowing, in characters of the code. Never raises; what cannot be screened is
     said in a finding."""
     findings = Findings()
     text.look(code, findings)
-    if len(code) > most_characters:
+    if len(code) > max_characters:
         findings.add("text.too-long", 0, len(code))
         text.check_words(code, findings)
         return findings.hits()

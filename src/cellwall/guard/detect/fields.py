@@ -15,12 +15,12 @@ from cellwall.guard.detect.sweep import as_word
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}", re.ASCII)
 _LANGUAGE = re.compile(r"[a-z]{2}|\*", re.ASCII)
 _PART = re.compile(r"\{([a-z][a-z-]{0,31})\}", re.ASCII)
-_MOST_PATTERN_CHARACTERS = 4000
-_MOST_WHOLE_CHARACTERS = 16000
+_MAX_PATTERN_CHARACTERS = 4000
+_MAX_WHOLE_CHARACTERS = 16000
 """Of a pattern with its parts put in."""
-_MOST_MESSAGE_CHARACTERS = 200
-_MOST_EXAMPLE_CHARACTERS = 4000
-_MOST_IN_LIST = 200
+_MAX_MESSAGE_CHARACTERS = 200
+_MAX_EXAMPLE_CHARACTERS = 4000
+_MAX_IN_LIST = 200
 _WORD_BYTES = range(3, 65)
 """Shorter ones stand everywhere, and would make every text slow."""
 
@@ -42,8 +42,8 @@ class _Wrong(ValueError):
 
 def read_parts(table: object) -> tuple[dict[str, str], list[Mistake]]:
     """Pieces of patterns by their names; one may use those that stand before it."""
-    if not isinstance(table, dict) or len(table) > _MOST_IN_LIST:
-        return {}, [Mistake("", f"`parts` is a table of at most {_MOST_IN_LIST} texts")]
+    if not isinstance(table, dict) or len(table) > _MAX_IN_LIST:
+        return {}, [Mistake("", f"`parts` is a table of at most {_MAX_IN_LIST} texts")]
     parts: dict[str, str] = {}
     mistakes: list[Mistake] = []
     for name, value in table.items():
@@ -119,19 +119,19 @@ def _words(value: object) -> tuple[bytes, ...]:
 
 
 def _pattern(value: object) -> str:
-    return _text(value, longest=_MOST_PATTERN_CHARACTERS)
+    return _text(value, longest=_MAX_PATTERN_CHARACTERS)
 
 
 def _whole(pattern: str, parts: Mapping[str, str]) -> str:
     """With the parts in the places of their names; braces around anything else stay."""
     found = _PART.sub(lambda name: parts.get(name[1], name[0]), pattern)
-    if len(found) > _MOST_WHOLE_CHARACTERS:
-        raise _Wrong(f"has more than {_MOST_WHOLE_CHARACTERS} characters with its parts")
+    if len(found) > _MAX_WHOLE_CHARACTERS:
+        raise _Wrong(f"has more than {_MAX_WHOLE_CHARACTERS} characters with its parts")
     return found
 
 
 def _message(value: object) -> str:
-    found = _text(value, longest=_MOST_MESSAGE_CHARACTERS)
+    found = _text(value, longest=_MAX_MESSAGE_CHARACTERS)
     if not found.isprintable():
         raise _Wrong("is not one printable line")
     return found
@@ -144,7 +144,7 @@ def _score(value: object) -> float:
 
 
 def _examples(value: object) -> tuple[str, ...]:
-    return _texts(value, longest=_MOST_EXAMPLE_CHARACTERS)
+    return _texts(value, longest=_MAX_EXAMPLE_CHARACTERS)
 
 
 def _text(value: object, *, longest: int) -> str:
@@ -154,8 +154,8 @@ def _text(value: object, *, longest: int) -> str:
 
 
 def _texts(value: object, *, longest: int) -> tuple[str, ...]:
-    if not isinstance(value, list) or not 0 < len(value) <= _MOST_IN_LIST:
-        raise _Wrong(f"is a list of 1 to {_MOST_IN_LIST} texts")
+    if not isinstance(value, list) or not 0 < len(value) <= _MAX_IN_LIST:
+        raise _Wrong(f"is a list of 1 to {_MAX_IN_LIST} texts")
     try:
         return tuple(_text(one, longest=longest) for one in value)
     except _Wrong as error:

@@ -38,9 +38,9 @@ from cellwall.guard.detect.sweep import folded_bytes, searchable
 from cellwall.parsing.keeping import own_toml
 from cellwall.parsing.matching import Pattern
 
-_MOST_PACK_CHARACTERS = 1 << 20
-_MOST_RULES = 1000
-_MOST_NESTING = 4
+_MAX_PACK_CHARACTERS = 1 << 20
+_MAX_RULES = 1000
+_MAX_NESTING = 4
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,10 @@ class Pack:
 
 def load_pack(text: str, *, name: str) -> Pack:
     """A user's pack; `ConfigError` with every mistake in it."""
-    deep = find_deep_line(text[:_MOST_PACK_CHARACTERS], most=_MOST_NESTING)
+    deep = find_deep_line(text[:_MAX_PACK_CHARACTERS], most=_MAX_NESTING)
     if deep is not None:
         raise ConfigError(
-            f"{name}:{deep}: nested more than {_MOST_NESTING} deep",
+            f"{name}:{deep}: nested more than {_MAX_NESTING} deep",
             mend="A pack is a list of `[[rule]]` tables with plain lists in them.",
         )
     pack, mistakes = _read(_document(text, name), name)
@@ -153,8 +153,8 @@ def _read(document: Mapping[str, object], name: str) -> tuple[Pack, list[Mistake
     if not isinstance(tables, list) or not tables:
         mistakes.append(Mistake("", "there is no `[[rule]]` in it"))
         tables = []
-    if len(tables) > _MOST_RULES:
-        mistakes.append(Mistake("", f"more than {_MOST_RULES} rules"))
+    if len(tables) > _MAX_RULES:
+        mistakes.append(Mistake("", f"more than {_MAX_RULES} rules"))
         tables = tables[:0]
     rules: dict[str, Rule] = {}
     for number, table in enumerate(tables, 1):
@@ -170,9 +170,9 @@ def _read(document: Mapping[str, object], name: str) -> tuple[Pack, list[Mistake
 
 
 def _document(text: str, name: str) -> Mapping[str, object]:
-    if len(text) > _MOST_PACK_CHARACTERS:
+    if len(text) > _MAX_PACK_CHARACTERS:
         raise ConfigError(
-            f"{name}: longer than {_MOST_PACK_CHARACTERS} characters",
+            f"{name}: longer than {_MAX_PACK_CHARACTERS} characters",
             mend="Split the pack into several.",
         )
     try:

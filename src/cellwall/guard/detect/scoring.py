@@ -18,7 +18,7 @@ from dataclasses import replace
 from cellwall.guard.detect.categories import CAPS, rank
 from cellwall.guard.report import Hit
 
-MOST_HITS = 200
+MAX_HITS = 200
 _CAP_OF_OTHERS = 0.8
 _NEAR_CHARACTERS = 200
 # Ways in which programs write ordinary text; the others serve to hide something.
@@ -76,7 +76,7 @@ def merged(hits: Iterable[Hit]) -> list[Hit]:
     return found
 
 
-def bounded(hits: Sequence[Hit], most: int = MOST_HITS) -> tuple[Hit, ...]:
+def bounded(hits: Sequence[Hit], most: int = MAX_HITS) -> tuple[Hit, ...]:
     """At most so many, in order. Of a flood neighbours are made one: all of it stays covered."""
     if len(hits) <= most:
         return tuple(hits)

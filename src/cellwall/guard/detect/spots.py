@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cellwall.core.outcomes import Severity
 
-MOST_SPOTS = 300
+MAX_SPOTS = 300
 """Of one rule or detector in one view."""
 _BEFORE_SENTENCE = b" \t\r\n.?:;,>\"'"
 _FULL_STOP = "。".encode()
@@ -32,7 +32,7 @@ def without_flood(spots: Iterable[Spot], end: int) -> Iterator[Spot]:
     So a flood costs little, and still no attack behind it is left out of the report.
     """
     for count, spot in enumerate(spots, 1):
-        if count > MOST_SPOTS:
+        if count > MAX_SPOTS:
             yield replace(spot, end=max(spot.end, end))
             return
         yield spot

@@ -21,7 +21,7 @@ REACH_BYTES = 480
 """How far from one of its words a match may begin or end."""
 _PIECE_BYTES = 512 << 10
 """Swept at once: a text made of nothing but words fills memory only with those of one piece."""
-_LONGEST_WORD_BYTES = 256
+_MAX_WORD_BYTES = 256
 _FEW_WINDOWS = 2
 """Looked at one by one."""
 # Words of several parts are found across the ends of lines, and however their parts are joined.
@@ -137,7 +137,7 @@ class Vocabulary:
         for at in range(0, len(data), _PIECE_BYTES):
             checkpoint()
             # Pieces overlap, so that no word is cut in two; twice the same place does no harm.
-            begin = max(0, at - _LONGEST_WORD_BYTES)
+            begin = max(0, at - _MAX_WORD_BYTES)
             whole = begin == 0 and len(data) <= _PIECE_BYTES
             piece = data if whole else data[begin : at + _PIECE_BYTES]
             self._note(searchable(piece), begin, stretches)

@@ -10,7 +10,7 @@
 #define BULLET 0x82
 #define BLANK 0x83
 
-#define MOST_CHARACTERS 360 /* of one sentence */
+#define MAX_CHARACTERS 360 /* of one sentence */
 #define LEAD_CHARACTERS 60
 #define UNTOLD SIZE_MAX       /* Python has to look */
 #define NONE (SIZE_MAX - 1) /* no sentence begins here */
@@ -111,7 +111,7 @@ static int ends_before(const uint8_t *text, size_t at, size_t limit)
 /* Where the sentence ends that is read up to `past`. */
 static size_t end_of(const uint8_t *text, size_t size, size_t start, size_t past)
 {
-    size_t limit = size - start < MOST_CHARACTERS ? size : start + MOST_CHARACTERS;
+    size_t limit = size - start < MAX_CHARACTERS ? size : start + MAX_CHARACTERS;
     for (size_t at = past < limit ? past : limit; at < limit; at++) {
         uint8_t byte = text[at];
         if (byte == '|')

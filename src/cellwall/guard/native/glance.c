@@ -6,8 +6,8 @@
 
 #include "passes.h"
 
-#define MOST_BYTES 512 /* of a sentence; Python cuts them far shorter */
-#define MOST_WORDS (MOST_BYTES / 2 + 1)
+#define MAX_BYTES 512 /* of a sentence; Python cuts them far shorter */
+#define MAX_WORDS (MAX_BYTES / 2 + 1)
 #define FEW 4
 #define SOME 7
 #define MANY 24
@@ -248,12 +248,12 @@ static double of_end(const struct worths *worths, const uint8_t *sentence, size_
     return worths->ends[size ? sentence[size - 1] & 0x7f : '.'];
 }
 
-static double most_of(const struct glance *glance, const uint8_t *sentence, size_t size)
+static double max_of(const struct glance *glance, const uint8_t *sentence, size_t size)
 {
     const struct worths *worths = &glance->worths;
-    uint8_t lower[MOST_BYTES];
-    struct read_word words[MOST_WORDS];
-    if (size == 0 || size > MOST_BYTES)
+    uint8_t lower[MAX_BYTES];
+    struct read_word words[MAX_WORDS];
+    if (size == 0 || size > MAX_BYTES)
         return INFINITY;
     for (size_t at = 0; at < size; at++) {
         if (sentence[at] >= 0x80)
@@ -281,6 +281,6 @@ void cw_glance(const struct glance *glance, const uint8_t *data, size_t size,
 {
     for (size_t i = 0; i < count; i++) {
         int is_there = starts[i] < ends[i] && ends[i] <= size;
-        most[i] = is_there ? most_of(glance, data + starts[i], ends[i] - starts[i]) : INFINITY;
+        most[i] = is_there ? max_of(glance, data + starts[i], ends[i] - starts[i]) : INFINITY;
     }
 }

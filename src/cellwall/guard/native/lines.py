@@ -18,7 +18,7 @@ class LineHeads(NamedTuple):
 
     ornaments: bytes
     """A byte set: what may stand before the word."""
-    most_ornaments: int
+    max_ornaments: int
     words: Sequence[bytes]
     follow: bytes
     """A byte set: what may stand behind the word."""
@@ -28,6 +28,6 @@ class LineHeads(NamedTuple):
         words = b"".join(word + b"\0" for word in self.words) + b"\0"
         places = (ctypes.c_uint64 * most)()
         found = _line_heads(
-            data, len(data), self.ornaments, self.most_ornaments, words, self.follow, places, most
+            data, len(data), self.ornaments, self.max_ornaments, words, self.follow, places, most
         )
         return places[:found] if found <= most else None

@@ -62,7 +62,7 @@ STABLE: Ranges = (
     *((0x1F900, 0x1FA53), (0x20000, 0x2A6DD)),
 )
 
-MOST_MARKS = 3
+MAX_MARKS = 3
 """On one letter; Vietnamese and pointed Hebrew need no more, what is beyond is a flood."""
 
 
@@ -77,8 +77,8 @@ def re_class(ranges: Ranges) -> str:
 
 
 MARKS = Pattern("\\pM")
-HAS_ODD_MARKS = Pattern(f"\\pM{{{MOST_MARKS + 1}}}|[ -~]\\pM")
-IS_FLOODED = Pattern(f"\\pM{{{MOST_MARKS + 1}}}")
+HAS_ODD_MARKS = Pattern(f"\\pM{{{MAX_MARKS + 1}}}|[ -~]\\pM")
+IS_FLOODED = Pattern(f"\\pM{{{MAX_MARKS + 1}}}")
 HAS_STRAY_MARKS = Pattern("[ -~]\\pM")
 
 
@@ -147,7 +147,7 @@ def flood() -> re.Pattern[str]:
     marks = re_class(tuple(ranges))
     # On a plain letter none of them is an accent; on others the first few may belong there.
     return re.compile(
-        f"(?<=[\\x00-\\x7f])[{marks}]{{{MOST_MARKS + 1},}}|(?<=[{marks}]{{{MOST_MARKS}}})[{marks}]+"
+        f"(?<=[\\x00-\\x7f])[{marks}]{{{MAX_MARKS + 1},}}|(?<=[{marks}]{{{MAX_MARKS}}})[{marks}]+"
     )
 
 

@@ -50,8 +50,8 @@ _SWELLING = (
 )
 """Become up to 18 characters each; a text full of them would be a bomb."""
 _SWELLS = Pattern(_SWELLING)
-_MOST_SWELLING = 10_000
-_MOST_PARTS = 20_000
+_MAX_SWELLING = 10_000
+_MAX_PARTS = 20_000
 _FEW_PARTS = 500
 """Looked at before it is asked whether all of a text is normal already, which takes longer."""
 _FEW_LETTERS = 8
@@ -192,16 +192,16 @@ def _normal(text: str, letters: str, parent: Track) -> tuple[str, Track]:
         text, parent = _lengthened(text, longer, parent)
     if not changing.translate(_DONE):
         return text, parent
-    if len(text) > _MOST_SWELLING and re.search(_SWELLING, changing):
-        swelling = islice(_SWELLS.spans(text.encode()), _MOST_SWELLING)
-        if sum(1 for _ in swelling) == _MOST_SWELLING:
+    if len(text) > _MAX_SWELLING and re.search(_SWELLING, changing):
+        swelling = islice(_SWELLS.spans(text.encode()), _MAX_SWELLING)
+        if sum(1 for _ in swelling) == _MAX_SWELLING:
             text = re.sub(_SWELLING, " ", text)
     parts = list(islice(_parts(text, places(UNSTABLE, text.encode())), _FEW_PARTS))
     if len(parts) == _FEW_PARTS:
         if unicodedata.is_normalized("NFKC", text):
             return text, parent
-        parts = list(islice(_all_parts(text), _MOST_PARTS))
-    if len(parts) == _MOST_PARTS:
+        parts = list(islice(_all_parts(text), _MAX_PARTS))
+    if len(parts) == _MAX_PARTS:
         # So many that it is faster to do it at once, and to ask for the places when one is needed.
         normal = unicodedata.normalize("NFKC", text)
         return normal, Edited(lambda: _edits(_all_parts(text)), parent, partial(_finer, text))

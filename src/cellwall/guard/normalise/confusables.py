@@ -50,7 +50,7 @@ _MASKS = Pattern(f"[{re2_class(_STYLED)}{_OTHER}]")
 """A letter of which one at least stands in every suspect."""
 _SHOWN = re.compile(f"[{re_class(_STYLED)}]")
 _WORD = re.compile(r"[^\W_]+")
-_MOST_WORD_CHARS = 64
+_MAX_WORD_CHARS = 64
 
 _ALSO = str.maketrans(
     # Used so in attacks, though Unicode's table has them not: Cyrillic, Greek, Latin with a stroke.
@@ -103,9 +103,9 @@ def _suspect_words(text: str, data: bytes, effort: Effort) -> Iterator[tuple[int
         if at + size <= done:
             continue
         start, end = at, at + size
-        while start > done and at - start < _MOST_WORD_CHARS and text[start - 1].isalnum():
+        while start > done and at - start < _MAX_WORD_CHARS and text[start - 1].isalnum():
             start -= 1
-        limit = end + _MOST_WORD_CHARS
+        limit = end + _MAX_WORD_CHARS
         while end < len(text) and end < limit and text[end].isalnum():
             end += 1
         for match in _WORD.finditer(text, max(start, done), end):

@@ -33,9 +33,9 @@ _LEET = {
     "z": "2",
 }
 _UNLEET = str.maketrans("04@835$7+9!|1", "oaabesstt" + "giii")
-_LEAST_LEET = 5
-_LEAST_SPACED = 5
-_MOST_SPELLED_CHARS = 4096
+_MIN_LEET = 5
+_MIN_SPACED = 5
+_MAX_SPELLED_CHARS = 4096
 
 _MORE = "[0-9A-Za-z]{0,6}"
 _DENSE = {
@@ -76,7 +76,7 @@ def turned(text: str) -> str:
 def _words() -> dict[str, str]:
     rot = [turned(stem) for stem in STEMS]
     both = [stem[::-1] for stem in rot]
-    leet = [stem for stem in STEMS if len(stem) >= _LEAST_LEET and stem.isalpha()]
+    leet = [stem for stem in STEMS if len(stem) >= _MIN_LEET and stem.isalpha()]
     return {
         "rot13": "|".join(map(re.escape, rot)),
         "reversed": "|".join(re.escape(stem[::-1]) for stem in STEMS),
@@ -185,7 +185,7 @@ def _read_spaced(plain: str, spans: list[tuple[int, int]]) -> Iterator[Piece]:
         run = plain[start:end]
         letters = sum(map(str.isalpha, run))
         # A row of a table has digits for the most part.
-        if letters >= _LEAST_SPACED and letters * 4 >= len(_SEPARATORS.sub("", run)) * 3:
+        if letters >= _MIN_SPACED and letters * 4 >= len(_SEPARATORS.sub("", run)) * 3:
             yield Piece(_closed(run), start, end)
 
 
@@ -209,7 +209,7 @@ def _closed(run: str) -> str:
     if any(gap > narrow for gap in gaps):
         return _SEPARATORS.sub(lambda gap: " " if len(gap[0]) > narrow else "", run)
     closed = _SEPARATORS.sub("", run)
-    return _spelled(closed) if len(closed) <= _MOST_SPELLED_CHARS else closed
+    return _spelled(closed) if len(closed) <= _MAX_SPELLED_CHARS else closed
 
 
 @cache

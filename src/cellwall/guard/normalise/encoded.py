@@ -26,18 +26,18 @@ _HEX_OR_TURNED = f"{_DIGITS}ABCDEFabcdefNOPQRSnopqrs"
 _OF_TEXT = "234567"
 """With these begin the numbers of printable ASCII characters."""
 _HEX = f"{_DIGITS}ABCDEFabcdef"
-_LEAST_PAIRS = 8
-_LEAST_BASE32 = 16
+_MIN_PAIRS = 8
+_MIN_BASE32 = 16
 
 Span = tuple[int, int]
 
 
 def survey(image: bytes) -> Told:
     """What the functions here are told; `image` has a byte for each character."""
-    return _survey().of(image, _most_places(image))
+    return _survey().of(image, _max_places(image))
 
 
-def _most_places(image: bytes) -> int:
+def _max_places(image: bytes) -> int:
     """Looked at one by one; in a text with more of them, a pattern goes through all of it."""
     return min(4096, len(image) // 32 + 16)
 
@@ -111,8 +111,8 @@ def pairs() -> Pattern:
     between = "(?:0[xXkK]|[xXkK]0|[ ,:;\\r\\n\\t-])*"
     first, second = f"[{_OF_TEXT}]", f"[{_HEX_OR_TURNED}]"
     return Pattern(
-        f"(?:{between}{first}{second}){{{_LEAST_PAIRS},}}"
-        f"|(?:{between}{second}{first}){{{_LEAST_PAIRS},}}"
+        f"(?:{between}{first}{second}){{{_MIN_PAIRS},}}"
+        f"|(?:{between}{second}{first}){{{_MIN_PAIRS},}}"
     )
 
 
@@ -121,7 +121,7 @@ def long_runs() -> Pattern:
     """Base32, and whatever is so long that it may be base64 in disguise or of other than English
     text."""
     line = f"[A-Za-z0-9+/_-]{{{LONG_CHARS},}}"
-    return Pattern(f"[{_BASE32}]{{{_LEAST_BASE32},}}|{line}(?:\\r?\\n[ \\t>]*{line})*")
+    return Pattern(f"[{_BASE32}]{{{_MIN_BASE32},}}|{line}(?:\\r?\\n[ \\t>]*{line})*")
 
 
 _IN_BASE32 = byte_set(_BASE32.encode())
@@ -186,8 +186,8 @@ def _pairs_finder(image: bytes, told: Told) -> _Find:
 
 
 def _run_finder(image: bytes) -> _Find:
-    most = _most_places(image)
-    short = run_begins(image, _IN_BASE32, _LEAST_BASE32, most)
+    most = _max_places(image)
+    short = run_begins(image, _IN_BASE32, _MIN_BASE32, most)
     long = run_begins(image, _IN_BASE64, LONG_CHARS, most)
     if short is None or long is None:
         return lambda place: next(long_runs().spans(image, place), None)

@@ -15,7 +15,7 @@ from cellwall.guard.native.characters import Block, blocks
 from cellwall.guard.normalise.characters import COMMON, as_image, in_lower_case
 from cellwall.guard.normalise.offsets import Collage, Piece, Spliced, Stretch, Track
 
-_LEAST_CHARS = 4096
+_MIN_CHARS = 4096
 _BLOCK_BYTES = 128
 """Kept on both sides of a block with such letters: more than any look around a letter takes in."""
 _ESCAPED_BYTES = 640
@@ -93,7 +93,7 @@ class Excerpt:
 def excerpt(text: str, data: bytes, parent: Track) -> Excerpt | None:
     """None where the parts would be most of the text, of which `data` is the UTF-8."""
     # Bytes are searched many times as fast as a text with letters from beyond its first plane.
-    if len(text) < _LEAST_CHARS or _BETWEEN.encode() in data:
+    if len(text) < _MIN_CHARS or _BETWEEN.encode() in data:
         return None
     most = len(text) // 2 // (3 * _BLOCK_BYTES)
     # A letter that is cut makes both blocks such ones.

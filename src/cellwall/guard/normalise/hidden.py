@@ -10,7 +10,7 @@ from itertools import islice, permutations
 from cellwall.core.outcomes import Severity
 from cellwall.guard.normalise.characters import (
     BIDI_CONTROLS,
-    MOST_MARKS,
+    MAX_MARKS,
     SELECTORS,
     SOFT_HYPHEN,
     TAGS,
@@ -27,13 +27,13 @@ from cellwall.guard.report import Hit
 from cellwall.parsing.matching import Pattern
 
 CATEGORY = "hidden"
-_MOST_HITS = 64
-_MOST_PLACES = 20_000
+_MAX_HITS = 64
+_MAX_PLACES = 20_000
 """Of one kind that are looked at; beyond them there is nothing new to say."""
 _NEAR_CHARS = 24
-_LEAST_RUN = 4
-_LEAST_BITS = 24
-_LEAST_INSIDE = 3
+_MIN_RUN = 4
+_MIN_BITS = 24
+_MIN_INSIDE = 3
 
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]+")
 _FROM_RIGHT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
@@ -48,9 +48,9 @@ _GATES = {
     "tags": (f"[{re2_class(TAGS)}]", f"[{re2_class(TAGS)}]"),
     "selectors": (_SELECTOR, f"{_SELECTOR}{{2}}|[ -~]{_SELECTOR}"),
     "bidi": (f"[{re2_class(BIDI_CONTROLS)}]", f"[{re2_class(BIDI_CONTROLS)}]"),
-    "zero-width": (_ZERO_WIDTH, f"{_ZERO_WIDTH}{{{_LEAST_RUN}}}"),
+    "zero-width": (_ZERO_WIDTH, f"{_ZERO_WIDTH}{{{_MIN_RUN}}}"),
     "inside": (_INSIDE, f"[A-Za-z]{_INSIDE}"),
-    "marks": ("\\pM", f"\\pM{{{MOST_MARKS + 2}}}"),
+    "marks": ("\\pM", f"\\pM{{{MAX_MARKS + 2}}}"),
 }
 _OPENING = {kind: (Pattern(one), Pattern(some)) for kind, (one, some) in _GATES.items()}
 
@@ -87,7 +87,7 @@ def _selectors() -> re.Pattern[str]:
 
 @cache
 def _zero_width_runs() -> re.Pattern[str]:
-    return re.compile(f"[{re_class(ZERO_WIDTH)}\u200e\u200f\u00ad]{{{_LEAST_RUN},}}")
+    return re.compile(f"[{re_class(ZERO_WIDTH)}\u200e\u200f\u00ad]{{{_MIN_RUN},}}")
 
 
 _INVISIBLE = f"[{re2_class(ZERO_WIDTH)}]+|\u00ad"
@@ -118,7 +118,7 @@ def messages(text: str, kinds: frozenset[str]) -> Iterator[Opened]:
 
 def _tag_messages(text: str) -> Iterator[Opened]:
     runs = [
-        match.span("run") for match in islice(_tags().finditer(text), _MOST_PLACES) if match["run"]
+        match.span("run") for match in islice(_tags().finditer(text), _MAX_PLACES) if match["run"]
     ]
     for _, (start, end) in _clusters(runs):
         told = "".join(map(_tag_letter, _tag().findall(text, start, end)))
@@ -140,7 +140,7 @@ def _selector_messages(text: str) -> Iterator[Opened]:
         told = readable(_selected(text[start:end]))
         if told is not None:
             yield Opened(("variation-selectors",), Piece(told, start, end))
-    scattered = [(start, end) for start, end in runs if end - start < _LEAST_RUN]
+    scattered = [(start, end) for start, end in runs if end - start < _MIN_RUN]
     told = readable(_selected("".join(text[start:end] for start, end in scattered)))
     if told is not None:
         yield Opened(("variation-selectors",), Piece(told, scattered[0][0], scattered[-1][1]))
@@ -149,7 +149,7 @@ def _selector_messages(text: str) -> Iterator[Opened]:
 def _selector_runs(text: str) -> list[tuple[int, int]]:
     return [
         match.span()
-        for match in islice(_selectors().finditer(text), _MOST_PLACES)
+        for match in islice(_selectors().finditer(text), _MAX_PLACES)
         if match[0] not in ("\ufe0e", "\ufe0f")
     ]
 
@@ -161,7 +161,7 @@ def _selected(run: str) -> bytes:
 def _bit_messages(text: str) -> Iterator[Opened]:
     for match in _zero_width_runs().finditer(text):
         run = match[0]
-        if len(run) >= _LEAST_BITS and (told := _from_bits(run)) is not None:
+        if len(run) >= _MIN_BITS and (told := _from_bits(run)) is not None:
             yield Opened(("zero-width",), Piece(told, match.start(), match.end()))
 
 
@@ -185,7 +185,7 @@ def tricks(text: str, kinds: frozenset[str]) -> Iterator[Hit]:
     """That something is hidden, with places in `text`; a few of each kind."""
     for kind, find in _HITS.items():
         if kind in kinds:
-            yield from islice(find(text), _MOST_HITS)
+            yield from islice(find(text), _MAX_HITS)
 
 
 def hit(rule: str, severity: Severity, message: str, span: tuple[int, int], score: float) -> Hit:
@@ -203,10 +203,10 @@ def hit(rule: str, severity: Severity, message: str, span: tuple[int, int], scor
 
 def _tag_hits(text: str) -> Iterator[Hit]:
     runs = [
-        match.span("run") for match in islice(_tags().finditer(text), _MOST_PLACES) if match["run"]
+        match.span("run") for match in islice(_tags().finditer(text), _MAX_PLACES) if match["run"]
     ]
     for count, span in _clusters(runs):
-        if count >= _LEAST_RUN:
+        if count >= _MIN_RUN:
             yield hit("tags", "high", "text in invisible tag characters", span, 0.8)
         else:
             yield hit("tags", "low", "invisible tag characters", span, 0.3)
@@ -215,7 +215,7 @@ def _tag_hits(text: str) -> Iterator[Hit]:
 def _selector_hits(text: str) -> Iterator[Hit]:
     runs = _selector_runs(text)
     for count, span in _clusters(runs):
-        if count >= _LEAST_RUN:
+        if count >= _MIN_RUN:
             message = "bytes in a run of variation selectors"
             yield hit("variation-selectors", "high", message, span, 0.7)
 
@@ -239,8 +239,8 @@ def _zero_width_hits(text: str) -> Iterator[Hit]:
 
 
 def _inside_hits(text: str) -> Iterator[Hit]:
-    for count, span in _clusters(list(islice(_inside_words(text), _MOST_PLACES))):
-        if count >= _LEAST_INSIDE and not _are_hyphens(text, span):
+    for count, span in _clusters(list(islice(_inside_words(text), _MAX_PLACES))):
+        if count >= _MIN_INSIDE and not _are_hyphens(text, span):
             message = "words with invisible characters between their letters"
             yield hit("zero-width", "medium", message, span, 0.5)
         elif not _are_hyphens(text, span):
@@ -256,10 +256,10 @@ def _are_hyphens(text: str, span: tuple[int, int]) -> bool:
 
 
 def _flood_hits(text: str) -> Iterator[Hit]:
-    floods = islice(flood().finditer(text), _MOST_PLACES)
+    floods = islice(flood().finditer(text), _MAX_PLACES)
     for count, span in _clusters([match.span() for match in floods]):
         message = "letters under a pile of marks"
-        yield hit("marks", "medium" if count > 2 * _LEAST_RUN else "low", message, span, 0.4)
+        yield hit("marks", "medium" if count > 2 * _MIN_RUN else "low", message, span, 0.4)
 
 
 _HITS = {

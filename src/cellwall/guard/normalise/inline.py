@@ -20,7 +20,7 @@ from cellwall.parsing.matching import Pattern
 _REACH_CHARS = 240
 """Around what was encoded, of a line that does not end before."""
 
-_MOST_EDITS = 100_000
+_MAX_EDITS = 100_000
 _FEW_URLS = 400
 """Looked at one by one; more of them take longer than all of the text at once."""
 _EQUALS = Pattern("(?:=[0-9A-F]{2})+|=\\r?\\n")
@@ -60,7 +60,7 @@ def _equals(image: bytes, found: dict[str, _Spans]) -> _Spans:
 
 
 def _some(edits: Iterator[_Edit], effort: Effort) -> Iterator[_Edit]:
-    yield from islice(edits, _MOST_EDITS)
+    yield from islice(edits, _MAX_EDITS)
     if next(edits, None) is not None:
         effort.end()
 
@@ -156,8 +156,8 @@ def _points_text(run: str) -> str | None:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-_LEAST_RUN = 4 * len("=41")
-_LEAST_BROKEN_CHARS = 60
+_MIN_RUN = 4 * len("=41")
+_MIN_BROKEN_CHARS = 60
 _QUOTED = re.compile("=[0-9A-F]{2}")
 
 
@@ -170,7 +170,7 @@ def _quoted(plain: str, spans: _Spans) -> Iterator[_Edit]:
             line_end = max(_line_end(plain, start), start + 1)
             is_quoted = _is_quoted(plain[first:line_end])
         run = plain[start:end]
-        if not is_quoted and len(run) < _LEAST_RUN:
+        if not is_quoted and len(run) < _MIN_RUN:
             continue
         if run[1] in "\r\n":
             yield start, end, ""
@@ -188,7 +188,7 @@ def _is_quoted(line: str) -> bool:
     is_broken = line.rstrip("\r").endswith("=") and not line.rstrip("\r").endswith("==")
     is_broken = is_broken and (" " in line or quoted > 1)
     if quoted < signs:
-        return quoted > 3 * (signs - quoted) or (is_broken and len(line) >= _LEAST_BROKEN_CHARS)
+        return quoted > 3 * (signs - quoted) or (is_broken and len(line) >= _MIN_BROKEN_CHARS)
     return quoted > 2 or is_broken or "=20" in line or "=3D" in line
 
 

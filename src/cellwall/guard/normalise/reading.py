@@ -10,19 +10,19 @@ from cellwall.guard.normalise.characters import invisible
 _PRINTABLE = string.printable.encode()
 _LETTERS = (string.ascii_letters + " \r\n").encode()
 _HEAD_BYTES = 96
-_MOST_ODD_SHARE = 0.04
-_LEAST_CHARS = 6
+_MAX_ODD_SHARE = 0.04
+_MIN_CHARS = 6
 
 
 def readable(data: bytes) -> str | None:
     """The text that the bytes are; None for pictures, keys, hashes and other noise."""
-    if len(data) < _LEAST_CHARS or not _may_be_text(data[:_HEAD_BYTES]):
+    if len(data) < _MIN_CHARS or not _may_be_text(data[:_HEAD_BYTES]):
         return None
     if data.isascii() and data.count(0) * 8 <= len(data):
         odd = len(data.translate(None, _PRINTABLE))
-        return data.decode("ascii") if odd <= len(data) * _MOST_ODD_SHARE else None
+        return data.decode("ascii") if odd <= len(data) * _MAX_ODD_SHARE else None
     text = _decoded(data)
-    if text is None or len(text) < _LEAST_CHARS // 2:
+    if text is None or len(text) < _MIN_CHARS // 2:
         return None
     rest = "".join(text.split())
     if rest.isprintable():
@@ -30,7 +30,7 @@ def readable(data: bytes) -> str | None:
     # Hidden text inside of an encoding is text as well.
     rest = invisible().sub("", rest)
     odd = sum(not character.isprintable() for character in rest[:1024])
-    return text if odd <= min(len(rest), 1024) * _MOST_ODD_SHARE else None
+    return text if odd <= min(len(rest), 1024) * _MAX_ODD_SHARE else None
 
 
 _LONG_CHARS = 40

@@ -46,7 +46,7 @@ def runs(image: bytes, told: Told, effort: Effort) -> Iterator[Opened]:
     while waiting:
         begin, end, is_sure = waiting.pop()
         start = max(begin, done)
-        if end - start < _LEAST_CHARS or _is_dull(image[start:end]):
+        if end - start < _MIN_CHARS or _is_dull(image[start:end]):
             continue
         if not is_sure and _is_noise(image[begin:end]):
             continue
@@ -62,7 +62,7 @@ def runs(image: bytes, told: Told, effort: Effort) -> Iterator[Opened]:
             waiting.append((done, end, True))
 
 
-_LEAST_CHARS = 12
+_MIN_CHARS = 12
 _Disguise = tuple[tuple[str, ...], Callable[[bytes], bytes]]
 _DISGUISES: tuple[_Disguise, ...] = (
     ((), lambda run: run),
@@ -74,11 +74,11 @@ _DISGUISES: tuple[_Disguise, ...] = (
 
 def _is_dull(run: bytes) -> bool:
     """Lines, rows of zeros, names and paths in small letters."""
-    return (run.islower() and not _PAIR.search(run)) or len(set(run[:256])) < _LEAST_LETTERS
+    return (run.islower() and not _PAIR.search(run)) or len(set(run[:256])) < _MIN_LETTERS
 
 
 _PAIR = re.compile(rb"[0-9][a-f0-9]")
-_LEAST_LETTERS = 6
+_MIN_LETTERS = 6
 
 
 def _is_noise(run: bytes) -> bool:
@@ -105,7 +105,7 @@ _HEX_HEAD = re.compile(
 _BASE32 = re.compile(rb"=*[A-Z2-7 \t\r\n>]{12,}=*")
 _GLANCE_CHARS = 64
 _BEFORE = ALPHABET.encode() + b"-_="
-_MOST_BEFORE = 4096
+_MAX_BEFORE = 4096
 _TAIL = re.compile(rb"[A-Za-z0-9+/_-]{0,3}={0,2}")
 _AFTER = re.compile(
     rb"[A-Za-z0-9+/_-]*={0,6}(?:\r?\n[ \t>]{0,8}[A-Za-z0-9+/_-]+={0,6}(?=[ \t]*(?:\r?\n|\Z)))*"
@@ -122,7 +122,7 @@ def _tail(image: bytes, end: int) -> int:
 
 def _extents(image: bytes, start: int, end: int) -> list[tuple[int, int]]:
     """How far a run may reach around the part that was found, what is most likely first."""
-    head = image[max(0, start - _MOST_BEFORE) : start]
+    head = image[max(0, start - _MAX_BEFORE) : start]
     before = start - len(head) + len(head.rstrip(_BEFORE))
     found = [after.match(image, end) for after in (_AFTER, _AFTER_DIGITS)]
     ends = sorted({match.end() for match in found if match}, reverse=True)
@@ -165,12 +165,12 @@ def _is_meant(text: str, via: tuple[str, ...], run: bytes) -> bool:
     printable too when they are taken for hexadecimal digits."""
     if via == ("base64",) or (via == ("hex",) and _HEX_LETTER.search(run)):
         return True
-    if via[-1] != "hex" and len(text) >= 2 * _LEAST_BY_CHANCE:
+    if via[-1] != "hex" and len(text) >= 2 * _MIN_BY_CHANCE:
         return True
-    return len(text) >= _LEAST_BY_CHANCE and is_wordy(text)
+    return len(text) >= _MIN_BY_CHANCE and is_wordy(text)
 
 
-_LEAST_BY_CHANCE = 16
+_MIN_BY_CHANCE = 16
 _HEX_LETTER = re.compile(rb"[2-7][A-Fa-f]")
 _MARGIN = b" \t\r\n>,:;"
 _NOISE = b" \t\r\n>"

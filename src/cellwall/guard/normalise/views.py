@@ -19,7 +19,7 @@ from cellwall.guard.report import Hit
 from cellwall.parsing.budget import checkpoint
 
 _DISGUISES = frozenset({"rot13", "reversed", "leet", "spaced"})
-_MOST_HITS = 256
+_MAX_HITS = 256
 _TRIES = {"masks": 30_000, "runs": 20_000, "inline": 150_000, "disguises": 30_000}
 
 
@@ -128,7 +128,7 @@ class _Unfolding:
 
     def _note(self, hits: Iterable[Hit], track: Track, via: tuple[str, ...]) -> None:
         for one in hits:
-            if len(self._hits) >= _MOST_HITS:
+            if len(self._hits) >= _MAX_HITS:
                 return
             start, end = track.span(one.start, one.end)
             self._hits.append(replace(one, start=start, end=end, via=via))

@@ -16,7 +16,7 @@ from cellwall.guard.pii.hit import REGIONS, UNREAD, Budget, PiiHit
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
 _CHECKS = 20_000
-_MOST_HITS = 100_000
+_MAX_HITS = 100_000
 _HITS_A_STEP = 256
 
 Names = Callable[[str], Sequence[PiiHit]]
@@ -28,7 +28,7 @@ def find(
     *,
     regions: Sequence[str] = REGIONS,
     names: Names | None = None,
-    most_hits: int = _MOST_HITS,
+    max_hits: int = _MAX_HITS,
 ) -> tuple[PiiHit, ...]:
     """Where personal data stands, from left to right and without overlaps, in characters.
 
@@ -38,13 +38,13 @@ def find(
     grant(time, len(text))
     try:
         with time.running():
-            return _found(text, regions=regions, names=names, most_hits=most_hits)
+            return _found(text, regions=regions, names=names, max_hits=max_hits)
     except ScanUnfinished:
         return (PiiHit(UNREAD, 0, len(text)),)
 
 
 def _found(
-    text: str, *, regions: Sequence[str], names: Names | None, most_hits: int
+    text: str, *, regions: Sequence[str], names: Names | None, max_hits: int
 ) -> tuple[PiiHit, ...]:
     data = text.encode("utf-8", "surrogatepass")
     budget = Budget(_CHECKS)
@@ -63,14 +63,14 @@ def _found(
     ranked = [
         (rank, hit)
         for rank, finder in enumerate(finders)
-        for hit in islice(_timed(finder(data, budget)), most_hits + 1)
+        for hit in islice(_timed(finder(data, budget)), max_hits + 1)
     ]
     found = list(_in_characters(text, data, _apart(ranked)))
     if names is not None:
         given = [(len(finders), hit) for hit in names(text)]
         found = _apart(chain(((0, hit) for hit in found), given))
-    if len(found) > most_hits:
-        found[most_hits:] = [PiiHit(UNREAD, found[most_hits].start, len(text))]
+    if len(found) > max_hits:
+        found[max_hits:] = [PiiHit(UNREAD, found[max_hits].start, len(text))]
     return tuple(found)
 
 

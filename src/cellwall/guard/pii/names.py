@@ -15,7 +15,7 @@ from cellwall.guard.pii.hit import PiiHit
 
 _PIECE_CHARACTERS = 50_000
 """The model's memory grows with the text, so it is given pieces, cut between lines."""
-_LEAST_SCORE = 0.6
+_MIN_SCORE = 0.6
 
 
 class NameFinder:
@@ -58,7 +58,7 @@ class NameFinder:
                     text=piece,
                     language=self._language,
                     entities=["PERSON"],
-                    score_threshold=_LEAST_SCORE,
+                    score_threshold=_MIN_SCORE,
                 )
             except Exception as error:  # noqa: BLE001  # a model may raise whatever it likes
                 raise CellwallError(

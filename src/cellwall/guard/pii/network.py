@@ -15,7 +15,7 @@ _BEYOND = bytes(range(0x80, 0x100))
 _LOCAL = string.ascii_letters.encode() + string.digits.encode() + b"._%+'-" + _BEYOND
 # Marks, and the rest of a character that was cut.
 _NO_BEGINNING = b".'-" + bytes(range(0x80, 0xC0))
-_MOST_LOCAL_BYTES, _MOST_DOMAIN_BYTES = 64, 253
+_MAX_LOCAL_BYTES, _MAX_DOMAIN_BYTES = 64, 253
 _DOMAIN = re.compile(r"(?:[^\W_](?:[\w\-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}(?![\w])")
 # What comes behind the @ of an image for sharp screens, a unit of systemd, a versioned package.
 _NO_DOMAINS = frozenset(
@@ -41,9 +41,9 @@ def mails(data: bytes, _: Budget) -> Iterator[PiiHit]:
         return
     at = data.find(b"@")
     while at >= 0:
-        before = data[max(0, at - _MOST_LOCAL_BYTES) : at]
+        before = data[max(0, at - _MAX_LOCAL_BYTES) : at]
         local = before[len(before.rstrip(_LOCAL)) :].lstrip(_NO_BEGINNING)
-        after = data[at + 1 : at + 1 + _MOST_DOMAIN_BYTES].decode("utf-8", "replace")
+        after = data[at + 1 : at + 1 + _MAX_DOMAIN_BYTES].decode("utf-8", "replace")
         domain = _DOMAIN.match(after) if local else None
         if domain is not None:
             end = at + 1 + len(domain[0].encode())

@@ -22,7 +22,7 @@ _POSTCODE = re.compile(
     r"|(?:[A-Z]{1,2}-)?[0-9]{4,5} [A-ZÀ-ÞŐŰ][^\W\d_]{2,30})\b"  # DE, AT, CH, FR, ES, IT …
 )
 _REACH_BYTES = 120
-_MOST_LINES = 3
+_MAX_LINES = 3
 
 _BIRTH_WORDS = (
     "born", "dob", "d.o.b", "birth", "bday", "geboren", "geburt", "né le", "née le", "naissance",
@@ -44,7 +44,7 @@ def addresses(data: bytes, _: Budget) -> Iterator[PiiHit]:
     for street in _streets():
         for start, end in street.spans(data):
             rest = data[end : end + _REACH_BYTES].decode("utf-8", "surrogateescape")
-            lines = rest.split("\n")[:_MOST_LINES]
+            lines = rest.split("\n")[:_MAX_LINES]
             postcode = _POSTCODE.search("\n".join(lines))
             if postcode is not None:
                 yield PiiHit("address", start, end + _length(rest[: postcode.end()]))

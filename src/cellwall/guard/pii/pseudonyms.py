@@ -28,8 +28,8 @@ from cellwall.guard.pii.hit import REGIONS, UNREAD, PiiHit
 
 _TOKEN = re.compile(r"\[([a-z]{1,16})-([0-9]{1,9})-([a-z2-7]{8})\]")
 _LITERAL = "literal"
-MOST_VALUES = 10_000
-_MOST_VALUE_CHARACTERS = 1_024
+MAX_VALUES = 10_000
+_MAX_VALUE_CHARACTERS = 1_024
 _SPELLING = re.compile(r"[\W_]+")
 
 
@@ -41,11 +41,11 @@ class Pseudonyms:
         *,
         regions: Sequence[str] = REGIONS,
         names: Names | None = None,
-        most_values: int = MOST_VALUES,
+        max_values: int = MAX_VALUES,
     ) -> None:
         self._regions = tuple(regions)
         self._names = names
-        self._most_values = most_values
+        self._max_values = max_values
         self._lock = threading.Lock()
         self._start_over()
 
@@ -110,7 +110,7 @@ class Pseudonyms:
         known = self._tokens.get((kind, value))
         if known is not None:
             return known
-        if len(self._values) >= self._most_values or len(value) > _MOST_VALUE_CHARACTERS:
+        if len(self._values) >= self._max_values or len(value) > _MAX_VALUE_CHARACTERS:
             raise _too_much()
         # The same number in another spelling has the same number here, so that a model sees that
         # they are one; the signs differ, so that each comes back as it was written.

@@ -10,7 +10,7 @@ from cellwall.parsing.credentials.spans import SecretHit
 
 TOO_DEEP = "[redacted:too-deep]"
 """Stands for data that is nested deeper than anybody reads."""
-_MOST_DEPTH = 64
+_MAX_DEPTH = 64
 _NAME_CHARACTERS = 64
 _NAMED_CHARACTERS = 4096
 _NUMBER_FROM, _NUMBER_UNTIL = 10**5, 10**1000
@@ -38,9 +38,9 @@ class DataRedactor:
         if isinstance(value, str):
             return self._named(name, value)
         if isinstance(value, Mapping):
-            return TOO_DEEP if depth >= _MOST_DEPTH else self._mapping(value, depth)
+            return TOO_DEEP if depth >= _MAX_DEPTH else self._mapping(value, depth)
         if isinstance(value, Sequence):
-            return TOO_DEEP if depth >= _MOST_DEPTH else self._sequence(value, name, depth)
+            return TOO_DEEP if depth >= _MAX_DEPTH else self._sequence(value, name, depth)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return self._number(value)
         return value

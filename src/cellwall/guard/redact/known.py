@@ -1,6 +1,6 @@
 """Values that must not be shown, however they are written, found by `credentials.known`.
 
-From SHORTEST_BYTES on they are found anywhere, in every form that `credentials.known` names and as
+From MIN_BYTES on they are found anywhere, in every form that `credentials.known` names and as
 shells and dumps print them (`printed`). Shorter ones, down to six bytes, only as they are and as
 words of their own: within other words they stand by chance. What is shorter still is not looked
 for, nor is the word that marks begin with.
@@ -14,7 +14,7 @@ from itertools import chain
 
 from cellwall.guard.redact.printed import PrintedValues
 from cellwall.parsing.credentials.known.anchors import AnchorIndex
-from cellwall.parsing.credentials.known.encodings import SHORTEST_BYTES
+from cellwall.parsing.credentials.known.encodings import MIN_BYTES
 from cellwall.parsing.credentials.known.matches import BEGINNING_BYTES, Beginnings, Matches
 from cellwall.parsing.credentials.spans import (
     KNOWN,
@@ -27,7 +27,7 @@ from cellwall.parsing.credentials.spans import (
     tellable,
 )
 
-_LEAST_BYTES = 6
+_MIN_BYTES = 6
 _WORD = re.compile(rb"[A-Za-z0-9_]")
 
 
@@ -38,12 +38,12 @@ class KnownValues:
         pairs = [
             (tellable(name), bytes(value))
             for name, value in values
-            if len(value) >= _LEAST_BYTES and bytes(value) not in MARK_BEGINNING
+            if len(value) >= _MIN_BYTES and bytes(value) not in MARK_BEGINNING
         ]
-        self._anchors = AnchorIndex(pair for pair in pairs if len(pair[1]) >= SHORTEST_BYTES)
+        self._anchors = AnchorIndex(pair for pair in pairs if len(pair[1]) >= MIN_BYTES)
         self._beginnings = Beginnings(self._anchors)
         self._printed = PrintedValues(pairs)
-        short = [(name, value) for name, value in pairs if len(value) < SHORTEST_BYTES]
+        short = [(name, value) for name, value in pairs if len(value) < MIN_BYTES]
         self._short = {value: name for name, value in short}
         self._words = _words(self._short) if short else None
         told = [mark(rule) for rule in (*marks, *(f"secret {name}" for name, _ in pairs))]

@@ -14,8 +14,8 @@ from functools import cached_property
 
 from cellwall.guard.redact.dumps import Dumps
 from cellwall.parsing.credentials.known.encodings import (
+    MIN_BYTES,
     PLAIN,
-    SHORTEST_BYTES,
     Form,
     Unit,
     cores,
@@ -42,10 +42,10 @@ _WRAPPED = re.compile(
 """A long row of letters that goes on in the next line, indented, with nothing else on it."""
 _BLANK = b" \t\r\n+->|#/"
 _ANCHOR_BYTES = 4
-_MOST_ANCHOR_BYTES = 48
+_MAX_ANCHOR_BYTES = 48
 _AROUND_BYTES = 256
 """More than the longest anchor, with all that may wrap it."""
-_LONGEST_UNIT_BYTES = 20
+_MAX_UNIT_BYTES = 20
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class PrintedValues:
     """Made once for a set of values."""
 
     def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
-        known = [pair for pair in values if len(pair[1]) >= SHORTEST_BYTES]
+        known = [pair for pair in values if len(pair[1]) >= MIN_BYTES]
         self._texts = tuple(each for name, value in known for each in _texts(name, value))
         self._wrapped = tuple(each for name, value in known for each in _wrapped(name, value))
         self._dumps = Dumps(known)
@@ -88,7 +88,7 @@ class PrintedValues:
             yield from (each for each in self._wrapped if each.anchor in joined)
 
     def _begun(self, data: bytes, start: int) -> int:
-        first = max(start, len(data) - self._longest_bytes)
+        first = max(start, len(data) - self._max_bytes)
         for place in range(first, len(data) - BEGINNING_BYTES + 1):
             wanted = self._beginnings.get(data[place : place + BEGINNING_BYTES])
             if wanted is not None and any(form.is_begun(data, place) for form in wanted):
@@ -100,8 +100,8 @@ class PrintedValues:
         return tuple(each.form for each in (*self._texts, *self._wrapped))
 
     @cached_property
-    def _longest_bytes(self) -> int:
-        return max((len(form.units) * _LONGEST_UNIT_BYTES for form in self._forms), default=0)
+    def _max_bytes(self) -> int:
+        return max((len(form.units) * _MAX_UNIT_BYTES for form in self._forms), default=0)
 
     @cached_property
     def _beginnings(self) -> dict[bytes, list[Form]]:
@@ -125,7 +125,7 @@ def _joined(data: bytes) -> bytes:
 
 def _texts(name: str, value: bytes) -> Iterator[_Printed]:
     bare = value.strip(b"\r\n")
-    if len(bare) < SHORTEST_BYTES:
+    if len(bare) < MIN_BYTES:
         return
     if len(bare) == len(value) and not bare.translate(None, PLAIN):
         return  # nothing in it is ever written otherwise
@@ -139,7 +139,7 @@ def _wrapped(name: str, value: bytes) -> Iterator[_Printed]:
     for piece in pieces(value):
         for align, core in enumerate(cores(piece)):
             runs = _ALNUM_RUN.findall(core)
-            anchor = max(runs, key=len, default=b"")[:_MOST_ANCHOR_BYTES]
+            anchor = max(runs, key=len, default=b"")[:_MAX_ANCHOR_BYTES]
             if len(anchor) < _ANCHOR_BYTES:
                 continue
             units: list[Unit] = []

@@ -31,7 +31,7 @@ BLOCK_BYTES = 256 * 1024
 """Looked at together; of more, a part after the other."""
 _FEED_BYTES = 250
 """What each piece may cost, however short: a millisecond."""
-MOST_HITS = 10_000
+MAX_HITS = 10_000
 """That are listed. All are taken out."""
 
 
@@ -67,7 +67,7 @@ class RedactingStream:
 
     @property
     def hits(self) -> Sequence[SecretHit]:
-        """What was taken out so far, the first MOST_HITS of it. Places are the stream's."""
+        """What was taken out so far, the first MAX_HITS of it. Places are the stream's."""
         return _in_order(self._hits) if self._is_mixed else self._hits
 
     @property
@@ -149,7 +149,7 @@ class RedactingStream:
         yield from (back.same(each) for _, each in self._sequences.before(self._plain.left + 1))
 
     def _note(self, rule: str, start: int, end: int) -> None:
-        if len(self._hits) < MOST_HITS:
+        if len(self._hits) < MAX_HITS:
             self._hits.append(SecretHit(rule, start, end))
 
 
@@ -170,7 +170,7 @@ class _WayBack:
     def other(self, data: bytes, read_bytes: int) -> bytes:
         """This is written for so many bytes."""
         # Beyond these no hit is listed, so nobody asks for its place.
-        if len(self._turns) < 2 * MOST_HITS:
+        if len(self._turns) < 2 * MAX_HITS:
             self._turns.append((self.written, self.read))
             self._turns.append((self.written + len(data), self.read + read_bytes))
         self.written += len(data)

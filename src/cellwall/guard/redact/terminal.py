@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections import deque
 
-_MOST_TITLE_BYTES = 1024
+_MAX_TITLE_BYTES = 1024
 _BODY = rb"\[(?!redacted:)[0-9;:?<=>!]{0,32}[ -/]{0,4}"
 """Of a sequence up to its last byte. A mark of ours is none, whatever stands before it."""
-_TITLE = rb"[^\x00-\x08\x0a-\x1f\x7f]{0,%d}" % _MOST_TITLE_BYTES
+_TITLE = rb"[^\x00-\x08\x0a-\x1f\x7f]{0,%d}" % _MAX_TITLE_BYTES
 _SHOWN = rb"\\x1[bB]|\\u001[bB]|\\0?33|\\e|\^\["
 # It begins with one of four signs, so that the engine skips what does not.
 _SEQUENCE = re.compile(
@@ -89,10 +89,10 @@ def may_hold(data: bytes) -> bool:
 def _unfinished(data: bytes) -> int:
     """Where a sequence begins that the data ends in; else its end."""
     end = len(data)
-    place = data.rfind(b"\x1b", max(0, end - _MOST_TITLE_BYTES - 4))
+    place = data.rfind(b"\x1b", max(0, end - _MAX_TITLE_BYTES - 4))
     if place == end - 1 and place > 0:
         # It may end a title that began before.
-        before = data.rfind(b"\x1b", max(0, end - _MOST_TITLE_BYTES - 4), place)
+        before = data.rfind(b"\x1b", max(0, end - _MAX_TITLE_BYTES - 4), place)
         if before >= 0 and _UNFINISHED.fullmatch(data, before):
             return before
     if place >= 0 and _UNFINISHED.fullmatch(data, place):

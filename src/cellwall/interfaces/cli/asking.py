@@ -17,14 +17,14 @@ import anyio
 
 from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import CellwallError
-from cellwall.core.showing import LEAST_WIDTH, block, fit
+from cellwall.core.showing import MIN_WIDTH, block, fit
 from cellwall.interfaces.cli.telling import say
 
 if TYPE_CHECKING:
     from cellwall.core.types import Principal
 
-_MOST_TRIES = 5
-_MOST_LINE_BYTES = 4096
+_MAX_TRIES = 5
+_MAX_LINE_BYTES = 4096
 _USUAL_COLUMNS = 80
 _LOOK_EVERY_S = 0.1
 _OVER = b"\nNo answer is needed any more.\n"
@@ -86,10 +86,10 @@ def fitted(text: str, *, stream: int) -> str:
     if not os.isatty(stream):
         return text
     columns = os.get_terminal_size(stream).columns or _USUAL_COLUMNS
-    if columns < LEAST_WIDTH:
+    if columns < MIN_WIDTH:
         raise NoTerminal(
             "the terminal is too narrow to show it",
-            mend=f"Make it {LEAST_WIDTH} columns wide or more, or use --json.",
+            mend=f"Make it {MIN_WIDTH} columns wide or more, or use --json.",
         )
     return fit(text, columns)
 
@@ -125,7 +125,7 @@ class _Prompt:
         await self._put(f"\ncellwall asks you ({question.id}):\n{question.shown}{''.join(menu)}")
         # An answer typed before the question was there is an answer to something else.
         termios.tcflush(self._terminal, termios.TCIFLUSH)
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_TRIES):
             left_s = max(0.0, question.deadline_s - time.time())
             match await self._line(f"Within {left_s:.0f} s [{'/'.join(keys)}]: "):
                 case None | "" | "n" | "no" | "deny":
@@ -175,7 +175,7 @@ class _Prompt:
         while True:
             await anyio.wait_readable(self._terminal)
             with suppress(BlockingIOError):
-                typed = os.read(self._terminal, _MOST_LINE_BYTES)
+                typed = os.read(self._terminal, _MAX_LINE_BYTES)
                 return typed.decode("utf-8", "replace").strip().lower() if typed else None
 
 
@@ -193,7 +193,7 @@ def open_terminal() -> Iterator[int]:
         if os.tcgetpgrp(terminal) != os.getpgrp():
             # Reading from it would stop us like any job in the background.
             raise NoTerminal("the terminal belongs to another program now")
-        if 0 < os.get_terminal_size(terminal).columns < LEAST_WIDTH:
+        if 0 < os.get_terminal_size(terminal).columns < MIN_WIDTH:
             raise NoTerminal("the terminal is too narrow to show a question")
         with _for_lines(terminal):
             yield terminal

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cellwall.core.types import Json
     from cellwall.runtime.takeover import ApplyReport, Change
 
-_MOST_DIFF_BYTES = 16 * 1024 * 1024
+_MAX_DIFF_BYTES = 16 * 1024 * 1024
 
 
 def _complete_id(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
@@ -119,7 +119,7 @@ def diff(
     found = takeover.describe_changes(house, workspace_id)
     text = ""
     if not stat:
-        text = takeover.unified_diff(house, workspace_id, max_bytes=_MOST_DIFF_BYTES)
+        text = takeover.unified_diff(house, workspace_id, max_bytes=_MAX_DIFF_BYTES)
     if as_json:
         told: dict[str, Json] = {"id": workspace_id, "changes": [_as_json(c) for c in found]}
         print_json(told if stat else {**told, "diff": text})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from cellwall.runtime.guard_eval import Evaluation
 
-_MOST_LINE_BYTES = 64 << 20
+_MAX_LINE_BYTES = 64 << 20
 
 
 @click.group(
@@ -85,7 +85,7 @@ def _lines(dataset: str) -> Iterator[str]:
     rest = b""
     for block in blocks(dataset):
         *lines, rest = (rest + block).split(b"\n")
-        if len(rest) > _MOST_LINE_BYTES:
+        if len(rest) > _MAX_LINE_BYTES:
             raise BadInput("a line of the data set is longer than 64 MiB", mend="Split it.")
         for line in lines:
             yield line.decode("utf-8", "replace")

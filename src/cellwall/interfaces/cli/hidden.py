@@ -22,19 +22,19 @@ from cellwall.interfaces.cli.streams import write_all
 
 # The kernel keeps 4095 bytes of a line and drops the rest without a word: a line that is as long as
 # that may have been cut.
-_MOST_TYPED_BYTES = 4094
-_MOST_PASSPHRASE_BYTES = 1024
+_MAX_TYPED_BYTES = 4094
+_MAX_PASSPHRASE_BYTES = 1024
 _NEWLINE = ord("\n")
 LOOK_S = 0.2
 _AT_A_TERMINAL = "Type the command in a terminal of your own; no option takes its place."
 _ENDING = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP)
 
 
-def read_value(*, most_bytes: int, keep_newline: bool) -> bytearray:
+def read_value(*, max_bytes: int, keep_newline: bool) -> bytearray:
     """From standard input, or from a person who types it twice. The caller wipes it."""
     if os.isatty(0):
         return ask_twice("Value", mend="Give the value on standard input.")
-    value = _read_to_end(0, most_bytes + 2)
+    value = _read_to_end(0, max_bytes + 2)
     if not keep_newline and value.endswith(b"\n"):
         del value[-1]
     return value
@@ -61,7 +61,7 @@ def ask(prompt: str, *, mend: str = "") -> bytearray:
     with _terminal(prompt, mend or _AT_A_TERMINAL) as terminal:
         try:
             wait_for(terminal)
-            return _line(terminal, _MOST_TYPED_BYTES)
+            return _line(terminal, _MAX_TYPED_BYTES)
         finally:
             write_all(terminal, b"\n")
 
@@ -80,32 +80,32 @@ def wait_for(terminal: int) -> None:
                 from_thread.check_cancelled()
 
 
-def _line(descriptor: int, most_bytes: int) -> bytearray:
+def _line(descriptor: int, max_bytes: int) -> bytearray:
     """Up to a newline, which is taken away, or to the end."""
-    room, length = bytearray(most_bytes + 1), 0
+    room, length = bytearray(max_bytes + 1), 0
     view = memoryview(room)
     # One by one: what follows the line is not ours to take.
-    while length <= most_bytes and os.readv(descriptor, [view[length : length + 1]]):
+    while length <= max_bytes and os.readv(descriptor, [view[length : length + 1]]):
         if room[length] == _NEWLINE:
             break
         length += 1
     view.release()
     line = room[:length]
     room[:] = bytes(len(room))
-    if length > most_bytes:
+    if length > max_bytes:
         line[:] = bytes(len(line))
         raise BadInput(
-            f"a line has at most {most_bytes} bytes",
+            f"a line has at most {max_bytes} bytes",
             mend="Give a longer value on standard input.",
             code="CW-TYPED-LONG",
         )
     return line
 
 
-def _read_to_end(descriptor: int, most_bytes: int) -> bytearray:
-    room, length = bytearray(most_bytes), 0
+def _read_to_end(descriptor: int, max_bytes: int) -> bytearray:
+    room, length = bytearray(max_bytes), 0
     view = memoryview(room)
-    while length < most_bytes and (got := os.readv(descriptor, [view[length:]])):
+    while length < max_bytes and (got := os.readv(descriptor, [view[length:]])):
         length += got
     view.release()
     read = room[:length]
@@ -207,7 +207,7 @@ class Passphrases:
                 return ask_twice("New passphrase", mend=mend)
             return ask("Passphrase of the vault: ", mend=mend)
         try:
-            return _line(self._descriptor, _MOST_PASSPHRASE_BYTES)
+            return _line(self._descriptor, _MAX_PASSPHRASE_BYTES)
         except OSError:
             raise BadInput(
                 "--passphrase-fd names no descriptor that can be read",

@@ -377,10 +377,10 @@ class SandboxOptions:
         return data
 
 
-def read_bounded(descriptor: int, most_bytes: int) -> bytes | None:
+def read_bounded(descriptor: int, max_bytes: int) -> bytes | None:
     """All there is, or None if that is more than may be; never holds more than that."""
     parts: list[bytes] = []
-    left = most_bytes + 1
+    left = max_bytes + 1
     while left > 0 and (part := os.read(descriptor, min(left, _CHUNK_BYTES))):
         parts.append(part)
         left -= len(part)

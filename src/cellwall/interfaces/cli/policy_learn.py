@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cellwall.runtime.policy_learnt import PolicyTarget
 
 
-_MOST_SHOWN_ROWS = 400
-_MOST_REFUSED = 50
+_MAX_SHOWN_ROWS = 400
+_MAX_REFUSED = 50
 
 
 @click.command(
@@ -106,7 +106,7 @@ def _write(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
     if is_new:
         change = policy_learnt.draft(lesson, at)
         lines = [escaped(each) for each in policy_learnt.diff(change, shown=file)]
-        if len(lines) > _MOST_SHOWN_ROWS:
+        if len(lines) > _MAX_SHOWN_ROWS:
             raise BadInput(
                 f"the change is longer than can be shown to be judged: {len(lines)} lines",
                 mend="Choose fewer calls with --since or --session.",
@@ -120,7 +120,7 @@ def _write(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
     if as_json:
         print_json({**_told(lesson), "path": at.path, "written": is_new})
         return 0
-    for refused in lesson.refused[:_MOST_REFUSED]:
+    for refused in lesson.refused[:_MAX_REFUSED]:
         say(f"no rule for {escaped(refused.call)}: {one_line(refused.reason, most=300)}")
     if not is_new:
         print_text("There is nothing to propose.\n")

@@ -26,7 +26,7 @@ Exit codes:
   1    you said no
   125  refused or failed, and nothing was changed; the reason is on standard error
 """
-_MOST_SHOWN_ROWS = 400
+_MAX_SHOWN_ROWS = 400
 _TITLES = {
     Verdict.ALLOW: "It allows, without a question:",
     Verdict.ASK: "It asks about:",
@@ -146,7 +146,7 @@ def shown(offered: Offered) -> str:
             parts += [f"{title}\n", *map(_shown_rule, rules)]
     parts.append(f"All of its rules stand above: {_counts(offered)}.\n")
     told = "".join(parts)
-    if told.count("\n") > _MOST_SHOWN_ROWS:
+    if told.count("\n") > _MAX_SHOWN_ROWS:
         raise BadInput(
             f"{offered.file} has more rules than can be shown to be judged: {_counts(offered)}",
             mend="Have fewer rules, or put them into your own policy.",
@@ -168,7 +168,7 @@ def _shown_rule(rule: Rule) -> str:
 def _whole(text: str) -> str:
     # Escaped before: a rule is one line, and none of its own making can look like a second rule.
     line = escaped(text)
-    return block(line, most_rows=len(line) + 1, most_characters=len(line))
+    return block(line, max_rows=len(line) + 1, max_characters=len(line))
 
 
 def _counts(offered: Offered) -> str:

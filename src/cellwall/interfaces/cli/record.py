@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from cellwall.runtime.reading import Query, VerifyReport
 
-_MOST_RECORDS = 10_000
-_MOST_TOLD = 120
+_MAX_RECORDS = 10_000
+_MAX_TOLD = 120
 _count_option = click.option(
     "-n",
     "count",
-    type=click.IntRange(1, _MOST_RECORDS),
+    type=click.IntRange(1, _MAX_RECORDS),
     default=20,
     show_default=True,
     help="How many records.",
@@ -327,7 +327,7 @@ def _told(body: Mapping[str, Any]) -> str:
         if body.get(key):
             value = body[key]
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            return text if len(text) <= _MOST_TOLD else text[:_MOST_TOLD] + "…"
+            return text if len(text) <= _MAX_TOLD else text[:_MAX_TOLD] + "…"
     return ""
 
 
@@ -338,4 +338,4 @@ def _connection(body: Mapping[str, Any]) -> str:
     words += [f"({', '.join(map(str, addresses))})"] if addresses else []
     words += [str(body[key]) for key in ("code", "reason") if body.get(key)]
     text = " ".join(words)
-    return text if len(text) <= _MOST_TOLD else text[:_MOST_TOLD] + "…"
+    return text if len(text) <= _MAX_TOLD else text[:_MAX_TOLD] + "…"

@@ -17,7 +17,7 @@ from cellwall.interfaces.cli.telling import print_json, say
 if TYPE_CHECKING:
     from cellwall.runtime.reading import Exported, Query
 
-_MOST_HEADER_BYTES = 64 * 1024
+_MAX_HEADER_BYTES = 64 * 1024
 _PROGRESS_EVERY = 50_000
 
 
@@ -115,7 +115,7 @@ def export(
 def _text(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read(_MOST_HEADER_BYTES)
+            return file.read(_MAX_HEADER_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
             "the file of headers cannot be read",

@@ -22,7 +22,7 @@ from cellwall.interfaces.supervisor.link import Link, connect
 if TYPE_CHECKING:
     from cellwall.interfaces.cli.options import SandboxOptions
 
-_MOST_INPUT_BYTES = 64 * 1024 * 1024
+_MAX_INPUT_BYTES = 64 * 1024 * 1024
 _RECENT_S = 600.0
 _STAMP = "last-run"
 _DRAIN_S = 1.0
@@ -63,10 +63,10 @@ def run_remotely(
         return None  # frames carry text; file names that are none are for the path without
     stdin = None
     if options.stdin:
-        stdin = read_bounded(0, _MOST_INPUT_BYTES)
+        stdin = read_bounded(0, _MAX_INPUT_BYTES)
         if stdin is None:
             raise BadInput(
-                f"standard input is larger than the {_MOST_INPUT_BYTES} bytes allowed",
+                f"standard input is larger than the {_MAX_INPUT_BYTES} bytes allowed",
                 mend="Give the data as a file of the workspace.",
                 code="CW-STDIN-TOO-LARGE",
             )

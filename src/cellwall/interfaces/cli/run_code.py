@@ -19,7 +19,7 @@ from cellwall.interfaces.cli.options import (
 )
 
 _DEFAULT_LANGUAGE = "python"
-_MOST_REMOTE_BYTES = 64 * 1024 * 1024
+_MAX_REMOTE_BYTES = 64 * 1024 * 1024
 
 
 @click.command(
@@ -74,7 +74,7 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
     options = options.prepared()
     link = supervisor_link()
     if link is not None and file != "-":
-        source = _source(text, file, most_bytes=_MOST_REMOTE_BYTES)
+        source = _source(text, file, max_bytes=_MAX_REMOTE_BYTES)
         ended = run_remotely(link, options, {"kind": "code", "language": name}, source)
         if ended is not None:
             return ended
@@ -82,27 +82,27 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
     from cellwall.interfaces.cli.execute import execute  # noqa: PLC0415  # heavy
 
     house = options.open_house()
-    source = _source(text, file, most_bytes=house.settings.sandbox.max_code_bytes)
+    source = _source(text, file, max_bytes=house.settings.sandbox.max_code_bytes)
     action = options.action(house, RunCode(name, source))
     ended = execute(house, action, as_json=options.as_json)
     want_supervisor()
     return ended
 
 
-def _source(text: str | None, file: str | None, *, most_bytes: int) -> bytes:
+def _source(text: str | None, file: str | None, *, max_bytes: int) -> bytes:
     if text is not None:
         return os.fsencode(text)
-    data = read_bounded(0, most_bytes) if file == "-" else _read(file or "", most_bytes)
+    data = read_bounded(0, max_bytes) if file == "-" else _read(file or "", max_bytes)
     if data is None:
         raise BadInput(
-            f"the code is larger than the {most_bytes} bytes allowed",
+            f"the code is larger than the {max_bytes} bytes allowed",
             mend="Put data into a file of the workspace, or raise sandbox.max_code_bytes.",
             code="CW-CODE-TOO-LARGE",
         )
     return data
 
 
-def _read(file: str, most_bytes: int) -> bytes | None:
+def _read(file: str, max_bytes: int) -> bytes | None:
     try:
         # O_NONBLOCK: opening a FIFO would wait for a writer for ever.
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -115,7 +115,7 @@ def _read(file: str, most_bytes: int) -> bytes | None:
             raise _unreadable(file, IsADirectoryError(errno.EISDIR, ""))
         if not stat.S_ISREG(info.st_mode):
             raise _refused(file, "is not a regular file", "Use - to read from a pipe.")
-        return None if info.st_size > most_bytes else read_bounded(descriptor, most_bytes)
+        return None if info.st_size > max_bytes else read_bounded(descriptor, max_bytes)
     except OSError as error:
         raise _unreadable(file, error) from None
     finally:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 1 << 20
 _CHANNELS = ("plain", "markdown", "html", "email", "telegram", "discord", "slack")
 _SUSPICIOUS, _BLOCKED = 3, 4
-_MOST_SHOWN = 40
+_MAX_SHOWN = 40
 
 
 @click.command(
@@ -72,7 +72,7 @@ def scan(
     guard = _guard(config, profile)
     most = guard.settings.max_characters
     # Four bytes for a character at most; one more than is looked at says that there is more.
-    data = b"".join(blocks(file, most_bytes=4 * most + 4))
+    data = b"".join(blocks(file, max_bytes=4 * most + 4))
     report = guard.scanner.scan(data.decode("utf-8", "replace"), kind=kind, channel=channel)
     if as_json:
         print_json(report.to_json())
@@ -129,7 +129,7 @@ def _guard(config: str | None, profile: str | None) -> Guard:
     return guard_for(config=config, profile=profile, environ=os.environ)
 
 
-def blocks(file: str, most_bytes: int | None = None) -> Iterator[bytes]:
+def blocks(file: str, max_bytes: int | None = None) -> Iterator[bytes]:
     """As it comes: nobody waits for the end of a pipe to see its beginning."""
     import os  # noqa: PLC0415  # keeps --help quick
 
@@ -138,7 +138,7 @@ def blocks(file: str, most_bytes: int | None = None) -> Iterator[bytes]:
     try:
         descriptor = 0 if file == "-" else os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            left = most_bytes
+            left = max_bytes
             while left is None or left > 0:
                 wanted = _BLOCK_BYTES if left is None else min(left, _BLOCK_BYTES)
                 block = os.read(descriptor, wanted)
@@ -161,7 +161,7 @@ def _tell(report: Report) -> None:
     from cellwall.interfaces.cli.telling import print_text, say  # noqa: PLC0415  # as above
 
     lines = [f"{report.verdict.value}  (score {report.score:.2f})"]
-    for finding in report.findings[:_MOST_SHOWN]:
+    for finding in report.findings[:_MAX_SHOWN]:
         place = f"{finding.span[0]}-{finding.span[1]}" if finding.span else "-"
         decoded = f", from {' in '.join(finding.decoded_from)}" if finding.decoded_from else ""
         where = f", in {one_line(finding.where)}" if finding.where else ""
@@ -170,7 +170,7 @@ def _tell(report: Report) -> None:
             f"{decoded}{where} [{finding.rule}]"
         )
     print_text("\n".join(lines) + "\n")
-    if len(report.findings) > _MOST_SHOWN:
-        say(f"{len(report.findings) - _MOST_SHOWN} findings more; --json lists all")
+    if len(report.findings) > _MAX_SHOWN:
+        say(f"{len(report.findings) - _MAX_SHOWN} findings more; --json lists all")
     if not report.is_complete:
         say("the text is longer than is looked at; see guard.max_characters")

@@ -13,7 +13,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.cli.streams import is_terminal, write_all
 from cellwall.interfaces.cli.terminal import TerminalFilter, one_line, safe_text
 
-_MOST_FINDINGS = 20
+_MAX_FINDINGS = 20
 UNWRITABLE = ErrorInfo(
     "CW-OUTPUT-UNWRITABLE",
     "the output could not be written",
@@ -52,7 +52,7 @@ def finding_lines(findings: Sequence[Finding]) -> list[str]:
     told = [finding for finding in findings if not finding.rule or finding.severity != "low"]
     lines = [
         one_line(f"{finding.message} [{finding.category}, {finding.severity}]")
-        for finding in told[:_MOST_FINDINGS]
+        for finding in told[:_MAX_FINDINGS]
     ]
     more = len(told) - len(lines)
     return [*lines, f"{more} findings more; --json lists all"] if more else lines

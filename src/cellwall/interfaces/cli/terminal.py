@@ -10,9 +10,9 @@ from __future__ import annotations
 import codecs
 import re
 
-_MOST_COLOUR_CHARACTERS = 64
-_COLOUR = rf"\x1b\[[0-9;]{{0,{_MOST_COLOUR_CHARACTERS}}}m"
-_UNFINISHED = re.compile(rf"\x1b(?:\[[0-9;]{{0,{_MOST_COLOUR_CHARACTERS}}})?\Z")
+_MAX_COLOUR_CHARACTERS = 64
+_COLOUR = rf"\x1b\[[0-9;]{{0,{_MAX_COLOUR_CHARACTERS}}}m"
+_UNFINISHED = re.compile(rf"\x1b(?:\[[0-9;]{{0,{_MAX_COLOUR_CHARACTERS}}})?\Z")
 # C0 without \t \n \r, DEL, C1; bytes that were no UTF-8 (an 8-bit terminal reads those as C1);
 # marks that reorder what a reader sees (CVE-2021-42574).
 _CONTROLS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udcff\u202a-\u202e\u2066-\u2069"

@@ -277,7 +277,7 @@ def _store(
     as_json: bool,
 ) -> int:
     from cellwall.interfaces.cli.hidden import read_value  # noqa: PLC0415  # only here
-    from cellwall.runtime.vault import MOST_VALUE_BYTES, weakness, wipe  # noqa: PLC0415  # heavy
+    from cellwall.runtime.vault import MAX_VALUE_BYTES, weakness, wipe  # noqa: PLC0415  # heavy
 
     name = secret_name(words)
     if passphrase_fd == 0:
@@ -287,7 +287,7 @@ def _store(
     found = open_vault(config, profile, passphrase_fd)
     who = me()
     found.prepare(name, who, must_exist=what == "rotate")
-    value = read_value(most_bytes=MOST_VALUE_BYTES, keep_newline=binary)
+    value = read_value(max_bytes=MAX_VALUE_BYTES, keep_newline=binary)
     try:
         version = (
             found.rotate(name, value, who) if what == "rotate" else found.set(name, value, who)

@@ -15,8 +15,8 @@ from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.interfaces.cli.terminal import one_line
 
-MOST_BYTES = 8 * 1024 * 1024
-_LONGEST_REASON = 2000
+MAX_BYTES = 8 * 1024 * 1024
+_MAX_REASON = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class Malformed(BadInput):
 
 def parse_object(raw: bytes) -> dict[str, Any]:
     """One JSON object, strictly; raises `Malformed`."""
-    if len(raw) > MOST_BYTES:
-        raise Malformed(f"the question is larger than {MOST_BYTES} bytes")
+    if len(raw) > MAX_BYTES:
+        raise Malformed(f"the question is larger than {MAX_BYTES} bytes")
     try:
         told = json.loads(
             raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
@@ -175,7 +175,7 @@ def shown(reason: str) -> str:
     Never empty: to some hosts a denial without a reason is a failed hook, and the tool runs.
     """
     text = one_line(reason) if reason.strip() else "refused, without a reason"
-    return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + "…"
+    return text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "…"
 
 
 def line(answer: Mapping[str, Json]) -> bytes:

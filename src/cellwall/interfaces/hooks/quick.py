@@ -18,7 +18,7 @@ from cellwall import __version__
 from cellwall.core.home import SUPERVISOR_SOCKET, open_private, shaping
 
 BLOCK = 2
-MOST_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 """Of a question; more is no tool call that anybody meant."""
 _ANSWER_WITHIN_S = 10.0
 """Alone it takes under a second of processor, which a busy machine may be long in giving."""
@@ -27,7 +27,7 @@ _STARTS_WITHIN_S = 1.5
 _LOOK_EVERY_S = 0.02
 _STARTED_LATELY_S = 10.0
 _CHUNK_BYTES = 1 << 18
-_MOST_ANSWER_BYTES = 64 * 1024 * 1024
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MARK = b'{"hook":'
 _WITH_VALUE = ("--agent", "--config", "--profile", "--policy")
 _FLAGS = {"--dangerously-outside": "dangerously_outside", "--after": "after"}
@@ -160,11 +160,11 @@ def _read_question() -> bytes:
     size = 0
     while part := os.read(0, _CHUNK_BYTES):
         size += len(part)
-        if size <= MOST_BYTES:
+        if size <= MAX_BYTES:
             _heard.append(part)
     # Read to its end all the same: a host that cannot write all of it may take that for no answer.
-    if size > MOST_BYTES:
-        raise Blocked(f"the question is larger than {MOST_BYTES} bytes, so it is refused")
+    if size > MAX_BYTES:
+        raise Blocked(f"the question is larger than {MAX_BYTES} bytes, so it is refused")
     return b"".join(_heard)
 
 
@@ -277,7 +277,7 @@ def _unpacked(line: _socket.socket) -> tuple[int, bytes, bytes] | None:
         buffer += chunk
         if len(buffer) >= 8:
             needed = 8 + int.from_bytes(buffer[:4], "big") + int.from_bytes(buffer[4:8], "big")
-            if needed > _MOST_ANSWER_BYTES:
+            if needed > _MAX_ANSWER_BYTES:
                 return None
     start = 8 + int.from_bytes(buffer[:4], "big")
     blob = bytes(buffer[start:])

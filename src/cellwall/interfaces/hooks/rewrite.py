@@ -23,9 +23,9 @@ _WITHOUT_OWN_WALLS = "dangerouslyDisableSandbox"
 _PLAIN = re.compile(r"[A-Za-z0-9_@:,./-]+")
 _ODD = re.compile(r"(['\\])")
 _ODD_SPELLED = {"'": '"\'"', "\\": "\\\\"}
-_MOST_TIMEOUT_S = 86_400.0
-_LEAST_TIMEOUT_S = 0.01
-_MOST_COMMAND_BYTES = 100 * 1024  # beneath the kernel's MAX_ARG_STRLEN, with room for quotes
+_MAX_TIMEOUT_S = 86_400.0
+_MIN_TIMEOUT_S = 0.01
+_MAX_COMMAND_BYTES = 100 * 1024  # beneath the kernel's MAX_ARG_STRLEN, with room for quotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ def inside(
     """
     if not isinstance(command, str) or not command.strip() or "\0" in command:
         raise BadInput("the command is no text that a shell could run", code="CW-HOOK-COMMAND")
-    if len(command.encode("utf-8", "surrogatepass")) > _MOST_COMMAND_BYTES:
+    if len(command.encode("utf-8", "surrogatepass")) > _MAX_COMMAND_BYTES:
         raise BadInput(
-            f"a command of more than {_MOST_COMMAND_BYTES} bytes cannot be run inside",
+            f"a command of more than {_MAX_COMMAND_BYTES} bytes cannot be run inside",
             mend="Write it to a file and run that.",
             code="CW-HOOK-COMMAND",
         )
@@ -128,10 +128,10 @@ def place_of(cwd: str, project: str | None) -> Place:
 def timeout_of(given: Mapping[str, Json], key: str | None, default_s: float) -> float:
     """The time that a call may take; `key` is where it says so, in milliseconds."""
     if given.get("run_in_background"):
-        return _MOST_TIMEOUT_S
+        return _MAX_TIMEOUT_S
     told = None if key is None else given.get(key)
     if told is None:
         return default_s
     if isinstance(told, bool) or not isinstance(told, int | float):
         raise BadInput("the timeout is no number", code="CW-HOOK-COMMAND")
-    return min(max(told / 1000, _LEAST_TIMEOUT_S), _MOST_TIMEOUT_S)
+    return min(max(told / 1000, _MIN_TIMEOUT_S), _MAX_TIMEOUT_S)

@@ -22,7 +22,7 @@ START = ("-I", "-c", f"from {_ENTRY} import main; raise SystemExit(main())")
 """What our hook gives to Python; `-m` would take a quarter longer for the same."""
 SHELL = ("/bin/sh", "-c")
 """In front of the command where the host may start it with a shell that is no POSIX shell."""
-_MOST_ENTRIES = 1000
+_MAX_ENTRIES = 1000
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _TIMEOUT_WORDS = 4  # timeout -s KILL N
 
@@ -81,8 +81,8 @@ def parsed(data: bytes, layout: Layout) -> dict[str, Any]:
         items = hooks.get(event, [])
         if not isinstance(items, list) or not all(map(layout.is_item, items)):
             raise _unusable(f'have a "hooks.{event}" that is no list of hooks of the known form')
-        if len(items) + sum(len(layout.hooks_in(item)) for item in items) > _MOST_ENTRIES:
-            raise _unusable(f'have a "hooks.{event}" of more than {_MOST_ENTRIES} entries')
+        if len(items) + sum(len(layout.hooks_in(item)) for item in items) > _MAX_ENTRIES:
+            raise _unusable(f'have a "hooks.{event}" of more than {_MAX_ENTRIES} entries')
     return value
 
 

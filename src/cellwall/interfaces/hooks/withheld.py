@@ -18,12 +18,12 @@ AFTER = "PostToolUse"
 NOTE = "[cellwall: withheld: it could not be looked at]"
 TEXT_ONLY = '{{"modifiedResult": {{"resultType": "success", "textResultForLlm": "{note}"}}}}'
 """GitHub Copilot's form, in which a text replaces every result."""
-_MOST_BYTES = 8 * 1024 * 1024
-_LONGEST_REASON = 2000
+_MAX_BYTES = 8 * 1024 * 1024
+_MAX_REASON = 2000
 _DEEPEST = 6
-_MOST_KEYS = 40
-_LONGEST_NUMBER = 1 << 53
-_MOST_SIGNS = 200_000
+_MAX_KEYS = 40
+_MAX_NUMBER = 1 << 53
+_MAX_SIGNS = 200_000
 """Brackets and strings that are passed over on the way to the name of the event."""
 # Of keys: those of the host's own tools look like this, and a sentence does not.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
@@ -60,7 +60,7 @@ def answer(reason: str, *, tool: str = "", response: object = None) -> bytes:
     """The line that takes the result away and says why."""
     told = {
         "decision": "block",
-        "reason": reason[:_LONGEST_REASON],
+        "reason": reason[:_MAX_REASON],
         "hookSpecificOutput": {
             "hookEventName": AFTER,
             "updatedToolOutput": in_place_of(tool, response),
@@ -76,7 +76,7 @@ def answer_to(raw: bytes, reason: str) -> bytes | None:
         return None
     response: object = None
     try:
-        if len(raw) <= _MOST_BYTES:
+        if len(raw) <= _MAX_BYTES:
             response = json.loads(raw)["tool_response"]
     except (ValueError, TypeError, KeyError, RecursionError):
         pass  # then it is told by the tool's name alone
@@ -95,12 +95,12 @@ def in_place_of(tool: str, response: object) -> Any:  # noqa: ANN401  # JSON, of
 def _shape(value: object, name: str, depth: int) -> Any:  # noqa: ANN401  # as above
     match value:
         case int() | float():
-            return value if abs(value) < _LONGEST_NUMBER else 0
+            return value if abs(value) < _MAX_NUMBER else 0
         case str() if name in _KINDS and _KIND.fullmatch(value):
             return value
         case dict() if depth < _DEEPEST:
             names = [key for key in value if isinstance(key, str) and _is_kept(key)]
-            return {key: _shape(value[key], key, depth + 1) for key in names[:_MOST_KEYS]}
+            return {key: _shape(value[key], key, depth + 1) for key in names[:_MAX_KEYS]}
         case [{"type": _}, *_] if depth < _DEEPEST:
             return _BLOCKS  # not the first one's shape: an image's bytes would be our words
         case list() if depth < _DEEPEST:
@@ -161,7 +161,7 @@ def _after_value(raw: bytes, at: int) -> int | None:
         scalar = _SCALAR.match(raw, at)
         return None if scalar is None else scalar.end()
     depth = 0
-    for _ in range(_MOST_SIGNS):
+    for _ in range(_MAX_SIGNS):
         sign = _NEXT.search(raw, at)
         if sign is None:
             return None

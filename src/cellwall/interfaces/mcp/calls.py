@@ -29,8 +29,8 @@ from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, told
 from cellwall.interfaces.mcp.sessions import Sandboxes
 from cellwall.interfaces.mcp.tools import Arguments, arguments_of, want_of
 
-MOST_CALLS = 32
-_MOST_KEPT = 16
+MAX_CALLS = 32
+_MAX_KEPT = 16
 _KEPT_FOR_S = 900.0
 """Results that nobody has come for."""
 _GONE = "no question is open under this name, or not any more; this answer allowed nothing"
@@ -125,9 +125,9 @@ class Calls:
         self, tool: str, given: Mapping[str, object] | None, *, can_ask: bool, counts: bool
     ) -> Call:
         """Raises `Busy` if there are too many, `BadInput` for what cannot be understood."""
-        if len(self._under_way) >= MOST_CALLS:
+        if len(self._under_way) >= MAX_CALLS:
             raise Busy(
-                f"{MOST_CALLS} calls are under way already",
+                f"{MAX_CALLS} calls are under way already",
                 mend="Wait for some of them to end.",
                 code="CW-BUSY",
             )
@@ -211,7 +211,7 @@ class Calls:
                 continue
             kept += 1
             is_old = call.ended_s is None or now - call.ended_s > _KEPT_FOR_S
-            if is_old or kept > _MOST_KEPT:
+            if is_old or kept > _MAX_KEPT:
                 del self._waiting[name]
 
 

@@ -38,7 +38,7 @@ _CHUNK_BYTES = 1 << 16
 _PIPE_BYTES = 4096
 """Of which the kernel says that writing them will not wait (PIPE_BUF)."""
 _KEPT_BYTES = 512
-_MOST_VALUES = 10_000
+_MAX_VALUES = 10_000
 """In one message. Each takes a hundred bytes and more once it is read, and two as it comes."""
 # An id can be told without reading the rest where it stands at an edge of the outermost object.
 _ID = rb'"id"\s*:\s*(?:(\d{1,15})|"([^"\\\x00-\x1f]{1,128})")\s*'
@@ -47,7 +47,7 @@ _ID_LAST = re.compile(_ID + rb"\}\s*\Z")
 
 
 @asynccontextmanager
-async def stdio(most_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     """The streams of this process; while they are open nothing else reads or writes there.
 
     The incoming stream ends with the client: at the end of input, or when nobody reads answers.
@@ -66,7 +66,7 @@ async def stdio(most_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]
 
     async def read() -> None:
         async with into:
-            await _read(source, into, refuse, most_line_bytes)
+            await _read(source, into, refuse, max_line_bytes)
 
     async def write() -> None:
         async with out_of:
@@ -112,9 +112,9 @@ async def _read(
     source: int,
     into: MemoryObjectSendStream[SessionMessage | Exception],
     refuse: Tell,
-    most_line_bytes: int,
+    max_line_bytes: int,
 ) -> None:
-    lines = Lines(most_line_bytes)
+    lines = Lines(max_line_bytes)
     while chunk := await _chunk(source):
         for line in lines.feed(chunk):
             message = line if isinstance(line, JSONRPCError) else parsed(line)
@@ -160,8 +160,8 @@ def _spelled(message: SessionMessage) -> bytes:
 class Lines:
     """Cuts bytes into lines. One that is too long is never held, and becomes an error."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._parts: list[bytes] = []
         self._size = 0
         self._head = b""
@@ -180,7 +180,7 @@ class Lines:
     def _add(self, piece: bytes) -> None:
         self._parts.append(piece)
         self._size += len(piece)
-        if self._head or self._size > self._most_bytes:
+        if self._head or self._size > self._max_bytes:
             whole = b"".join(self._parts)
             self._head = self._head or whole[:_KEPT_BYTES]
             self._parts = [whole[-_KEPT_BYTES:]]
@@ -190,7 +190,7 @@ class Lines:
         self._parts, self._size, self._head = [], 0, b""
         if not head:
             return line
-        told = f"the message is longer than the {self._most_bytes} bytes allowed"
+        told = f"the message is longer than the {self._max_bytes} bytes allowed"
         return _refused(INVALID_REQUEST, told, _id_of(head, line))
 
 
@@ -199,7 +199,7 @@ def parsed(line: bytes) -> SessionMessage | JSONRPCError | None:
     if not line.strip():
         return None
     if _has_too_many_values(line):
-        told = f"the message has more than the {_MOST_VALUES} values allowed"
+        told = f"the message has more than the {_MAX_VALUES} values allowed"
         return _refused(INVALID_REQUEST, told, _id_of(line, line))
     try:
         # Strictly: what was replaced would be other code than the agent wrote.
@@ -220,12 +220,12 @@ def parsed(line: bytes) -> SessionMessage | JSONRPCError | None:
 
 def _has_too_many_values(line: bytes) -> bool:
     """Before any of it is read. Only what stands outside of texts counts: code is full of signs."""
-    if _signs(line) <= _MOST_VALUES:
+    if _signs(line) <= _MAX_VALUES:
         return False
     bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if bare.count(b'"') > 2 * _MOST_VALUES:
+    if bare.count(b'"') > 2 * _MAX_VALUES:
         return True
-    return _signs(b"".join(bare.split(b'"')[::2])) > _MOST_VALUES
+    return _signs(b"".join(bare.split(b'"')[::2])) > _MAX_VALUES
 
 
 def _signs(text: bytes) -> int:

@@ -23,12 +23,12 @@ from cellwall.core.types import Json
 
 Structured: TypeAlias = dict[str, Json]
 
-_MOST_IMAGES = 8
-_MOST_IMAGE_BYTES = 4 * 1024 * 1024
-_MOST_IMAGES_BYTES = 8 * 1024 * 1024
-_MOST_FINDINGS = 100
-_MOST_WORDS = 600
-_MOST_NAME = 80
+_MAX_IMAGES = 8
+_MAX_IMAGE_BYTES = 4 * 1024 * 1024
+_MAX_IMAGES_BYTES = 8 * 1024 * 1024
+_MAX_FINDINGS = 100
+_MAX_WORDS = 600
+_MAX_NAME = 80
 # The messages of these are written in this interface, and name nothing but the agent's own words.
 _OWN_MESSAGES = frozenset(
     {
@@ -98,7 +98,7 @@ def _notes(outcome: Outcome) -> list[str]:
         notes.append("The output was longer and is cut.")
     if outcome.state == "lost":
         notes.append("The variables of this sandbox are lost; its files are not.")
-    notes += [f"Note: {_kind_of(finding)}." for finding in outcome.findings[:_MOST_FINDINGS]]
+    notes += [f"Note: {_kind_of(finding)}." for finding in outcome.findings[:_MAX_FINDINGS]]
     return list(dict.fromkeys(notes))  # many of a kind say no more than one
 
 
@@ -112,11 +112,11 @@ def _kind_of(finding: Finding) -> str:
 def _finding(finding: Finding) -> Structured:
     """Without its message, which may name what code or a page has named."""
     told: Structured = {
-        "category": one_line(finding.category, most=_MOST_NAME),
+        "category": one_line(finding.category, most=_MAX_NAME),
         "severity": finding.severity,
     }
     if finding.rule:
-        told["rule"] = one_line(finding.rule, most=_MOST_NAME)
+        told["rule"] = one_line(finding.rule, most=_MAX_NAME)
     if _PART.fullmatch(finding.where):
         told["where"] = finding.where
     return told
@@ -124,7 +124,7 @@ def _finding(finding: Finding) -> Structured:
 
 def _words(text: str) -> str:
     """A sentence outside of the marks: one line, bounded, and nothing in it is unseen."""
-    return one_line(text, most=_MOST_WORDS)
+    return one_line(text, most=_MAX_WORDS)
 
 
 def _error_line(error: ErrorInfo) -> str:
@@ -144,7 +144,7 @@ def _structured(outcome: Outcome, session: str | None) -> Structured:
         "exit_code": outcome.exit_code,
         "limit": outcome.limit.value if outcome.limit else None,
         "truncated": outcome.truncated,
-        "findings": [_finding(each) for each in outcome.findings[:_MOST_FINDINGS]],
+        "findings": [_finding(each) for each in outcome.findings[:_MAX_FINDINGS]],
         "decision": _decision(outcome),
         "audit_id": outcome.audit_id,
     }
@@ -180,15 +180,15 @@ def _plain(
 def _images(results: Sequence[Json]) -> tuple[list[ImageContent], int]:
     """Those that are what they say, as far as there is room; and how many are left out."""
     found: list[ImageContent] = []
-    room, left_out = _MOST_IMAGES_BYTES, 0
+    room, left_out = _MAX_IMAGES_BYTES, 0
     for each in results:
         for form, (magic, mime) in _IMAGES.items():
             text = each.get(form) if isinstance(each, Mapping) else None
             if not isinstance(text, str):
                 continue
             data = _decoded(text)
-            is_odd = data is None or not data.startswith(magic) or len(data) > _MOST_IMAGE_BYTES
-            if data is None or is_odd or len(data) > room or len(found) >= _MOST_IMAGES:
+            is_odd = data is None or not data.startswith(magic) or len(data) > _MAX_IMAGE_BYTES
+            if data is None or is_odd or len(data) > room or len(found) >= _MAX_IMAGES:
                 left_out += 1
                 continue
             room -= len(data)

@@ -29,8 +29,8 @@ from cellwall.core.types import (
 from cellwall.interfaces.mcp.tools import Want
 from cellwall.runtime.wiring import House
 
-MOST_SANDBOXES = 8
-_LEAST_S = 0.01
+MAX_SANDBOXES = 8
+_MIN_S = 0.01
 _END_WITHIN_S = 30.0
 _ENDED = ErrorInfo(
     "CW-SANDBOX-ENDED", "the sandbox was ended while this ran", "Start it again in another one."
@@ -79,9 +79,9 @@ class Sandboxes:
             return await self._made()
 
     async def _made(self) -> Sandbox:
-        if len(self._live) >= MOST_SANDBOXES or self._is_closed:
+        if len(self._live) >= MAX_SANDBOXES or self._is_closed:
             raise Busy(
-                f"{MOST_SANDBOXES} sandboxes are open already",
+                f"{MAX_SANDBOXES} sandboxes are open already",
                 mend="End one of them with end_session.",
                 code="CW-TOO-MANY-SESSIONS",
             )
@@ -146,7 +146,7 @@ class Sandboxes:
         given = self._pattern
         limits = given.limits
         if timeout_s is not None:  # only ever less than was given (POL-11)
-            limits = replace(limits, wall_s=min(max(timeout_s, _LEAST_S), limits.wall_s))
+            limits = replace(limits, wall_s=min(max(timeout_s, _MIN_S), limits.wall_s))
         runs = isinstance(want, RunCode | RunCommand)
         domains = given.allow_domains
         if isinstance(want, FetchUrl):

@@ -14,7 +14,7 @@ from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.limits import MIB
 from cellwall.interfaces.sdk.watch import Caller
 from cellwall.runtime import wiring
-from cellwall.runtime.skills import MOST_BYTES, MOST_FILES
+from cellwall.runtime.skills import MAX_BYTES, MAX_FILES
 from cellwall.runtime.skills import Skills as Store
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class _Bounded(io.BytesIO):
     """An archive in memory, no larger than one of a skill can be."""
 
     def write(self, data: bytes, /) -> int:  # type: ignore[override]  # only bytes come
-        if self.tell() + len(data) > MOST_BYTES + _HEADERS_BYTES * MOST_FILES:
+        if self.tell() + len(data) > MAX_BYTES + _HEADERS_BYTES * MAX_FILES:
             raise SkillRefused(
-                f"the skill is larger than {MOST_BYTES // MIB} MiB",
+                f"the skill is larger than {MAX_BYTES // MIB} MiB",
                 mend="Leave out what it does not need.",
                 code="CW-SKILL-TOO-LARGE",
             )

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _log = logging.getLogger("cellwall.tools")
-_MOST_PLACES = 5
-_MOST_ANSWER_BYTES = 4 * 1024 * 1024
+_MAX_PLACES = 5
+_MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _DEFAULT_TIMEOUT_S = 30.0
 
 HostFunction = Callable[..., Any]
@@ -225,7 +225,7 @@ class _Place:
 
 
 def _wrong(places: Iterable[_Place]) -> ToolFailed:
-    told = "; ".join(map(str, islice(places, _MOST_PLACES)))
+    told = "; ".join(map(str, islice(places, _MAX_PLACES)))
     return ToolFailed(f"wrong arguments ({told})", code="CW-TOOL-ARGUMENTS")
 
 
@@ -242,7 +242,7 @@ def _strictly(
     except ValidationError as error:
         wrong += (
             _Place(each["type"], (*where, *each["loc"]), _json_type(each["input"]))
-            for each in error.errors()[:_MOST_PLACES]
+            for each in error.errors()[:_MAX_PLACES]
         )
         return None
     except ValueError:
@@ -253,7 +253,7 @@ def _strictly(
     except ValueError:  # a type of the host's own that is read and not written
         return checked
     # Literals and enums are looked up by equality, and True == 1 == 1.0.
-    wrong += islice(_equal_but_other(value, read_as, where), _MOST_PLACES)
+    wrong += islice(_equal_but_other(value, read_as, where), _MAX_PLACES)
     return checked
 
 
@@ -289,6 +289,6 @@ def _answer(name: str, value: object) -> Json:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         raise ToolFailed(f"the tool {name} gave an answer that is not JSON") from None
-    if len(text) > _MOST_ANSWER_BYTES:
+    if len(text) > _MAX_ANSWER_BYTES:
         raise ToolFailed(f"the answer of the tool {name} is too long")
     return plain(json.loads(text))

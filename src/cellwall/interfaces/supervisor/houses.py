@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cellwall.runtime.wiring import House, open_house, settings_files
 
-_MOST_HOUSES = 8
+_MAX_HOUSES = 8
 Key = tuple[object, ...]
 
 
@@ -41,7 +41,7 @@ class Houses:
                 kept = _Kept(open_house(config=config, profile=profile, environ=shaping))
                 kept.house.warm_up()
                 self._of[id(kept.house)] = kept
-                while len(self._kept) >= _MOST_HOUSES:
+                while len(self._kept) >= _MAX_HOUSES:
                     self._retire(self._kept.pop(next(iter(self._kept))))
             self._kept[key] = kept  # the one used last is let go last
             kept.guests += 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from cellwall.core.home import SUPERVISOR_SOCKET, open_private
 
-_MOST_FRAME_BYTES = 256 * 1024 * 1024
+_MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
 class Link:
@@ -36,7 +36,7 @@ class Link:
         if head is None:
             return None
         sizes = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
-        if sum(sizes) > _MOST_FRAME_BYTES:
+        if sum(sizes) > _MAX_FRAME_BYTES:
             return None
         text, blob = self._take(sizes[0]), self._take(sizes[1])
         if text is None or blob is None:

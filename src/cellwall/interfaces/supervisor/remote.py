@@ -21,7 +21,7 @@ from cellwall.interfaces.supervisor.codec import decode_outcome, encode_want
 from cellwall.runtime.home import state_home
 from cellwall.runtime.supervision import start_supervisor
 
-_MOST_FRAME_BYTES = 256 * 1024 * 1024
+_MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
 class RemoteHost:
@@ -104,7 +104,7 @@ async def _ask(
         raise _gone() from error
     finally:
         os.close(folder)
-    reader = FrameReader(max_frame_bytes=_MOST_FRAME_BYTES)
+    reader = FrameReader(max_frame_bytes=_MAX_FRAME_BYTES)
     async with stream:
         try:
             await stream.send(encode({**message, "version": cellwall.__version__}, blob))

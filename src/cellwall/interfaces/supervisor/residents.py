@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellwall.supervisor")
 _LOG_BYTES = 256 * 1024
-_LONGEST_LIFE_S = 7 * 86_400.0
+_MAX_LIFE_S = 7 * 86_400.0
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Residents:
 
     async def _create(self, talk: Conversation, message: Mapping[str, Any]) -> None:
         keep_alive_s = float(message["keep_alive_s"])
-        if not 0 < keep_alive_s <= _LONGEST_LIFE_S:
+        if not 0 < keep_alive_s <= _MAX_LIFE_S:
             raise BadInput(
                 "keep_alive is out of range", mend="Use seconds, at most seven days.",
                 code="CW-BAD-KEEP-ALIVE",

@@ -31,7 +31,7 @@ from cellwall.interfaces.supervisor.houses import Houses
 from cellwall.interfaces.supervisor.residents import Residents
 from cellwall.interfaces.supervisor.runs import run_typed
 
-_MOST_FRAME_BYTES = 128 * 1024 * 1024
+_MAX_FRAME_BYTES = 128 * 1024 * 1024
 _IDLE_S = 900.0
 _LOOK_EVERY_S = 1.0
 _RETRY_S = 0.1
@@ -47,7 +47,7 @@ class Conversation:
         self._stream = stream
         self.pid = pid
         """The client's process, by the kernel's word."""
-        self._reader = FrameReader(max_frame_bytes=_MOST_FRAME_BYTES)
+        self._reader = FrameReader(max_frame_bytes=_MAX_FRAME_BYTES)
         self._frames: list[tuple[Mapping[str, Any], bytes]] = []
         self._sending = anyio.Lock()
 

@@ -60,7 +60,7 @@ def shannon(value: bytes) -> float:
     return math.log2(total) - sum(map(_N_LOG_N.__getitem__, Counter(value).values())) / total
 
 
-def least_entropy(value: bytes) -> float:
+def min_entropy(value: bytes) -> float:
     """What a random value over the same alphabet and of this length hardly falls below."""
     if _HEX.fullmatch(value):
         size = 16
@@ -77,7 +77,7 @@ def randomness(value: bytes) -> int:
     value = value[:_JUDGED_BYTES]
     if len(value) < 2 * _TERM_BYTES:
         value = _TERMS.sub(b"", value)
-    if len(value) < 8 or shannon(value) < least_entropy(value):
+    if len(value) < 8 or shannon(value) < min_entropy(value):
         return NOT
     digits = sum(map(len, _DIGITS.findall(value)))
     if _UUID.match(value):

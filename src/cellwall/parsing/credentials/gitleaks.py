@@ -22,15 +22,15 @@ from cellwall.parsing.matching import Pattern
 
 Target = Literal["secret", "match", "line"]
 
-_MOST_RULES = 5000
-_MOST_CHARACTERS = 2 << 20
-_MOST_INSTRUCTIONS = 2_000_000
+_MAX_RULES = 5000
+_MAX_CHARACTERS = 2 << 20
+_MAX_INSTRUCTIONS = 2_000_000
 """Of all expressions together, as RE2 counts them: gitleaks' own 221 have 173,000. A short line can
 ask for a million, which are a second and a hundred megabytes."""
-_MOST_WORDS = 20_000
-_MOST_WORD_BYTES = 200
-_MOST_DOTS = 500
-_MOST_ENTROPY = 64.0
+_MAX_WORDS = 20_000
+_MAX_WORD_BYTES = 200
+_MAX_DOTS = 500
+_MAX_ENTROPY = 64.0
 _LINE_BYTES = 4096
 """Of a line that an allowlist sees, before and behind the secret."""
 _BACK_BYTES = 512
@@ -98,7 +98,7 @@ class SearchRule:
     words: tuple[bytes, ...]
     pattern: GroupedPattern
     group: int = 0
-    least_entropy: float = 0.0
+    min_entropy: float = 0.0
     allows: tuple[Allow, ...] = ()
     ahead_bytes: int = _AHEAD_BYTES
     reads_over_lines: bool = False
@@ -154,7 +154,7 @@ class SearchRule:
         for match, *groups in self.pattern.grouped_spans(part):
             span = self._secret(match, groups)
             secret = part[slice(*span)]
-            if self.least_entropy and shannon(secret) <= self.least_entropy:
+            if self.min_entropy and shannon(secret) <= self.min_entropy:
                 continue
             if MARK_BEGINNING in secret or self._is_allowed(part, match, span):
                 continue
@@ -186,19 +186,19 @@ def _before_word(data: bytes, start: int) -> int:
 
 def load_gitleaks(text: str) -> SecretRules:
     """The rules of such a file; `ConfigError` says what is wrong with it."""
-    if len(text) > _MOST_CHARACTERS:
-        raise _bad(f"it is longer than {_MOST_CHARACTERS} characters")
+    if len(text) > _MAX_CHARACTERS:
+        raise _bad(f"it is longer than {_MAX_CHARACTERS} characters")
     # Its reader keeps every beginning of a dotted key: of 20,000 parts those are a gigabyte.
-    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
-        raise _bad(f"a line has more than {_MOST_DOTS} dots")
+    if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
+        raise _bad(f"a line has more than {_MAX_DOTS} dots")
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5000 digits is a plain ValueError
         raise _bad(f"it is not TOML: {str(error)[:200]}") from None
     _refuse_extension(table)
     rows = _tables(table, "rules", "the file")
-    if len(rows) > _MOST_RULES:
-        raise _bad(f"it has more than {_MOST_RULES} rules")
+    if len(rows) > _MAX_RULES:
+        raise _bad(f"it has more than {_MAX_RULES} rules")
     room = _Room()
     everywhere = _allows(table, "the file", room)
     found = (_rule(row, number, room) for number, row in enumerate(rows, 1))
@@ -233,8 +233,8 @@ class _Room:
     """What a file may still ask for; each rule takes of it."""
 
     def __init__(self) -> None:
-        self._instructions = _MOST_INSTRUCTIONS
-        self._words = _MOST_WORDS
+        self._instructions = _MAX_INSTRUCTIONS
+        self._words = _MAX_WORDS
 
     def pattern(self, source: str, where: str) -> GroupedPattern:
         pattern = GroupedPattern(source)
@@ -252,11 +252,11 @@ class _Room:
 
     def words(self, row: Table, where: str) -> tuple[bytes, ...]:
         words = dict.fromkeys(w.lower().encode() for w in _list(row, "keywords", where) if w)
-        if any(len(word) > _MOST_WORD_BYTES for word in words):
-            raise _bad(f"{where}: a keyword is longer than {_MOST_WORD_BYTES} bytes")
+        if any(len(word) > _MAX_WORD_BYTES for word in words):
+            raise _bad(f"{where}: a keyword is longer than {_MAX_WORD_BYTES} bytes")
         self._words -= len(words)
         if self._words < 0:
-            raise _bad(f"it has more than {_MOST_WORDS} keywords")
+            raise _bad(f"it has more than {_MAX_WORDS} keywords")
         return tuple(words)
 
 
@@ -274,7 +274,7 @@ def _rule(row: Table, number: int, room: _Room) -> SearchRule | None:
     entropy, group = row.get("entropy", 0.0), row.get("secretGroup", 0)
     if isinstance(entropy, bool) or not isinstance(entropy, int | float):
         raise _bad(f"{where}: entropy is not a number")
-    if not 0 <= entropy <= _MOST_ENTROPY:  # nor NaN, which is neither
+    if not 0 <= entropy <= _MAX_ENTROPY:  # nor NaN, which is neither
         raise _bad(f"{where}: entropy is not a number of bits")
     if isinstance(group, bool) or not isinstance(group, int) or group < 0:
         raise _bad(f"{where}: secretGroup is not a number")
@@ -287,7 +287,7 @@ def _rule(row: Table, number: int, room: _Room) -> SearchRule | None:
         words=room.words(row, where),
         pattern=pattern,
         group=group,
-        least_entropy=float(entropy),
+        min_entropy=float(entropy),
         allows=_allows(row, where, room),
         ahead_bytes=_FAR_BYTES if over_lines else _AHEAD_BYTES,
         reads_over_lines=over_lines,

@@ -30,10 +30,10 @@ NAMED_WORDS = (
 _ANYWHERE = frozenset(b"token secret passw passphrase credential apikey api_key".split())
 """These are part of a name even behind other letters, as in `mytoken`; `key` ends `monkey` too."""
 _PASSWORDS = frozenset(b"passw passphrase pwd pass".split())
-_LONGEST_BYTES = 512
+_MAX_BYTES = 512
 _LEAD_BYTES = 480
-_SHORTEST_BYTES = 8
-_LEAST_DIFFERENT = 6
+_MIN_BYTES = 8
+_MIN_DIFFERENT = 6
 _COMPOUND = re.compile(
     rb"(?i)(?:api|access|secret|private|auth|app|account|master|sign(?:ing)?|encryption|client"
     rb"|service|license|licence|admin|write|read|token|user|host|ssh|rsa|deploy|session|shared|site"
@@ -146,7 +146,7 @@ class _Place:
         begun = self.led.end()
         mark = self.led["open"][-1:]
         run = self._run(mark)
-        stop, state = run.extent(self.data, begun, _LONGEST_BYTES)
+        stop, state = run.extent(self.data, begun, _MAX_BYTES)
         is_open = state == "open" or is_mark_cut(self.data, stop) or around.begun < stop
         if is_open and not is_final:
             return begun
@@ -198,9 +198,9 @@ class _Place:
         return is_plain and self.data[stop : stop + 1] in _LINE_ENDS
 
     def _is_random(self, value: bytes, word: bytes) -> bool:
-        if len(value) < _SHORTEST_BYTES or (len(value) < 16 and not _DIGIT.search(value)):
+        if len(value) < _MIN_BYTES or (len(value) < 16 and not _DIGIT.search(value)):
             return False
-        if len(set(value[:32])) < _LEAST_DIFFERENT:
+        if len(set(value[:32])) < _MIN_DIFFERENT:
             return False
         found, needed = randomness(value), self._needed(word)
         if found == NOT or found < needed:

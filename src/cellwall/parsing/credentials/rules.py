@@ -15,7 +15,7 @@ ignore_case    of the words and the lead
 checks         what else it must be: see `_CHECKS`
 entropy        the least, in bits for each byte
 wire           false: found in requests, it is not refused; the comment behind it says why
-longest_bytes  that are waited for; a longer run goes whole if it begins like a secret
+max_bytes  that are waited for; a longer run goes whole if it begins like a secret
 match, not_match   examples; tests run all of them
 """
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 PACKS = ("cloud", "code", "services", "models", "carriers")
 LEAD_BYTES = 600
 """Between a word and its value, at most; so much of what has left a stream is remembered."""
-_LONGEST_BYTES = 512
+_MAX_BYTES = 512
 _BEFORE_BYTES = 24
 _NAMES_END = (b"=", b":", b"/", b" ")
 """With these a word ends that names a value instead of beginning it."""
@@ -76,8 +76,8 @@ class ShapeRule:
     ignore_case: bool = False
     is_exact: bool = False
     checks: tuple[Callable[[bytes, bytes], bool], ...] = ()
-    least_entropy: float = 0.0
-    longest_bytes: int = _LONGEST_BYTES
+    min_entropy: float = 0.0
+    max_bytes: int = _MAX_BYTES
     until: bytes = b""
     """The value ends before the last of these, which it must have."""
     is_on_wire: bool = True
@@ -105,7 +105,7 @@ class ShapeRule:
             if led is None:
                 return None
             end = led.end()
-        stop, state = self.run.extent(data, end, self.longest_bytes)
+        stop, state = self.run.extent(data, end, self.max_bytes)
         is_open = state == "open" or is_mark_cut(data, stop) or around.begun < stop
         if is_open and not is_final:
             return end
@@ -138,7 +138,7 @@ class ShapeRule:
     def _passes(self, word: bytes, whole: bytes, value: bytes, *, is_strict: bool) -> bool:
         if is_strict:
             return all(check(word, value) for check in self.checks if check is not _is_random)
-        if is_placeholder(whole) or shannon(value) < self.least_entropy:
+        if is_placeholder(whole) or shannon(value) < self.min_entropy:
             return False
         return all(check(word, value) for check in self.checks)
 
@@ -305,8 +305,8 @@ def _shape(row: Mapping[str, object]) -> ShapeRule:
         ignore_case=bool(get("ignore_case")),
         is_exact=bool(get("exact")),
         checks=tuple(_CHECKS[name] for name in _texts(get("checks", ()))),
-        least_entropy=float(str(get("entropy", 0.0))),
-        longest_bytes=int(str(get("longest_bytes", _LONGEST_BYTES))),
+        min_entropy=float(str(get("entropy", 0.0))),
+        max_bytes=int(str(get("max_bytes", _MAX_BYTES))),
         until=b"@" if chars == "userinfo" else b"",
         is_on_wire=bool(get("wire", True)),
         match=_texts(get("match", ())),

@@ -26,9 +26,9 @@ class Run:
     has_escapes: bool = False
     """A backslash takes the next byte with it: where it ends depends on where it begins."""
 
-    def extent(self, data: bytes, start: int, most_bytes: int | None = None) -> tuple[int, State]:
+    def extent(self, data: bytes, start: int, max_bytes: int | None = None) -> tuple[int, State]:
         """Where the run from `start` ends, as far as the data tells."""
-        limit = len(data) if most_bytes is None else min(len(data), start + most_bytes)
+        limit = len(data) if max_bytes is None else min(len(data), start + max_bytes)
         found = self.pattern.match(data, start, limit)
         end = start if found is None else found.end()
         if limit < len(data) and (end == limit or (end == limit - 1 and data[end] == 0x5C)):

@@ -151,13 +151,13 @@ def is_mark_cut(data: bytes, place: int) -> bool:
     return len(rest) < len(MARK_BEGINNING) and MARK_BEGINNING.startswith(rest)
 
 
-def before(data: bytes, place: int, most_bytes: int) -> bytes:
+def before(data: bytes, place: int, max_bytes: int) -> bytes:
     """What stands before a place. A mark counts as a letter: a secret was there, and no border."""
     if data[place - 1 : place] == b"]" and _MARK_ENDS.search(
         data[max(0, place - _MARK_BYTES) : place]
     ):
         return b"x"
-    return data[max(0, place - most_bytes) : place]
+    return data[max(0, place - max_bytes) : place]
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from cellwall.policy.shell.catalog import NOTHING, TAKES_REST, Effect, Model, Option, Takes
 from cellwall.policy.shell.words import UNKNOWN, Word
 
-MOST_LETTERS = 64
+MAX_LETTERS = 64
 """How much of a cluster of short options is told; a longer one is nobody's."""
 
 
@@ -171,7 +171,7 @@ class _Scanner:
         while at < len(text):
             option = self._model.options.get(text[0] + text[at])
             at += 1
-            spelled = text[is_old : min(at, MOST_LETTERS)]
+            spelled = text[is_old : min(at, MAX_LETTERS)]
             if option is None:
                 self._unlisted(word, text[at - 1])
             elif option.takes is Takes.NEXT or (is_old and option.takes is Takes.VALUE):

@@ -13,7 +13,7 @@ from cellwall.policy.shell.interpret import Finds, note_options
 from cellwall.policy.shell.opened import Code, Opened
 from cellwall.policy.shell.words import UNKNOWN, Word
 
-MOST_CHARACTERS = 65_536
+MAX_CHARACTERS = 65_536
 
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t\r]+|\\\r?\n|\#[^\n]*)
@@ -57,7 +57,7 @@ class Program:
 
 def judge(text: str) -> Program:
     """What cannot be told for sure is unclear."""
-    if len(text) > MOST_CHARACTERS or UNKNOWN in text:
+    if len(text) > MAX_CHARACTERS or UNKNOWN in text:
         return Program(unclear=["the awk program is not known, or too long"])
     tokens = _tokens(text)
     if tokens is None:

@@ -12,7 +12,7 @@ from cellwall.policy.shell.interpret import Finds, note_operands, note_options
 from cellwall.policy.shell.opened import Inner, Opened
 from cellwall.policy.shell.words import UNKNOWN, Word
 
-MOST_STARTS = 8
+MAX_STARTS = 8
 _STARTS = {"-exec": False, "-ok": False, "-execdir": True, "-okdir": True}
 _NARROWS = (
     *("-name", "-iname", "-path", "-ipath", "-regex", "-iregex", "-wholename"),
@@ -106,7 +106,7 @@ def _filled(
     inner: Sequence[Word], starts: Sequence[Word], *, in_folder: bool, is_many: bool
 ) -> Iterator[tuple[Word, ...]]:
     """The inner command with what is known of the files: they lie under a start path."""
-    if len(starts) > MOST_STARTS:
+    if len(starts) > MAX_STARTS:
         starts = [Word(UNKNOWN)]
     for place in starts:
         found = UNKNOWN if place.text == UNKNOWN else f"{place.text.rstrip('/')}/{UNKNOWN}"
@@ -143,7 +143,7 @@ def _in_folder(word: Word, folder: str) -> Word:
 def _deletions(found: Scan, starts: Sequence[Word]) -> Iterator[Inner]:
     """`-delete` is judged as the `rm` that it is; of the whole folder if nothing narrows it."""
     narrow = any(_NAMED.search(value.text) for value in found.values(*_NARROWS))
-    for start in starts[:MOST_STARTS]:
+    for start in starts[:MAX_STARTS]:
         if narrow and start.text.strip("/") not in ("", "~", "..") and start.is_literal:
             under = Word(f"{start.text.rstrip('/')}/{UNKNOWN}")
             yield Inner((Word("rm"), Word("-f"), under), "find deletes what it finds")
@@ -155,7 +155,7 @@ def open_fd(model: Model, words: Sequence[Word]) -> Opened:
     """`-x` and `-X` take the words up to `;`, and then options may follow."""
     finds = Finds()
     left = words[1:]
-    for _ in range(MOST_STARTS):
+    for _ in range(MAX_STARTS):
         found = scan(model, left)
         note_options(finds, model, found)
         note_operands(finds, model, replace(found, rest=None))

@@ -18,7 +18,7 @@ from cellwall.policy.shell.inline_python import Rules, look_at_python
 from cellwall.policy.shell.words import UNKNOWN
 
 FILE: Final = os.path.join(os.path.dirname(__file__), "languages.toml")
-MOST_CHARACTERS = 65_536
+MAX_CHARACTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def screen(language: str, text: str) -> str | None:
 @lru_cache(maxsize=64)
 def look_at(language: str, text: str) -> Look:
     """As `screen`, with the files that harmless code reads."""
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         return Look("the code is too long to be looked at")
     if UNKNOWN in text:
         return Look("part of the code is not known")

@@ -13,7 +13,7 @@ from cellwall.policy.shell.interpret import Finds, note_options
 from cellwall.policy.shell.opened import Opened, Script
 from cellwall.policy.shell.words import UNKNOWN, Word
 
-MOST_CHARACTERS = 65_536
+MAX_CHARACTERS = 65_536
 
 RUNS_INPUT = "the sed script runs its input as a command; leave its `e` away"
 _UNCLEAR = "the sed script cannot be understood; write a simpler one, or use the Edit tool"
@@ -51,7 +51,7 @@ class Commands:
 
 def judge(text: str) -> Commands:
     """What cannot be told for sure is unclear."""
-    if len(text) > MOST_CHARACTERS or UNKNOWN in text:
+    if len(text) > MAX_CHARACTERS or UNKNOWN in text:
         return Commands(unclear=True)
     try:
         return _Reader(text).run()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 REPORTS = 3
 REQUESTS = 4
 HOME = "/.cellwall"
-MOST_TEXT = 65536
+MAX_TEXT = 65536
 ONLY_TREE = 0x400  # ast.PyCF_ONLY_AST
 MEMORY_FILE_CLOEXEC = 1
 SITE_ENDINGS = ("/dist-packages", "/site-packages", "/opt/packages")
@@ -365,7 +365,7 @@ class Session:
     def _tell_value(self, value: Any, report: dict[str, Any]) -> None:
         names = self._module.__dict__
         names["_"] = value
-        if type(value) in (int, float, bool, str) and len(str(value)) < MOST_TEXT:
+        if type(value) in (int, float, bool, str) and len(str(value)) < MAX_TEXT:
             is_plain = value == value and value not in (float("inf"), float("-inf"))
             report["value"], report["text"] = (value if is_plain else None), repr(value)
             return

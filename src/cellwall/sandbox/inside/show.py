@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 RUNNER = ("<cellwall>", "/.cellwall/")  # how the files of the runner itself are called
-MOST_TEXT_BYTES = 64 * 1024
-MOST_FORM_BYTES = 5_000_000
-MOST_FIGURES_BYTES = 6_000_000  # all figures of a run; the supervisor reads 8 MiB of results
-MOST_ROWS = 1000
-MOST_DEPTH = 64
-MOST_ENTRIES = 100_000
-MOST_STRINGS = 16_000  # of a run, keys included; the supervisor takes 20,000 in a report
-MOST_ARRAY_ENTRIES = 10_000
-MOST_NUMBER_BITS = 4096  # Python refuses to print numbers of more than 4300 digits
+MAX_TEXT_BYTES = 64 * 1024
+MAX_FORM_BYTES = 5_000_000
+MAX_FIGURES_BYTES = 6_000_000  # all figures of a run; the supervisor reads 8 MiB of results
+MAX_ROWS = 1000
+MAX_DEPTH = 64
+MAX_ENTRIES = 100_000
+MAX_STRINGS = 16_000  # of a run, keys included; the supervisor takes 20,000 in a report
+MAX_ARRAY_ENTRIES = 10_000
+MAX_NUMBER_BITS = 4096  # Python refuses to print numbers of more than 4300 digits
 _CUT = "\n[... cut by Cellwall ...]\n"
 
 # The key of a form, its MIME type, and what it holds.
@@ -77,13 +77,13 @@ def plain(value: object) -> tuple[bool, object]:
         return False, None
 
 
-_strings_left = [MOST_STRINGS]
+_strings_left = [MAX_STRINGS]
 _cut = [False]
 
 
 def renew() -> None:
     """Another run: it may tell as much as the one before."""
-    _strings_left[0] = MOST_STRINGS
+    _strings_left[0] = MAX_STRINGS
     _cut[0] = False
 
 
@@ -116,7 +116,7 @@ def figures() -> list[dict[str, object]]:
     if pyplot is None:
         return []
     shown: list[dict[str, object]] = []
-    left = MOST_FIGURES_BYTES
+    left = MAX_FIGURES_BYTES
     for number in _attempt(lambda: list(pyplot.get_fignums())) or ():
         figure = _attempt(pyplot.figure, number)
         forms: dict[str, object] = {"text": _repr(figure)}
@@ -181,17 +181,17 @@ def _repr(value: object) -> str:
 
 def _clip(text: str) -> str:
     # By way of `str`: a subclass may have methods of its own. Lone surrogates are no text.
-    data = str.encode(str.__getitem__(text, slice(MOST_TEXT_BYTES)), "utf-8", "replace")
-    _fits(max(str.__len__(text), len(data)), MOST_TEXT_BYTES)
-    return data[:MOST_TEXT_BYTES].decode("utf-8", "ignore")
+    data = str.encode(str.__getitem__(text, slice(MAX_TEXT_BYTES)), "utf-8", "replace")
+    _fits(max(str.__len__(text), len(data)), MAX_TEXT_BYTES)
+    return data[:MAX_TEXT_BYTES].decode("utf-8", "ignore")
 
 
 def _ends(text: str) -> str:
     """A long text's beginning and end: of a traceback the last line says most."""
     data = text.encode("utf-8", "replace")
-    if _fits(len(data), MOST_TEXT_BYTES):
+    if _fits(len(data), MAX_TEXT_BYTES):
         return data.decode()
-    half = (MOST_TEXT_BYTES - len(_CUT)) // 2
+    half = (MAX_TEXT_BYTES - len(_CUT)) // 2
     return _CUT.join([end.decode("utf-8", "ignore") for end in (data[:half], data[-half:])])
 
 
@@ -213,16 +213,16 @@ def _form(data: Any, holds: str) -> object:  # whatever a method said
         import json  # see above
 
         ok, form = plain(json.loads(data) if is_text else data)
-        return form if ok and _fits(len(json.dumps(form)), MOST_FORM_BYTES) else None
+        return form if ok and _fits(len(json.dumps(form)), MAX_FORM_BYTES) else None
     if holds == "binary":
         import base64  # see above
 
         if is_text:  # pictures may come as base64 already; anything else raises
             data = base64.b64decode("".join(str.split(data)), validate=True)
-        fits = _fits(memoryview(data).nbytes * 4 // 3, MOST_FORM_BYTES)
+        fits = _fits(memoryview(data).nbytes * 4 // 3, MAX_FORM_BYTES)
         return base64.b64encode(data).decode("ascii") if fits else None
     text = str.encode(data, "utf-8", "replace")
-    return text.decode() if _fits(len(text), MOST_FORM_BYTES) else None
+    return text.decode() if _fits(len(text), MAX_FORM_BYTES) else None
 
 
 class _NotPlain(Exception):
@@ -233,19 +233,19 @@ class _Walk:
     """One way through a value, by the base types' methods; it ends after so many entries."""
 
     def __init__(self) -> None:
-        self._left = MOST_ENTRIES
-        self._bytes_left = MOST_FORM_BYTES
+        self._left = MAX_ENTRIES
+        self._bytes_left = MAX_FORM_BYTES
         numpy: Any = sys.modules.get("numpy")
         self._scalar = _attempt(lambda: numpy.generic) or _NotPlain
         self._array = _attempt(lambda: numpy.ndarray) or _NotPlain
 
     def plain(self, value: Any, depth: int = 0) -> object:  # anything at all
         self._left -= 1
-        if not _fits(depth, MOST_DEPTH) or not _fits(0, self._left):
+        if not _fits(depth, MAX_DEPTH) or not _fits(0, self._left):
             raise _NotPlain
         if issubclass(type(value), self._scalar):
             value = value.item()
-        elif issubclass(type(value), self._array) and value.size <= MOST_ARRAY_ENTRIES:
+        elif issubclass(type(value), self._array) and value.size <= MAX_ARRAY_ENTRIES:
             value = value.tolist()
         kind = type(value)
         if value is None or value is True or value is False:
@@ -269,7 +269,7 @@ class _Walk:
 
 
 def _number(value: Any) -> float:  # anything at all
-    if issubclass(type(value), int) and _fits(int.bit_length(value), MOST_NUMBER_BITS):
+    if issubclass(type(value), int) and _fits(int.bit_length(value), MAX_NUMBER_BITS):
         return int.__int__(value)
     if issubclass(type(value), float):
         number = float.__float__(value)
@@ -285,15 +285,15 @@ def _table(value: Any) -> dict[str, object] | None:  # anything at all
         return None
     import json  # see above
 
-    frame = value.head(MOST_ROWS)
+    frame = value.head(MAX_ROWS)
     if issubclass(type(value), pandas.Series):
         frame = frame.to_frame("value" if frame.name is None else frame.name)
     if not isinstance(frame.index, pandas.RangeIndex):
         frame = frame.reset_index(allow_duplicates=True)
-    if not _fits(len(frame) * len(frame.columns), MOST_ENTRIES):
+    if not _fits(len(frame) * len(frame.columns), MAX_ENTRIES):
         return None
     # A key and perhaps a text for each cell; of a wide table fewer rows are shown.
-    frame = frame.head(MOST_STRINGS // 2 // max(1, len(frame.columns)))
+    frame = frame.head(MAX_STRINGS // 2 // max(1, len(frame.columns)))
     if not _take_strings(len(frame) * len(frame.columns)):
         return None
 
@@ -306,7 +306,7 @@ def _table(value: Any) -> dict[str, object] | None:  # anything at all
     names = _distinct(frame.columns)
     rows = frame.itertuples(index=False, name=None)
     records = [{name: cell(each) for name, each in zip(names, row)} for row in rows]  # noqa: B905  # Python 3.9 may be inside
-    fits = _fits(len(json.dumps(records)), MOST_FORM_BYTES)
+    fits = _fits(len(json.dumps(records)), MAX_FORM_BYTES)
     return {"records": records, "rows_total": len(value)} if fits else None
 
 

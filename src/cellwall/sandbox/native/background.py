@@ -29,7 +29,7 @@ from cellwall.sandbox.native.conclusion import not_started
 from cellwall.sandbox.native.live import LiveCell, Task
 
 _CHUNK_BYTES = 65_536
-_MOST_LEFT_CHUNKS = 16
+_MAX_LEFT_CHUNKS = 16
 _WRITE_WITHIN_S = 30.0
 _LOOK_EVERY_MS = 100
 _SIGNALS = range(1, 65)
@@ -293,7 +293,7 @@ class Reader:
             with suppress(KeyError, ValueError):
                 key = self._selector.unregister(descriptor)
                 # What a pipe can hold; whoever still writes to it has no end.
-                for _ in range(_MOST_LEFT_CHUNKS):
+                for _ in range(_MAX_LEFT_CHUNKS):
                     if not isinstance(key.data, _Source) or not key.data.has_more():
                         break
         program.close()

@@ -27,7 +27,7 @@ ACCEPT = (
 """Measured limits instead of enforced ones, see measured.py."""
 
 Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
-_MOST_TEXT_BYTES = 4 * 1024 * 1024
+_MAX_TEXT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +201,12 @@ def read_text(path: str) -> str:
         return ""
     try:
         text = b""
-        while len(text) < _MOST_TEXT_BYTES and (part := os.read(descriptor, 65_536)):
+        while len(text) < _MAX_TEXT_BYTES and (part := os.read(descriptor, 65_536)):
             text += part
     except OSError:
         return ""
     finally:
         os.close(descriptor)
-    if len(text) >= _MOST_TEXT_BYTES:
+    if len(text) >= _MAX_TEXT_BYTES:
         text = text[: text.rfind(b"\n") + 1]
     return text.decode("ascii", "replace")

@@ -21,10 +21,10 @@ REQUESTS_FD_INSIDE = 4
 """To read from."""
 CHANNEL_FDS_INSIDE = (REPORTS_FD_INSIDE, REQUESTS_FD_INSIDE)
 INTERPRETER_FDS_INSIDE = (0, 1, 2, *CHANNEL_FDS_INSIDE)
-_MOST_WORD_BYTES = 256
+_MAX_WORD_BYTES = 256
 
 
-def packet_from(line: socket.socket, most_bytes: int) -> bytes:
+def packet_from(line: socket.socket, max_bytes: int) -> bytes:
     """The next packet of a non-blocking line; empty at its end.
 
     Neither an end nor a reset is believed when it is told once: the kernel looks for a packet first
@@ -32,15 +32,15 @@ def packet_from(line: socket.socket, most_bytes: int) -> bytes:
     before it hands out what the other end has said.
     """
     with suppress(ConnectionResetError):
-        if packet := line.recv(most_bytes):
+        if packet := line.recv(max_bytes):
             return packet
-    return line.recv(most_bytes)
+    return line.recv(max_bytes)
 
 
 def _received(line: socket.socket) -> tuple[bytes, list[int]]:
     """A packet and what was sent along, which no program that the host starts may inherit."""
     flags = socket.MSG_CMSG_CLOEXEC
-    said, sent, _flags, _address = socket.recv_fds(line, _MOST_WORD_BYTES, 1, flags)
+    said, sent, _flags, _address = socket.recv_fds(line, _MAX_WORD_BYTES, 1, flags)
     return said, sent
 
 
@@ -69,7 +69,7 @@ class Line:
     def heard(self) -> list[str] | None:
         """Init's next word if there is one; empty when it is gone."""
         try:
-            return packet_from(self.socket, _MOST_WORD_BYTES).decode("ascii", "replace").split()
+            return packet_from(self.socket, _MAX_WORD_BYTES).decode("ascii", "replace").split()
         except BlockingIOError:
             return None
         except OSError:
@@ -118,9 +118,9 @@ class Channel:
         """Ready to read when something was reported."""
         return self.reports
 
-    def read(self, most_bytes: int) -> bytes:
+    def read(self, max_bytes: int) -> bytes:
         """Empty when all writers are gone; BlockingIOError when there is nothing yet."""
-        return os.read(self.reports, most_bytes)
+        return os.read(self.reports, max_bytes)
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         return write_pipe(self.requests, data)

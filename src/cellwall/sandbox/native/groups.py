@@ -24,10 +24,10 @@ _PERIOD_US = 100_000
 _DISCARD_TRIES = 400
 _DISCARD_PAUSE_S = 0.005
 ZYGOTE = "zygote"
-_LEAST_SOCKET_BYTES = 8 * MIB  # less than a few busy connections have in their buffers
+_MIN_SOCKET_BYTES = 8 * MIB  # less than a few busy connections have in their buffers
 _SOCKET_SHARE = 8
 _BYTES_PER_WRITE = 128 * KIB
-_LEAST_WRITES_PER_S = 64
+_MIN_WRITES_PER_S = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _less(after: _Amount | None, before: _Amount | None) -> _Amount | None:
 
 def socket_bytes(limits: Limits) -> int:
     """The buffers of a cell's sockets, where they are not counted as its memory."""
-    return max(_LEAST_SOCKET_BYTES, limits.memory_bytes // _SOCKET_SHARE)
+    return max(_MIN_SOCKET_BYTES, limits.memory_bytes // _SOCKET_SHARE)
 
 
 def settings_v1(
@@ -241,7 +241,7 @@ class Group:
         # file system without a block device, there is nothing to write to (LIM-3).
         # Small writes that are forced out one by one (fsync in a loop) cost the disk far more than
         # their bytes say, so their number is bounded with the bandwidth (LIM-6).
-        writes_per_s = max(_LEAST_WRITES_PER_S, bytes_per_s // _BYTES_PER_WRITE)
+        writes_per_s = max(_MIN_WRITES_PER_S, bytes_per_s // _BYTES_PER_WRITE)
         try:
             if self.version == 2 and "io" in self._directories:
                 text = f"{device} rbps={bytes_per_s} wbps={bytes_per_s} wiops={writes_per_s}"

@@ -19,11 +19,11 @@ from cellwall.sandbox.native.holder import holder
 from cellwall.sandbox.native.waiting import ready_to_read
 
 FIRST_SENT_FD = 64  # as in cell/keep.c
-_MOST_FRAME_BYTES = 256
+_MAX_FRAME_BYTES = 256
 _TREE_WITHIN_S = 20.0
 # bubblewrap's words when the kernel, a sysctl or AppArmor refuses the namespaces.
 _NO_NAMESPACES = ("new namespace", "uid map", "gid map", "No permissions", "unshare user")
-_MOST_DIAGNOSTIC_BYTES = 4096
+_MAX_DIAGNOSTIC_BYTES = 4096
 # open_tree(2) and mount_setattr(2) for a workspace: root without CAP_SYS_ADMIN, or a file system
 # without idmapped mounts.
 _STAGING = ("stage-clone ", "stage-idmap ")
@@ -130,7 +130,7 @@ class Keeper:
             raise self.failure("tree-in-time")
         try:
             said, trees, _flags, _address = socket.recv_fds(
-                line, _MOST_FRAME_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+                line, _MAX_FRAME_BYTES, 1, socket.MSG_CMSG_CLOEXEC
             )
         except OSError as error:
             raise self.failure("tree-answer") from error
@@ -160,7 +160,7 @@ class Keeper:
     def heard(self) -> list[str] | None:
         """The keeper's next word if there is one; empty when it is gone."""
         try:
-            return packet_from(self._line, _MOST_FRAME_BYTES).decode("ascii", "replace").split()
+            return packet_from(self._line, _MAX_FRAME_BYTES).decode("ascii", "replace").split()
         except BlockingIOError:
             return None
         except OSError:
@@ -203,7 +203,7 @@ class Keeper:
     def failure(self, step: str) -> CellwallError:
         """What to say when the walls could not be built; bubblewrap's words go to the record."""
         try:
-            said = os.read(self._diagnostics, _MOST_DIAGNOSTIC_BYTES).decode("utf-8", "replace")
+            said = os.read(self._diagnostics, _MAX_DIAGNOSTIC_BYTES).decode("utf-8", "replace")
         except OSError:
             said = ""
         detail = f"{step}: {said.strip()}"

@@ -25,12 +25,12 @@ from cellwall.sandbox.native.keeper import memory_file
 from cellwall.sandbox.native.measured import Measured
 from cellwall.sandbox.native.traffic import Traffic
 
-_MOST_WORDS_WAITING = 4
+_MAX_WORDS_WAITING = 4
 _GRACE_S = 1.0
 """So long may an interpreter take to answer an interrupt before its state is given up."""
 _LOOK_EVERY_S = 0.01
 _READ_BYTES = 65_536
-_MOST_READS = 64
+_MAX_READS = 64
 # Code or processes that broke one of these are not to be trusted to stop when asked.
 _ENDS_ALL = frozenset({LimitName.MEMORY, LimitName.PROCESSES, LimitName.CPU, LimitName.DISK})
 
@@ -150,7 +150,7 @@ class LiveCell:
         """The one there is, or a new one. Only by whoever has the turn."""
         found = self._interpreter
         if found is not None:
-            for _ in range(_MOST_WORDS_WAITING):
+            for _ in range(_MAX_WORDS_WAITING):
                 found.task.hear()
             found.is_lost = found.is_lost or found.task.is_ended
         if found is None or found.is_lost:
@@ -340,7 +340,7 @@ class CodeRun(_LiveRun):
     def _discard_output(self) -> None:
         channels = self._task.channels
         for pipe in (channels.stdout, channels.stderr):
-            for _ in range(_MOST_READS):  # a thread of the code may print for ever
+            for _ in range(_MAX_READS):  # a thread of the code may print for ever
                 try:
                     if pipe is None or not os.read(pipe, _READ_BYTES):
                         break

@@ -22,9 +22,9 @@ from cellwall.sandbox.native.template import Recipe, Template
 from cellwall.sandbox.native.warmcell import WarmCell
 from cellwall.sandbox.runs import RunLedger
 
-_MOST_READY = 16
+_MAX_READY = 16
 _QUIET_S = 5.0
-_MOST_RECIPES = 8
+_MAX_RECIPES = 8
 _FORGET_AFTER_S = 60.0
 _RETRY_AFTER_S = 60.0
 _RECYCLE_S = 3600.0
@@ -195,7 +195,7 @@ class Pool:
             self._take_in(place, stock)
             if not shelf.cells:
                 # Somebody may soon come and find nothing again: more are wanted.
-                shelf.target = min(shelf.target + 1, _MOST_READY)
+                shelf.target = min(shelf.target + 1, _MAX_READY)
             while True:
                 while shelf.cells:
                     cell = shelf.cells.popleft()
@@ -217,7 +217,7 @@ class Pool:
         shelf = place.shelves.get(recipe)
         if shelf is None:
             shelf = place.shelves[recipe] = _Shelf()
-            while len(place.shelves) > _MOST_RECIPES:
+            while len(place.shelves) > _MAX_RECIPES:
                 oldest = min(place.shelves, key=lambda each: place.shelves[each].taken_at)
                 self._clear(place, place.shelves.pop(oldest))
         return shelf

@@ -17,7 +17,7 @@ from cellwall.core.cancelling import check_cancelled
 
 _ANSWER_WITHIN_S = 5.0
 _LOOK_EVERY_S = 0.2
-_MOST_LINE_BYTES = 8192
+_MAX_LINE_BYTES = 8192
 _CHUNK_BYTES = 65_536
 _NO_LIMITS: Mapping[int, int] = MappingProxyType({})
 
@@ -122,10 +122,10 @@ def _read_lines(descriptor: int, on_line: Callable[[str], None], *, ends_at: flo
                 raise TimeoutError
             part = os.read(descriptor, _CHUNK_BYTES)
             *lines, waiting = (waiting + part).split(b"\n")
-            if not part or len(waiting) > _MOST_LINE_BYTES:
+            if not part or len(waiting) > _MAX_LINE_BYTES:
                 lines, waiting = [*lines, waiting], b""
             for line in lines:
-                text = line[:_MOST_LINE_BYTES].decode("utf-8", "replace").rstrip()
+                text = line[:_MAX_LINE_BYTES].decode("utf-8", "replace").rstrip()
                 if text:
                     on_line(text)
             if not part:

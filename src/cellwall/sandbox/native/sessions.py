@@ -40,7 +40,7 @@ from cellwall.sandbox.native.watch import Watch
 from cellwall.sandbox.runs import RunLedger
 from cellwall.sandbox.views import MergedViews
 
-_MOST_PROGRAMS_REMEMBERED = 256
+_MAX_PROGRAMS_REMEMBERED = 256
 _HANDED_OVER_WITHIN_S = 20.0
 
 
@@ -205,7 +205,7 @@ class Sessions:
         )
         program = Program(cell, task, want.argv, keep_bytes=action.limits.output_bytes)
         with session.lock:
-            for old in list(session.programs)[:-_MOST_PROGRAMS_REMEMBERED]:
+            for old in list(session.programs)[:-_MAX_PROGRAMS_REMEMBERED]:
                 if session.programs[old].ended.is_set():
                     del session.programs[old]
             session.programs[program.id] = program

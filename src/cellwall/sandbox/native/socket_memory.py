@@ -110,7 +110,7 @@ def _look_at(net: str, memory_bytes: int, most: int) -> int:
     used += max(0, received - memory_bytes)
     used += max(0, counts[b"sockets"] - listed) * _MAX_CORKED_BYTES
     # These lists are long walks through a table of the whole host: only where it can matter.
-    if used <= most < used + streams * _most_received_bytes():
+    if used <= most < used + streams * _max_received_bytes():
         texts |= {
             name: _read_list(f"{net}/{name}")
             for name in ("tcp", "tcp6")
@@ -127,7 +127,7 @@ def _count_sockets(net: str) -> dict[bytes, int]:
 
 
 @functools.cache
-def _most_received_bytes() -> int:
+def _max_received_bytes() -> int:
     """In one connection: by SO_RCVBUF, which the kernel doubles, or by itself."""
     asked, grown = 4 * MIB, 32 * MIB
     with suppress(OSError, ValueError, IndexError):

@@ -28,7 +28,7 @@ from cellwall.sandbox.runs import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
 _READY_WITHIN_S = 20.0
-_MOST_SHAPES = 4
+_MAX_SHAPES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class Spares:
         """Raise one, from the second run of a shape on."""
         with self._lock:
             if shape not in self._kept:
-                while len(self._kept) >= _MOST_SHAPES:
+                while len(self._kept) >= _MAX_SHAPES:
                     oldest = self._kept.pop(next(iter(self._kept)))
                     if oldest is not None:
                         oldest[0].close()

@@ -19,10 +19,10 @@ from cellwall.sandbox.native.template import Recipe, Template
 from cellwall.sandbox.native.waiting import ready_to_read
 from cellwall.sandbox.native.warmcell import WarmCell
 
-_MOST_DESCRIPTORS = 8
+_MAX_DESCRIPTORS = 8
 _OURS = 4
 """Our ends of a cell's lines; then two of an interpreter's channel, or three for a program."""
-_MOST_RECIPES = 16
+_MAX_RECIPES = 16
 _MADE_WITHIN_S = 10.0
 
 
@@ -72,7 +72,7 @@ class Stock:
     def _recipe(self, recipe: Recipe) -> int:
         found = self._recipes.get(recipe)
         if found is None:
-            while len(self._recipes) >= _MOST_RECIPES:
+            while len(self._recipes) >= _MAX_RECIPES:
                 os.close(self._recipes.pop(next(iter(self._recipes))))
             plan, group = Plan(), self._template.group
             steps = group.limit_steps(recipe.limits, groups.WARM_PROCESSES) if group else []
@@ -85,7 +85,7 @@ class Stock:
     def taken(self) -> WarmCell | None:
         """The next cell that has come; None if none has."""
         try:
-            said, sent, flags, _address = socket.recv_fds(self._line, 160, _MOST_DESCRIPTORS)
+            said, sent, flags, _address = socket.recv_fds(self._line, 160, _MAX_DESCRIPTORS)
         except BlockingIOError:
             return None
         except OSError as error:

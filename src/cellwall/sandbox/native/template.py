@@ -33,7 +33,7 @@ from cellwall.sandbox.native.wayout import WayOut
 from cellwall.sandbox.runs import RunLedger
 
 _START_WITHIN_S = 30.0
-_MOST_PLANS = 16
+_MAX_PLANS = 16
 _PRIVATE = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
 # The zygote's own; cells have theirs.
 _ZYGOTE_LIMITS = Limits(memory_bytes=1024 * MIB, processes=256, cpus=2.0)
@@ -167,7 +167,7 @@ class Template:
         """The plan of such cells, written once: they differ in nothing but their descriptors."""
         found = self._plans.get(recipe)
         if found is None:
-            while len(self._plans) >= _MOST_PLANS:
+            while len(self._plans) >= _MAX_PLANS:
                 os.close(self._plans.pop(next(iter(self._plans))))
             found = memory_file("cellwall-cell", self.cell_plan(recipe, joins=joins))
             self._plans[recipe] = found

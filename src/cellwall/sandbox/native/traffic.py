@@ -17,10 +17,10 @@ from cellwall.core.types import Json, OutputSink
 from cellwall.sandbox.native.channels import Outside, write_pipe
 
 _CHUNK_BYTES = 65_536
-_MOST_CALLS_WAITING = 64
-_MOST_SMALL_FRAMES = 20_000  # each costs the supervisor more than the code
-_MOST_UNREAD_BYTES = 1024 * 1024
-_MOST_FRAMES = 4  # of the longest kind; more than a result and its calls need
+_MAX_CALLS_WAITING = 64
+_MAX_SMALL_FRAMES = 20_000  # each costs the supervisor more than the code
+_MAX_UNREAD_BYTES = 1024 * 1024
+_MAX_FRAMES = 4  # of the longest kind; more than a result and its calls need
 
 
 class Traffic:
@@ -41,8 +41,8 @@ class Traffic:
         self._output_room = max_output_bytes
         self._reader = reader
         reader.budget = ValueBudget()
-        self._channel_room = _MOST_FRAMES * reader.max_frame_bytes
-        self._frames_left = _MOST_SMALL_FRAMES
+        self._channel_room = _MAX_FRAMES * reader.max_frame_bytes
+        self._frames_left = _MAX_SMALL_FRAMES
         self._outgoing = bytearray()
         self._poll = select.epoll()
         self._servants: dict[int, Callable[[], bool]] = {}
@@ -90,7 +90,7 @@ class Traffic:
     @property
     def is_read(self) -> bool:
         """False: the code does not take its answers, and more must not pile up."""
-        return len(self._outgoing) <= _MOST_UNREAD_BYTES
+        return len(self._outgoing) <= _MAX_UNREAD_BYTES
 
     @property
     def is_over(self) -> bool:
@@ -186,7 +186,7 @@ class Traffic:
     def _understand(self, message: Mapping[str, Json]) -> None:
         if "done" in message:
             self.report = message
-        elif "call" in message and len(self.calls) < _MOST_CALLS_WAITING:
+        elif "call" in message and len(self.calls) < _MAX_CALLS_WAITING:
             self.calls.append(message)
 
     def _flush(self) -> bool:

@@ -29,7 +29,7 @@ from cellwall.sandbox.native.uncharged import UnchargedMemory
 
 _WATCH_EVERY_S = 0.05
 _MOMENT_S = 0.004
-_MOST_CALLS = 16  # of the host's tools, by one run at once
+_MAX_CALLS = 16  # of the host's tools, by one run at once
 TEARDOWN_S = 20.0
 
 
@@ -204,7 +204,7 @@ class Watch:
                 deadline = now + TEARDOWN_S
 
     def _is_free(self) -> bool:
-        return self._answering < _MOST_CALLS
+        return self._answering < _MAX_CALLS
 
     async def _answer(self, traffic: Traffic, call: Mapping[str, Json]) -> None:
         assert self._tools is not None  # noqa: S101  # only then are calls answered

@@ -16,7 +16,7 @@ from cellwall.sandbox.native.networkplan import Opening
 from cellwall.sandbox.native.waiting import ready_to_read
 
 _WITHIN_S = 20.0
-_MOST_WORD_BYTES = 64
+_MAX_WORD_BYTES = 64
 
 
 class WayOut:
@@ -44,7 +44,7 @@ class WayOut:
             while (left_s := deadline - time.monotonic()) > 0:
                 if not ready_to_read(self._ours, timeout_s=left_s):
                     return
-                word, sent, _flags, _address = socket.recv_fds(self._ours, _MOST_WORD_BYTES, 1)
+                word, sent, _flags, _address = socket.recv_fds(self._ours, _MAX_WORD_BYTES, 1)
                 if not word:
                     break
                 found[word.decode("ascii", "replace")] = socket.socket(fileno=sent[0])

@@ -261,7 +261,7 @@ def test_hostile_page_ends_in_time_and_within_bounds(page: str) -> None:
     # Quadratic time would be minutes here, and recursion an error: no clock is needed to see it.
     found = rendered(page, form="markdown", url="https://docs.example.com/" + "a" * 1000)
     assert "x" in found.text
-    assert len(found.text) <= 2 * html_view.MOST_CHARACTERS
+    assert len(found.text) <= 2 * html_view.MAX_CHARACTERS
 
 
 @pytest.mark.requirement("NET-4")
@@ -269,13 +269,13 @@ def test_page_with_too_much_in_it_is_cut_and_marked(monkeypatch: pytest.MonkeyPa
     page = "<p>one</p><p>two</p><p>three</p>"
     assert rendered(page, form="text", url=URL) == Rendered("one\n\ntwo\n\nthree", is_cut=False)
     with monkeypatch.context() as patch:
-        patch.setattr(html_tokens, "MOST_TOKENS", 5)
+        patch.setattr(html_tokens, "MAX_TOKENS", 5)
         assert rendered(page, form="text", url=URL) == Rendered("one", is_cut=True)
     with monkeypatch.context() as patch:
-        patch.setattr(html_view, "MOST_EVENTS", 5)
+        patch.setattr(html_view, "MAX_EVENTS", 5)
         assert rendered(page, form="text", url=URL) == Rendered("one\n\ntwo", is_cut=True)
     with monkeypatch.context() as patch:
-        patch.setattr(html_view, "MOST_CHARACTERS", 8)
+        patch.setattr(html_view, "MAX_CHARACTERS", 8)
         assert rendered(page, form="text", url=URL) == Rendered("one\n\ntw", is_cut=True)
 
 

@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from cellwall.core.errors import EgressRefused
-from cellwall.egress.protocols.client_hello import INCOMPLETE, MOST_HELLO_BYTES, server_name
+from cellwall.egress.protocols.client_hello import INCOMPLETE, MAX_HELLO_BYTES, server_name
 
 pytestmark = pytest.mark.requirement("NET-6")
 
@@ -185,7 +185,7 @@ def test_a_hidden_name_does_not_matter_where_tls_ends_here() -> None:
 
 
 def test_a_hello_that_never_ends_is_refused() -> None:
-    size = MOST_HELLO_BYTES - 4
+    size = MAX_HELLO_BYTES - 4
     message = b"\x01" + size.to_bytes(3, "big") + bytes(size)
     pieces = [message[at : at + 1024] for at in range(0, len(message), 1024)]
     data = b"".join(map(record, pieces))

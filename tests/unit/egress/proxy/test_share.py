@@ -21,7 +21,7 @@ async def plain() -> None:
     await asyncio.sleep(0)
 
 
-async def most_between(of_greedy: Callable[[], Awaitable[None]], other: Share) -> int:
+async def max_between(of_greedy: Callable[[], Awaitable[None]], other: Share) -> int:
     """Pieces of a hundred tasks between two of a neighbour's."""
     log: list[str] = []
     greedy = [asyncio.create_task(work(of_greedy, log, "greedy", 20)) for _ in range(100)]
@@ -38,8 +38,8 @@ def test_hundred_tasks_of_one_session_are_one_for_its_neighbour() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         one, other = Share(EgressSettings(), loop), Share(EgressSettings(), loop)
-        assert await most_between(plain, other) >= 100  # so it is where nobody takes turns
-        assert await most_between(one.turn, other) <= 2
+        assert await max_between(plain, other) >= 100  # so it is where nobody takes turns
+        assert await max_between(one.turn, other) <= 2
 
     asyncio.run(run())
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.egress.values.echoes import Echoes, EchoFilter, EchoIndex, Told
-from cellwall.parsing.credentials.known.encodings import forms, longest_bytes
+from cellwall.parsing.credentials.known.encodings import forms, max_bytes
 
 TOKEN = b"tok-5f9c/2e+81d7=="
 PASSWORD = b"correct horse battery"
@@ -104,7 +104,7 @@ def test_what_waits_does_not_tell_whether_a_guess_is_right(
 def test_no_form_is_longer_than_what_waits(value: bytes) -> None:
     for form in forms(value):
         longest = b"".join(max(unit, key=len) for unit in form.units)
-        assert len(longest) <= longest_bytes(len(value))
+        assert len(longest) <= max_bytes(len(value))
         echoes = filter_of(told("A", value, b"hfsecret_a"))
         out = b"".join(echoes.feed(longest[at : at + 1]) for at in range(len(longest)))
         assert b"hfsecret_a" in out + echoes.end()

@@ -95,10 +95,10 @@ def test_a_zstd_bomb_of_four_bytes_a_block_does_not_unpack_all_at_once() -> None
     bomb = head + repeated * 16_000
     tracemalloc.start()
     sizes = sizes_until_refused("zstd", bomb, max_bytes=3 << 20)
-    _, most_bytes = tracemalloc.get_traced_memory()
+    _, max_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (sum(sizes), max(sizes)) == (3 << 20, 64 << 10)
-    assert most_bytes < 32 << 20  # all of it are 2 GB
+    assert max_bytes < 32 << 20  # all of it are 2 GB
 
 
 def sizes_until_refused(encoding: str, data: bytes, *, max_bytes: int) -> list[int]:

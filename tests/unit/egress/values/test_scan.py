@@ -14,7 +14,7 @@ import pytest
 from cellwall.egress.values.inflate import Inflate, Room
 from cellwall.egress.values.scan import Hit, KnownIndex, LeakScan, Patterns, scan_head
 from cellwall.parsing.credentials.known.anchors import AnchorIndex
-from cellwall.parsing.credentials.known.encodings import forms, longest_bytes
+from cellwall.parsing.credentials.known.encodings import forms, max_bytes
 from cellwall.parsing.credentials.rules import shipped
 
 VALUE = b'correct/horse+"battery" staple'
@@ -123,7 +123,7 @@ def test_a_part_of_a_long_value_is_enough() -> None:
 
 def test_what_waits_for_more_data_is_bounded() -> None:
     known = KnownIndex.of({"KEY_FILE": bytes(range(256)) * 100})
-    assert 512 < known.longest_bytes < 8192
+    assert 512 < known.max_bytes < 8192
 
 
 @pytest.mark.requirement("NET-5")
@@ -162,7 +162,7 @@ def test_many_long_values_are_made_ready_without_their_forms() -> None:
     source = random.Random(3)
     texts = [base64.b64encode(source.randbytes(48_000)) for _ in range(10)]
     index = AnchorIndex((f"KEY{number}", text) for number, text in enumerate(texts))
-    assert index.longest_bytes == longest_bytes(512)
+    assert index.max_bytes == max_bytes(512)
     data = source.randbytes(5000) + texts[7][:2000]
     assert {piece.name for piece, form in index.candidates(data) if form.first(data)} == {"KEY7"}
     made = [piece for piece in index.pieces if "forms" in vars(piece)]
@@ -217,7 +217,7 @@ def test_a_rule_is_found_within_what_a_scan_keeps(name: str) -> None:
     rule = RULES[name]
     shortest, _ = re._parser.parse(rule.value.source).getwidth()  # type: ignore[attr-defined]
     lead = 0 if rule.lead is None else re._parser.parse(rule.lead.pattern).getwidth()[1]  # type: ignore[attr-defined]
-    assert max(map(len, rule.words)) + lead + shortest <= SHIPPED.longest_bytes
+    assert max(map(len, rule.words)) + lead + shortest <= SHIPPED.max_bytes
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -248,7 +248,7 @@ def test_what_a_request_may_hold_passes() -> None:
 def test_nothing_known_and_no_pattern_finds_nothing() -> None:
     known = KnownIndex.of({})
     assert not known
-    assert known.longest_bytes == 0
+    assert known.max_bytes == 0
     assert scanned(VALUE, b"", VALUE, known=known) is None
 
 

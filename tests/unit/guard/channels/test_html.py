@@ -266,8 +266,8 @@ def test_a_bound_that_is_reached_is_told() -> None:
     page = "<p>one</p><p title='two'>three</p><!-- four -->"
     for bounds, texts in (
         (Bounds(), ["one\nthree", "two", " four "]),
-        (Bounds(most_characters=5), ["one", "tw"]),
-        (Bounds(most_runs=2), ["one", "two"]),
+        (Bounds(max_characters=5), ["one", "tw"]),
+        (Bounds(max_runs=2), ["one", "two"]),
     ):
         gathering = Gathering(bounds)
         Reader(gathering, page, page).read()
@@ -278,7 +278,7 @@ def test_a_bound_that_is_reached_is_told() -> None:
 
 def test_pieces_beyond_the_most_stand_together() -> None:
     page = "<title>a</title><p alt=b>c<!--d--><p value=e>"
-    gathering = Gathering(Bounds(most_pieces=2))
+    gathering = Gathering(Bounds(max_pieces=2))
     Reader(gathering, page, page).read()
     assert gathering.result() == Extracted(
         (
@@ -291,7 +291,7 @@ def test_pieces_beyond_the_most_stand_together() -> None:
 
 
 def test_a_page_of_too_many_tags_is_still_read_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellwall.core.html_tokens.MOST_TOKENS", 4)
+    monkeypatch.setattr("cellwall.core.html_tokens.MAX_TOKENS", 4)
     assert read("html", "<p>a</p><p>b</p>").pieces == (
         Piece("a", "text", False),
         Piece("<p>b</p>", "unfinished tag", True),

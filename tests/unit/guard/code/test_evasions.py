@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.guard.code import MOST_CHARACTERS, code_in, screen
+from cellwall.guard.code import MAX_CHARACTERS, code_in, screen
 from cellwall.guard.code.programs import Given
 
 # A trick, with `@` where the code stands: it does not change what the code is.
@@ -169,7 +169,7 @@ def test_another_way_to_say_it_is_seen(
     ("language", "code"), [("python", "eval(x)\n"), ("javascript", "eval(x)\n"), ("shell", "ls\n")]
 )
 def test_padding_is_said_and_signs_are_still_seen(language: str, code: str) -> None:
-    long = code + "\u202e" + " " * MOST_CHARACTERS
+    long = code + "\u202e" + " " * MAX_CHARACTERS
     assert {"code.text.too-long", "code.text.bidi"} <= rules(long, language)
     assert "code.text.too-long" not in rules(code + " " * 1_000, language)
 

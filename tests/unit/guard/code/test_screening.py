@@ -55,9 +55,9 @@ def test_advice_is_never_more_than_medium() -> None:
 
 
 def test_code_that_is_too_long_is_not_screened_and_that_is_said() -> None:
-    long = screen("eval(x)", "python", most_characters=6)
+    long = screen("eval(x)", "python", max_characters=6)
     assert [hit.rule for hit in long] == ["code.text.too-long"]
-    assert [hit.rule for hit in screen("eval(x)", "python", most_characters=7)] == [
+    assert [hit.rule for hit in screen("eval(x)", "python", max_characters=7)] == [
         "code.python.eval"
     ]
 

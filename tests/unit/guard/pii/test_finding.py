@@ -131,11 +131,11 @@ def test_places_are_characters_also_behind_signs_of_several_bytes() -> None:
 @pytest.mark.requirement("GRD-6")
 def test_what_is_too_much_is_one_last_hit_up_to_the_end() -> None:
     text = " ".join(f"u{number}@example.com" for number in range(10))
-    found = find(text, most_hits=3)
+    found = find(text, max_hits=3)
     assert [hit.kind for hit in found] == ["mail", "mail", "mail", UNREAD]
     assert found[-1].end == len(text)
     assert found[-1].start == text.index("u3@")
-    assert len(find(text, most_hits=10)) == 10  # the control: as many as allowed are no flood
+    assert len(find(text, max_hits=10)) == 10  # the control: as many as allowed are no flood
 
 
 def test_numbers_beyond_the_budget_of_checks_count_as_found(

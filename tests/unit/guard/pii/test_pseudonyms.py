@@ -83,7 +83,7 @@ def test_what_was_forgotten_does_not_come_back() -> None:
 
 
 def test_too_many_values_are_refused_and_nothing_is_shown() -> None:
-    session = Pseudonyms(most_values=2)
+    session = Pseudonyms(max_values=2)
     assert session.hide("a1@example.com a2@example.com")
     with pytest.raises(BadInput) as refused:
         session.hide("a3@example.com")
@@ -94,7 +94,7 @@ def test_too_many_values_are_refused_and_nothing_is_shown() -> None:
 
 @pytest.mark.requirement("GRD-6")
 def test_a_flood_of_made_up_values_does_not_end_the_hiding_of_others() -> None:
-    session = Pseudonyms(most_values=2)
+    session = Pseudonyms(max_values=2)
     first = session.cover("a1@example.com a2@example.com")
     assert session.restore(first) == "a1@example.com a2@example.com"  # while there is room
     later = session.cover("write to a3@example.com or a1@example.com")

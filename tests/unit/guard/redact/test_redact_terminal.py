@@ -158,9 +158,9 @@ def test_coloured_output_is_cleaned_the_same_however_it_is_cut() -> None:
 def test_an_endless_title_is_not_held() -> None:
     stream = PLAIN.stream()
     flood = b"\x1b]0;" + b"a" * 100_000
-    out, most_bytes = b"", 0
+    out, max_bytes = b"", 0
     for start in range(0, len(flood), 1000):
         out += stream.feed(flood[start : start + 1000])
-        most_bytes = max(most_bytes, stream.kept_bytes)
+        max_bytes = max(max_bytes, stream.kept_bytes)
     assert out + stream.end() == flood
-    assert most_bytes < 16 * 1024
+    assert max_bytes < 16 * 1024

@@ -14,7 +14,7 @@ import pytest
 from cellwall.core.types import Json
 from cellwall.guard.redact import Redacted, RedactedText, Redactor, SecretHit, shipped
 from cellwall.guard.redact.data import TOO_DEEP
-from cellwall.guard.redact.stream import MOST_HITS
+from cellwall.guard.redact.stream import MAX_HITS
 
 VALUE = "tök/5f9c+2e81d7=="
 KNOWN: Mapping[str, bytes] = {"API": VALUE.encode(), "LONG": b"0123456789" * 200}
@@ -134,9 +134,9 @@ def test_a_marker_is_never_redacted_again_even_if_a_secret_is_a_word_of_it() -> 
 
 @pytest.mark.slow
 def test_hits_are_listed_up_to_a_bound_and_all_taken_out() -> None:
-    count = MOST_HITS + 500
+    count = MAX_HITS + 500
     told = Redactor().redact(TOKEN.encode() * 0 + (TOKEN.encode() + b"\n") * count)
-    assert len(told.hits) == MOST_HITS
+    assert len(told.hits) == MAX_HITS
     assert told.data == b"ghp_[redacted:github-token]\n" * count
 
 

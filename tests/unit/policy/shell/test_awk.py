@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.policy.shell.awk import MOST_CHARACTERS, judge
+from cellwall.policy.shell.awk import MAX_CHARACTERS, judge
 from unit.policy.shell.opening import Tables, told
 
 pytestmark = pytest.mark.requirement("POL-2", "POL-3")
@@ -116,4 +116,4 @@ def test_the_program_of_an_option_leaves_all_operands_to_be_files():
 
 
 def test_a_program_that_is_too_long_is_refused():
-    assert judge("1 " * MOST_CHARACTERS).unclear
+    assert judge("1 " * MAX_CHARACTERS).unclear

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.policy.shell.inline import MOST_CHARACTERS, look_at, screen
+from cellwall.policy.shell.inline import MAX_CHARACTERS, look_at, screen
 from cellwall.policy.shell.words import UNKNOWN
 
 pytestmark = pytest.mark.requirement("POL-2")
@@ -248,7 +248,7 @@ def test_the_files_that_harmless_code_reads_are_told():
 @pytest.mark.parametrize("language", ["python", "node", "perl", "ruby", "php", "lua"])
 def test_code_that_is_unknown_or_too_long_has_a_reason(language: str):
     assert screen(language, f"print({UNKNOWN})")
-    assert screen(language, "1" * (MOST_CHARACTERS + 1))
+    assert screen(language, "1" * (MAX_CHARACTERS + 1))
 
 
 @pytest.mark.parametrize(

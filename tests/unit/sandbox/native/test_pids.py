@@ -118,5 +118,5 @@ def test_python_reads_to_the_end_as_well(tmp_path: Path, monkeypatch: pytest.Mon
     path.unlink()
     path.write_text("".join(f"{pid}\n" for pid in range(100_000, 130_000)))
     assert len(cgroups.read_text(str(path)).split()) == 30_000
-    monkeypatch.setattr(cgroups, "_MOST_TEXT_BYTES", 65_536)
+    monkeypatch.setattr(cgroups, "_MAX_TEXT_BYTES", 65_536)
     assert {len(word) for word in cgroups.read_text(str(path)).split()} == {6}

@@ -22,10 +22,10 @@ _FUNCTIONS = frozenset(
 _HEADS = frozenset({"if", "while", "for", "with", "switch", "catch"})
 _GIVES = frozenset({"=", "??=", "||=", "&&="})
 _IN_TYPES = frozenset({".", ",", "[", "]", "|", "&", "<", "{", "}", ":", "?", ";"})
-_MOST_TYPES = 24
+_MAX_TYPES = 24
 _DEEPEST = 3
-_MOST_STEPS = 64
-_MOST_PIECES = 64
+_MAX_STEPS = 64
+_MAX_PIECES = 64
 _WORLDS = frozenset({"globalThis", "window", "self", "global", "top", "parent", "frames"})
 _LOADERS = frozenset(
     {
@@ -90,7 +90,7 @@ class Script:
     def folded(self, first: int, last: int) -> tuple[str | None, bool]:
         """The text that tokens make up, if they do, and whether it stands there in pieces."""
         parts: list[str] = []
-        for number in range(first, min(last, first + _MOST_PIECES)):
+        for number in range(first, min(last, first + _MAX_PIECES)):
             token = self.tokens[number]
             if (number - first) % 2 == 0:
                 is_closed = token.kind == "template" and not self.is_sign(number + 1, "{")
@@ -100,7 +100,7 @@ class Script:
                 parts.append(token.text if known is None else known)
             elif not self.is_sign(number, "+"):
                 return None, False
-        if not parts or (last - first) % 2 == 0 or last - first > _MOST_PIECES:
+        if not parts or (last - first) % 2 == 0 or last - first > _MAX_PIECES:
             return None, False
         return "".join(parts), len(parts) > 1
 
@@ -157,7 +157,7 @@ class Script:
     def _behind_types(self, at: int) -> int | None:
         """Of `<…>` as TypeScript puts it between a function and its arguments."""
         depth = 0
-        for number in range(at, min(at + _MOST_TYPES, len(self.tokens))):
+        for number in range(at, min(at + _MAX_TYPES, len(self.tokens))):
             token = self.tokens[number]
             if token.kind == "sign":
                 depth += (token.text == "<") - (token.text == ">")
@@ -182,7 +182,7 @@ class Script:
 
     def _steps(self, at: int) -> list[Step]:
         steps: list[Step] = []
-        while at < len(self.tokens) and len(steps) < _MOST_STEPS:
+        while at < len(self.tokens) and len(steps) < _MAX_STEPS:
             if self.is_sign(at, "!") and self.is_sign(at + 1, ".", "[", "("):
                 at += 1  # TypeScript's "not null"
             elif self.is_sign(at, ".", "?.") and at + 1 < len(self.tokens):
@@ -274,7 +274,7 @@ class Script:
             self.texts.setdefault(target.text, given.text)
 
     def _learn_parts(self, first: int, last: int, path: str, renames: str) -> None:
-        for number in range(first, min(last, first + 4 * _MOST_PIECES)):
+        for number in range(first, min(last, first + 4 * _MAX_PIECES)):
             token = self.tokens[number]
             if token.kind != "name" or not self.is_sign(number - 1, "{", ","):
                 continue
@@ -283,7 +283,7 @@ class Script:
             self.meanings.setdefault(own, f"{path}.{token.text}")
 
     def _learn_import(self, at: int) -> None:
-        for number in range(at + 1, min(at + 4 * _MOST_PIECES, len(self.tokens) - 1)):
+        for number in range(at + 1, min(at + 4 * _MAX_PIECES, len(self.tokens) - 1)):
             token = self.tokens[number]
             if token.kind == "name" and token.text == "from":
                 module = self.tokens[number + 1]

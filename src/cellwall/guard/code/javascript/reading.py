@@ -47,8 +47,8 @@ _GIVEN = frozenset(
 _POLLUTING = re.compile(r"""["']__proto__\\*["']\s*:\s*(?!null)""")
 _STARTS = frozenset({".", "?.", "[", "(", "!", "<"})
 _NO_BASES = frozenset({".", "?."})
-_MOST_INSIDE = 400
-_MOST_GIVEN = 24
+_MAX_INSIDE = 400
+_MAX_GIVEN = 24
 
 
 def look(code: str, findings: Findings) -> None:
@@ -271,7 +271,7 @@ class _Reader:
         return is_template or tokens[step.first + 1].kind in {"string", "template"}
 
     def _says(self, step: Step, word: str) -> bool:
-        inside = self._script.tokens[step.first : min(step.last, step.first + _MOST_INSIDE)]
+        inside = self._script.tokens[step.first : min(step.last, step.first + _MAX_INSIDE)]
         return any(token.kind == "name" and token.text == word for token in inside)
 
     def _is_declared(self, chain: Chain) -> bool:
@@ -339,9 +339,7 @@ class _Reader:
         if script.text(number + 2) in {"function", "(", "async"}:
             return False
         last = number + 2
-        while last < min(number + _MOST_GIVEN, len(script.tokens)) and not script.is_sign(
-            last, ";"
-        ):
+        while last < min(number + _MAX_GIVEN, len(script.tokens)) and not script.is_sign(last, ";"):
             last += 1
         return self._has_decoder(number + 2, last)
 

@@ -53,8 +53,8 @@ _BEFORE_VALUES = frozenset(
 # In these a regex and a division go on in different ways.
 _TELLING = re.compile(r"[`\"'{}]|/\*|//")
 _SLASH = re.compile(r"[\s\ufeff]*/")
-_MOST_TEXT = 4_096
-_MOST_DOUBTS = 32
+_MAX_TEXT = 4_096
+_MAX_DOUBTS = 32
 
 
 class Token(NamedTuple):
@@ -89,7 +89,7 @@ class Cutter:
             at = self._line_end(at)
         match, append = _PLAIN.match, self.found.append
         for _ in checked(count(), every=256):
-            if at >= end or len(self.doubts) > _MOST_DOUBTS:
+            if at >= end or len(self.doubts) > _MAX_DOUBTS:
                 break
             sign = code[at]
             if sign in "/`(){}<-":
@@ -111,7 +111,7 @@ class Cutter:
                 is_closed = len(text) > 1 and text[-1] == sign
                 append(Token("string", unescaped(text[1:-1] if is_closed else text[1:]), at, last))
             at = last
-        if len(self.doubts) > _MOST_DOUBTS:
+        if len(self.doubts) > _MAX_DOUBTS:
             self.doubts[-1] = (self.doubts[-1][0], end)
 
     def _special(self, sign: str, at: int) -> int:
@@ -193,7 +193,7 @@ class Cutter:
         if is_error:
             self.doubts.append((at, end))
         if self._wasted > 4 * len(self._code) + 10_000:
-            self.doubts += [(at, len(self._code))] * (_MOST_DOUBTS + 1)
+            self.doubts += [(at, len(self._code))] * (_MAX_DOUBTS + 1)
 
     def _old_comment(self, at: int) -> int:
         """`<!--` and `-->` begin a comment in scripts, and none in modules."""
@@ -340,7 +340,7 @@ def unescaped(text: str) -> str:
     """What a text with escapes says; of a long one only the beginning is of interest."""
     if "\\" not in text:
         return text
-    return _ESCAPE.sub(_unescaped_sign, text[: _MOST_TEXT * 4])
+    return _ESCAPE.sub(_unescaped_sign, text[: _MAX_TEXT * 4])
 
 
 def _unescaped_sign(match: re.Match[str]) -> str:

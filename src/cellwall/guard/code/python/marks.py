@@ -18,7 +18,7 @@ from cellwall.parsing.budget import checked
 Mark = Literal["decoded", "fetched", "executable", "chr"]
 _ROUNDS = 2
 """How often what a name holds is handed on to names that are given it."""
-_LEAST_NUMBERS = 4
+_MIN_NUMBERS = 4
 
 
 class Marks:
@@ -71,7 +71,7 @@ class Marks:
             case ast.Call(func=ast.Attribute(attr="join"), args=[argument]):
                 return self.has("chr", [argument])
             case ast.Call(func=ast.Name(id="bytes" | "bytearray"), args=[ast.List(elts=each)]):
-                return len(each) >= _LEAST_NUMBERS
+                return len(each) >= _MIN_NUMBERS
             case _:
                 return False
 

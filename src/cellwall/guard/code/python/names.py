@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from cellwall.guard.code.python.calls import RESOLVERS, starred
 
 STARRED: dict[str, tuple[str, ...]] = starred()
-_MOST_STEPS = 48
+_MAX_STEPS = 48
 _DEEPEST = 4
-_MOST_TEXT = 4_096
-_MOST_MEANINGS = 4
+_MAX_TEXT = 4_096
+_MAX_MEANINGS = 4
 
 
 @dataclass(slots=True)
@@ -26,11 +26,11 @@ class Chain:
     steps: list[ast.Attribute | ast.Subscript | ast.Call]
 
 
-def unwind(node: ast.expr, most_steps: int | None = None) -> Chain:
+def unwind(node: ast.expr, max_steps: int | None = None) -> Chain:
     """The chain that ends with this node, or the last steps of it."""
     steps: list[ast.Attribute | ast.Subscript | ast.Call] = []
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
-        if len(steps) == most_steps:
+        if len(steps) == max_steps:
             break
         steps.append(node)
         node = node.func if isinstance(node, ast.Call) else node.value
@@ -49,7 +49,7 @@ class Names:
     def learn(self, name: str, meanings: tuple[str, ...]) -> None:
         known = self.meanings.get(name, ())
         fresh = tuple(each for each in meanings if each not in known and each != name)
-        self.meanings[name] = (*known, *fresh)[:_MOST_MEANINGS]
+        self.meanings[name] = (*known, *fresh)[:_MAX_MEANINGS]
 
     def learn_import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
@@ -68,7 +68,7 @@ class Names:
 
     def of(self, node: ast.expr, depth: int = 0) -> tuple[str, ...]:
         """Dotted names that an expression may stand for; none where it is not simple."""
-        chain = unwind(node, _MOST_STEPS)
+        chain = unwind(node, _MAX_STEPS)
         paths = self.of_base(chain.base)
         for step in chain.steps:
             if not paths:
@@ -154,7 +154,7 @@ def folded(node: ast.expr | None, depth: int = 0) -> str | None:
         return None
     match node:
         case ast.Constant(value=str(text)):
-            return text if len(text) <= _MOST_TEXT else None
+            return text if len(text) <= _MAX_TEXT else None
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             parts = [folded(left, depth + 1), folded(right, depth + 1)]
         case ast.JoinedStr(values=values) if len(values) < 64:

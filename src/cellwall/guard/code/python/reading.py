@@ -21,10 +21,10 @@ from cellwall.guard.code.python.names import Chain, Names, folded, is_whole, unw
 from cellwall.parsing.budget import checked
 from cellwall.parsing.python_syntax import parse_python
 
-_MOST_INSIDE = 300
+_MAX_INSIDE = 300
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_MOST_DOTS = 2_000
+_MAX_DOTS = 2_000
 # Possessive, and each run is consumed once: the time is a straight line.
 _DOTTED = re.compile(r"\w++(?:[ \t\f\\\r\n]*+\.[ \t\f\\\r\n]*+\w++)*+")
 # The interpreter is given bytes and obeys this line (PEP 263); we are given a text. UTF-7 and its
@@ -70,9 +70,9 @@ def _is_coded(source: str) -> bool:
 
 def _has_endless_name(source: str) -> bool:
     # CPython joins the names of `import a.a.a…` two by two: 200 KB of it take a minute.
-    if source.count(".") <= _MOST_DOTS or "import" not in source:
+    if source.count(".") <= _MAX_DOTS or "import" not in source:
         return False
-    if not any(run[0].count(".") > _MOST_DOTS for run in _DOTTED.finditer(source)):
+    if not any(run[0].count(".") > _MAX_DOTS for run in _DOTTED.finditer(source)):
         return False
     # In a comment or a text it costs nothing, and must not turn the screening off.
     dots = 0
@@ -82,7 +82,7 @@ def _has_endless_name(source: str) -> bool:
                 dots += 1
             elif token.type != tokenize.NAME:
                 dots = 0
-            if dots > _MOST_DOTS:
+            if dots > _MAX_DOTS:
                 return True
     except (tokenize.TokenError, SyntaxError, ValueError, RecursionError, MemoryError):
         return True
@@ -259,7 +259,7 @@ class _Reader:
         base = chain.base.id if isinstance(chain.base, ast.Name) else ""
         last = chain.steps[-1]
         climbed = tuple(name for name in trail if name in calls.CLIMBS or not name.startswith("_"))
-        if calls.is_escape(climbed[:_MOST_INSIDE], base):
+        if calls.is_escape(climbed[:_MAX_INSIDE], base):
             self._add("python.introspection-chain", last)
         elif not calls.LOOKS.isdisjoint(trail):
             self._add("python.introspection", last)

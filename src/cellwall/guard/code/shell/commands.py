@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from cellwall.parsing.budget import checkpoint
 
 _DEEPEST = 24
-_MOST_DOUBTS = 32
+_MAX_DOUBTS = 32
 _BARE = re.compile(r"[^\s\\'\"`$|&;<>(){}#*?\[\]~!=]+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*(?:\[[^\]\s]{0,100}\])?\+?=")
@@ -266,7 +266,7 @@ class Reader:
 
     def _doubt(self, start: int, end: int) -> None:
         self.doubts.append((start, end))
-        if len(self.doubts) > _MOST_DOUBTS:
+        if len(self.doubts) > _MAX_DOUBTS:
             raise Unread
 
     def _word(self, depth: int) -> Word:

@@ -22,7 +22,7 @@ _IMAGES = Pattern(
 _BEGINS = (b"![", b"<img")
 _LINKS = Pattern(r"\]\(\s*<?(?:https?:)?//|(?m)^\[[^\]\n]{1,60}\]:\s+https?://")
 _ADDRESS = re.compile(rb"[^ \t\n\f\r)>\"']*")
-_LONGEST_ADDRESS_BYTES = 8000
+_MAX_ADDRESS_BYTES = 8000
 _DATA_NAMES = (
     r"(?:\w{0,20}(?:secret|passw|token|api_?key|credential|conversation|history|chat|prompt|memory|"
     r"user_?(?:data|input|info|name|message|email)|private|sensitive|summary|answer|stolen|exfil|"
@@ -39,7 +39,7 @@ _HOLDER = Pattern(_HOLDER_FORM)
 _IN_QUERY = Pattern(rf"\?[^ \t\n\f\r)>\"']*(?:{_HOLDER_FORM})")
 """Asked once, and most texts are done with: there are thousands of links in a README."""
 _OPENS_HOLDER = re.compile(rb"[{$\[<%]")
-_LEAST_LONG_BYTES = 64
+_MIN_LONG_BYTES = 64
 _LONG_VALUE = Pattern(r"[?&#;][\w.\-\[\]]{0,60}=(?:[\w+/=-]|%[0-9a-f]{2}){64,}")
 # Signatures that hosts of pictures put into their addresses.
 _SIGNED = Pattern(
@@ -57,7 +57,7 @@ def find(sweep: Sweep) -> Iterator[Spot]:
         end = begin + len(url)
         if _has_holder(url):
             yield _spot("beacon.image-holder", "high", start, end, 0.85)
-        elif len(url) <= _LEAST_LONG_BYTES:
+        elif len(url) <= _MIN_LONG_BYTES:
             continue
         elif _LONG_VALUE.matches(url) and not _SIGNED.matches(url):
             yield _spot("beacon.image-data", "medium", start, end, 0.5)
@@ -82,7 +82,7 @@ def _images(sweep: Sweep) -> Iterator[Span]:
 
 def _address(data: bytes, begin: int) -> bytes:
     """What follows the two slashes; longer than the neighbourhood in which it was found."""
-    match = _ADDRESS.match(data, begin, begin + _LONGEST_ADDRESS_BYTES)
+    match = _ADDRESS.match(data, begin, begin + _MAX_ADDRESS_BYTES)
     return match[0] if match else b""
 
 

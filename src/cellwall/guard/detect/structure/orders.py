@@ -22,7 +22,7 @@ from cellwall.guard.normalise.offsets import merged
 from cellwall.parsing.keeping import own_toml
 from cellwall.parsing.matching import Pattern
 
-_MOST_SENTENCE_BYTES = 400
+_MAX_SENTENCE_BYTES = 400
 _BEFORE_ORDER = b" \t\r\n.!?:;,>\"'([{#/*|_-"
 
 
@@ -114,9 +114,9 @@ def _mixture(sentence: bytes) -> _Mixture | None:
 
 
 def _sentence(data: bytes, place: int) -> Span:
-    begin = max(0, place - _MOST_SENTENCE_BYTES // 2)
+    begin = max(0, place - _MAX_SENTENCE_BYTES // 2)
     for end in _ENDS.finditer(data, begin, place):
         begin = end.end()
-    stop = min(len(data), place + _MOST_SENTENCE_BYTES)
+    stop = min(len(data), place + _MAX_SENTENCE_BYTES)
     last = _ENDS.search(data, place, stop)
     return begin, last.end() if last else stop

@@ -63,22 +63,22 @@ _BEYOND_ASCII = bytes(range(0x80, 0x100))
 _FEW_FOREIGN = 0.15
 """Share of characters beyond ASCII up to which a text is in a Latin script."""
 _MOSTLY_FOREIGN = 0.5
-_MOST_FOREIGN = 800
+_MAX_FOREIGN = 800
 """Characters; a text with more of them is in two languages, as translated manuals are."""
-_LEAST_CHARACTERS = 200
+_MIN_CHARACTERS = 200
 
 
 def find(sweep: Sweep) -> Iterator[Spot]:
     """Requests in the script that the text is not in."""
     length = len(sweep.view.plain)
     # Each character beyond ASCII has at least one byte more.
-    most_foreign = len(sweep.data) / max(length, 1) - 1
-    if length < _LEAST_CHARACTERS or not most_foreign:
+    max_foreign = len(sweep.data) / max(length, 1) - 1
+    if length < _MIN_CHARACTERS or not max_foreign:
         return
-    if most_foreign <= _MOSTLY_FOREIGN and not sweep.has(_FOREIGN_WORDS):
+    if max_foreign <= _MOSTLY_FOREIGN and not sweep.has(_FOREIGN_WORDS):
         return
     foreign = 1 - len(sweep.data.translate(None, _BEYOND_ASCII)) / length
-    if foreign <= _FEW_FOREIGN and foreign * length <= _MOST_FOREIGN:
+    if foreign <= _FEW_FOREIGN and foreign * length <= _MAX_FOREIGN:
         for request in _FOREIGN:
             for start, end in sweep.spans(request.pattern, request.words):
                 yield _spot(start, end)

@@ -32,15 +32,15 @@ _TURN_WORDS = tuple(
 )
 _QUESTION_WORDS = tuple(as_word(word) for word in ("\nq:", "*q:", "\nq1", "question:"))
 WORDS = (*_TURN_WORDS, *_QUESTION_WORDS)
-_MOST_ORNAMENTS = 6
-_BEFORE = rf"(?m)^[ \t>*_#\[<(|\-]{{0,{_MOST_ORNAMENTS}}}"
+_MAX_ORNAMENTS = 6
+_BEFORE = rf"(?m)^[ \t>*_#\[<(|\-]{{0,{_MAX_ORNAMENTS}}}"
 _AFTER = r"(?:[ \t]*\(?\d{0,3}\)?)[\])>*_]{0,3}[ \t]*[:>\]][*_ \t]{0,3}"
 _TURN = Pattern(rf"{_BEFORE}(?:{'|'.join(_PEOPLE)}|{'|'.join(_MACHINES)}){_AFTER}[^\s:{{}}\[\]]")
 _QUESTION = Pattern(rf"{_BEFORE}(?:q|question|a|answer)[ \t]?\d{{0,3}}[\])*_]{{0,3}}[:.] ?\S")
 _ORNAMENTS = b" \t>*_#[<(|-"
 _QUESTION_LINES = LineHeads(
     ornaments=byte_set(_ORNAMENTS),
-    most_ornaments=_MOST_ORNAMENTS,
+    max_ornaments=_MAX_ORNAMENTS,
     words=(b"q", b"question", b"a", b"answer"),
     follow=byte_set(b" \t0123456789])*_:."),
 )

@@ -19,14 +19,14 @@ from cellwall.guard.report import Hit
 from cellwall.parsing.budget import checkpoint
 
 _SENTENCES_A_STEP = 32
-__all__ = ["LEAST_CARRIER_CHARACTERS", "find"]
+__all__ = ["MIN_CARRIER_CHARACTERS", "find"]
 
-_MOST_HITS = 32
+_MAX_HITS = 32
 _SURE = 0.9
 _ROUNDING = 1e-9
 """By which two sums of the same numbers may differ."""
 _FEW_SENTENCES = 8
-LEAST_CARRIER_CHARACTERS = 120
+MIN_CARRIER_CHARACTERS = 120
 """A text that is little more than the request is not a carrier: it is what somebody asks."""
 
 
@@ -38,7 +38,7 @@ def find(view: View) -> Iterator[Hit]:
     for step, number in enumerate(_likely(text, known)):
         if step % _SENTENCES_A_STEP == 0:
             checkpoint()
-        if not (view.via or text.outside(number) >= LEAST_CARRIER_CHARACTERS):
+        if not (view.via or text.outside(number) >= MIN_CARRIER_CHARACTERS):
             continue
         sentence = text.sentence(number)
         weight = known.weigh_sentence(sentence) + known.weigh(text.company(number))
@@ -48,7 +48,7 @@ def find(view: View) -> Iterator[Hit]:
         if weight >= known.threshold:
             found.append(_hit(sentence, probability(weight), *text.found[number]))
     found.sort(key=lambda hit: -hit.score)
-    yield from sorted(found[:_MOST_HITS], key=lambda hit: hit.start)
+    yield from sorted(found[:_MAX_HITS], key=lambda hit: hit.start)
     if text.end < len(view.plain):
         # Requests without end are a way to hide one behind them: what nobody looked at is not
         # taken for clean.

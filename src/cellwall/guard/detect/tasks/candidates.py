@@ -15,7 +15,7 @@ from cellwall.guard.detect.tasks.lexicon import lexicon
 from cellwall.guard.native.cues import Cues, Kind, Sentences
 from cellwall.parsing.matching import WordIndex
 
-MOST_CHARACTERS = 360
+MAX_CHARACTERS = 360
 """Of one sentence; what is longer is cut there."""
 _LOOK_BACK_CHARACTERS = 240
 _LEAD_CHARACTERS = 60
@@ -164,7 +164,7 @@ def _back(text: str, at: int) -> int:
 
 
 def _end(text: str, start: int, past: int) -> int:
-    limit = min(len(text), start + MOST_CHARACTERS)
+    limit = min(len(text), start + MAX_CHARACTERS)
     match = _END.search(text, min(past, limit), limit)
     if match is None:
         return limit

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from cellwall.guard.detect.tasks.candidates import MOST_CHARACTERS
+from cellwall.guard.detect.tasks.candidates import MAX_CHARACTERS
 from cellwall.guard.detect.tasks.features import PHRASES, of_company
 from cellwall.guard.detect.tasks.lexicon import lexicon
 from cellwall.guard.detect.tasks.model import Model, model
@@ -37,7 +37,7 @@ class Company:
 
     def __init__(self, known: Model, size: int, *, is_unwrapped: bool) -> None:
         self._known = known
-        self._sizes = (max(0, size - MOST_CHARACTERS), size)
+        self._sizes = (max(0, size - MAX_CHARACTERS), size)
         self._is_unwrapped = is_unwrapped
         self._most: dict[int, float] = {}
 

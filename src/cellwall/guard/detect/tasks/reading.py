@@ -18,7 +18,7 @@ from cellwall.guard.native.cues import Sentences, marked
 from cellwall.guard.normalise import View
 from cellwall.guard.normalise.characters import lowered
 
-_MOST_CUES = 30_000
+_MAX_CUES = 30_000
 _NEAR_CHARACTERS = 900
 
 
@@ -65,7 +65,7 @@ def read(view: View, *, is_unwrapped: bool = False) -> Read:
     """Finds the candidates; `is_unwrapped` where the text came out of an encoding."""
     plain = view.plain
     text = view.image if plain.isascii() else marked(plain)
-    cues = places(plain, _MOST_CUES, view.image)
+    cues = places(plain, _MAX_CUES, view.image)
     found = candidates(plain, text, cues)
     return Read(
         plain=plain,
@@ -73,5 +73,5 @@ def read(view: View, *, is_unwrapped: bool = False) -> Read:
         is_unwrapped=is_unwrapped,
         found=found,
         rivals=found.rivals(_NEAR_CHARACTERS),
-        end=cues[-1][1] if len(cues) >= _MOST_CUES else len(plain),
+        end=cues[-1][1] if len(cues) >= _MAX_CUES else len(plain),
     )

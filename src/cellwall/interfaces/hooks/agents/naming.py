@@ -14,7 +14,7 @@ from cellwall.core.types import Json
 from cellwall.interfaces.hooks.calls import Malformed, ToolUse
 
 FILE = "file_path"
-_MOST_FILES = 1000
+_MAX_FILES = 1000
 _PART = re.compile(r"[A-Za-z0-9_-]{1,120}")
 _FILE_MARKS = {
     "*** Add File:": "Write",
@@ -72,8 +72,8 @@ def files_of_patch(text: object, cwd: str, event: str) -> tuple[ToolUse, ...]:
             raise Malformed("the patch names a file that no rule can be about", event)
         tool = _FILE_MARKS[mark]
         found[tool, path] = ToolUse(tool, {FILE: os.path.join(cwd, path)})
-        if len(found) > _MOST_FILES:
-            raise Malformed(f"the patch names more than {_MOST_FILES} files", event)
+        if len(found) > _MAX_FILES:
+            raise Malformed(f"the patch names more than {_MAX_FILES} files", event)
     if not found:
         raise Malformed("the patch names no file", event)
     return tuple(found.values())

@@ -27,7 +27,7 @@ from cellwall.parsing.credentials.known.encodings import (
     cores,
     forms,
     heads,
-    longest_bytes,
+    max_bytes,
     pieces,
 )
 
@@ -54,7 +54,7 @@ _ENTITY = re.compile(rb"&#(?:[xX]0*([2-7][0-9A-Fa-f])|0*([0-9]{2,3}));")
 
 _TEXT: tuple[Encoding, ...] = ("raw", "url", "json", "escaped", "html")
 
-_MOST_LOOSE = 12
+_MAX_LOOSE = 12
 """Pieces of a value that are searched for without an anchor: each costs milliseconds to make ready,
 and the proxy waits for it. More do not fit into a field of a request."""
 _SIEVE_FROM = 64
@@ -106,10 +106,10 @@ class AnchorIndex:
             self._hex.add(piece.value.hex().encode()[_SWALLOWED_BYTES:-1], piece, ("hex",))
 
     @cached_property
-    def longest_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """Of any form of any value, by their lengths alone; 0 if there is none."""
         longest = max((len(piece.value) for piece in self.pieces), default=0)
-        return longest_bytes(longest) if longest else 0
+        return max_bytes(longest) if longest else 0
 
     def candidates(self, data: bytes) -> Iterator[tuple[Piece, Form]]:
         """What may stand in `data`; what is not named here does not."""
@@ -139,7 +139,7 @@ class _View:
         wanted = (piece, encodings)
         if len(anchor) >= _ANCHOR_SHORTEST_BYTES:
             self._anchored[anchor].append(wanted)
-        elif piece.number < _MOST_LOOSE:
+        elif piece.number < _MAX_LOOSE:
             self._loose[wanted] = heads(form for _, form in _forms(wanted))
 
     def met_in(self, data: bytes, *views: bytes) -> Iterator[tuple[Piece, Form]]:

@@ -7,7 +7,7 @@ differs from library to library, and `%2f` is as good as `%2F`.
 What is searched: the value as it is and reversed; percent-encoding; the escapes of JSON and of
 C; HTML's entities, by name or number; base64 at each of its three alignments, with either
 alphabet, wrapped or not; hexadecimal with or without separators. What is not: values shorter than
-SHORTEST_BYTES, for any traffic holds such bytes by chance; encodings within encodings; and
+MIN_BYTES, for any traffic holds such bytes by chance; encodings within encodings; and
 ciphers. Code that holds a value and means to smuggle it out has endless ways, which is why it
 should hold a placeholder (SEC-5). This finds accidents and the usual one-liners.
 """
@@ -23,7 +23,7 @@ from functools import cache, cached_property, lru_cache
 from itertools import pairwise, product
 from typing import Literal
 
-SHORTEST_BYTES = 8
+MIN_BYTES = 8
 """Of a value that can be searched for without false alarms."""
 PIECE_BYTES = 512
 """Longer values are searched for piece by piece, so that what has to be kept back is bounded."""
@@ -142,7 +142,7 @@ def forms(value: bytes) -> tuple[Form, ...]:
     return tuple(found)
 
 
-def longest_bytes(count: int) -> int:
+def max_bytes(count: int) -> int:
     """Of any form of so many bytes.
 
     By their number alone: what is held back by it must tell nothing about the bytes themselves.

@@ -63,7 +63,7 @@ class Beginnings:
 
     def __init__(self, anchors: AnchorIndex) -> None:
         self._pieces = anchors.pieces
-        self._longest_bytes = anchors.longest_bytes
+        self._max_bytes = anchors.max_bytes
 
     def begun(self, data: bytes, start: int = 0) -> int:
         """The first place from `start` on from which the rest is a part of a form; else the end."""
@@ -71,7 +71,7 @@ class Beginnings:
             return len(data)
         known = self._beginnings
         last = len(data) - BEGINNING_BYTES
-        for place in range(max(start, len(data) - self._longest_bytes + 1), last + 1):
+        for place in range(max(start, len(data) - self._max_bytes + 1), last + 1):
             wanted = known.get(data[place : place + BEGINNING_BYTES])
             if wanted is not None and any(
                 piece.forms[number].is_begun(data, place) for piece, number in wanted

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 static char **next_slot(char **list, int *count) {
-  if (*count >= MOST_WORDS - 1) {
+  if (*count >= MAX_WORDS - 1) {
     errno = E2BIG;
     die("plan-too-many-words");
   }
@@ -26,7 +26,7 @@ void clear_program(struct program *program) {
   program->environment_count = program->argument_count = 0;
   program->directory = "/";
   program->wants_terminal = 0;
-  for (int i = 0; i < MOST_GIVEN; i++) program->given[i] = -1;
+  for (int i = 0; i < MAX_GIVEN; i++) program->given[i] = -1;
 }
 
 /* Returns whether the verb was about the program to start. */
@@ -165,14 +165,14 @@ static int network_step(const char *verb, struct plan *plan) {
 }
 
 static int limit_step(const char *verb, struct plan *plan, struct cell *cell) {
-  if (strcmp(verb, "watch") == 0 && cell->watched_count < MOST_WATCHED) {
+  if (strcmp(verb, "watch") == 0 && cell->watched_count < MAX_WATCHED) {
     cell->watched[cell->watched_count++] = plan_need(plan);
-  } else if (strcmp(verb, "search") == 0 && cell->searched_count < MOST_WATCHED) {
+  } else if (strcmp(verb, "search") == 0 && cell->searched_count < MAX_WATCHED) {
     cell->searched[cell->searched_count++] = plan_need(plan);
   } else if (strcmp(verb, "file-size") == 0) {
-    cell->most_file_bytes = plan_number(plan);
+    cell->max_file_bytes = plan_number(plan);
   } else if (strcmp(verb, "open-files") == 0) {
-    cell->most_open_files = plan_number(plan);
+    cell->max_open_files = plan_number(plan);
   } else if (strcmp(verb, "rlimit") == 0) {
     uint64_t resource = plan_number(plan);
     set_rlimit(resource, plan_number(plan));

@@ -44,22 +44,22 @@ int init(int plan_fd, int status_fd);
 int cellwall_zygote(int control_fd);
 
 /* build.c: the walls of a cell, and what is to be started in it. */
-#define MOST_WORDS 4096
-#define MOST_WATCHED 8
-#define MOST_GIVEN 8
+#define MAX_WORDS 4096
+#define MAX_WATCHED 8
+#define MAX_GIVEN 8
 struct program {
-  char *environment[MOST_WORDS], *arguments[MOST_WORDS];
+  char *environment[MAX_WORDS], *arguments[MAX_WORDS];
   int environment_count, argument_count;
   const char *directory;
-  int given[MOST_GIVEN]; /* by number inside; -1: none */
+  int given[MAX_GIVEN]; /* by number inside; -1: none */
   int wants_terminal;
   unsigned short rows, columns;
 };
 struct cell {
-  const char *watched[MOST_WATCHED];  /* file systems of the cell's own: full is a limit */
-  const char *searched[MOST_WATCHED]; /* directories in which a file too large may lie */
+  const char *watched[MAX_WATCHED];  /* file systems of the cell's own: full is a limit */
+  const char *searched[MAX_WATCHED]; /* directories in which a file too large may lie */
   int watched_count, searched_count;
-  uint64_t most_file_bytes, most_open_files;
+  uint64_t max_file_bytes, max_open_files;
   int listener;
   int is_zygote; /* a template: forks cells, runs nothing itself */
   int is_once;   /* ends with its only task */
@@ -98,7 +98,7 @@ void empty_group(const char *group);
 void kill_listed(const char *path);
 
 /* packets.c */
-#define MOST_SENT 32
+#define MAX_SENT 32
 ssize_t receive(int socket_fd, char *text, size_t room, int *sent, int *sent_count);
 void send_one(int socket_fd, const char *text, int fd);
 

@@ -30,8 +30,8 @@
 #include <unistd.h>
 
 enum { NR_openat2 = 437 };
-#define MOST_LEASES 1024
-#define MOST_JOURNAL_BYTES (256 * 1024)
+#define MAX_LEASES 1024
+#define MAX_JOURNAL_BYTES (256 * 1024)
 #define ASK_AGAIN_MS 200
 
 struct lease {
@@ -40,7 +40,7 @@ struct lease {
   char *journal;
   int is_given_back;
 };
-static struct lease leases[MOST_LEASES];
+static struct lease leases[MAX_LEASES];
 static int lease_count;
 
 static int open_below(int dir_fd, const char *path, int flags) {
@@ -53,11 +53,11 @@ static int open_below(int dir_fd, const char *path, int flags) {
 static char *read_journal(const char *path, size_t *length) {
   int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return NULL;
-  char *text = malloc(MOST_JOURNAL_BYTES);
+  char *text = malloc(MAX_JOURNAL_BYTES);
   size_t done = 0;
   ssize_t got = 0;
-  while (text != NULL && done < MOST_JOURNAL_BYTES &&
-         (got = read(fd, text + done, MOST_JOURNAL_BYTES - done)) > 0)
+  while (text != NULL && done < MAX_JOURNAL_BYTES &&
+         (got = read(fd, text + done, MAX_JOURNAL_BYTES - done)) > 0)
     done += (size_t)got;
   close(fd);
   /* Every word must end, or strlen would leave the buffer. */
@@ -180,7 +180,7 @@ static int any_given_back(void) {
 }
 
 static void take_lease(uint64_t id, const char *journal, const int *sent, int count) {
-  char *copy = count == 1 && *journal == '/' && lease_count < MOST_LEASES ? strdup(journal) : NULL;
+  char *copy = count == 1 && *journal == '/' && lease_count < MAX_LEASES ? strdup(journal) : NULL;
   if (copy == NULL) {
     for (int i = 0; i < count; i++) close(sent[i]);
     report("no %" PRIu64, id);
@@ -234,7 +234,7 @@ int hold(int inherited_fd) {
     if (poll(&line, is_open ? 1 : 0, wait_ms) < 0 && errno != EINTR) break;
     if (is_open && line.revents) {
       static char text[8192];
-      int sent[MOST_SENT], count;
+      int sent[MAX_SENT], count;
       if (receive(line_fd, text, sizeof text, sent, &count) > 0) {
         serve(text, sent, count);
       } else {

@@ -30,8 +30,8 @@
 #include <unistd.h>
 
 #define WATCH_EVERY_MS 20
-#define MOST_TASKS 512
-#define MOST_WORD_BYTES 256
+#define MAX_TASKS 512
+#define MAX_WORD_BYTES 256
 #define NO_LIMIT "-"
 
 static struct task {
@@ -39,7 +39,7 @@ static struct task {
   pid_t pid;
   int line;     /* where its words go: a socket of its own, or the status socket */
   int error_fd; /* until it has become its program: tells why it could not */
-} tasks[MOST_TASKS];
+} tasks[MAX_TASKS];
 static int task_count;
 
 static struct task *task_of(unsigned long tag) {
@@ -65,9 +65,9 @@ static const char *limit_after_end(const struct cell *cell, int status) {
   if (limit != NULL) return limit;
   /* What lies in memory is quickly searched; on disk only after a failure. */
   for (int i = 0; i < cell->watched_count; i++)
-    if (has_file_of(cell->watched[i], cell->most_file_bytes + 1)) return "file_size";
+    if (has_file_of(cell->watched[i], cell->max_file_bytes + 1)) return "file_size";
   for (int i = 0; status != 0 && i < cell->searched_count; i++)
-    if (has_file_of(cell->searched[i], cell->most_file_bytes + 1)) return "file_size";
+    if (has_file_of(cell->searched[i], cell->max_file_bytes + 1)) return "file_size";
   return NULL;
 }
 
@@ -137,11 +137,11 @@ static int read_stat(const char *name, long *parent, long *session) {
   return state == 'Z' ? -1 : 0;
 }
 
-#define MOST_KILLED 4096
+#define MAX_KILLED 4096
 /* Everything that belongs to a task: its session, and whatever was started from it. What left both
  * behind (setsid and a dead parent) stays in the cell and ends with it. */
 static void kill_task(pid_t leader) {
-  static pid_t killed[MOST_KILLED];
+  static pid_t killed[MAX_KILLED];
   int count = 0, found = 1;
   killed[count++] = leader;
   kill(leader, SIGSTOP); /* it must not start more while we look */
@@ -150,7 +150,7 @@ static void kill_task(pid_t leader) {
     DIR *table = opendir("/proc");
     if (table == NULL) break;
     struct dirent *entry;
-    while ((entry = readdir(table)) != NULL && count < MOST_KILLED) {
+    while ((entry = readdir(table)) != NULL && count < MAX_KILLED) {
       long parent, session, pid = strtol(entry->d_name, NULL, 10);
       if (pid <= 1 || read_stat(entry->d_name, &parent, &session) != 0) continue;
       int known = 0, related = session == leader;
@@ -200,7 +200,7 @@ static int fork_task(struct cell *cell, unsigned long tag, const int *sent, int 
     return 1;
   }
   int error = errno;
-  for (int i = 0; i < MOST_GIVEN; i++)
+  for (int i = 0; i < MAX_GIVEN; i++)
     if (program->given[i] >= 0) close(program->given[i]);
   if (child < 0) {
     leave_line(line, tag, error);
@@ -252,16 +252,16 @@ static void hear_start(struct cell *cell, struct task *task) {
 
 /* One word of the supervisor's. Returns 1 in a forked interpreter. */
 static int obey(struct cell *cell, int *is_watching) {
-  char text[MOST_WORD_BYTES], verb[16] = "";
-  int sent[MOST_SENT], sent_count = 0, number = 0;
+  char text[MAX_WORD_BYTES], verb[16] = "";
+  int sent[MAX_SENT], sent_count = 0, number = 0;
   unsigned long tag = 0;
   if (receive(report_fd, text, sizeof text, sent, &sent_count) == 0)
     end_cell(cell, 0, 0, 0, NULL); /* the supervisor is gone or wants the end */
   sscanf(text, "%15s %lu %d", verb, &tag, &number);
   const struct task *task = task_of(tag);
   /* Descriptors above the limit would be reported to ourselves. */
-  int has_room = 2 * task_count + FIRST_PARKED_FD + MOST_GIVEN + 6 < (int)cell->most_open_files &&
-                 task_count < MOST_TASKS && task == NULL;
+  int has_room = 2 * task_count + FIRST_PARKED_FD + MAX_GIVEN + 6 < (int)cell->max_open_files &&
+                 task_count < MAX_TASKS && task == NULL;
   if (has_room && strcmp(verb, "fork") == 0) return fork_task(cell, tag, sent, sent_count);
   if (has_room && strcmp(verb, "run") == 0 && sent_count > 0) {
     start_task(cell, tag, sent, sent_count);
@@ -319,7 +319,7 @@ void run_cell(struct cell *cell, int status_fd) {
       into_session(&cell->program);
       return;
     }
-    for (int i = 0; i < MOST_GIVEN; i++)
+    for (int i = 0; i < MAX_GIVEN; i++)
       if (cell->program.given[i] >= 0) close(cell->program.given[i]);
     add_task(0, child, report_fd, -1);
     rehearse(cell);
@@ -333,7 +333,7 @@ void run_cell(struct cell *cell, int status_fd) {
   }
   for (int fd = 0; fd < 3; fd++) close(fd);
 
-  static struct pollfd waits[3 + MOST_TASKS];
+  static struct pollfd waits[3 + MAX_TASKS];
   waits[0] = (struct pollfd){signals, POLLIN, 0};
   waits[1] = (struct pollfd){status_fd, POLLIN, 0};
   waits[2] = (struct pollfd){cell->listener, POLLIN, 0};
@@ -348,7 +348,7 @@ void run_cell(struct cell *cell, int status_fd) {
       if (tasks[i].error_fd >= 0 && waits[3 + i].revents) hear_start(cell, &tasks[i]);
     if (waits[1].revents && obey(cell, &is_watching)) return;
     const char *limit = NULL;
-    if (waits[2].revents & POLLIN && has_too_many_open(cell->listener, cell->most_open_files))
+    if (waits[2].revents & POLLIN && has_too_many_open(cell->listener, cell->max_open_files))
       limit = "open_files";
     struct signalfd_siginfo ignored;
     while (read(signals, &ignored, sizeof ignored) > 0) continue;

@@ -31,13 +31,13 @@
 #ifndef CLOSE_RANGE_CLOEXEC
 #define CLOSE_RANGE_CLOEXEC 4u
 #endif
-#define MOST_ARGUMENTS 2048
-#define MOST_GROUPS 32
+#define MAX_ARGUMENTS 2048
+#define MAX_GROUPS 32
 
 struct job {
   const char *cgroup2;             /* directory to be born in, or NULL */
-  const char *tasks[MOST_GROUPS];  /* v1 `tasks` files to join */
-  const char *groups[MOST_GROUPS]; /* directories to remove at the end */
+  const char *tasks[MAX_GROUPS];  /* v1 `tasks` files to join */
+  const char *groups[MAX_GROUPS]; /* directories to remove at the end */
   int task_count, group_count;
   uid_t uid;
   gid_t gid;
@@ -47,9 +47,9 @@ struct job {
   const char *overlay;             /* where staged `lower` and `cow` are merged, or NULL */
   const char *tree;                /* where the only stage is, for a cell's workspace */
   int view_line;                   /* where a second mount of the merged layers is sent, or 0 */
-  int passed[MOST_GROUPS];
+  int passed[MAX_GROUPS];
   int passed_count;
-  char *argv[MOST_ARGUMENTS];
+  char *argv[MAX_ARGUMENTS];
 };
 
 /* A plan comes with descriptors, which get the numbers that the plan uses for them: FIRST_SENT_FD and
@@ -64,12 +64,12 @@ static int place_sent(const int *sent, int count) {
 }
 
 static void forget_sent(void) {
-  for (int i = 0; i < MOST_SENT; i++) close(FIRST_SENT_FD + i);
+  for (int i = 0; i < MAX_SENT; i++) close(FIRST_SENT_FD + i);
 }
 
 static int receive_plan(int line_fd) {
   char text[16];
-  int sent[MOST_SENT], count;
+  int sent[MAX_SENT], count;
   if (receive(line_fd, text, sizeof text, sent, &count) == 0)
     _exit(0); /* the supervisor left before it began: nothing to do */
   if (count == 0) die("keep-plan");
@@ -81,17 +81,17 @@ static void read_job(struct plan plan, struct job *job) {
   while ((verb = plan_word(&plan)) != NULL) {
     if (strcmp(verb, "cgroup2") == 0) {
       job->cgroup2 = plan_need(&plan);
-    } else if (strcmp(verb, "tasks") == 0 && job->task_count < MOST_GROUPS) {
+    } else if (strcmp(verb, "tasks") == 0 && job->task_count < MAX_GROUPS) {
       job->tasks[job->task_count++] = plan_need(&plan);
-    } else if (strcmp(verb, "remove") == 0 && job->group_count < MOST_GROUPS) {
+    } else if (strcmp(verb, "remove") == 0 && job->group_count < MAX_GROUPS) {
       job->groups[job->group_count++] = plan_need(&plan);
     } else if (strcmp(verb, "user") == 0) {
       job->uid = (uid_t)plan_number(&plan);
       job->gid = (gid_t)plan_number(&plan);
       job->drop = 1;
-    } else if (strcmp(verb, "pass") == 0 && job->passed_count < MOST_GROUPS) {
+    } else if (strcmp(verb, "pass") == 0 && job->passed_count < MAX_GROUPS) {
       job->passed[job->passed_count++] = (int)plan_number(&plan);
-    } else if (strcmp(verb, "stage") == 0 && job->stage_count < MOST_GROUPS) {
+    } else if (strcmp(verb, "stage") == 0 && job->stage_count < MAX_GROUPS) {
       if (job->stage_count++ == 0) job->stages = (struct plan){verb, plan.end};
       for (int i = 0; i < 5; i++) {
         const char *word = plan_need(&plan);
@@ -105,7 +105,7 @@ static void read_job(struct plan plan, struct job *job) {
       int count = 0;
       const char *word;
       while ((word = plan_word(&plan)) != NULL) {
-        if (count >= MOST_ARGUMENTS - 1) break;
+        if (count >= MAX_ARGUMENTS - 1) break;
         job->argv[count++] = (char *)word;
       }
     } else {
@@ -159,8 +159,8 @@ static int mapping_userns(uint64_t owner_uid, uint64_t owner_gid, const struct j
 
 /* Root only: show chosen directories, by descriptor and with ids mapped, under a private /run. */
 static void stage_all(const struct job *job) {
-  const char *targets[MOST_GROUPS];
-  int trees[MOST_GROUPS];
+  const char *targets[MAX_GROUPS];
+  int trees[MAX_GROUPS];
   struct plan plan = job->stages;
   /* Copied before we leave the mount namespace in which the descriptors were opened. */
   for (int i = 0; i < job->stage_count; i++) {
@@ -339,7 +339,7 @@ int keep(int inherited_fd, int life_fd) {
     stock_tidy();
     if (waits[0].revents) {
       char text[16];
-      int sent[MOST_SENT], count;
+      int sent[MAX_SENT], count;
       ssize_t got = receive(line_fd, text, sizeof text, sent, &count);
       if (got > 0 && text[0] == 't' && count > 1) {
         serve_tree(sent, count);

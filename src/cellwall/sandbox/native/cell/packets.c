@@ -10,7 +10,7 @@
 /* One packet, NUL-terminated; what was sent along is in `sent`. Returns 0 when the other is gone. */
 ssize_t receive(int socket_fd, char *text, size_t room, int *sent, int *sent_count) {
   union {
-    char room[CMSG_SPACE(sizeof(int) * MOST_SENT)];
+    char room[CMSG_SPACE(sizeof(int) * MAX_SENT)];
     struct cmsghdr align;
   } control;
   struct iovec part = {text, room - 1};
@@ -26,7 +26,7 @@ ssize_t receive(int socket_fd, char *text, size_t room, int *sent, int *sent_cou
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    if (count > MOST_SENT) count = MOST_SENT;
+    if (count > MAX_SENT) count = MAX_SENT;
     memcpy(sent, CMSG_DATA(header), count * sizeof(int));
     *sent_count = (int)count;
   }

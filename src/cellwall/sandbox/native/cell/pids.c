@@ -7,8 +7,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-#define MOST_READ_BYTES 4096
-#define MOST_PID 4194304 /* PID_MAX_LIMIT of the kernel */
+#define MAX_READ_BYTES 4096
+#define MAX_PID 4194304 /* PID_MAX_LIMIT of the kernel */
 
 /* Kills each process of a list. A number counts only once the byte behind it is there: a read ends
  * anywhere, and the first digits of 12345 are the number of somebody else's process. The list is read
@@ -17,7 +17,7 @@ void kill_listed(const char *path) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;
   const pid_t self = getpid();
-  char text[MOST_READ_BYTES];
+  char text[MAX_READ_BYTES];
   long pid = 0;
   int is_number = 1, digits = 0; /* of the word that is being read */
   for (;;) {
@@ -28,7 +28,7 @@ void kill_listed(const char *path) {
       if (text[i] >= '0' && text[i] <= '9') {
         pid = pid * 10 + (text[i] - '0');
         digits++;
-        if (pid > MOST_PID) is_number = 0, pid = 0;
+        if (pid > MAX_PID) is_number = 0, pid = 0;
       } else if (text[i] == '\n' || text[i] == ' ') {
         /* 0 is a process outside our PID namespace, and "my own group" to kill(). */
         if (is_number && digits > 0 && pid > 1 && pid != self) kill((pid_t)pid, SIGKILL);

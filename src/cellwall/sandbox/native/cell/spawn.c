@@ -94,7 +94,7 @@ static int open_terminal(const struct program *program, int *master) {
 }
 
 static void close_given(struct program *program) {
-  for (int number = 0; number < MOST_GIVEN; number++) {
+  for (int number = 0; number < MAX_GIVEN; number++) {
     if (program->given[number] >= 0) close(program->given[number]);
     program->given[number] = -1;
   }

@@ -25,31 +25,31 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MOST_BASES 16
-#define MOST_LEAVING 4096
-#define MOST_NAME 48
+#define MAX_BASES 16
+#define MAX_LEAVING 4096
+#define MAX_NAME 48
 #define PATIENCE_S 5
-#define MOST_FREE 32
-#define MOST_RESETS 8
+#define MAX_FREE 32
+#define MAX_RESETS 8
 
 static int asking_fd = -1, zygote_fd = -1;
-static char bases[MOST_BASES][512];
+static char bases[MAX_BASES][512];
 static int base_count;
 static char members[32];
 static int has_owner, passes_given;
 static uid_t owner;
 static struct {
-  char name[MOST_NAME];
+  char name[MAX_NAME];
   time_t since;
   int is_clean;
-} leaving[MOST_LEAVING];
+} leaving[MAX_LEAVING];
 static int leaving_count;
-static char spare[MOST_FREE][MOST_NAME];
+static char spare[MAX_FREE][MAX_NAME];
 static int spare_count;
 static struct {
   int base;
   char file[64], value[16];
-} resets[MOST_RESETS];
+} resets[MAX_RESETS];
 static int reset_count;
 
 /* From the supervisor, once: the bases of the groups, and both sockets. */
@@ -58,11 +58,11 @@ void stock_begin(struct plan plan, const int *sent) {
   asking_fd = sent[0];
   zygote_fd = sent[1];
   while ((verb = plan_word(&plan)) != NULL) {
-    if (strcmp(verb, "base") == 0 && base_count < MOST_BASES) {
+    if (strcmp(verb, "base") == 0 && base_count < MAX_BASES) {
       snprintf(bases[base_count++], sizeof bases[0], "%s", plan_need(&plan));
     } else if (strcmp(verb, "members") == 0) {
       snprintf(members, sizeof members, "%s", plan_need(&plan));
-    } else if (strcmp(verb, "reset") == 0 && reset_count < MOST_RESETS) {
+    } else if (strcmp(verb, "reset") == 0 && reset_count < MAX_RESETS) {
       resets[reset_count].base = (int)plan_number(&plan);
       snprintf(resets[reset_count].file, sizeof resets[0].file, "%s", plan_need(&plan));
       snprintf(resets[reset_count++].value, sizeof resets[0].value, "%s", plan_need(&plan));
@@ -121,7 +121,7 @@ static int make_group(const char *name, char *group, struct plan recipe) {
 }
 
 static void remove_later(const char *name, int is_clean) {
-  if (leaving_count == MOST_LEAVING || strlen(name) >= MOST_NAME) return;
+  if (leaving_count == MAX_LEAVING || strlen(name) >= MAX_NAME) return;
   strcpy(leaving[leaving_count].name, name);
   leaving[leaving_count].is_clean = is_clean;
   leaving[leaving_count++].since = time(NULL);
@@ -142,7 +142,7 @@ static int is_empty(const char *name) {
 /* 1: kept for another cell; 0: not yet, somebody in it is not quite dead; -1: cannot be kept. */
 static int keep_group(const char *name) {
   char path[1024];
-  if (reset_count == 0 || spare_count == MOST_FREE) return -1;
+  if (reset_count == 0 || spare_count == MAX_FREE) return -1;
   if (!is_empty(name)) return 0;
   for (int i = 0; i < reset_count; i++) {
     path_of(path, sizeof path, resets[i].base, name, resets[i].file);
@@ -184,7 +184,7 @@ static int pipe_for(int *ours, int *theirs, int we_read, int is_named) {
 
 static int send_many(int fd, const char *text, const int *sent, int count) {
   union {
-    char room[CMSG_SPACE(sizeof(int) * MOST_SENT)];
+    char room[CMSG_SPACE(sizeof(int) * MAX_SENT)];
     struct cmsghdr align;
   } control;
   memset(&control, 0, sizeof control);
@@ -203,8 +203,8 @@ static void make_cell(const char *name, int plan_fd, int recipe_fd) {
   int status[2] = {-1, -1};
   int reports = -1, reports_theirs = -1, requests = -1, requests_theirs = -1;
   int in = -1, in_theirs = -1, out = -1, out_theirs = -1, err = -1, err_theirs = -1, ok = 0;
-  int sent[MOST_SENT], count = 0, member_first, member_count = 0;
-  char text[160], path[1024], group[MOST_NAME];
+  int sent[MAX_SENT], count = 0, member_first, member_count = 0;
+  char text[160], path[1024], group[MAX_NAME];
   struct plan recipe = plan_read(recipe_fd);
   if (make_group(name, group, recipe) == 0 &&
       socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status) == 0 &&
@@ -253,8 +253,8 @@ static void make_cell(const char *name, int plan_fd, int recipe_fd) {
 
 /* One word of the supervisor's. Returns 0 when it is gone. */
 int stock_serve(void) {
-  char text[96], verb[16] = "", name[MOST_NAME] = "", state[8] = "";
-  int sent[MOST_SENT], count = 0;
+  char text[96], verb[16] = "", name[MAX_NAME] = "", state[8] = "";
+  int sent[MAX_SENT], count = 0;
   if (receive(asking_fd, text, sizeof text, sent, &count) == 0) return 0;
   sscanf(text, "%15s %47s %7s", verb, name, state);
   /* A name becomes a directory's: only our own ids have this form. */

@@ -12,8 +12,8 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
-#define MOST_ENTRIES 100000
-#define MOST_DEPTH 12 /* one descriptor each, all below the smallest open-files limit */
+#define MAX_ENTRIES 100000
+#define MAX_DEPTH 12 /* one descriptor each, all below the smallest open-files limit */
 
 int is_full(const char *path) {
   struct statfs info;
@@ -56,7 +56,7 @@ static int search(int parent, const char *name, uint64_t size, int depth, int *l
     struct stat info;
     if (fstatat(fd, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
     if (S_ISREG(info.st_mode)) found = (uint64_t)info.st_size == size;
-    if (S_ISDIR(info.st_mode) && depth < MOST_DEPTH)
+    if (S_ISDIR(info.st_mode) && depth < MAX_DEPTH)
       found = search(fd, entry->d_name, size, depth + 1, left);
   }
   closedir(dir);
@@ -66,6 +66,6 @@ static int search(int parent, const char *name, uint64_t size, int depth, int *l
 /* RLIMIT_FSIZE is one byte above the limit, so a file of exactly that size shows that the limit was
  * hit even when the program survived the refusal. */
 int has_file_of(const char *path, uint64_t size) {
-  int left = MOST_ENTRIES;
+  int left = MAX_ENTRIES;
   return search(AT_FDCWD, path, size, 0, &left);
 }

@@ -41,7 +41,7 @@ static void live(int control_fd, const int *sent, int count) {
   run_cell(&cell, status_fd);
 }
 
-#define LEAST_SETTLED_BYTES (64u * 1024u)
+#define MIN_SETTLED_BYTES (64u * 1024u)
 
 /* Puts the interpreter's memory into a file of its own and maps it back, private, at the same place.
  * The kernel then copies no page tables at a fork and has few to tear down at an end: cells fault in
@@ -71,7 +71,7 @@ static void settle_memory(void) {
     if (strcmp(access, "rw-p") != 0 || inode != 0 || (name[0] != '\0' && !is_heap)) continue;
     if (end <= start) continue;
     size_t size = end - start;
-    if (size < LEAST_SETTLED_BYTES || ftruncate(file, offset + (off_t)size) != 0) continue;
+    if (size < MIN_SETTLED_BYTES || ftruncate(file, offset + (off_t)size) != 0) continue;
     /* Our own list must not be under our feet. */
     if ((unsigned long)maps < end && (unsigned long)maps + sizeof maps > start) continue;
     const char *from = (const char *)start;
@@ -98,7 +98,7 @@ __attribute__((visibility("default"))) int cellwall_zygote(int control_fd) {
   report("zygote");
   for (;;) {
     char text[64];
-    int sent[MOST_SENT], count;
+    int sent[MAX_SENT], count;
     if (receive(control_fd, text, sizeof text, sent, &count) == 0) _exit(0);
     if (count >= 2) {
       pid_t child = (pid_t)syscall(SYS_clone, NAMESPACES | SIGCHLD, 0, 0, 0, 0);

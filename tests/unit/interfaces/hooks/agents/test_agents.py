@@ -16,7 +16,7 @@ from cellwall.core.outcomes import Finding
 from cellwall.interfaces.hooks.agents.agent import Cleaned
 from cellwall.interfaces.hooks.agents.table import AGENTS, ALIASES, agent_named
 from cellwall.interfaces.hooks.calls import (
-    MOST_BYTES,
+    MAX_BYTES,
     Asking,
     Malformed,
     Passing,
@@ -161,7 +161,7 @@ RUBBISH: dict[str, bytes] = {
     "number": b"1e999",
     "NaN": b'{"a": NaN}',
     "nested": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
-    "huge": b'{"a": "' + b"x" * MOST_BYTES + b'"}',
+    "huge": b'{"a": "' + b"x" * MAX_BYTES + b'"}',
     "no fields": b"{}",
     "UTF-16": '{"hook_event_name": "PreToolUse"}'.encode("utf-16"),
 }

@@ -78,7 +78,7 @@ BAD = {
     "unknown event": raw(hook_event_name="PreToolUSE"),
     "an event for which {} is an answer": raw(hook_event_name="WorktreeCreate"),
     "event of another type": raw(hook_event_name=["PreToolUse"]),
-    "too large": raw(tool_input={"command": "x" * calls.MOST_BYTES}),
+    "too large": raw(tool_input={"command": "x" * calls.MAX_BYTES}),
 }
 
 
@@ -255,7 +255,7 @@ UNREADABLE = {
     "no end": told_raw(b'{"a": "' + b'\\"' * 1000),
     "no UTF-8": told_raw(b'"\xff"'),
     "of another event inside": told_raw(b'{"hook_event_name": "PreToolUse", "x": NaN}'),
-    "too large": told_raw(b'"' + b"x" * calls.MOST_BYTES + b'"'),
+    "too large": told_raw(b'"' + b"x" * calls.MAX_BYTES + b'"'),
 }
 
 
