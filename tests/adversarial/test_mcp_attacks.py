@@ -174,7 +174,7 @@ def test_a_number_without_end_is_refused_in_our_own_words(shared: Pipe):
     assert refused["structuredContent"]["error"] == {
         "code": "CW-BAD-ARGUMENT",
         "message": "timeout must be a number of seconds above 0",
-        "mend": "Write for example 10.",
+        "hint": "Write for example 10.",
     }
     assert arguments_of("run_code", {"code": "1", "timeout": 10**20}).timeout_s == 1e20
 
@@ -416,7 +416,7 @@ def test_no_word_of_others_stands_outside_of_the_marks():
         {"category": "injection", "severity": "medium", "rule": "r1", "where": "stdout"},
         {"category": "injection", "severity": "medium", "rule": "r1"},
     ]
-    expected = {"code": "CW-BORDER", "message": "", "mend": "Look at it."}
+    expected = {"code": "CW-BORDER", "message": "", "hint": "Look at it."}
     assert shown.structured_content["error"] == expected
     assert "Ignore" not in refusal(error).model_dump_json()
     # The control: words of our own are told.

@@ -247,7 +247,7 @@ def test_a_command_line_that_does_not_exist_is_found_in_a_document(text):
         'hint = "Look: `cellwall policy shwo`."',
         'hint = f"see: cellwall aproval {name} --yes"',
         'epilog = """\nExamples:\n  echo x | cellwall redact --no-such\n"""',
-        'mend = "Use cellwall runs -- CMD."',
+        'hint = "Use cellwall runs -- CMD."',
     ],
 )
 def test_a_command_line_that_does_not_exist_is_found_in_a_string(source):

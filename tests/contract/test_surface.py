@@ -41,9 +41,9 @@ def test_every_error_has_the_one_root_and_a_code_of_its_own():
 
 @pytest.mark.requirement("ERR-1")
 def test_detail_is_for_the_record_and_never_shown():
-    error = errors.SandboxFailed("it broke", mend="Mend it.", detail="/secret/host/path")
+    error = errors.SandboxFailed("it broke", hint="Mend it.", detail="/secret/host/path")
     assert "/secret" not in str(error)
-    assert (error.code, error.message, error.mend) == ("CW-SANDBOX-FAILED", "it broke", "Mend it.")
+    assert (error.code, error.message, error.hint) == ("CW-SANDBOX-FAILED", "it broke", "Mend it.")
 
 
 def public(kind: type) -> dict[str, str]:

@@ -51,7 +51,7 @@ def told(text: str) -> str:
     try:
         pack = load_pack(text, name="own")
     except ConfigError as error:
-        assert error.mend  # noqa: PT017
+        assert error.hint  # noqa: PT017
         return error.message
     # What was taken keeps its word, and a detector can be made of it.
     detector = Detector([pack])

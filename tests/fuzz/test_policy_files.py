@@ -32,7 +32,7 @@ def told(text: str, name: str) -> str:
     try:
         found = parse_policy(text, file=name, name=name, layer=Layer.USER, folder="/conf")
     except ConfigError as error:
-        assert error.mend  # noqa: PT017
+        assert error.hint  # noqa: PT017
         return error.message
     lines = text.count("\n") + 1
     assert all(1 <= rule.source.line <= lines and rule.text.isprintable() for rule in found.rules)

@@ -338,7 +338,7 @@ def test_a_refusal_is_one_object_where_json_was_asked_for(words, code):
     assert told.keys() >= KEYS
     assert told["status"] == ("denied" if code == "CW-DENIED" else "error")
     assert (told["exit_code"], told["stdout"], told["error"]["code"]) == (None, "", code)
-    assert told["error"].keys() == {"code", "message", "mend"}
+    assert told["error"].keys() == {"code", "message", "hint"}
 
 
 @pytest.mark.parametrize(
@@ -498,14 +498,14 @@ def test_without_bubblewrap_nothing_runs(tmp_path):
 
 
 @pytest.mark.requirement("ISO-4", "ISO-12")
-def test_doctor_tells_what_is_missing_by_exit_code_and_mend():
+def test_doctor_tells_what_is_missing_by_exit_code_and_hint():
     well, ill = cellwall("doctor", "--json"), without_bubblewrap("doctor", "--json")
     assert (well.returncode, json.loads(well.stdout)["usable"]) == (0, True)
     report = json.loads(ill.stdout)
     assert (ill.returncode, report["usable"]) == (1, False)
     missing = [check for check in report["checks"] if check["status"] == "missing"]
     assert {"bubblewrap"} <= {check["name"] for check in missing}
-    assert all(check["mend"] for check in missing)
+    assert all(check["hint"] for check in missing)
     told = without_bubblewrap("doctor")
     assert (told.returncode, told.stderr) == (1, b"")
     assert b"MISSING bubblewrap" in told.stdout

@@ -94,7 +94,7 @@ def test_redact_with_pii_replaces_personal_data_as_well():
 
 
 @pytest.mark.parametrize("words", [["scan", "/nowhere"], ["redact", "/nowhere"], ["scan", "/"]])
-def test_what_cannot_be_read_is_told_with_the_mend(words):
+def test_what_cannot_be_read_is_told_with_the_hint(words):
     done = in_process(*words)
     assert done.returncode == REFUSED
     assert error_code(done) == "CW-BAD-INPUT"

@@ -378,4 +378,4 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, room):
     else:
         assert (done.returncode, done.stdout) == (125, b"")
         assert error_code(done) in {"CW-HOST", "CW-STATE", "CW-AUDIT-FAILED"}
-        assert b"mend:" in done.stderr
+        assert b"hint:" in done.stderr

@@ -41,7 +41,7 @@ def test_a_build_without_packages_fails_with_a_mend_and_is_recorded():
     done = cellwall("template", "build", **NO_INDEX)
     assert (done.returncode, done.stdout) == (125, b"")
     assert error_code(done) == "CW-TEMPLATE-NO-WHEELS"
-    assert b"\n  mend: " in done.stderr
+    assert b"\n  hint: " in done.stderr
     lines = cellwall("audit", "tail", "--kind", "template").stdout.decode().splitlines()
     assert [line.rpartition(": ")[2] for line in lines] == ["begins", "failed"]
 

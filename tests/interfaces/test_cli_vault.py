@@ -121,11 +121,11 @@ def test_from_init_to_rm(state_home):
         (["init", "--key", "file"], b"", "CW-VAULT-EXISTS"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_mend(shared_vault, monkeypatch, words, stdin, code):
+def test_what_is_wrong_is_told_with_its_hint(shared_vault, monkeypatch, words, stdin, code):
     monkeypatch.setenv("CELLWALL_HOME", shared_vault)
     done = here(*words, stdin=stdin)
     assert (done.returncode, done.stdout, error_code(done)) == (125, b"", code)
-    assert b"  mend: " in done.stderr
+    assert b"  hint: " in done.stderr
     assert VALUE not in done.stderr
     if code == "CW-VAULT-EXISTS":
         assert f"{shared_vault}/vault" in done.stderr.decode()

@@ -123,8 +123,8 @@ def test_a_program_that_fails_is_a_result_and_what_is_refused_is_an_error(agent:
     assert denied.is_error
     assert denied.structured_content["status"] == "denied"
     assert denied.structured_content["error"]["code"] == "CW-DENIED"
-    mend = denied.structured_content["error"]["mend"]
-    assert ("policy.toml:5" in mend, "/" in mend.partition(";")[0]) == (True, False)
+    hint = denied.structured_content["error"]["hint"]
+    assert ("policy.toml:5" in hint, "/" in hint.partition(";")[0]) == (True, False)
     assert denied.structured_content["audit_id"].startswith("evt_")
     assert set(denied.structured_content["decision"]) == {"verdict", "rule", "reason"}
 

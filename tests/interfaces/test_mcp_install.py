@@ -154,7 +154,7 @@ def test_what_cannot_be_read_is_left_alone_with_a_clear_error(place: Path, broke
     error = installed(code=125)["error"]
     assert error["code"] == "CW-MCP-SETTINGS"
     assert "nothing was changed" in error["message"]
-    assert error["mend"]
+    assert error["hint"]
     assert file.read_bytes() == BROKEN[broken]
     assert os.listdir(place / "project") == [".mcp.json"]
 

@@ -105,7 +105,7 @@ def test_the_domains_of_a_live_sandbox_can_be_changed_while_something_runs(world
         closed.run_code("1")
         with pytest.raises(cellwall.CellwallError) as failed:
             closed.allow_domains([first.rule])
-        assert failed.value.mend
+        assert failed.value.hint
         assert closed.run_code(f"{SHOWN}get('{first.url}/')").value.strip() == "None"
 
 
@@ -223,7 +223,7 @@ def test_a_secret_without_a_grant_or_of_another_name_is_refused(config, vault):
     for names, code in ((["TOKEN"], "CW-VAULT-NOT-GRANTED"), (["NOPE"], "CW-VAULT-UNKNOWN")):
         done = cellwall.run_command("true", config=config, secrets=names)
         assert (done.status, done.outcome.error.code) == (Status.ERROR, code)
-        assert done.outcome.error.mend
+        assert done.outcome.error.hint
 
 
 def typed(

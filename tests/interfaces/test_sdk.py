@@ -122,10 +122,10 @@ def test_binary_and_missing_output_are_fine():
 
 @pytest.mark.requirement("NET-2")
 @pytest.mark.parametrize("domain", ["*", "*.com", "*.co.uk", "https://example.com", "a b", ""])
-def test_a_domain_that_is_none_is_refused_with_a_mend(domain):
+def test_a_domain_that_is_none_is_refused_with_a_hint(domain):
     done = cellwall.run_code("print(1)", allow_domains=[domain])
     assert (done.status, done.outcome.error.code) == (Status.ERROR, "CW-BAD-DOMAIN")
-    assert done.outcome.error.mend
+    assert done.outcome.error.hint
     with pytest.raises(cellwall.CellwallError):
         done.raise_for_status()
 

@@ -37,7 +37,7 @@ def names(sandbox: cellwall.Sandbox, path: str = ".") -> list[str]:
 def refusal(work, *arguments: object) -> str:
     with pytest.raises(cellwall.CellwallError) as refused:
         work(*arguments)
-    assert refused.value.mend
+    assert refused.value.hint
     return refused.value.code
 
 

@@ -81,7 +81,7 @@ def test_a_refused_upload_says_why_and_leaves_nothing():
             with pytest.raises(cellwall.CellwallError) as caught:
                 sbx.files.upload(archive)
             assert caught.value.code == code
-            assert caught.value.mend
+            assert caught.value.hint
         assert sbx.files.list() == ()
         sbx.files.upload(packed(fine=b"1"))
         assert sbx.files.read("fine") == "1"

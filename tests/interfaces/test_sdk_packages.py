@@ -199,8 +199,8 @@ def test_an_unknown_template_is_told_when_the_sandbox_is_made():
     with pytest.raises(BadInput) as told:
         sdk.Sandbox.create(template="python-dta")
     assert told.value.code == "CW-NO-TEMPLATE"
-    assert "Did you mean python-data" in told.value.mend
-    assert "cellwall template build NAME --with PACKAGE" in told.value.mend
+    assert "Did you mean python-data" in told.value.hint
+    assert "cellwall template build NAME --with PACKAGE" in told.value.hint
     with pytest.raises(BadInput, match="by its name"):
         sdk.Sandbox.create(template=None)  # type: ignore[arg-type]
 

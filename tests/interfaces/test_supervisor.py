@@ -181,10 +181,10 @@ def test_what_cannot_be_made_is_refused_with_the_same_words(supervisor, options,
     if "keep_alive" not in options:
         with pytest.raises(cellwall.CellwallError) as here:
             Sandbox.create(**options)
-        assert (found.code, found.message, found.mend) == (
+        assert (found.code, found.message, found.hint) == (
             here.value.code,
             here.value.message,
-            here.value.mend,
+            here.value.hint,
         )
     else:
         assert found.code == code

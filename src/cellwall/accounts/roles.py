@@ -75,7 +75,7 @@ def _ladder(tables: Mapping[str, Any]) -> Mapping[str, Role]:
 def _bad(problem: str) -> ConfigError:
     return ConfigError(
         f"the data of the roles cannot be used: {problem}",
-        mend="Install Cellwall anew; this file is its own.",
+        hint="Install Cellwall anew; this file is its own.",
         code="CW-ROLES",
     )
 
@@ -122,6 +122,6 @@ class Roles:
         if permission not in role.permissions:
             raise Denied(
                 f"{principal.name} has the role {role.name}, which lacks {permission.value}",
-                mend="Whoever owns this machine gives roles in [roles] of the configuration.",
+                hint="Whoever owns this machine gives roles in [roles] of the configuration.",
                 code="CW-ROLE",
             )

@@ -13,17 +13,17 @@ from cellwall.core.errors import AuditFailed
 def failed(error: OSError) -> AuditFailed:
     """What may be told of an error of the system; the path stays out (ERR-1)."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        mend = "Free some disk space or move old segments of the audit log away."
+        hint = "Free some disk space or move old segments of the audit log away."
     elif error.errno == errno.ETIMEDOUT:
-        mend = "Look for a stopped Cellwall process that keeps the log locked."
+        hint = "Look for a stopped Cellwall process that keeps the log locked."
     else:
-        mend = (
+        hint = (
             "Check that the audit folder is yours with mode 0700, its files plain ones with mode "
             "0600, and the disk writable."
         )
     return AuditFailed(
         "the audit log cannot be used",
-        mend=mend,
+        hint=hint,
         detail=errno.errorcode.get(error.errno or 0, "unknown"),
     )
 
@@ -32,7 +32,7 @@ def altered(message: str) -> AuditFailed:
     """Somebody else wrote into the log; nothing is built upon it and nothing of it is removed."""
     return AuditFailed(
         message,
-        mend="Check the log with `cellwall audit verify`, keep it, and move it away to begin anew.",
+        hint="Check the log with `cellwall audit verify`, keep it, and move it away to begin anew.",
         code="CW-AUDIT-ALTERED",
     )
 

@@ -54,7 +54,7 @@ class _Waiting(Draft):
     def outcome(self) -> str:
         error = self.error
         if error is not None:  # one of its own for each: several threads may raise it
-            told = {"mend": error.mend, "code": error.code, "detail": error.detail}
+            told = {"hint": error.hint, "code": error.code, "detail": error.detail}
             raise AuditFailed(error.message, **told)
         return self.id
 
@@ -166,7 +166,7 @@ class AuditLog:
         max_field_bytes: int = 4096,
         settings: LogSettings | None = None,
     ) -> AuditLog:
-        """Open or begin the log in a directory and mend what a crash left (AUD-3)."""
+        """Open or begin the log in a directory and hint what a crash left (AUD-3)."""
         log = cls(directory, settings or LogSettings(max_field_bytes=max_field_bytes))
         try:
             with log._turn:

@@ -67,7 +67,7 @@ def _prove(directory: str, event_id: str, keys: Sequence[PublicKey]) -> str:
     if found is None:
         raise BadInput(
             f"the record has nothing with the id {event_id}",
-            mend="It may have been deleted by the retention rule; see `cellwall audit tail`.",
+            hint="It may have been deleted by the retention rule; see `cellwall audit tail`.",
             code="CW-NO-RECORD",
         )
     place = int(found.record["seq"]) - 1
@@ -139,7 +139,7 @@ def _checkpoint_over(directory: str, place: int) -> bytes:
                     return note
     raise BadInput(
         "the record is not signed yet",
-        mend="Run `cellwall audit seal`, then try again.",
+        hint="Run `cellwall audit seal`, then try again.",
         code="CW-NOT-SIGNED",
     )
 

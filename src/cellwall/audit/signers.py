@@ -53,7 +53,7 @@ class Signers:
             if str(key.public) in _read(_RETIRED, folder).split("\n"):
                 raise KeyFailed(
                     "the signing key was retired by a rotation",
-                    mend="Name the new one in audit.signing_key.",
+                    hint="Name the new one in audit.signing_key.",
                 )
             self._announce(key, "the key before it was lost or replaced", _ITSELF)
             self._note(key, folder)
@@ -76,13 +76,13 @@ class Signers:
         if path is None and self._given is not None:
             raise KeyFailed(
                 "the signing key was given from outside",
-                mend="Give the next one with --to FILE, then name it in audit.signing_key.",
+                hint="Give the next one with --to FILE, then name it in audit.signing_key.",
             )
         try:
             key = make_key(self._next_path, KEY_NAME) if path is None else load_key(path, KEY_NAME)
         except FileNotFoundError:
             raise KeyFailed(
-                "the next signing key is not there", mend="Give the file that holds it."
+                "the next signing key is not there", hint="Give the file that holds it."
             ) from None
         note = sign_statement(key_lines(origin, key.public), self._load())
         self._announce(key, "rotation", who, note)
@@ -145,7 +145,7 @@ class Signers:
             if self._given is not None:
                 raise KeyFailed(
                     "the signing key that the configuration names is not there",
-                    mend="Put it back, or change audit.signing_key.",
+                    hint="Put it back, or change audit.signing_key.",
                 ) from None
         return make_key(self._path, KEY_NAME)
 
@@ -157,7 +157,7 @@ def parse_keys(text: str) -> list[PublicKey]:
     except BadNote as problem:
         raise KeyFailed(
             f"a public key cannot be read: {problem}",
-            mend="It has the form name+id+base64, as `cellwall audit key` prints it.",
+            hint="It has the form name+id+base64, as `cellwall audit key` prints it.",
         ) from None
 
 

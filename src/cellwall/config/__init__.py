@@ -1,1 +1,1 @@
-"""Profiles and the one configuration file: read, checked whole, told with line and mend."""
+"""Profiles and the one configuration file: read, checked whole, told with line and hint."""

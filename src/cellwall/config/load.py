@@ -4,7 +4,7 @@
 2. Open it without waiting, and judge the open file: regular, small, nobody else's to write.
 3. Parse it within bounds.
 4. Merge: the profile's data, then the file's.
-5. Check the whole, and tell each mistake with file, line and mend.
+5. Check the whole, and tell each mistake with file, line and hint.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def load_settings(
     if profile is not None and profile not in PROFILE_NAMES:
         raise ConfigError(
             f"profile: {_shown(profile)} is unknown",
-            mend=_profile_mend(profile),
+            hint=_profile_hint(profile),
             code="CW-CONFIG-PROFILE",
         )
     source = _find(file, environ)
@@ -104,7 +104,7 @@ class _Source:
 
     @property
     def in_shell(self) -> str:
-        """For a command in a mend. The default place must stay unquoted to be expanded."""
+        """For a command in a hint. The default place must stay unquoted to be expanded."""
         return shlex.quote(self.shown) if self.named else self.shown
 
 
@@ -160,7 +160,7 @@ def _read(source: _Source) -> str:
         harm = ", who could switch walls off" if is_unsafe else ""
         raise ConfigError(
             f"{place}: {fault.value}{harm}",
-            mend=_MENDS[fault].format(uid=os.geteuid(), file=source.in_shell),
+            hint=_MENDS[fault].format(uid=os.geteuid(), file=source.in_shell),
             code="CW-CONFIG-UNSAFE" if is_unsafe else "CW-CONFIG-FILE",
         ) from None
 
@@ -175,7 +175,7 @@ def _parse(source: _Source, text: str) -> Table:
     if deep is not None:
         raise ConfigError(
             f"{source.shown}:{deep}: nested more than {NESTING_MOST} deep",
-            mend="Settings are at most two tables deep.",
+            hint="Settings are at most two tables deep.",
         )
     try:
         return tomllib.loads(text)
@@ -186,7 +186,7 @@ def _parse(source: _Source, text: str) -> Table:
         why = _plain(_TOML_PLACE.sub("", str(error)))
         raise ConfigError(
             f"{source.shown}:{line}: not valid TOML{at}: {why}",
-            mend="Correct that line and try again.",
+            hint="Correct that line and try again.",
         ) from None
 
 
@@ -207,7 +207,7 @@ def _report(
     ]
     if len(placed) > MISTAKES_MOST:
         told.append(f"{source.shown}: and {len(placed) - MISTAKES_MOST} more")
-    return ConfigError("\n".join(told), mend="Nothing was run. Correct the file and try again.")
+    return ConfigError("\n".join(told), hint="Nothing was run. Correct the file and try again.")
 
 
 _WRONG_KIND = {
@@ -225,18 +225,18 @@ _WRONG_KIND = {
 def _sentence(detail: ErrorDetails, data: Table) -> str:
     path = detail["loc"]
     if detail["type"] == "extra_forbidden":
-        return "unknown key. " + _key_mend(path)
+        return "unknown key. " + _key_hint(path)
     value = _value_at(data, path)
     match detail["type"]:
         case "literal_error":
-            problem = "is unknown. " + _profile_mend(value)
+            problem = "is unknown. " + _profile_hint(value)
         case "greater_than_equal" | "less_than_equal" as kind:
             size = "small" if kind == "greater_than_equal" else "large"
-            problem = f"is too {size}. {_range_mend(path)}"
+            problem = f"is too {size}. {_range_hint(path)}"
         case "too_long":
             problem = f"has more than {detail['ctx']['max_length']} entries."
         case kind if kind in _WRONG_KIND:
-            problem = f"{_WRONG_KIND[kind]} {_range_mend(path)}".rstrip()
+            problem = f"{_WRONG_KIND[kind]} {_range_hint(path)}".rstrip()
         case _:
             problem = detail["msg"]
     return f"{_shown(value)} {problem}"
@@ -249,7 +249,7 @@ def _field_at(path: KeyPath) -> FieldInfo | None:
     return SECTIONS[str(section)].model_fields.get(str(names[0]))
 
 
-def _range_mend(path: KeyPath) -> str:
+def _range_hint(path: KeyPath) -> str:
     spec = _field_at(path)
     limits = bounds(spec) if spec else None
     if spec is None or limits is None:
@@ -258,7 +258,7 @@ def _range_mend(path: KeyPath) -> str:
     return f"Write a value from {least} to {most}."
 
 
-def _key_mend(path: KeyPath) -> str:
+def _key_hint(path: KeyPath) -> str:
     *around, key = (str(part)[:80] for part in path)
     known = SECTIONS[around[0]].model_fields if around else Settings.model_fields
     prefix = "".join(f"{part}." for part in around)
@@ -271,7 +271,7 @@ def _key_mend(path: KeyPath) -> str:
     return f"Known here: {', '.join(known)}."
 
 
-def _profile_mend(value: object) -> str:
+def _profile_hint(value: object) -> str:
     close = difflib.get_close_matches(str(value)[:80], PROFILE_NAMES, n=1)
     return f"Did you mean {close[0]}?" if close else f"Write one of {', '.join(PROFILE_NAMES)}."
 

@@ -33,4 +33,4 @@ def cancelled_by(is_cancelled: Callable[[], bool]) -> Iterator[None]:
 def check_cancelled() -> None:
     """Raises once nobody waits for this work any more."""
     if _IS_CANCELLED.get()():
-        raise CellwallError("it was cancelled", mend="Start it again.", code="CW-CANCELLED")
+        raise CellwallError("it was cancelled", hint="Start it again.", code="CW-CANCELLED")

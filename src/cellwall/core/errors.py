@@ -15,7 +15,7 @@
     ├── RunFailed            raised only by `raise_for_status()`: the program failed
     └── LimitReached         raised only by `raise_for_status()`: a limit ended the run
 
-`code` is stable and can be matched by programs. `message` and `mend` are safe to show to anybody,
+`code` is stable and can be matched by programs. `message` and `hint` are safe to show to anybody,
 the model included: no host path, environment, secret or internal state (ERR-1). `detail` is for
 the audit record alone and never leaves by any interface.
 """
@@ -29,16 +29,16 @@ class CellwallError(Exception):
     default_code = "CW-ERROR"
 
     def __init__(
-        self, message: str, *, mend: str = "", code: str | None = None, detail: str = ""
+        self, message: str, *, hint: str = "", code: str | None = None, detail: str = ""
     ) -> None:
         super().__init__(message)
         self.code = code or self.default_code
         self.message = message
-        self.mend = mend
+        self.hint = hint
         self.detail = detail
 
     def __str__(self) -> str:
-        return f"{self.message} [{self.code}]" + (f" {self.mend}" if self.mend else "")
+        return f"{self.message} [{self.code}]" + (f" {self.hint}" if self.hint else "")
 
 
 class ConfigError(CellwallError):
@@ -125,9 +125,9 @@ class VaultError(CellwallError):
     default_code = "CW-VAULT"
 
 
-def told_error(kind: str, message: str, *, mend: str, code: str) -> CellwallError:
+def told_error(kind: str, message: str, *, hint: str, code: str) -> CellwallError:
     """An error that another process of ours told, as the kind it was there."""
     found = globals().get(kind)
     if isinstance(found, type) and issubclass(found, CellwallError):
-        return found(message, mend=mend, code=code)
-    return CellwallError(message, mend=mend, code=code)
+        return found(message, hint=hint, code=code)
+    return CellwallError(message, hint=hint, code=code)

@@ -48,20 +48,20 @@ def load_key(path: str, name: str) -> SigningKey:
     except OSError as error:
         raise KeyFailed(
             "the signing key cannot be read",
-            mend="It must be a plain file of yours with mode 0600.",
+            hint="It must be a plain file of yours with mode 0600.",
             detail=str(error),
         ) from None
     if info.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(info.st_mode) & 0o077:
         raise KeyFailed(
             "the signing key is open to other users",
-            mend="chmod 600 it; if others may have read it, make a new one.",
+            hint="chmod 600 it; if others may have read it, make a new one.",
             code="CW-KEY-UNSAFE",
         )
     key = _parsed(text)
     if key is None:
         raise KeyFailed(
             "the signing key is no unencrypted Ed25519 key in PEM form",
-            mend="Make one with `openssl genpkey -algorithm ed25519`.",
+            hint="Make one with `openssl genpkey -algorithm ed25519`.",
         )
     return SigningKey(name, key)
 
@@ -110,7 +110,7 @@ def make_key(path: str, name: str) -> SigningKey:
     except OSError as error:
         raise KeyFailed(
             "the signing key cannot be made",
-            mend="Check space and permissions of the Cellwall state folder.",
+            hint="Check space and permissions of the Cellwall state folder.",
             detail=str(error),
         ) from None
     finally:

@@ -36,7 +36,7 @@ def canonical(language: str) -> str:
     if name is None:
         raise BadInput(
             f"unknown language {language[:40]!r}",
-            mend=f"Use one of: {', '.join(NAMES)}.",
+            hint=f"Use one of: {', '.join(NAMES)}.",
             code="CW-UNKNOWN-LANGUAGE",
         )
     return name

@@ -96,7 +96,7 @@ class Limits:
             if not least <= value <= most:
                 raise BadInput(
                     f"limit {spec.name} = {_shown(spec.name, value)} is out of range",
-                    mend=f"Use a value from {_shown(spec.name, least)} to "
+                    hint=f"Use a value from {_shown(spec.name, least)} to "
                     f"{_shown(spec.name, most)}.",
                     code="CW-BAD-LIMIT",
                 )
@@ -122,12 +122,12 @@ def size_text(number: int) -> str:
 def parse_size(text: str | int, *, what: str = "size") -> int:
     """`512m`, `1.5G`, `64KiB`, `4096` -> bytes. Anything else is refused."""
     if isinstance(text, bool):
-        raise BadInput(f"{what} must be a size, not a truth value", mend=_SIZE_MEND)
+        raise BadInput(f"{what} must be a size, not a truth value", hint=_SIZE_MEND)
     if isinstance(text, int):
         return text
     found = _SIZE.fullmatch(text.strip()) if text.isascii() else None
     if found is None:
-        raise BadInput(f"{what}: {text!r:.60} is not a size", mend=_SIZE_MEND, code="CW-BAD-SIZE")
+        raise BadInput(f"{what}: {text!r:.60} is not a size", hint=_SIZE_MEND, code="CW-BAD-SIZE")
     whole, part, unit, _ = found.groups()
     scale = _UNITS[unit.lower()]
     fraction = int(part) * scale // 10 ** len(part) if part else 0

@@ -103,14 +103,14 @@ class ErrorInfo:
 
     code: str
     message: str
-    mend: str = ""
+    hint: str = ""
 
     @classmethod
     def of(cls, error: CellwallError) -> ErrorInfo:
-        return cls(error.code, error.message, error.mend)
+        return cls(error.code, error.message, error.hint)
 
     def to_json(self) -> dict[str, str]:
-        return {"code": self.code, "message": self.message, "mend": self.mend}
+        return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +201,14 @@ class Outcome:
                 return self
             case Status.DENIED:
                 error = self.error or ErrorInfo("CW-DENIED", self.decision.reason)
-                raise Denied(error.message, mend=error.mend, code=error.code)
+                raise Denied(error.message, hint=error.hint, code=error.code)
             case Status.ERROR:
                 error = self.error or ErrorInfo("CW-ERROR", "the action failed")
-                raise CellwallError(error.message, mend=error.mend, code=error.code)
+                raise CellwallError(error.message, hint=error.hint, code=error.code)
             case Status.LIMIT:
                 raise LimitReached(
                     f"the run was ended by its {self.limit} limit",
-                    mend="Raise that limit, or make the program use less.",
+                    hint="Raise that limit, or make the program use less.",
                 )
             case Status.FAILED:
                 raise RunFailed(f"the program ended with exit code {self.exit_code}")

@@ -61,7 +61,7 @@ def parse_requirement(text: str) -> str:
     if found is None:
         raise BadInput(
             f"{text[:60]!r} is not the name of a package{_reason(text)}",
-            mend="Write a name, with versions or without, such as requests, 'pandas<3' or "
+            hint="Write a name, with versions or without, such as requests, 'pandas<3' or "
             "'uvicorn[standard]'.",
             code="CW-BAD-PACKAGE",
         )
@@ -78,13 +78,13 @@ def parse_request(texts: object) -> tuple[str, ...]:
     ):
         raise BadInput(
             "packages are given as a list of names",
-            mend='Write packages=["requests"].',
+            hint='Write packages=["requests"].',
             code="CW-BAD-PACKAGE",
         )
     if len(texts) > MAX_PACKAGES:
         raise BadInput(
             f"{len(texts)} packages are more than the {MAX_PACKAGES} that one request may name",
-            mend="Name those that the code imports; what they need is found.",
+            hint="Name those that the code imports; what they need is found.",
             code="CW-BAD-PACKAGE",
         )
     return tuple(sorted({parse_requirement(text) for text in texts}))
@@ -106,7 +106,7 @@ def parse_requirements_file(content: bytes) -> tuple[str, ...]:
         except BadInput as error:
             raise BadInput(
                 f"line {number} of the requirements file: {error.message}",
-                mend="Use lines such as `requests` or `pandas<3`; versions are pinned and hashed "
+                hint="Use lines such as `requests` or `pandas<3`; versions are pinned and hashed "
                 "when the template is built.",
                 code="CW-BAD-PACKAGE",
             ) from None

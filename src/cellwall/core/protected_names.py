@@ -326,7 +326,7 @@ def _checked(entry: Protected) -> Protected:
     if wrong:
         raise ConfigError(
             f"protected name {entry.pattern!r:.100} {wrong}",
-            mend="Write names such as secrets.txt or private/keys.",
+            hint="Write names such as secrets.txt or private/keys.",
             code="CW-BAD-PROTECTED-NAME",
         )
     return entry

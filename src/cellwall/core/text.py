@@ -15,7 +15,7 @@ def to_bytes(text: str | bytes | bytearray | memoryview, *, what: str) -> bytes:
         # `bytes(5)` would be five NUL bytes.
         raise BadInput(
             f"{what} must be text or bytes, not {type(text).__name__}",
-            mend="Give a str or bytes.",
+            hint="Give a str or bytes.",
             code="CW-NOT-TEXT",
         )
     try:
@@ -23,7 +23,7 @@ def to_bytes(text: str | bytes | bytearray | memoryview, *, what: str) -> bytes:
     except UnicodeEncodeError as error:
         raise BadInput(
             f"{what} holds a lone surrogate, which no file or program can be given",
-            mend="Use valid text.",
+            hint="Use valid text.",
             code="CW-NOT-TEXT",
         ) from error
 

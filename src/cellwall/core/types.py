@@ -37,7 +37,7 @@ def check_id(text: object, *, what: str = "id") -> str:
     if not isinstance(text, str) or _ID.fullmatch(text) is None:
         raise BadInput(
             f"{what} {str(text)[:40]!r} does not look like a Cellwall id",
-            mend="Use the id that Cellwall printed.",
+            hint="Use the id that Cellwall printed.",
             code="CW-BAD-ID",
         )
     return text

@@ -125,11 +125,11 @@ class EgressService:
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
         """One page for an agent, on the same loop and by the same rules (NET-4)."""
         if not isinstance(action.want, FetchUrl):
-            raise BadInput("this action fetches nothing", mend="Fetch with a URL.")
+            raise BadInput("this action fetches nothing", hint="Fetch with a URL.")
         if secrets:
             raise BadInput(
                 "a page is fetched without secrets",
-                mend="Use a secret from code in a sandbox, where it is bound to a request.",
+                hint="Use a secret from code in a sandbox, where it is bound to a request.",
             )
         allowlist = Allowlist.of(action.allow_domains)
         with self._locked():
@@ -156,7 +156,7 @@ class EgressService:
         if network is None:
             raise EgressRefused(
                 "there is no live sandbox with a way out by this id",
-                mend="Start it with an allowlist first.",
+                hint="Start it with an allowlist first.",
                 code="CW-NO-SESSION",
             )
         network.session.allow(allowlist)
@@ -275,7 +275,7 @@ def _new_authority() -> Authority:
 def _closed() -> EgressRefused:
     return EgressRefused(
         "the way out of this process is closed",
-        mend="Start Cellwall again.",
+        hint="Start Cellwall again.",
         code="CW-EGRESS-CLOSED",
     )
 

@@ -212,5 +212,5 @@ def _rounded(value: float | None) -> float | None:
 def _bad(number: int, what: str) -> BadInput:
     return BadInput(
         f"line {number} of the data set {what}",
-        mend='Write one object on each line, such as {"text": "...", "label": 0}.',
+        hint='Write one object on each line, such as {"text": "...", "label": 0}.',
     )

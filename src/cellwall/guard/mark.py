@@ -57,7 +57,7 @@ def unwrap(marked: str) -> str:
     found = _MARKED.fullmatch(marked)
     if found is None:
         raise BadInput(
-            "this text is not marked as Cellwall marks it", mend="Give it whole and unchanged."
+            "this text is not marked as Cellwall marks it", hint="Give it whole and unchanged."
         )
     body: str = found["body"]
     if found["mode"].startswith("encode"):

@@ -180,7 +180,7 @@ def _sdk() -> Any:  # noqa: ANN401  # an optional package
     except ImportError:
         raise CellwallError(
             "claude-agent-sdk is not installed",
-            mend="pip install 'cellwall[claude]'",
+            hint="pip install 'cellwall[claude]'",
             code="CW-NO-AGENT-SDK",
         ) from None
 
@@ -194,6 +194,6 @@ def _matcher(callback: HookCallback) -> Any:  # noqa: ANN401  # of the optional 
     except TypeError:
         raise CellwallError(
             "this claude-agent-sdk cannot stop a tool whose hook fails",
-            mend="pip install --upgrade 'cellwall[claude]'",
+            hint="pip install --upgrade 'cellwall[claude]'",
             code="CW-OLD-AGENT-SDK",
         ) from None

@@ -41,11 +41,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class EditedFile:
-    """One such file. `code` and `mend` are what is told if it cannot be used."""
+    """One such file. `code` and `hint` are what is told if it cannot be used."""
 
     path: str
     code: str
-    mend: str
+    hint: str
     own_folders: int = 1
     """How many folders above the file are the other program's own: made where they are missing, and
     never entered through a link."""
@@ -89,7 +89,7 @@ class EditedFile:
     def refused(self, problem: str, *, detail: str = "") -> CellwallError:
         return CellwallError(
             f"{self.path[-200:]!r} {problem}; nothing was changed",
-            mend=self.mend,
+            hint=self.hint,
             code=self.code,
             detail=detail,
         )

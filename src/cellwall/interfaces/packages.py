@@ -23,7 +23,7 @@ def template_with(
         shipped = f", or name the packages of {template} as well" if template in SHIPPED else ""
         raise BadInput(
             "a sandbox has a template or packages, not both",
-            mend=f"Leave the template out{shipped}.",
+            hint=f"Leave the template out{shipped}.",
             code="CW-USAGE",
         )
     templates = Templates(config=config, profile=profile)

@@ -17,6 +17,6 @@ def own_program() -> str:
             return path
     raise CellwallError(
         "the program cellwall is not where this Python has its programs",
-        mend="Install Cellwall with pip or uv, so that there is one.",
+        hint="Install Cellwall with pip or uv, so that there is one.",
         code="CW-NO-PROGRAM",
     )

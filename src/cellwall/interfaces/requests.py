@@ -18,7 +18,7 @@ def parse_workspace(text: str | None, *, at_own_path: bool = False) -> Workspace
     if text is None and at_own_path:
         raise BadInput(
             "without a workspace there is no path to show",
-            mend="Write --workspace DIR:rw --own-path.",
+            hint="Write --workspace DIR:rw --own-path.",
             code="CW-BAD-WORKSPACE",
         )
     if text is None:
@@ -30,7 +30,7 @@ def parse_workspace(text: str | None, *, at_own_path: bool = False) -> Workspace
         return WorkspaceRequest(WorkspaceMode(mode), directory, at_own_path)
     raise BadInput(
         f"{mode[:20]!r} is not a way to give a workspace",
-        mend="Write DIR:ro, DIR:rw or DIR:cow.",
+        hint="Write DIR:ro, DIR:rw or DIR:cow.",
         code="CW-BAD-WORKSPACE",
     )
 
@@ -40,7 +40,7 @@ def skill_names(names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise BadInput(
             "skills are given as a list of names",
-            mend='Write skills=["name"].',
+            hint='Write skills=["name"].',
             code="CW-SKILL-NAME",
         )
     return tuple(names)
@@ -49,7 +49,7 @@ def skill_names(names: Sequence[str]) -> tuple[str, ...]:
 def listed_words(words: Sequence[str], what: str) -> tuple[str, ...]:
     """A list of texts; one text alone would be taken for a list of its letters."""
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-        raise BadInput(f"{what} is given as a list of texts", mend=f'Write {what}=["…"].')
+        raise BadInput(f"{what} is given as a list of texts", hint=f'Write {what}=["…"].')
     return tuple(words)
 
 

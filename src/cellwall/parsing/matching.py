@@ -142,7 +142,7 @@ class Pattern:
             told = told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
             raise BadInput(
                 f"a pattern is not one that RE2 reads: {told}",
-                mend="Write it without look-around and back-references.",
+                hint="Write it without look-around and back-references.",
             ) from None
 
 

@@ -91,7 +91,7 @@ def from_json(found: object, *, cwd: str = "/", home: str = "/") -> ToolCall:
 
 
 def _bad(problem: str) -> BadInput:
-    return BadInput(problem, mend=_MEND, code="CW-BAD-CALL")
+    return BadInput(problem, hint=_MEND, code="CW-BAD-CALL")
 
 
 def _one_of(found: Mapping[object, object], first: str, second: str) -> object:

@@ -50,7 +50,7 @@ def host_of(url: str) -> str:
 
 def _bad(problem: str) -> BadInput:
     return BadInput(
-        problem, mend="Write a plain URL such as https://example.com/path.", code="CW-BAD-URL"
+        problem, hint="Write a plain URL such as https://example.com/path.", code="CW-BAD-URL"
     )
 
 
@@ -104,7 +104,7 @@ class HostPattern:
         """Reads `domain:HOST`, and refuses what would let in more than one owner's hosts."""
         if not specifier.startswith(PREFIX):
             raise BadRule(
-                "the host is not marked as one", mend=f"Write WebFetch({PREFIX}example.com)."
+                "the host is not marked as one", hint=f"Write WebFetch({PREFIX}example.com)."
             )
         text = specifier.removeprefix(PREFIX)
         is_wild = text.startswith("*.")
@@ -115,13 +115,13 @@ class HostPattern:
             host = canonical_host(name)
         except ValueError as error:
             raise BadRule(
-                f"the host {error}", mend="Write a host such as example.com.", offset=start
+                f"the host {error}", hint="Write a host such as example.com.", offset=start
             ) from None
         is_address = host.startswith("[") or _is_quad(host)
         if is_wild and (is_address or "." not in host):
             raise BadRule(
                 "the wildcard covers a whole top level of names, or an address",
-                mend="Name the domain beneath it, for example *.example.com.",
+                hint="Name the domain beneath it, for example *.example.com.",
                 offset=len(PREFIX),
             )
         return cls(host, is_wild)
@@ -135,7 +135,7 @@ def _refuse_extras(name: str, start: int) -> None:
     if "*" in name:
         raise BadRule(
             "a wildcard can only stand in front, before a dot",
-            mend="Write *.example.com for all hosts beneath example.com. "
+            hint="Write *.example.com for all hosts beneath example.com. "
             "For any host at all, write WebFetch alone.",
             offset=start + name.index("*"),
         )
@@ -143,6 +143,6 @@ def _refuse_extras(name: str, start: int) -> None:
     if odd is not None:
         raise BadRule(
             "a domain has no scheme, port, path or user",
-            mend="Write the host alone, for example example.com.",
+            hint="Write the host alone, for example example.com.",
             offset=start + odd.start(),
         )

@@ -11,11 +11,11 @@ class BadRule(ConfigError):
     default_code = "CW-RULE"
 
     def __init__(
-        self, message: str, *, mend: str, offset: int = 0, code: str | None = None
+        self, message: str, *, hint: str, offset: int = 0, code: str | None = None
     ) -> None:
-        super().__init__(message, mend=mend, code=code)
+        super().__init__(message, hint=hint, code=code)
         self.offset = offset
 
     def moved(self, by: int) -> BadRule:
         """The same mistake, as seen from a longer text that holds this one at `by`."""
-        return BadRule(self.message, mend=self.mend, offset=self.offset + by, code=self.code)
+        return BadRule(self.message, hint=self.hint, offset=self.offset + by, code=self.code)

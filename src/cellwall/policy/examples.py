@@ -23,7 +23,7 @@ def check_examples(rules: Iterable[Rule]) -> None:
     if problems:
         raise ConfigError(
             "rules do not do what their examples say:\n" + "\n".join(problems),
-            mend="Mend the rule or the example.",
+            hint="Mend the rule or the example.",
             code="CW-BAD-EXAMPLE",
         )
 

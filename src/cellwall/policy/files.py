@@ -1,4 +1,4 @@
-"""Policy files become rules, or one error that tells every mistake with its place and mend.
+"""Policy files become rules, or one error that tells every mistake with its place and hint.
 
 Ours, TOML or JSON: `[permissions]` with the arrays `allow`, `ask`, `deny`, and tables `[[rule]]`.
 An unknown key is a mistake, since it could be a denial that somebody relies on. Claude Code's
@@ -79,7 +79,7 @@ def parse_policy(text: str, *, file: str, name: str, layer: Layer, folder: str) 
     except Misplaced as error:
         line, column = error.place
         raise ConfigError(
-            f"{file}:{line}:{column}: {error.problem}", mend=error.mend, code="CW-POLICY"
+            f"{file}:{line}:{column}: {error.problem}", hint=error.hint, code="CW-POLICY"
         ) from None
     is_claude = is_json and _is_claude(document.value, name)
     reader = _Reader(document, file, layer, folder, is_claude=is_claude)
@@ -133,9 +133,9 @@ class _Reader:
     rules: list[Rule] = field(default_factory=list)
     mistakes: list[tuple[int, int, str]] = field(default_factory=list)
 
-    def wrong(self, path: KeyPath, problem: str, mend: str, *, inside: int = 0) -> None:
+    def wrong(self, path: KeyPath, problem: str, hint: str, *, inside: int = 0) -> None:
         line, column = self.document.place(path, inside=inside)
-        self.mistakes.append((line, column, f"{_path_text(path)}: {problem}. {mend}".lstrip(": ")))
+        self.mistakes.append((line, column, f"{_path_text(path)}: {problem}. {hint}".lstrip(": ")))
 
     def report(self) -> None:
         if len(self.rules) > RULES_MOST:
@@ -146,8 +146,8 @@ class _Reader:
         told = [f"{self.file}:{line}:{column}: {text}" for line, column, text in ordered]
         if len(told) > MISTAKES_MOST:
             told[MISTAKES_MOST:] = [f"{self.file}: and {len(told) - MISTAKES_MOST} more"]
-        mend = "Nothing was run. Correct the file and try again."
-        raise ConfigError("\n".join(told), mend=mend, code="CW-POLICY")
+        hint = "Nothing was run. Correct the file and try again."
+        raise ConfigError("\n".join(told), hint=hint, code="CW-POLICY")
 
     def read(self) -> tuple[Rule, ...]:
         top = self.table((), self.document.value)
@@ -193,11 +193,11 @@ class _Reader:
         word, text = table.get("verdict"), table.get("rule")
         verdict = VERDICTS.get(word) if isinstance(word, str) else None
         if verdict is None:
-            mend = 'Write verdict = "deny", "ask" or "allow".'
-            self.wrong((*path, "verdict"), "the verdict is missing or unknown", mend)
+            hint = 'Write verdict = "deny", "ask" or "allow".'
+            self.wrong((*path, "verdict"), "the verdict is missing or unknown", hint)
         if not isinstance(text, str):
-            mend = 'Write for example rule = "Bash(git push *)".'
-            self.wrong((*path, "rule"), "the rule is missing or not a text", mend)
+            hint = 'Write for example rule = "Bash(git push *)".'
+            self.wrong((*path, "rule"), "the rule is missing or not a text", hint)
         reason = self.text((*path, "reason"), table.get("reason", ""))
         match, not_match = (
             tuple(each for _, each in self.examples((*path, key), table.get(key, [])))
@@ -205,21 +205,21 @@ class _Reader:
         )
         answers = self.text((*path, "answers"), table.get("answers", ""))
         if answers and verdict is not Verdict.ALLOW:
-            mend = 'Write verdict = "allow", or take it out.'
-            self.wrong((*path, "answers"), "only a rule that allows answers a question", mend)
+            hint = 'Write verdict = "allow", or take it out.'
+            self.wrong((*path, "answers"), "only a rule that allows answers a question", hint)
         stops = table.get("stop", False)
         if not isinstance(stops, bool):
             self.wrong((*path, "stop"), "this is neither true nor false", "Write stop = true.")
         elif stops and verdict is not Verdict.DENY:
-            mend = 'Write verdict = "deny", or take it out.'
-            self.wrong((*path, "stop"), "only a rule that denies stops an agent", mend)
+            hint = 'Write verdict = "deny", or take it out.'
+            self.wrong((*path, "stop"), "only a rule that denies stops an agent", hint)
         if verdict is not None and isinstance(text, str):
             unless = tuple(
                 each for _, each in self.examples((*path, "unless"), table.get("unless", []))
             )
             if unless and verdict is not Verdict.DENY:
-                mend = 'Write verdict = "deny", or take it out.'
-                self.wrong((*path, "unless"), "only a rule that denies has exceptions", mend)
+                hint = 'Write verdict = "deny", or take it out.'
+                self.wrong((*path, "unless"), "only a rule that denies has exceptions", hint)
             place: KeyPath = (*path, "rule")
             self.add(
                 *(place, text, verdict, reason, match, not_match, answers, unless),
@@ -257,7 +257,7 @@ class _Reader:
             )
         except BadRule as error:
             problem = f"{_quoted(text)}: {error.message}"
-            self.wrong(path, problem, error.mend, inside=error.offset)
+            self.wrong(path, problem, error.hint, inside=error.offset)
 
     def source(self, path: KeyPath) -> Source:
         if self.layer is Layer.BUILT_IN:

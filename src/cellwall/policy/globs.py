@@ -163,14 +163,14 @@ def parse_name(text: str) -> Name:
             if at == len(text):
                 raise BadRule(
                     "a backslash stands before nothing",
-                    mend="Write \\\\ for a backslash; the names of folders are parted by / alone.",
+                    hint="Write \\\\ for a backslash; the names of folders are parted by / alone.",
                     offset=at - 1,
                 )
             tokens.append(text[at])
         elif char in "{}":
             raise BadRule(
                 f"{char} does not part alternatives in a path",
-                mend=f"Write one rule for each, or \\{char} for the character itself.",
+                hint=f"Write one rule for each, or \\{char} for the character itself.",
                 offset=at,
             )
         else:
@@ -192,7 +192,7 @@ def _parse_class(text: str, start: int) -> tuple[CharClass, int]:
         if text.startswith("[:", at):
             raise BadRule(
                 "named classes such as [:alpha:] are not known here",
-                mend="Write the range, for example [a-z].",
+                hint="Write the range, for example [a-z].",
                 offset=at,
             )
         at += text[at] == "\\"
@@ -205,14 +205,14 @@ def _parse_class(text: str, start: int) -> tuple[CharClass, int]:
         if not low or not high or low > high:
             raise BadRule(
                 "a range in [ ] runs backwards or is not finished",
-                mend="Write the lower end first, for example [a-z].",
+                hint="Write the lower end first, for example [a-z].",
                 offset=start,
             )
         ranges.append((low, high))
     if at >= len(text):
         raise BadRule(
             "[ is not closed within one name of the path",
-            mend="Close it with ], or write \\[ for the character itself.",
+            hint="Close it with ], or write \\[ for the character itself.",
             offset=start,
         )
     return CharClass(tuple(ranges), is_negated), at + 1

@@ -60,7 +60,7 @@ def _refuse_odd(text: str) -> None:
     if len(text) > RULE_MOST_CHARACTERS:
         raise BadRule(
             f"the rule has more than {RULE_MOST_CHARACTERS} characters",
-            mend="Write several shorter rules.",
+            hint="Write several shorter rules.",
             offset=RULE_MOST_CHARACTERS,
         )
     # What a person cannot see they have not agreed to; and UNKNOWN would match what nobody knows.
@@ -70,7 +70,7 @@ def _refuse_odd(text: str) -> None:
         if place is not None and place >= 0:
             raise BadRule(
                 "the rule holds a character that cannot be seen",
-                mend="Take it out; a rule is one line of plain text.",
+                hint="Take it out; a rule is one line of plain text.",
                 offset=place,
             )
 
@@ -78,10 +78,10 @@ def _refuse_odd(text: str) -> None:
 def _split(text: str) -> tuple[str, str | None, int]:
     """The tool, the specifier if it says anything, and where the specifier begins."""
     if text != text.strip():
-        raise BadRule("the rule begins or ends with a blank", mend="Take the blanks out.")
+        raise BadRule("the rule begins or ends with a blank", hint="Take the blanks out.")
     tool, opened, rest = text.partition("(")
     if not tool:
-        raise BadRule("the rule names no tool", mend="Write for example Bash(git status).")
+        raise BadRule("the rule names no tool", hint="Write for example Bash(git status).")
     if not opened:
         if ")" in tool:
             raise _unbalanced(tool.index(")"))
@@ -101,7 +101,7 @@ def _split(text: str) -> tuple[str, str | None, int]:
 def _unbalanced(offset: int) -> BadRule:
     return BadRule(
         "a parenthesis has no partner, or something follows the last one",
-        mend="Write Tool(specifier), and \\( or \\) for one that stands alone within it.",
+        hint="Write Tool(specifier), and \\( or \\) for one that stands alone within it.",
         offset=offset,
     )
 
@@ -111,26 +111,26 @@ def _check_tool(tool: str, verdict: Verdict, *, is_close_enough: bool) -> None:
         if not is_mcp_pattern(tool):
             raise BadRule(
                 "this names no MCP server or tool",
-                mend="Write mcp__server, mcp__server__tool or mcp__server__*.",
+                hint="Write mcp__server, mcp__server__tool or mcp__server__*.",
             )
         if verdict is Verdict.ALLOW and tool.endswith("*") and "__" not in tool[len(MCP) :]:
             raise BadRule(
                 "this allows the tools of servers that are not named",
-                mend="Name the server: mcp__server__*.",
+                hint="Name the server: mcp__server__*.",
                 offset=len(MCP),
             )
         return
     if TOOL_NAME.fullmatch(tool) is None:
         raise BadRule(
             "this is not the name of a tool",
-            mend="A name has letters, digits, _ and -. Write for example Bash(git status).",
+            hint="A name has letters, digits, _ and -. Write for example Bash(git status).",
         )
     if tool not in GROUPS:
         close = difflib.get_close_matches(tool[:40].lower(), {name.lower() for name in GROUPS}, 1)
         meant = next((name for name in GROUPS if close and name.lower() == close[0]), None)
         # A denial of `bash` would protect nothing and look as if it did.
         if meant is not None and (is_close_enough or meant.lower() == tool.lower()):
-            raise BadRule(f"there is no tool {tool[:40]}", mend=f"Did you mean {meant}?")
+            raise BadRule(f"there is no tool {tool[:40]}", hint=f"Did you mean {meant}?")
 
 
 def _checked(
@@ -153,11 +153,11 @@ def _checked(
             try:
                 return canonical(specifier)
             except BadInput as error:
-                raise BadRule(error.message, mend=error.mend) from None
+                raise BadRule(error.message, hint=error.hint) from None
         case _ if not is_foreign:
             raise BadRule(
                 f"nothing more can be said about calls of {tool[:40]}",
-                mend=f"Write {tool[:40]} alone, for all of its calls.",
+                hint=f"Write {tool[:40]} alone, for all of its calls.",
             )
     return specifier
 
@@ -169,10 +169,10 @@ def _check_command(specifier: str) -> None:
     if at != len(specifier) - len(_PREFIX_MARK):
         raise BadRule(
             ":* stands within the command; it means any arguments, and only at the end",
-            mend="Write a * where any text may stand.",
+            hint="Write a * where any text may stand.",
             offset=at,
         )
     if not specifier[:at].strip():
         raise BadRule(
-            ":* stands without a command", mend="For all commands, write Bash alone.", offset=at
+            ":* stands without a command", hint="For all commands, write Bash alone.", offset=at
         )

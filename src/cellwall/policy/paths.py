@@ -204,12 +204,12 @@ def _refuse_odd(specifier: str) -> None:
     if specifier.startswith("!"):
         raise BadRule(
             "a path pattern cannot take back another one",
-            mend="Leave the ! out and write a rule of the other kind, or \\! for a name.",
+            hint="Leave the ! out and write a rule of the other kind, or \\! for a name.",
         )
     if specifier != specifier.strip():
         raise BadRule(
             "the path begins or ends with a blank",
-            mend="Take the blanks out.",
+            hint="Take the blanks out.",
             offset=0 if specifier[:1].isspace() else len(specifier) - 1,
         )
     if not specifier.isprintable() or UNKNOWN in specifier:
@@ -217,7 +217,7 @@ def _refuse_odd(specifier: str) -> None:
             at for at, char in enumerate(specifier) if not char.isprintable() or char == UNKNOWN
         )
         raise BadRule(
-            "the path holds a character that cannot be seen", mend="Take it out.", offset=at
+            "the path holds a character that cannot be seen", hint="Take it out.", offset=at
         )
 
 
@@ -232,14 +232,14 @@ def _roots(
     if specifier.startswith("~"):
         raise BadRule(
             "the home folder of another user is not known here",
-            mend="Write its path from the root, with // in front, or \\~ for a name.",
+            hint="Write its path from the root, with // in front, or \\~ for a name.",
         )
     if not specifier.startswith("/"):
         return (), 0
     if not folder and not is_denial:
         raise BadRule(
             "a path with one slash is relative to the rule's file, and this rule is in none",
-            mend=f"Write /{specifier} for a path from the root, or .{specifier} for one from here.",
+            hint=f"Write /{specifier} for a path from the root, or .{specifier} for one from here.",
         )
     roots = {folder: None, "/": None} if is_denial else {folder: None}
     return tuple(root for root in roots if root), 1
@@ -261,7 +261,7 @@ def _parse_steps(specifier: str, start: int) -> list[Step]:
                 raise error.moved(at) from None
         at += len(text) + 1
     if len(steps) > NAMES_MOST:
-        raise BadRule(f"the path has more than {NAMES_MOST} names", mend="Write a shorter pattern.")
+        raise BadRule(f"the path has more than {NAMES_MOST} names", hint="Write a shorter pattern.")
     return steps
 
 
@@ -270,7 +270,7 @@ def _climb(steps: list[Step], at: int) -> None:
     if last is None or (not isinstance(last, Deep) and last.literal == ".."):
         steps.append(literal_name(".."))  # the way up from a root, taken when the root is known
     elif isinstance(last, Deep) or last.literal is None:
-        raise BadRule(".. stands behind a wildcard", mend="Write the path without it.", offset=at)
+        raise BadRule(".. stands behind a wildcard", hint="Write the path without it.", offset=at)
     else:
         steps.pop()
 

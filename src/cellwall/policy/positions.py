@@ -21,11 +21,11 @@ Place = tuple[int, int]
 class Misplaced(Exception):
     """The text is not what it should be, at this place."""
 
-    def __init__(self, problem: str, place: Place, mend: str) -> None:
+    def __init__(self, problem: str, place: Place, hint: str) -> None:
         super().__init__(problem)
         self.problem = problem
         self.place = place
-        self.mend = mend
+        self.hint = hint
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,6 @@ def read_text(path: str, *, shown: str, layer: Layer) -> str:
         harm = ", who could loosen the rules" if is_unsafe else ""
         raise ConfigError(
             f"{place}: {refused.fault.value}{harm}",
-            mend=_MENDS[refused.fault],
+            hint=_MENDS[refused.fault],
             code="CW-POLICY-UNSAFE" if is_unsafe else "CW-POLICY-FILE",
         ) from None

@@ -181,7 +181,7 @@ def _text(call: ToolCall, key: str) -> str:
     if not isinstance(found, str) or not found:
         raise BadInput(
             f"{call.tool} was called without {key}",
-            mend=f"Give {key} as a text.",
+            hint=f"Give {key} as a text.",
             code="CW-BAD-CALL",
         )
     return found
@@ -203,7 +203,7 @@ def _glob_folder(pattern: str, base: str) -> str:
     if wild is not None and ".." in pattern[wild.start() :]:
         raise BadInput(
             "the search climbs out of its folder behind a wildcard",
-            mend="Write a pattern without `..`.",
+            hint="Write a pattern without `..`.",
             code="CW-BAD-CALL",
         )
     if wild is not None:
@@ -256,7 +256,7 @@ def _spellings(
         if len(path) > PATH_MOST_CHARACTERS or "\0" in path:
             raise BadInput(
                 "a path is too long, or holds a NUL character",
-                mend="Give a path that can be opened.",
+                hint="Give a path that can be opened.",
                 code="CW-BAD-CALL",
             )
         likely, *others = readings(path, cwd=call.cwd, home=call.home)

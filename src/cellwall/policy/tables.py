@@ -64,7 +64,7 @@ def read_table(text: str, *, file: str, folder: str, cwd: str, home: str) -> Tab
     except Misplaced as error:
         line, column = error.place
         raise ConfigError(
-            f"{file}:{line}:{column}: {error.problem}", mend=error.mend, code="CW-POLICY-TABLE"
+            f"{file}:{line}:{column}: {error.problem}", hint=error.hint, code="CW-POLICY-TABLE"
         ) from None
     reader = _Reader(document, file, folder, cwd, home)
     table = reader.read()
@@ -102,8 +102,8 @@ class _Reader:
             else:
                 self.wrong(("case", number), "this is not a table", "Write [[case]] above each.")
         if not self.cases and not self.mistakes:
-            mend = 'Write for example allow = ["Bash(git status)"].'
-            self.wrong((), "the table expects nothing", mend)
+            hint = 'Write for example allow = ["Bash(git status)"].'
+            self.wrong((), "the table expects nothing", hint)
         return Table(tuple(self.cases), tuple(policies), self.cwd)
 
     def read_case(self, path: KeyPath, case: Mapping[str, object]) -> None:
@@ -112,13 +112,13 @@ class _Reader:
         verdict = _VERDICTS.get(word) if isinstance(word, str) else None
         note = case.get("note", "")
         if verdict is None:
-            mend = 'Write verdict = "allow", "ask" or "deny".'
-            self.wrong((*path, "verdict"), "the verdict is missing or unknown", mend)
+            hint = 'Write verdict = "allow", "ask" or "deny".'
+            self.wrong((*path, "verdict"), "the verdict is missing or unknown", hint)
         if not isinstance(note, str):
             self.wrong((*path, "note"), "this is not a text", "Write it in quotes.")
         if ("call" in case) == ("tool" in case) or ("call" in case and "input" in case):
-            mend = 'Write call = "Bash(ls)", or tool = "Bash" and input = { command = "ls" }.'
-            self.wrong(path, "it names no call, or two", mend)
+            hint = 'Write call = "Bash(ls)", or tool = "Bash" and input = { command = "ls" }.'
+            self.wrong(path, "it names no call, or two", hint)
         elif verdict is not None:
             call = case["call"] if "call" in case else {k: case.get(k) for k in ("tool", "input")}
             self.add((*path, "call" if "call" in case else "tool"), call, verdict, str(note))
@@ -131,7 +131,7 @@ class _Reader:
                 call = from_json(found, cwd=self.cwd, home=self.home)
                 text = f"{call.tool}({', '.join(map(str, call.input.values()))})"
         except BadInput as error:
-            self.wrong(path, error.message, error.mend)
+            self.wrong(path, error.message, error.hint)
             return
         line, _ = self.document.place(path)
         self.cases.append(Case(call, text, verdict, line, note))
@@ -159,9 +159,9 @@ class _Reader:
                 told = f"Did you mean {close[0]}?" if close else f"Known here: {', '.join(names)}."
                 self.wrong((*path, key), f"unknown key {one_line(key)!r}", told)
 
-    def wrong(self, path: KeyPath, problem: str, mend: str) -> None:
+    def wrong(self, path: KeyPath, problem: str, hint: str) -> None:
         line, _ = self.document.place(path)
-        self.mistakes.append((line, f"{problem}. {mend}"))
+        self.mistakes.append((line, f"{problem}. {hint}"))
 
     def report(self) -> None:
         if len(self.cases) > CASES_MOST:
@@ -171,5 +171,5 @@ class _Reader:
         told = [f"{self.file}:{line}: {text}" for line, text in sorted(self.mistakes)]
         if len(told) > _MISTAKES_MOST:
             told[_MISTAKES_MOST:] = [f"{self.file}: and {len(told) - _MISTAKES_MOST} more"]
-        mend = "Nothing was tried. Correct the table and try again."
-        raise ConfigError("\n".join(told), mend=mend, code="CW-POLICY-TABLE")
+        hint = "Nothing was tried. Correct the table and try again."
+        raise ConfigError("\n".join(told), hint=hint, code="CW-POLICY-TABLE")

@@ -185,7 +185,7 @@ def refuse_agents(what: str) -> None:
     if why is not None:
         raise Denied(
             f"{what} is for a person, and this is an agent's shell: {why}",
-            mend="A person does it, in a terminal that no agent has started.",
+            hint="A person does it, in a terminal that no agent has started.",
             code="CW-AGENT-SHELL",
         )
 

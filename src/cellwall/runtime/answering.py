@@ -65,7 +65,7 @@ class Answering:
         if ask is None:
             raise Denied(
                 "a yes needs the passphrase of the approver",
-                mend=f"In a terminal: cellwall approvals allow {question.id}",
+                hint=f"In a terminal: cellwall approvals allow {question.id}",
             )
         passphrase = ask()
         try:
@@ -78,7 +78,7 @@ class Answering:
         if "queue" not in self._settings.approvals.channels:
             raise Denied(
                 "the configuration takes no answers from other processes",
-                mend='Add "queue" to approvals.channels.',
+                hint='Add "queue" to approvals.channels.',
             )
         if kind is not AnswerKind.DENY:
             refuse_agents("a yes to a question")
@@ -99,7 +99,7 @@ def chosen_rule(question: Question, text: str) -> str:
     # Only what was shown with what it would also allow; other rules are written in the policy.
     raise BadInput(
         "this rule was not proposed" if rules else "no rule is proposed for this",
-        mend="Name one by its number: 1" + (f" to {len(rules)}." if len(rules) > 1 else ".")
+        hint="Name one by its number: 1" + (f" to {len(rules)}." if len(rules) > 1 else ".")
         if rules
         else "Allow it once, or write a rule into the policy file by hand.",
         code="CW-APPROVAL-NOT-OFFERED",

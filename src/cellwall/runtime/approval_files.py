@@ -285,7 +285,7 @@ def gone(question_id: str) -> BadInput:
     name = f"question {question_id} does" if question_id else "questions do"
     return BadInput(
         f"{name} not wait for an answer",
-        mend="It was answered, or who asked is gone. `cellwall approvals list` shows what waits.",
+        hint="It was answered, or who asked is gone. `cellwall approvals list` shows what waits.",
         code="CW-NO-QUESTION",
     )
 
@@ -294,7 +294,7 @@ def late(question_id: str) -> BadInput:
     """Nobody waits for it any more."""
     return BadInput(
         f"the time to answer {question_id} is over; it was denied",
-        mend="Run it again, or raise approvals.timeout_s.",
+        hint="Run it again, or raise approvals.timeout_s.",
         code="CW-APPROVAL-LATE",
     )
 
@@ -312,7 +312,7 @@ def unusable(detail: str) -> CellwallError:
     """What lies there is not what we put there."""
     return CellwallError(
         "the queue of questions holds what is not ours",
-        mend="Look at the folder approvals of the state folder, and remove what others put there.",
+        hint="Look at the folder approvals of the state folder, and remove what others put there.",
         code="CW-APPROVALS-UNSAFE",
         detail=detail,
     )

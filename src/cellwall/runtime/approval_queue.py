@@ -219,7 +219,7 @@ def not_offered(question: Question, kind: AnswerKind) -> BadInput:
     """It cannot be answered so."""
     return BadInput(
         f"this question does not offer {kind.value!r}",
-        mend=f"See `cellwall approvals show {question.id}` for what it offers.",
+        hint=f"See `cellwall approvals show {question.id}` for what it offers.",
         code="CW-APPROVAL-NOT-OFFERED",
     )
 

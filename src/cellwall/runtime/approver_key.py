@@ -40,7 +40,7 @@ class ApproverKey:
         if _FORM.fullmatch(text) is None:
             raise ConfigError(
                 "approvals.key is not a key of an approver",
-                mend="Make one with `cellwall approvals key`, and copy the whole line.",
+                hint="Make one with `cellwall approvals key`, and copy the whole line.",
                 code="CW-APPROVER-KEY",
             )
         salt, public = (_decoded(part) for part in text.split("."))
@@ -52,7 +52,7 @@ class ApproverKey:
         if len(passphrase) < MIN_PASSPHRASE_BYTES:
             raise BadInput(
                 f"the passphrase has fewer than {MIN_PASSPHRASE_BYTES} bytes",
-                mend="Who can read the configuration can guess at it: take several words.",
+                hint="Who can read the configuration can guess at it: take several words.",
                 code="CW-APPROVER-KEY",
             )
         salt = os.urandom(_SALT_BYTES)
@@ -66,7 +66,7 @@ class ApproverKey:
         if private.public_key().public_bytes_raw() != self.public:
             raise BadInput(
                 "this is not the passphrase of the approver",
-                mend="Try again. A new key is made by `cellwall approvals key`.",
+                hint="Try again. A new key is made by `cellwall approvals key`.",
                 code="CW-APPROVER-KEY",
             )
         return _encoded(private.sign(_text(question, answer)))

@@ -56,7 +56,7 @@ class Bounds:
         if action.stdin is not None and len(action.stdin) > self.max_stdin_bytes:
             raise BadInput(
                 f"standard input is larger than the {self.max_stdin_bytes} bytes allowed",
-                mend="Give the data as a file of the workspace.",
+                hint="Give the data as a file of the workspace.",
                 code="CW-STDIN-TOO-LARGE",
             )
         _check_env(action)
@@ -65,7 +65,7 @@ class Bounds:
         if not isinstance(action.template, str):
             raise BadInput(
                 "the template is not given by its name",
-                mend="`cellwall template list` tells which there are.",
+                hint="`cellwall template list` tells which there are.",
                 code="CW-NO-TEMPLATE",
             )
         to_bytes(action.workspace.directory or "", what="the workspace's name")
@@ -79,14 +79,14 @@ class Bounds:
                 if len(code) > self.max_code_bytes:
                     raise BadInput(
                         f"the code has {len(code)} bytes; {self.max_code_bytes} are allowed",
-                        mend="Put data into a file of the workspace, or raise "
+                        hint="Put data into a file of the workspace, or raise "
                         "sandbox.max_code_bytes.",
                         code="CW-CODE-TOO-LARGE",
                     )
                 if b"\0" in code:
                     raise BadInput(
                         "the code holds a NUL byte, so it is not program text",
-                        mend="Check that the file is source code.",
+                        hint="Check that the file is source code.",
                         code="CW-NUL-BYTE",
                     )
             case ProcessOperation(data=data, size=size):
@@ -99,7 +99,7 @@ class Bounds:
                 check_tool(told)
             case FetchUrl(url):
                 if len(url) > _MAX_URL:
-                    raise BadInput("the address is too long", mend="Shorten it.", code="CW-BAD-URL")
+                    raise BadInput("the address is too long", hint="Shorten it.", code="CW-BAD-URL")
             case SetDomains() | FileOperation():
                 # Domains stand in the action as well; paths are bounded where they are resolved,
                 # sizes by the workspace's limits.
@@ -121,7 +121,7 @@ def _check_size(size: tuple[int, int], *, least: int) -> None:
     if not all(type(side) is int and least <= side < 10_000 for side in size):
         raise BadInput(
             "a terminal has from 1 to 9,999 rows and columns",
-            mend="Give rows and columns as whole numbers, for example 24 and 80.",
+            hint="Give rows and columns as whole numbers, for example 24 and 80.",
             code="CW-BAD-TERMINAL",
         )
 
@@ -129,18 +129,18 @@ def _check_size(size: tuple[int, int], *, least: int) -> None:
 def _check_words(argv: tuple[str, ...]) -> None:
     if not argv or not argv[0]:
         raise BadInput(
-            "no command was given", mend="Write it after `--`, for example: cellwall run -- ls -la"
+            "no command was given", hint="Write it after `--`, for example: cellwall run -- ls -la"
         )
     sizes = [len(to_bytes(word, what="an argument")) for word in argv]
     too_long = max(sizes) > _MAX_ARGUMENT_BYTES or sum(sizes) > _MAX_ARGUMENTS_BYTES
     if len(argv) > _MAX_ARGUMENTS or too_long:
         raise BadInput(
             "the command line is too long",
-            mend="Give long data through a file or standard input.",
+            hint="Give long data through a file or standard input.",
             code="CW-ARGUMENTS-TOO-LONG",
         )
     if any("\0" in word for word in argv):
-        raise BadInput("an argument holds a NUL byte", mend="Remove it.", code="CW-NUL-BYTE")
+        raise BadInput("an argument holds a NUL byte", hint="Remove it.", code="CW-NUL-BYTE")
 
 
 def check_room(skills: Sequence[Skill], limits: Limits) -> None:
@@ -149,7 +149,7 @@ def check_room(skills: Sequence[Skill], limits: Limits) -> None:
     if needed > limits.memory_bytes // 2:
         raise BadInput(
             "the skills need more than half of the run's memory",
-            mend="Raise the memory limit, or name only those that it needs.",
+            hint="Raise the memory limit, or name only those that it needs.",
             code="CW-SKILL-TOO-LARGE",
         )
 
@@ -169,14 +169,14 @@ def _check_env(action: Action) -> None:
         if _NAME.fullmatch(name) is None:
             raise BadInput(
                 f"{name[:60]!r} is not a variable's name",
-                mend="Use letters, digits and underscores.",
+                hint="Use letters, digits and underscores.",
                 code="CW-BAD-ENV",
             )
         size = len(to_bytes(value, what=f"the value of {name}"))
         if "\0" in value or size > _MAX_ARGUMENT_BYTES:
             raise BadInput(
                 f"the value of {name} holds a NUL byte or is too long",
-                mend="Give long or binary data through a file.",
+                hint="Give long or binary data through a file.",
                 code="CW-BAD-ENV",
             )
 
@@ -192,6 +192,6 @@ def _check_ways_out(action: Action) -> None:
         if _NAME.fullmatch(name) is None:
             raise BadInput(
                 f"{name[:60]!r} is not the name of a secret",
-                mend="`cellwall vault list` tells which there are.",
+                hint="`cellwall vault list` tells which there are.",
                 code="CW-VAULT-NAME",
             )

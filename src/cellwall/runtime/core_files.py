@@ -35,7 +35,7 @@ def keep_out_of_core_files() -> None:
     except (OSError, ValueError) as error:
         raise VaultError(
             "the memory of this process cannot be kept out of core files",
-            mend="Let it lower its own limit of core files, and call prctl(PR_SET_DUMPABLE).",
+            hint="Let it lower its own limit of core files, and call prctl(PR_SET_DUMPABLE).",
             code="CW-VAULT-MEMORY",
             detail=str(error),
         ) from error

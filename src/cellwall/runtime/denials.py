@@ -1,7 +1,7 @@
 """What whoever asked is told of a denial: the rule, the file to change, and what a person can type.
 
 `message` names the rule: interfaces show it to a model only marked as data, since a project's rules
-are the words of whoever wrote the project. `mend` is in words of ours, with the name of a file as
+are the words of whoever wrote the project. `hint` is in words of ours, with the name of a file as
 `policy_places.shown_source` gives it: no path of the host (ERR-1).
 """
 
@@ -23,13 +23,13 @@ _LEARN = "`cellwall policy learn --write` proposes a rule"
 def denied(action: Action, decision: Decision, *, by_role: bool) -> ErrorInfo:
     """The error of an action that is not allowed."""
     if by_role:
-        mend = "Whoever owns this machine gives roles in [roles] of the configuration."
-        return ErrorInfo("CW-ROLE", decision.reason, mend)
+        hint = "Whoever owns this machine gives roles in [roles] of the configuration."
+        return ErrorInfo("CW-ROLE", decision.reason, hint)
     if decision.rule == "guard":
-        mend = "Change the code, or what [guard] `denied_code` names."
-        return ErrorInfo("CW-DENIED", decision.reason, mend)
+        hint = "Change the code, or what [guard] `denied_code` names."
+        return ErrorInfo("CW-DENIED", decision.reason, hint)
     place = _place(action, decision)
-    return ErrorInfo("CW-DENIED", _message(action, decision, place), _mend(decision, place))
+    return ErrorInfo("CW-DENIED", _message(action, decision, place), _hint(decision, place))
 
 
 def asked_outside(action: Action, decision: Decision) -> ErrorInfo:
@@ -50,7 +50,7 @@ def _place(action: Action, decision: Decision) -> str:
     return shown_source(decision.source, cwd=cwd, environ=os.environ)
 
 
-def _mend(decision: Decision, place: str) -> str:
+def _hint(decision: Decision, place: str) -> str:
     """What can be done about a denial: for some there is no rule to write."""
     if decision.rule in _UNCLEAR:
         return "Write the command in another way; no rule allows it as it stands."

@@ -28,7 +28,7 @@ def evaluated(guard: Guard, lines: Iterable[str], *, kind: Kind) -> Evaluation:
     found = measure(rows(lines), judge)
     if not found.attacks and not found.clean:
         raise BadInput(
-            "the data set is empty", mend='Write lines such as {"text": "...", "label": 0}.'
+            "the data set is empty", hint='Write lines such as {"text": "...", "label": 0}.'
         )
     return found
 
@@ -37,12 +37,12 @@ def draw(found: Evaluation, path: str) -> None:
     """Recall over false alarms, with what is in force marked."""
     form = _FORMS.get(os.path.splitext(path)[1].lower())
     if form is None:
-        raise BadInput("a curve is drawn as PNG or SVG", mend="Name a file that ends with .svg.")
+        raise BadInput("a curve is drawn as PNG or SVG", hint="Name a file that ends with .svg.")
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415  # an extra
     except ImportError:
         raise ConfigError(
-            "curves need matplotlib", mend="pip install 'cellwall[plots]', or leave --plot out."
+            "curves need matplotlib", hint="pip install 'cellwall[plots]', or leave --plot out."
         ) from None
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -67,5 +67,5 @@ def draw(found: Evaluation, path: str) -> None:
         figure.savefig(path, format=form)
     except OSError as error:
         raise BadInput(
-            f"the curve could not be written: {error.strerror}", mend="Name another file."
+            f"the curve could not be written: {error.strerror}", hint="Name another file."
         ) from error

@@ -163,12 +163,12 @@ def _read(path: str) -> str:
         if len(data) > _MAX_FILE_BYTES:
             raise ConfigError(
                 f"{os.path.basename(path)} is larger than rules are",
-                mend="Name a file of rules in [guard].",
+                hint="Name a file of rules in [guard].",
             )
         return data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"the rules in {path} cannot be read", mend="Mend or remove it in [guard]."
+            f"the rules in {path} cannot be read", hint="Mend or remove it in [guard]."
         ) from error
 
 

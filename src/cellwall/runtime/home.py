@@ -21,7 +21,7 @@ def state_home(environ: Mapping[str, str]) -> str:
     if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
         raise CellwallError(
             "the Cellwall state folder is open to other users",
-            mend="chmod 700 it, and make sure that it belongs to you.",
+            hint="chmod 700 it, and make sure that it belongs to you.",
             code="CW-STATE-UNSAFE",
         )
     return os.path.realpath(home)
@@ -31,7 +31,7 @@ def no_state(error: OSError) -> CellwallError:
     """What is told when it cannot be used."""
     return CellwallError(
         "the Cellwall state folder cannot be made or read",
-        mend="Set CELLWALL_HOME to a directory you can write to, with space left.",
+        hint="Set CELLWALL_HOME to a directory you can write to, with space left.",
         code="CW-STATE",
         detail=str(error),
     )

@@ -28,7 +28,7 @@ def examine_host(*, config: str | None, profile: str | None, interface: str) -> 
         facts = replace(facts, placeholders=house.store.placeholders.leftovers())
         trials = anyio.run(_try_all, house, interface)
     except CellwallError as error:
-        trials = (Trial("trial run", "the proof", error.message, error.mend),)
+        trials = (Trial("trial run", "the proof", error.message, error.hint),)
     return judge(replace(facts, trials=trials))
 
 
@@ -52,8 +52,8 @@ def _try_warm(house: House) -> Trial:
     try:
         house.pool.template(PYTHON, wait=True)
     except CellwallError as error:
-        mend = error.mend or "Runs take the cold path: the same walls, slower."
-        return Trial(name, why, f"{error.message} [{error.code}]", mend, required=False)
+        hint = error.hint or "Runs take the cold path: the same walls, slower."
+        return Trial(name, why, f"{error.message} [{error.code}]", hint, required=False)
     finally:
         house.pool.close()
     return Trial(name, why, required=False)
@@ -73,8 +73,8 @@ def _told(name: str, why: str, outcome: Outcome, *, required: bool) -> Trial:
     if outcome.error is not None:
         problem = f"{outcome.error.message} [{outcome.error.code}]"
         # "Run doctor" would lead back to here.
-        mend = "See the layers above." if "doctor" in outcome.error.mend else outcome.error.mend
-        return Trial(name, why, problem, mend, required)
+        hint = "See the layers above." if "doctor" in outcome.error.hint else outcome.error.hint
+        return Trial(name, why, problem, hint, required)
     if outcome.stdout != "tried\n":
         problem = f"ended with {outcome.status.value}"
         return Trial(name, why, problem, "See the audit record.", required)

@@ -55,7 +55,7 @@ def _untold(error: ConfigError) -> ConfigError:
     """For a model: the mistake quotes a file, which may be a stranger's, and tells its path."""
     return ConfigError(
         "a policy file that counts here cannot be used, so nothing is allowed",
-        mend="A person sees why, in this folder, with `cellwall policy check 'Bash(ls)'`.",
+        hint="A person sees why, in this folder, with `cellwall policy check 'Bash(ls)'`.",
         code=error.code,
         detail=error.message,
     )

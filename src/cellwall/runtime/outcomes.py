@@ -292,7 +292,7 @@ def host_failure(error: OSError) -> SandboxFailed:
     """A full disk, no descriptor left: the host's, not a bug of ours."""
     return SandboxFailed(
         f"the host refused an operation: {os.strerror(error.errno or errno.EIO)}",
-        mend="Check its disk space, memory and descriptor limits, then try again.",
+        hint="Check its disk space, memory and descriptor limits, then try again.",
         code="CW-HOST",
         detail=str(error),
     )

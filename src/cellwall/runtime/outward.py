@@ -38,7 +38,7 @@ def domains_of(settings: Settings) -> tuple[str, ...]:
             check_domain(text)
         except BadInput as problem:
             raise ConfigError(
-                f"egress.allow_domains: {problem.message}", mend=problem.mend, code=problem.code
+                f"egress.allow_domains: {problem.message}", hint=problem.hint, code=problem.code
             ) from None
     return settings.egress.allow_domains
 
@@ -137,7 +137,7 @@ def _header_rules(settings: Settings) -> tuple[HeaderRule, ...]:
         return tuple(map(parse_header_rule, settings.egress.header_rules))
     except BadInput as problem:
         raise ConfigError(
-            f"egress.header_rules: {problem.message}", mend=problem.mend, code=problem.code
+            f"egress.header_rules: {problem.message}", hint=problem.hint, code=problem.code
         ) from None
 
 

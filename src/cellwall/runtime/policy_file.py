@@ -176,7 +176,7 @@ def _replace(folder: int, name: str, data: bytes, mode: int) -> None:
 def _unwritten(problem: str, *, detail: str = "") -> CellwallError:
     return CellwallError(
         f"the rule was not written into the policy file: {problem}",
-        mend="Add it by hand; the policy file is policy.toml beside the configuration.",
+        hint="Add it by hand; the policy file is policy.toml beside the configuration.",
         code="CW-RULE-UNWRITTEN",
         detail=detail,
     )

@@ -66,7 +66,7 @@ def target(
         # Attack: a project whose policy is a link to a file of the user's.
         raise BadInput(
             "the project's policy file, or its folder, is a link",
-            mend="Put a plain file in its place, or use --user.",
+            hint="Put a plain file in its place, or use --user.",
             code="CW-POLICY-THERE",
         )
     return PolicyTarget(path, Layer.PROJECT, folder)

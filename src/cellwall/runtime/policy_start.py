@@ -61,7 +61,7 @@ def begin(folder: str | None) -> Start:
             files = frozenset(entry.name for entry in islice(entries, _MAX_ENTRIES))
     except OSError as error:
         raise BadInput(
-            "the folder cannot be read", mend="Go to the project's folder.", detail=str(error)
+            "the folder cannot be read", hint="Go to the project's folder.", detail=str(error)
         ) from None
     texts, notes = {}, []
     for known, names in _NAMES.items():
@@ -100,7 +100,7 @@ def place_of(*, is_user: bool, path: str | None, cwd: str, environ: Mapping[str,
     if os.path.realpath(cwd) in {os.path.realpath(os.path.expanduser("~")), "/"}:
         raise BadInput(
             "your home folder is not a project: rules in it would not be looked for",
-            mend="Go to the project's folder, or use --user for rules of your own.",
+            hint="Go to the project's folder, or use --user for rules of your own.",
             code="CW-NO-PROJECT",
         )
     return os.path.join(cwd, PROJECT_FILES[0])
@@ -168,7 +168,7 @@ def _place(folder: int, name: str, data: bytes, *, is_forced: bool) -> None:
         if not stat.S_ISREG(there.st_mode):
             raise BadInput(
                 "a link or a folder lies where the policy would be written",
-                mend="Remove it, or name another file with --path.",
+                hint="Remove it, or name another file with --path.",
                 code="CW-POLICY-THERE",
             )
         if not is_forced:
@@ -196,7 +196,7 @@ def _place(folder: int, name: str, data: bytes, *, is_forced: bool) -> None:
 def _there() -> BadInput:
     return BadInput(
         "there is a policy already",
-        mend="Look at it; --force replaces it, and --stdout prints the new one.",
+        hint="Look at it; --force replaces it, and --stdout prints the new one.",
         code="CW-POLICY-THERE",
     )
 
@@ -206,7 +206,7 @@ def _unwritten(error: OSError) -> CellwallError:
     why = "its folder is a link or no folder" if is_link else os.strerror(error.errno or errno.EIO)
     return CellwallError(
         f"the policy could not be written: {why}",
-        mend="Check the folder's permissions, name another file with --path, or use --stdout.",
+        hint="Check the folder's permissions, name another file with --path, or use --stdout.",
         code="CW-POLICY-UNWRITTEN",
         detail=str(error),
     )

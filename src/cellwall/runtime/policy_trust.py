@@ -72,7 +72,7 @@ class PolicyTrust:
         if not found:
             raise BadInput(
                 "there is no policy file of a project here",
-                mend="Name one, or write one with `cellwall policy init`.",
+                hint="Name one, or write one with `cellwall policy init`.",
                 code="CW-NO-POLICY",
             )
         return found
@@ -96,7 +96,7 @@ class PolicyTrust:
         if not listed:
             raise BadInput(
                 f"{path[:200]!r} is not trusted",
-                mend="`cellwall policy trust --list` shows what is.",
+                hint="`cellwall policy trust --list` shows what is.",
                 code="CW-NOT-TRUSTED",
             )
         for each in listed:

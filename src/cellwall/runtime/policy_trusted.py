@@ -65,7 +65,7 @@ def encoded(entries: Iterable[Entry]) -> bytes:
     if len(told) > _MAX_ENTRIES or len(data) > _MAX_BYTES:
         raise CellwallError(
             "too many policy files are trusted already",
-            mend="Take some back with `cellwall policy untrust`.",
+            hint="Take some back with `cellwall policy untrust`.",
             code="CW-POLICY-TRUST",
         )
     return data
@@ -119,7 +119,7 @@ def broken(detail: str = "") -> CellwallError:
     """What a person is told."""
     return CellwallError(
         "the list of trusted policy files is broken or open to other users: nothing is trusted",
-        mend=f"Remove {FOLDER}/{NAME} in the state folder, then trust the files anew.",
+        hint=f"Remove {FOLDER}/{NAME} in the state folder, then trust the files anew.",
         code="CW-POLICY-TRUST",
         detail=detail,
     )

@@ -80,17 +80,17 @@ def _read_table(path: str) -> str:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the table {os.path.basename(path)!r} cannot be read",
-            mend="Name a TOML file with calls and their verdicts; see --help.",
+            hint="Name a TOML file with calls and their verdicts; see --help.",
             code="CW-POLICY-TABLE",
             detail=str(error),
         ) from None
     if len(raw) > _MAX_TABLE_BYTES:
-        raise ConfigError("the table is too large", mend="Split it.", code="CW-POLICY-TABLE")
+        raise ConfigError("the table is too large", hint="Split it.", code="CW-POLICY-TABLE")
     try:
         return raw.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError:
         raise ConfigError(
-            "the table is not UTF-8 text", mend="Save it as UTF-8.", code="CW-POLICY-TABLE"
+            "the table is not UTF-8 text", hint="Save it as UTF-8.", code="CW-POLICY-TABLE"
         ) from None
 
 
@@ -123,7 +123,7 @@ def learn(
         if len(calls) > _MAX_CALLS:
             raise BadInput(
                 f"the record holds more than {_MAX_CALLS} different calls",
-                mend="Choose fewer of them with --since or --session.",
+                hint="Choose fewer of them with --since or --session.",
                 code="CW-TOO-MUCH",
             )
     policy = effective_policy(named=policies, cwd=os.getcwd(), environ=environ)

@@ -188,7 +188,7 @@ def _too_much(problem: str) -> Denied:
     """Nobody can allow what they have not seen."""
     return Denied(
         f"a person would have to be asked, and {problem}",
-        mend="Do it in smaller steps.",
+        hint="Do it in smaller steps.",
         code="CW-ASK-TOO-MUCH",
     )
 

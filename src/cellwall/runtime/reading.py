@@ -145,7 +145,7 @@ def prove(event_id: str) -> str:
     except BadProof as problem:
         raise CellwallError(
             f"no proof could be made: {problem}",
-            mend="Check the log with `cellwall audit verify`.",
+            hint="Check the log with `cellwall audit verify`.",
             code="CW-NO-PROOF",
         ) from None
 
@@ -217,7 +217,7 @@ def _witnessed(origin: str | None, witness: str) -> list[bytes]:
     if not found:
         raise BadInput(
             "the witness has nothing about this log",
-            mend="Check its directory; a log that was begun anew has another name.",
+            hint="Check its directory; a log that was begun anew has another name.",
             code="CW-NO-WITNESS",
         )
     return found
@@ -230,7 +230,7 @@ def _read(path: str, max_bytes: int, what: str) -> bytes:
     except (OSError, BadSegment) as error:
         raise BadInput(
             f"the {what} {os.path.basename(path)!r} cannot be read",
-            mend="Check the path.",
+            hint="Check the path.",
             detail=str(error),
         ) from None
 

@@ -158,7 +158,7 @@ class Keeping:
         try:
             key = PublicKey.parse(text)
         except BadNote as problem:
-            raise BadInput(f"{problem}", mend="It has the form name+id+base64.") from None
+            raise BadInput(f"{problem}", hint="It has the form name+id+base64.") from None
         body: dict[str, Json] = {"key": text, "reason": "a person trusts it", "note": ""}
         with self._open() as audit:
             audit.write(Event(EventKind.KEY, "", self._who.name, self._who.interface, body))
@@ -175,7 +175,7 @@ class Keeping:
             if not release(self._directory, name, audit.write, self._who):
                 raise BadInput(
                     f"there is no hold {name[:64]!r}",
-                    mend="`cellwall audit hold` lists them.",
+                    hint="`cellwall audit hold` lists them.",
                     code="CW-NO-HOLD",
                 )
 

@@ -251,7 +251,7 @@ def _opened(folder: str) -> Iterator[int]:
             f"{folder[:200]!r} is not a folder that can be read"
             if is_there
             else f"{folder[:200]!r} does not exist",
-            mend="Name the skill's own folder; a link to it is not followed.",
+            hint="Name the skill's own folder; a link to it is not followed.",
             code="CW-SKILL-FOLDER",
         ) from None
     with held(descriptor):
@@ -260,7 +260,7 @@ def _opened(folder: str) -> Iterator[int]:
         except OSError as error:
             raise CellwallError(
                 "the skill's folder cannot be read or written",
-                mend="Check its permissions and the space on its disk.",
+                hint="Check its permissions and the space on its disk.",
                 code="CW-SKILL-FOLDER",
                 detail=str(error),
             ) from error

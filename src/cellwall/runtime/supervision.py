@@ -49,6 +49,6 @@ def start_supervisor(environ: Mapping[str, str], *, wait: bool = True) -> None:
     if wait:
         raise SandboxFailed(
             "the supervisor did not start",
-            mend="Try `cellwall supervisor start --foreground` to see why.",
+            hint="Try `cellwall supervisor start --foreground` to see why.",
             code="CW-SUPERVISOR-START",
         )

@@ -196,7 +196,7 @@ def take_over(
         except AuditFailed as error:
             raise AuditFailed(
                 f"{len(report.applied)} changes were taken over, but not recorded: {error.message}",
-                mend=error.mend,
+                hint=error.hint,
                 code=error.code,
                 detail=error.detail,
             ) from error
@@ -229,7 +229,7 @@ def _copy_on_write(house: House, workspace_id: str) -> Session:
     if session.request.mode is not WorkspaceMode.COPY_ON_WRITE:
         raise WorkspaceError(
             f"{workspace_id} is not a copy-on-write workspace, so no changes wait in it",
-            mend="Give the directory as DIR:cow to look at changes before they are taken over.",
+            hint="Give the directory as DIR:cow to look at changes before they are taken over.",
             code="CW-WORKSPACE-NOT-COW",
         )
     return session
@@ -253,7 +253,7 @@ def _held(house: House, session: Session) -> Iterator[None]:
                 raise
             raise WorkspaceError(
                 f"{session.id} is still in use",
-                mend="Wait until its run or session has ended, then try again.",
+                hint="Wait until its run or session has ended, then try again.",
                 code="CW-WORKSPACE-BUSY",
             ) from None
         yield

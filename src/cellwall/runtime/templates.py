@@ -123,7 +123,7 @@ class Templates:
         if environments.count(self._home, name) == 0 and name in SHIPPED:
             raise BadInput(
                 f"the environment of {name} is not built, so there is nothing to remove",
-                mend="See `cellwall template list`.",
+                hint="See `cellwall template list`.",
                 code="CW-TEMPLATE-NOT-BUILT",
             )
         # (2) Sandboxes of everybody have them.

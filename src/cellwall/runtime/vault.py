@@ -423,7 +423,7 @@ class Vault:
         if ask is None:
             raise VaultError(
                 "the vault is opened by a passphrase, and nobody can be asked for it here",
-                mend="A program opens it with cellwall.Vault.open(passphrase); for use without a "
+                hint="A program opens it with cellwall.Vault.open(passphrase); for use without a "
                 "person, choose another key: `cellwall vault rekey --key file`.",
                 code="CW-VAULT-NO-KEY",
             )
@@ -439,7 +439,7 @@ def _canonical_host(text: str) -> str:
     if not {"/", ":", " "}.isdisjoint(text):
         raise BadInput(
             "a grant's host is a name alone",
-            mend="Give ports, methods and path by --port, --method and --path.",
+            hint="Give ports, methods and path by --port, --method and --path.",
             code="CW-VAULT-GRANT",
         )
     rule = parse_rule(text)

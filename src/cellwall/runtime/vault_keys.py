@@ -45,7 +45,7 @@ class KeyChoice:
         if len(said) > 1 or len(found) < len(said):
             raise BadInput(
                 "these options do not name one kind of key",
-                mend=f"One of: {', '.join(KEY_SOURCES)}.",
+                hint=f"One of: {', '.join(KEY_SOURCES)}.",
                 code="CW-VAULT-INPUT",
             )
         return replace(

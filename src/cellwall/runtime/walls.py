@@ -10,12 +10,12 @@ from cellwall.sandbox.native.layers import HostLayers, walls_for
 
 
 def check_walls(house: House) -> None:
-    """Raise `LayerMissing`, with a mend, if a run under this configuration would be refused."""
+    """Raise `LayerMissing`, with a hint, if a run under this configuration would be refused."""
     walls_for(house.native, HostLayers.detect(), uid_offset=0, open_files=house.limits.open_files)
 
 
 def check_workspace(house: House, directory: str) -> None:
-    """Raise `WorkspaceError`, with a mend, if this directory cannot be given at its own path."""
+    """Raise `WorkspaceError`, with a hint, if this directory cannot be given at its own path."""
     descriptor, place = open_given(directory, state_home=house.store.home)
     os.close(descriptor)
     own_path(place)

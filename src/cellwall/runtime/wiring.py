@@ -281,7 +281,7 @@ def _path(environ: Mapping[str, str]) -> Path:
             return "auto"
         case other:
             raise ConfigError(
-                f"CELLWALL_PATH={other!r:.40} is not known", mend="Use auto, warm or cold."
+                f"CELLWALL_PATH={other!r:.40} is not known", hint="Use auto, warm or cold."
             )
 
 

@@ -309,7 +309,7 @@ class _Look:
 def _unchecked(why: str, told: Sequence[Finding]) -> WorkspaceError:
     return WorkspaceError(
         f"the directory was not checked after the run: {why}",
-        mend="Do not use the directory as it is: remove what the run has left in it. The next run "
+        hint="Do not use the directory as it is: remove what the run has left in it. The next run "
         "there checks it again before it starts.",
         code="CW-WORKSPACE-UNCHECKED",
         detail="; ".join(finding.message for finding in told[:_MAX_TOLD]),

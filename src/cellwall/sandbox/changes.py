@@ -117,7 +117,7 @@ def _covers(upper: Beneath, step: Visit) -> bool:
         if _mark(pinned(node), "redirect"):
             raise WorkspaceError(
                 "the changes were written by an overlay with redirects and cannot be read",
-                mend="Run it again; Cellwall mounts without redirects.",
+                hint="Run it again; Cellwall mounts without redirects.",
                 code="CW-OVERLAY-FOREIGN",
             )
         return _mark(pinned(node), "opaque") == b"y"

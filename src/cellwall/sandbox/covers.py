@@ -36,7 +36,7 @@ def covers_for(
                 raise WorkspaceError(
                     f"{item.path[:200]} is a symlink with a protected name, which cannot be kept "
                     "from being replaced",
-                    mend="Make it a real file or directory, or give the workspace as :cow or :ro.",
+                    hint="Make it a real file or directory, or give the workspace as :cow or :ro.",
                     code="CW-WORKSPACE-SYMLINK",
                 )
             wanted.setdefault(item.path, ("ro", item.path))

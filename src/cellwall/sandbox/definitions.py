@@ -61,7 +61,7 @@ def check_name(home: str, name: str) -> str:
     told = ", ".join(known[:_MAX_NAMES_TOLD]) + (", …" if len(known) > _MAX_NAMES_TOLD else "")
     raise BadInput(
         f"there is no template {name[:40]!r}",
-        mend=f"{first}There are: {told}. Build one with: cellwall template build NAME --with "
+        hint=f"{first}There are: {told}. Build one with: cellwall template build NAME --with "
         "PACKAGE",
         code="CW-NO-TEMPLATE",
     )
@@ -72,14 +72,14 @@ def check_new_name(name: str, request: Sequence[str]) -> str:
     if name in SHIPPED or name == PYTHON:
         raise BadInput(
             f"{name} is a template of Cellwall's own, and its packages are fixed",
-            mend="Choose another name, for example: cellwall template build web --with requests",
+            hint="Choose another name, for example: cellwall template build web --with requests",
             code="CW-TEMPLATE-NAME",
         )
     is_ours = name.startswith(REQUESTED)
     if not _is_free(name) or (is_ours and name != name_of(request)):
         raise BadInput(
             f"{name[:40]!r} cannot be the name of a template",
-            mend=f"Use lower-case letters, digits and hyphens, not beginning with {REQUESTED!r}.",
+            hint=f"Use lower-case letters, digits and hyphens, not beginning with {REQUESTED!r}.",
             code="CW-TEMPLATE-NAME",
         )
     return name
@@ -115,7 +115,7 @@ def read(home: str, name: str) -> tuple[str, ...]:
     except (OSError, ValueError, KeyError, TypeError, BadInput) as error:
         raise CellwallError(
             f"the definition of the template {name} is damaged",
-            mend=f"Define it again: cellwall template build {name} --with PACKAGE",
+            hint=f"Define it again: cellwall template build {name} --with PACKAGE",
             code="CW-TEMPLATE-DAMAGED",
             detail=str(error),
         ) from error

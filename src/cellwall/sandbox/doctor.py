@@ -34,7 +34,7 @@ class Check:
     status: Literal["ok", "missing", "weak", "info"]
     found: str
     why: str
-    mend: str = ""
+    hint: str = ""
     required: bool = True
 
     def to_json(self) -> dict[str, Json]:
@@ -43,7 +43,7 @@ class Check:
             "status": self.status,
             "found": self.found,
             "why": self.why,
-            "mend": self.mend,
+            "hint": self.hint,
             "required": self.required,
         }
 
@@ -69,7 +69,7 @@ class Trial:
     name: str
     why: str
     problem: str = ""
-    mend: str = ""
+    hint: str = ""
     required: bool = True
 
 
@@ -175,7 +175,7 @@ def _machine(facts: Facts) -> Check:
 
 def _bubblewrap(facts: Facts) -> Check:
     path = facts.layers.bubblewrap
-    why, mend = facts.layers.bubblewrap_problem or (
+    why, hint = facts.layers.bubblewrap_problem or (
         "not found",
         "apt-get install bubblewrap  (or your distribution's package)",
     )
@@ -184,7 +184,7 @@ def _bubblewrap(facts: Facts) -> Check:
         "ok" if path else "missing",
         facts.bubblewrap_version if path else why,
         "the outer wall: namespaces and a minimal read-only root",
-        "" if path else mend,
+        "" if path else hint,
     )
 
 
@@ -201,25 +201,25 @@ def _cell(facts: Facts) -> Check:
 def _user_namespaces(facts: Facts) -> Check:
     why = "code runs as an unprivileged uid that owns nothing outside"
     if facts.max_user_namespaces == 0:
-        mend = "sysctl -w user.max_user_namespaces=15000"
-        return Check("user namespaces", "missing", "user.max_user_namespaces is 0", why, mend)
+        hint = "sysctl -w user.max_user_namespaces=15000"
+        return Check("user namespaces", "missing", "user.max_user_namespaces is 0", why, hint)
     if facts.userns_clone == 0:
-        mend = "sysctl -w kernel.unprivileged_userns_clone=1"
-        return Check("user namespaces", "missing", "switched off for users", why, mend)
+        hint = "sysctl -w kernel.unprivileged_userns_clone=1"
+        return Check("user namespaces", "missing", "switched off for users", why, hint)
     if facts.apparmor_restricts_userns:
-        mend = (
+        hint = (
             "Give bubblewrap a profile: write `abi <abi/4.0>, include <tunables/global> "
             "profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }` to "
             "/etc/apparmor.d/bwrap and run `apparmor_parser -r /etc/apparmor.d/bwrap`."
         )
         found = "AppArmor restricts them; the trial run below tells whether bubblewrap is exempt"
-        return Check("user namespaces", "weak", found, why, mend, required=False)
+        return Check("user namespaces", "weak", found, why, hint, required=False)
     if facts.namespaces_refusal:
-        mend = (
+        hint = (
             "In a container, start it with: --security-opt seccomp=unconfined --security-opt "
             "apparmor=unconfined --security-opt systempaths=unconfined (docs/guides/hosts.md)."
         )
-        return Check("user namespaces", "missing", facts.namespaces_refusal, why, mend)
+        return Check("user namespaces", "missing", facts.namespaces_refusal, why, hint)
     return Check("user namespaces", "ok", "allowed", why)
 
 
@@ -267,7 +267,7 @@ def _cgroup(facts: Facts) -> Check:
         "missing" if choice.way == "none" else "ok",
         found,
         "memory, processes and processor time of a whole run are bounded, and its end is complete",
-        choice.mend,
+        choice.hint,
     )
 
 
@@ -283,7 +283,7 @@ def _memory_pressure(facts: Facts) -> Check:
 
 
 def _languages(facts: Facts) -> list[Check]:
-    mends = {
+    hints = {
         "javascript": "apt-get install nodejs, or pip install cellwall[deno]",
         "typescript": "pip install cellwall[deno], or node 23.6 or newer",
     }
@@ -293,7 +293,7 @@ def _languages(facts: Facts) -> list[Check]:
             "ok" if there else "missing",
             "found" if there else "no interpreter",
             "`cellwall code` needs its interpreter",
-            "" if there else mends.get(name, f"Install {name}."),
+            "" if there else hints.get(name, f"Install {name}."),
             required=False,
         )
         for name, there in facts.languages.items()
@@ -318,8 +318,8 @@ def _placeholders(facts: Facts) -> Check:
     if stuck:
         found = "left behind: " + ", ".join(f"{len(e.names)} in {e.directory}" for e in stuck)
         place, names = shlex.quote(stuck[0].directory), shlex.join(stuck[0].names)
-        mend = f"Remove those that are empty: cd {place} && rmdir {names}"
-        return Check(name, "weak", found, why, mend, required=False)
+        hint = f"Remove those that are empty: cd {place} && rmdir {names}"
+        return Check(name, "weak", found, why, hint, required=False)
     if facts.placeholders:
         found = "of live sandboxes, in " + ", ".join(each.directory for each in facts.placeholders)
         return Check(name, "info", found, why, required=False)
@@ -332,7 +332,7 @@ def _trial(trial: Trial) -> Check:
         "missing" if trial.problem else "ok",
         trial.problem or "worked",
         trial.why,
-        trial.mend,
+        trial.hint,
         required=trial.required,
     )
 

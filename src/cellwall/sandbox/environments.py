@@ -88,7 +88,7 @@ def find(home: str, name: str) -> Environment | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CellwallError(
             f"the environment {name} is damaged",
-            mend=f"Run `cellwall template remove {name}`, then build it again.",
+            hint=f"Run `cellwall template remove {name}`, then build it again.",
             code="CW-TEMPLATE-DAMAGED",
             detail=str(error),
         ) from error
@@ -236,7 +236,7 @@ def _check_wheels(version: str) -> None:
     if version not in PYTHONS or machine not in MACHINES:
         raise CellwallError(
             f"there are no packages for Python {version} on {machine}",
-            mend=f"Install one of Python {', '.join(PYTHONS)} as /usr/bin/python3, on "
+            hint=f"Install one of Python {', '.join(PYTHONS)} as /usr/bin/python3, on "
             f"{' or '.join(MACHINES)}.",
             code="CW-TEMPLATE-NO-WHEELS",
         )
@@ -326,7 +326,7 @@ def _state_errors() -> Iterator[None]:
             raise wheels.no_space() from error
         raise CellwallError(
             "the environment's folder cannot be written",
-            mend="Check the permissions of the Cellwall state folder.",
+            hint="Check the permissions of the Cellwall state folder.",
             code="CW-STATE",
             detail=str(error),
         ) from error

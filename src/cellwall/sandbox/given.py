@@ -118,21 +118,21 @@ def own_path(place: str) -> str | None:
     """
     if place == "/workspace":
         return None
-    mend = "Move the project, for example below your home directory."
+    hint = "Move the project, for example below your home directory."
     # Below /tmp, a cell's own /tmp has room for a mount point.
     if place == "/tmp" or any(place == own or place.startswith(own + "/") for own in _OF_CELLS):
         why = "a sandbox has files of its own there"
     elif not place.isprintable():
         why = "its path holds a line break or another character that cannot be seen"
-        mend = "Rename the folder to a name without such characters."
+        hint = "Rename the folder to a name without such characters."
     elif len(os.fsencode(place)) > _OWN_PATH_MOST_BYTES or place.count("/") >= _OWN_PATH_MOST_PARTS:
         why = f"its path is longer than {_OWN_PATH_MOST_BYTES} bytes or too deep"
-        mend = "Move the project to a shorter path."
+        hint = "Move the project to a shorter path."
     else:
         return place
     raise WorkspaceError(
         f"{place[-200:]!r} cannot be shown inside at its own path: {why}",
-        mend=mend,
+        hint=hint,
         code="CW-WORKSPACE-OWN-PATH",
     )
 
@@ -201,5 +201,5 @@ def _why(directory: str, error: OSError) -> tuple[str, str]:
             return f"the workspace {shown} cannot be opened", "Check that it is a directory."
 
 
-def _refuse(message: str, mend: str) -> WorkspaceError:
-    return WorkspaceError(message, mend=mend, code="CW-WORKSPACE-REFUSED")
+def _refuse(message: str, hint: str) -> WorkspaceError:
+    return WorkspaceError(message, hint=hint, code="CW-WORKSPACE-REFUSED")

@@ -76,7 +76,7 @@ _THIS_HOST = HostMemory()
 
 
 class _Shortage(Enum):
-    """What was short when the time to wait was over: code, message, mend."""
+    """What was short when the time to wait was over: code, message, hint."""
 
     PLACES = (
         "CW-BUSY",
@@ -100,8 +100,8 @@ class _Shortage(Enum):
     )
 
     def error(self) -> Busy:
-        code, message, mend = self.value
-        return Busy(message, mend=mend, code=code)
+        code, message, hint = self.value
+        return Busy(message, hint=hint, code=code)
 
 
 class Governor:
@@ -147,7 +147,7 @@ class Governor:
             # Waiting could never help, so this is not `Busy`.
             raise BadInput(
                 f"{memory_bytes} bytes of memory are more than all sandboxes together may have",
-                mend=f"Ask for at most {self._max_promised_memory_bytes} bytes.",
+                hint=f"Ask for at most {self._max_promised_memory_bytes} bytes.",
                 code="CW-TOO-LARGE",
             )
         number, descriptor = await self._wait_for_slot(memory_bytes)
@@ -193,7 +193,7 @@ class Governor:
         if pressure_percent is None and available_bytes is None:
             raise SandboxFailed(
                 "the state of the host's memory cannot be read, so nothing more is started",
-                mend="Mount /proc so that /proc/meminfo or /proc/pressure/memory can be read.",
+                hint="Mount /proc so that /proc/meminfo or /proc/pressure/memory can be read.",
                 code="CW-MEMORY-UNKNOWN",
             )
         if pressure_percent is not None and pressure_percent > self._max_memory_pressure_percent:
@@ -303,7 +303,7 @@ def _unlock_and_close(descriptor: int) -> None:
 def _broken(error: OSError) -> SandboxFailed:
     return SandboxFailed(
         "the files that count running sandboxes cannot be used, so nothing was started",
-        mend="Check that the state folder is yours, mode 0700 and not full; with no sandbox "
+        hint="Check that the state folder is yours, mode 0700 and not full; with no sandbox "
         "running, its governor folder can be removed.",
         code="CW-GOVERNOR-FAILED",
         detail=errno.errorcode.get(error.errno or 0, "unknown"),

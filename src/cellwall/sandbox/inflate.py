@@ -95,7 +95,7 @@ class TarBytes:
         if not isinstance(data, bytes) or len(data) > CHUNK_BYTES:
             raise BadInput(
                 "the source of an upload gave something else than the bytes it was asked for",
-                mend="Give bytes, a file that is open in binary mode, or an iterator of bytes.",
+                hint="Give bytes, a file that is open in binary mode, or an iterator of bytes.",
                 code="CW-BAD-SOURCE",
             )
         self._digest.update(data)

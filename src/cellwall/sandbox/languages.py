@@ -55,7 +55,7 @@ def program_for(want: RunCode, *, has_network: bool = False) -> Program:
                 return Program((node, "--no-warnings", "/code/main.ts"), "/code/main.ts")
     raise BadInput(
         f"no interpreter for {want.language!r:.40} on this host",
-        mend="Install it, for example `apt-get install nodejs` for JavaScript, or "
+        hint="Install it, for example `apt-get install nodejs` for JavaScript, or "
         "`pip install cellwall[deno]` for JavaScript and TypeScript.",
         code="CW-LANGUAGE-MISSING",
     )
@@ -159,7 +159,7 @@ def _deno() -> str | None:
     except ProgramRefused as refused:
         if not refused.is_missing:
             raise BadInput(
-                refused.why, mend=refused.hint, code="CW-LANGUAGE-PROGRAM", detail=refused.detail
+                refused.why, hint=refused.hint, code="CW-LANGUAGE-PROGRAM", detail=refused.detail
             ) from None
     found = _inside("deno")
     return os.path.realpath(found) if found else None

@@ -54,7 +54,7 @@ def shared_lock(dir_fd: int) -> Iterator[int]:
         else:
             raise WorkspaceError(
                 "the workspace is locked by another program",
-                mend="End the program that holds a lock on the directory.",
+                hint="End the program that holds a lock on the directory.",
                 code="CW-WORKSPACE-LOCKED",
             )
         yield descriptor
@@ -105,7 +105,7 @@ class _Journal:
         if len(text) > _MAX_JOURNAL_BYTES:
             raise WorkspaceError(
                 "the git settings in the directory name too many missing hooks",
-                mend="Give the directory as :cow, or a smaller part of it.",
+                hint="Give the directory as :cow, or a smaller part of it.",
                 code="CW-WORKSPACE-TOO-LARGE",
             )
         with open(f"{self.path}.new", "wb") as file:
@@ -306,7 +306,7 @@ def _make(beneath: Beneath, path: str, form: Form) -> int | None:
             raise
         raise WorkspaceError(
             f"the directory cannot be written to: {os.strerror(error.errno)}",
-            mend="Check its owner and permissions, or give it as :cow or :ro.",
+            hint="Check its owner and permissions, or give it as :cow or :ro.",
             code="CW-WORKSPACE-READ-ONLY",
         ) from error
 

@@ -59,7 +59,7 @@ def open_quarantine(path: str | os.PathLike[str]) -> Iterator[int]:
     except OSError as error:
         raise WorkspaceError(
             "the quarantine directory cannot be used",
-            mend="Check the state directory and its owner.",
+            hint="Check the state directory and its owner.",
             code="CW-QUARANTINE",
             detail=errno.errorcode.get(error.errno or 0, ""),
         ) from error

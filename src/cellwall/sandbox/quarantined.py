@@ -70,7 +70,7 @@ def find(home: str, entry_id: str) -> Quarantined:
             return entry
     raise WorkspaceError(
         f"nothing with the id {entry_id[:40]!r} lies in quarantine",
-        mend="`cellwall quarantine list` tells what does.",
+        hint="`cellwall quarantine list` tells what does.",
         code="CW-QUARANTINE-NONE",
     )
 
@@ -92,7 +92,7 @@ def restore(entry: Quarantined) -> None:
             if lstat(parent, name) is not None:
                 raise WorkspaceError(
                     f"{entry.path[:200]!r} exists in the directory",
-                    mend=f"Move it away first, or copy the other one by hand from {entry.place}.",
+                    hint=f"Move it away first, or copy the other one by hand from {entry.place}.",
                     code="CW-ALREADY-EXISTS",
                 )
             carry(folder, entry.kept_as, parent, name)
@@ -168,7 +168,7 @@ def _folder(entry: Quarantined) -> Iterator[int]:
     except OSError as error:
         raise WorkspaceError(
             f"{entry.id} does not lie in quarantine any more",
-            mend="`cellwall quarantine list` tells what does.",
+            hint="`cellwall quarantine list` tells what does.",
             code="CW-QUARANTINE-NONE",
         ) from error
     with held(fd):
@@ -189,7 +189,7 @@ def _origin(entry: Quarantined) -> Iterator[Beneath]:
 def _unknown(entry: Quarantined, why: str) -> WorkspaceError:
     return WorkspaceError(
         f"{entry.id} cannot be put back: {why}",
-        mend=f"Look at it and move it by hand; it lies at {entry.place}.",
+        hint=f"Look at it and move it by hand; it lies at {entry.place}.",
         code="CW-QUARANTINE-ORIGIN",
     )
 
@@ -210,7 +210,7 @@ def _nobody_works_in(beneath: Beneath, entry: Quarantined) -> Iterator[None]:
             except BlockingIOError:
                 raise WorkspaceError(
                     f"a sandbox works in {folder[:200]!r}",
-                    mend="End it first: its check would move the file out again.",
+                    hint="End it first: its check would move the file out again.",
                     code="CW-WORKSPACE-BUSY",
                 ) from None
             except OSError:  # not made yet, or not this user's to look into

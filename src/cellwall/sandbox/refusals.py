@@ -1,4 +1,4 @@
-"""What the file API says when it refuses: the user's own path, a code and a mend (ERR-1)."""
+"""What the file API says when it refuses: the user's own path, a code and a hint (ERR-1)."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ _MENDS = {
 def refused(path: str, code: str, why: str, *, detail: str = "") -> WorkspaceError:
     """The error that names the path as the user typed it and nothing else of the host (ERR-1)."""
     shown = repr(path if len(path) <= 200 else path[:200] + "…")
-    return WorkspaceError(f"{shown} {why}", mend=_MENDS.get(code, ""), code=code, detail=detail)
+    return WorkspaceError(f"{shown} {why}", hint=_MENDS.get(code, ""), code=code, detail=detail)
 
 
 def refused_archive(code: str, why: str) -> WorkspaceError:
     """The error for an archive as a whole, of which no single name is to blame."""
-    return WorkspaceError(f"the archive {why}", mend=_MENDS.get(code, ""), code=code)
+    return WorkspaceError(f"the archive {why}", hint=_MENDS.get(code, ""), code=code)
 
 
 def refusal(path: str, error: OSError) -> WorkspaceError:

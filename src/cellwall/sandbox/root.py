@@ -100,7 +100,7 @@ class Root:
         except (OSError, ValueError) as error:
             raise WorkspaceError(
                 "the workspace directory cannot be opened",
-                mend="Name a directory that exists and that you may enter.",
+                hint="Name a directory that exists and that you may enter.",
                 code="CW-WORKSPACE-MISSING",
                 detail=type(error).__name__,
             ) from error

@@ -45,7 +45,7 @@ class Entry:
 def _unwritable(error: OSError) -> SandboxFailed:
     return SandboxFailed(
         "the ledger of runs cannot be written",
-        mend="Check space and permissions of the Cellwall state folder.",
+        hint="Check space and permissions of the Cellwall state folder.",
         code="CW-STATE",
         detail=str(error),
     )

@@ -74,7 +74,7 @@ class Unchecked:
         except OSError as error:
             raise WorkspaceError(
                 "the note that the directory must be checked cannot be written",
-                mend="Check space and permissions of the Cellwall state folder.",
+                hint="Check space and permissions of the Cellwall state folder.",
                 code="CW-STATE",
                 detail=str(error),
             ) from error
@@ -137,7 +137,7 @@ def _read(fd: int, path: str) -> Baseline:
         # Cut by a full disk, or written by another version: what code changed cannot be told.
         raise WorkspaceError(
             "an earlier run in this directory was never checked, and its note cannot be read",
-            mend="Look through the directory for files that you did not write, then remove "
+            hint="Look through the directory for files that you did not write, then remove "
             f"unchecked/{os.path.basename(path)} from the Cellwall state folder.",
             code="CW-WORKSPACE-UNCHECKED",
         ) from error

@@ -165,7 +165,7 @@ class MergedViews:
             if not self._changed.wait(max(until - time.monotonic(), 0.0)) and not is_so():
                 raise WorkspaceError(
                     f"the workspace is busy: {why}",
-                    mend="Try again when that has ended.",
+                    hint="Try again when that has ended.",
                     code="CW-WORKSPACE-BUSY",
                 )
 
@@ -177,4 +177,4 @@ def _close(view: _View) -> None:
 
 
 def _ended() -> BadInput:
-    return BadInput("the sandbox was ended", mend="Create a new one.", code="CW-SANDBOX-ENDED")
+    return BadInput("the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED")

@@ -237,7 +237,7 @@ def _too_much(detail: str) -> CellwallError:
 def _refusal(message: str, detail: str) -> CellwallError:
     return CellwallError(
         message,
-        mend="Nothing was installed. Ask for another version, or take the package from another "
+        hint="Nothing was installed. Ask for another version, or take the package from another "
         "index with PIP_INDEX_URL.",
         code="CW-PACKAGE-REFUSED",
         detail=detail,
@@ -250,7 +250,7 @@ def _failure(lines: Sequence[str]) -> CellwallError:
     if guarded_pip.REFUSED in text:
         return CellwallError(
             "a package would have to be built from source, which runs its code on the host",
-            mend="Ask for a version that has a wheel for this Python.",
+            hint="Ask for a version that has a wheel for this Python.",
             code="CW-PACKAGE-SOURCE",
             detail=text[-2000:],
         )
@@ -259,7 +259,7 @@ def _failure(lines: Sequence[str]) -> CellwallError:
     if "ResolutionImpossible" in text or "conflicting dependencies" in text:
         return CellwallError(
             "the packages need versions of each other that exclude one another",
-            mend="Ask for fewer or wider versions.",
+            hint="Ask for fewer or wider versions.",
             code="CW-PACKAGE-CONFLICT",
             detail=text[-2000:],
         )
@@ -270,7 +270,7 @@ def _failure(lines: Sequence[str]) -> CellwallError:
     named = f"of {missing[1]} " if missing else ""
     return CellwallError(
         f"the package index has no wheel {named}that fits the versions and the Python inside",
-        mend="Check the spelling and the versions; packages that exist as source only are not "
+        hint="Check the spelling and the versions; packages that exist as source only are not "
         "built.",
         code="CW-PACKAGE-NOT-FOUND",
         detail=failure.detail,

@@ -150,7 +150,7 @@ def first_that_answers(
             return found
     raise CellwallError(
         "there is no pip for the Python that runs inside, and no uv",
-        mend="Install one, for example with `apt-get install python3-pip`.",
+        hint="Install one, for example with `apt-get install python3-pip`.",
         code="CW-TEMPLATE-NO-PIP",
     )
 
@@ -227,7 +227,7 @@ def progress_of(line: str) -> str:
 _NO_SPACE = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 # What installers say, in the order in which it counts: pip ends with "No matching distribution"
-# when it could not reach the index, too. (signs, code, message, mend)
+# when it could not reach the index, too. (signs, code, message, hint)
 _FAILURES = (
     (
         ("DO NOT MATCH THE HASHES", "Hash mismatch", "hash mismatch"),
@@ -264,12 +264,12 @@ def failure_of(lines: Sequence[str]) -> CellwallError:
     """Why an installer failed, from what it said."""
     text = "\n".join(lines)
     detail = text[-_MAX_DETAIL:]
-    for signs, code, message, mend in _FAILURES:
+    for signs, code, message, hint in _FAILURES:
         if any(sign in text for sign in signs):
-            return CellwallError(message, mend=mend, code=code, detail=detail)
+            return CellwallError(message, hint=hint, code=code, detail=detail)
     return CellwallError(
         "the packages could not be installed",
-        mend="The last words of the installer are in the record: see `cellwall audit tail --json`.",
+        hint="The last words of the installer are in the record: see `cellwall audit tail --json`.",
         code="CW-TEMPLATE-FAILED",
         detail=detail,
     )

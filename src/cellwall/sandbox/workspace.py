@@ -141,7 +141,7 @@ class Workspaces:
         with own.lock:
             if own.is_ended:
                 raise BadInput(
-                    "the sandbox was ended", mend="Create a new one.", code="CW-SANDBOX-ENDED"
+                    "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
                 )
             yield own
 
@@ -176,7 +176,7 @@ class Workspaces:
             raise WorkspaceError(
                 f"{min(new or gone)[:200]} has a protected name and {what} after the sandbox was "
                 "made, so nothing covers it there",
-                mend="Create a new sandbox, in which it is covered.",
+                hint="Create a new sandbox, in which it is covered.",
                 code="CW-WORKSPACE-UNCOVERED",
             )
 
@@ -237,7 +237,7 @@ class Workspaces:
         if request.mode is not WorkspaceMode.READ_ONLY and git_config.is_within_hooks(beneath):
             raise WorkspaceError(
                 f"{path[-200:]!r} holds hooks that git runs on the host",
-                mend="Give the working tree: the hooks are read-only in it.",
+                hint="Give the working tree: the hooks are read-only in it.",
                 code="CW-WORKSPACE-REFUSED",
             )
         # (2) Lock, and make up for what a killed run could not do.
@@ -370,7 +370,7 @@ class Workspaces:
             if session.request.mode is WorkspaceMode.READ_ONLY and want.name in _WRITING:
                 raise WorkspaceError(
                     "the workspace is read-only",
-                    mend="Create the sandbox with the directory as :rw or :cow.",
+                    hint="Create the sandbox with the directory as :rw or :cow.",
                     code="CW-WORKSPACE-READ-ONLY",
                 )
             if want.name == "watch":

@@ -108,7 +108,7 @@ class WorkspaceStore:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(
                 f"there is no workspace {session_id}",
-                mend="It was removed, or belongs to another user or CELLWALL_HOME.",
+                hint="It was removed, or belongs to another user or CELLWALL_HOME.",
                 code="CW-NO-WORKSPACE",
             ) from error
 
@@ -132,7 +132,7 @@ class WorkspaceStore:
             os.close(descriptor)
             raise WorkspaceError(
                 "the directory of this workspace is not the one that was given any more",
-                mend="It was moved, replaced, or is reached through a link now; give it anew.",
+                hint="It was moved, replaced, or is reached through a link now; give it anew.",
                 code="CW-WORKSPACE-MOVED",
             )
         return descriptor, place
@@ -192,7 +192,7 @@ def _holds_something(folder: str) -> bool:
 def _cannot_make(error: OSError) -> WorkspaceError:
     return WorkspaceError(
         "the workspace's folder cannot be made",
-        mend="Check space and permissions of the Cellwall state folder.",
+        hint="Check space and permissions of the Cellwall state folder.",
         code="CW-STATE",
         detail=str(error),
     )

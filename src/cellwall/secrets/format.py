@@ -61,7 +61,7 @@ class Argon2:
         ):
             raise failures.bad_input(
                 "these Argon2id parameters cannot be used",
-                mend="At least 8 KiB for each of 1 to 64 lanes, at most 4 GiB; 1 to 100 passes.",
+                hint="At least 8 KiB for each of 1 to 64 lanes, at most 4 GiB; 1 to 100 passes.",
             )
 
 

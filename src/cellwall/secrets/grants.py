@@ -81,7 +81,7 @@ def check_secret_name(name: str) -> str:
         raise bad_input(
             "a secret's name has letters, digits and underscores, begins with no digit, and is at "
             "most 64 characters long",
-            mend="Name it as its variable, such as GITHUB_TOKEN. A value never stands on the "
+            hint="Name it as its variable, such as GITHUB_TOKEN. A value never stands on the "
             "command line: give it on standard input.",
             code="CW-VAULT-NAME",
         )
@@ -95,7 +95,7 @@ def check_grant(grant: Grant) -> Grant:
         if tool not in TOOLS:
             raise bad_input(
                 "a secret is never lent to this tool",
-                mend=f"One of: {', '.join(TOOLS)}; the last is any use in a live sandbox. A fetch "
+                hint=f"One of: {', '.join(TOOLS)}; the last is any use in a live sandbox. A fetch "
                 "carries no secret: have code make the request.",
                 code="CW-VAULT-GRANT",
             )
@@ -159,7 +159,7 @@ def _bounded(words: Sequence[Any], what: str) -> Sequence[Any]:
 
 
 def _bad(message: str) -> Exception:
-    return bad_input(message, mend="See `cellwall vault grant --help`.", code="CW-VAULT-GRANT")
+    return bad_input(message, hint="See `cellwall vault grant --help`.", code="CW-VAULT-GRANT")
 
 
 def grant_of(told: Mapping[str, Any]) -> Grant:

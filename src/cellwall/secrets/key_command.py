@@ -15,7 +15,7 @@ from cellwall.secrets.memory import wipe
 MIN_BYTES = 32
 MAX_BYTES = 4096
 _TIMEOUT_S = 60.0
-_MEND = "Run the command of [vault] key_command by hand, and mend it."
+_MEND = "Run the command of [vault] key_command by hand, and hint it."
 
 
 def printed_key(command: Sequence[str]) -> bytearray:
@@ -23,7 +23,7 @@ def printed_key(command: Sequence[str]) -> bytearray:
     if not command:
         raise failures.no_key(
             "no command that prints the key is configured",
-            mend="Set [vault] key_command to the program and its arguments.",
+            hint="Set [vault] key_command to the program and its arguments.",
         )
     try:
         process = subprocess.Popen(
@@ -37,12 +37,12 @@ def printed_key(command: Sequence[str]) -> bytearray:
     except ProgramRefused as refused:
         raise failures.no_key(
             f"the command that prints the key is not started: {refused.why}",
-            mend=refused.hint,
+            hint=refused.hint,
             detail=refused.detail,
         ) from None
     except (OSError, ValueError) as error:
         raise failures.no_key(
-            "the command that prints the key cannot be started", mend=_MEND, detail=str(error)
+            "the command that prints the key cannot be started", hint=_MEND, detail=str(error)
         ) from None
     room = bytearray(MAX_BYTES + 2)
     try:
@@ -64,7 +64,7 @@ def _read(process: subprocess.Popen[bytes], room: bytearray, deadline_s: float) 
     while length < len(room):
         ready, _, _ = select.select([output], [], [], max(0.0, deadline_s - time.monotonic()))
         if not ready:
-            raise failures.no_key("the command that prints the key did not end", mend=_MEND)
+            raise failures.no_key("the command that prints the key did not end", hint=_MEND)
         got = os.readv(output, [memoryview(room)[length:]])
         if got == 0:
             break
@@ -73,18 +73,18 @@ def _read(process: subprocess.Popen[bytes], room: bytearray, deadline_s: float) 
         process.wait(max(0.0, deadline_s - time.monotonic()) if length < len(room) else 0)
     except subprocess.TimeoutExpired:
         raise failures.no_key(
-            "the command that prints the key did not end, or prints too much", mend=_MEND
+            "the command that prints the key did not end, or prints too much", hint=_MEND
         ) from None
     return length
 
 
 def _checked(room: bytearray, length: int, code: int | None) -> bytearray:
     if code != 0:
-        raise failures.no_key(f"the command that prints the key ended with {code}", mend=_MEND)
+        raise failures.no_key(f"the command that prints the key ended with {code}", hint=_MEND)
     end = length - 1 if length and room[length - 1] == ord("\n") else length
     if not MIN_BYTES <= end <= MAX_BYTES:
         raise failures.no_key(
             f"the command printed no key of {MIN_BYTES} to {MAX_BYTES} bytes",
-            mend="It must print a random key, for example 32 bytes in base64, and nothing else.",
+            hint="It must print a random key, for example 32 bytes in base64, and nothing else.",
         )
     return room[:end]

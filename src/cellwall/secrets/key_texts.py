@@ -53,7 +53,7 @@ def key_in(place: KeyPlace, vault: str, key_id: str) -> bytearray:
     if text is None:
         raise failures.no_key(
             "the key of this vault is not where the configuration says",
-            mend="Check [vault] key and key_file; without its key a vault stays shut.",
+            hint="Check [vault] key and key_file; without its key a vault stays shut.",
         )
     return _decoded(text)
 
@@ -95,7 +95,7 @@ def _decoded(text: bytes) -> bytearray:
     except ValueError:
         key = bytearray()
     if len(key) != KEY_BYTES:
-        raise failures.no_key("the key is damaged", mend="Restore it from a backup.")
+        raise failures.no_key("the key is damaged", hint="Restore it from a backup.")
     return key
 
 
@@ -106,7 +106,7 @@ def _parse(data: bytes) -> Keys:
         if found is None:
             raise failures.no_key(
                 "what lies in the place of the key was not made by Cellwall",
-                mend="Name a file that does not exist yet; `cellwall vault init` makes it.",
+                hint="Name a file that does not exist yet; `cellwall vault init` makes it.",
             )
         keys[found[1].decode(), found[2].decode()] = found[3]
     return keys
@@ -165,7 +165,7 @@ class KeyFile:
                 raise failures.unsafe("the key file")
             if info.st_size > _MAX_BYTES:  # what is cut off here would be lost with the next write
                 raise failures.no_key(
-                    "the key file is too large", mend="Name another file; each vault takes a line."
+                    "the key file is too large", hint="Name another file; each vault takes a line."
                 )
             return _parse(os.read(descriptor, _MAX_BYTES))
         finally:
@@ -191,7 +191,7 @@ class KeyFile:
 def _unreadable(error: OSError) -> Exception:
     return failures.no_key(
         "the key file cannot be read or written",
-        mend="Its folder must exist; the file must be a plain one of yours with mode 0600.",
+        hint="Its folder must exist; the file must be a plain one of yours with mode 0600.",
         detail=str(error),
     )
 
@@ -222,7 +222,7 @@ class KeyRing:
         except ImportError as error:
             raise failures.no_key(
                 "the library for the key ring is missing",
-                mend="pip install 'cellwall[keyring]'",
+                hint="pip install 'cellwall[keyring]'",
                 detail=str(error),
             ) from None
         try:
@@ -240,6 +240,6 @@ class KeyRing:
 def _no_ring(detail: str) -> Exception:
     return failures.no_key(
         "the system's key ring cannot be used",
-        mend="Unlock it, or choose another key: `cellwall vault init --key file`.",
+        hint="Unlock it, or choose another key: `cellwall vault init --key file`.",
         detail=detail,
     )

@@ -80,7 +80,7 @@ class Keys:
         if passphrase is None:
             raise failures.no_key(
                 "the vault is opened by a passphrase, and none was given",
-                mend="Run it on a terminal, or give --passphrase-fd.",
+                hint="Run it on a terminal, or give --passphrase-fd.",
             )
         self._check_cost(slot.argon2)
         return passphrase
@@ -157,7 +157,7 @@ def check_passphrase(passphrase: bytearray) -> None:
     if not MIN_PASSPHRASE_BYTES <= len(passphrase) <= MAX_PASSPHRASE_BYTES:
         raise failures.bad_input(
             f"a passphrase has {MIN_PASSPHRASE_BYTES} to {MAX_PASSPHRASE_BYTES} bytes",
-            mend="Take several words that nobody says together.",
+            hint="Take several words that nobody says together.",
             code="CW-VAULT-PASSPHRASE",
         )
 
@@ -210,6 +210,6 @@ def _argon2id_into(secret: bytearray, salt: bytes, cost: Argon2, room: bytearray
     if code != 0:
         raise failures.no_key(
             "the passphrase could not be hashed",
-            mend="Check that there is as much free memory as [vault] argon2_memory_kib says.",
+            hint="Check that there is as much free memory as [vault] argon2_memory_kib says.",
             detail=f"argon2: {code}",
         )

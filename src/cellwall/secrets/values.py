@@ -37,7 +37,7 @@ def check_value(value: bytes | bytearray) -> None:
     if not 0 < len(value) <= MAX_VALUE_BYTES:
         raise failures.bad_input(
             f"a value has 1 to {MAX_VALUE_BYTES} bytes",
-            mend="Give it on standard input, or at the prompt.",
+            hint="Give it on standard input, or at the prompt.",
             code="CW-VAULT-VALUE",
         )
 

@@ -82,7 +82,7 @@ def read_once(path: str, node: int, status: os.stat_result, *, max_bytes: int) -
     if status.st_nlink != 1:
         # Under its other name it can be a secret that we would hand out, or be written to by
         # somebody who cannot write here.
-        raise refused(path, "has a second name (a hard link)", mend="Put a copy in its place.")
+        raise refused(path, "has a second name (a hard link)", hint="Put a copy in its place.")
     if status.st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
         raise refused(path, "has a set-id or sticky bit")
     if status.st_size > max_bytes:
@@ -160,10 +160,10 @@ def _write_new(folder: int, path: str, content: bytes, *, mode: int) -> None:
 
 
 def refused(
-    path: str, why: str, *, code: str = "CW-SKILL-FILE", mend: str = "Remove or replace it."
+    path: str, why: str, *, code: str = "CW-SKILL-FILE", hint: str = "Remove or replace it."
 ) -> SkillRefused:
     """Which file, relative to the skill, and why."""
-    return SkillRefused(f"{path[:200]!r} {why}", mend=mend, code=code)
+    return SkillRefused(f"{path[:200]!r} {why}", hint=hint, code=code)
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def _telling(path: str) -> Iterator[None]:
     except OSError as error:
         raise SkillRefused(
             f"{path[:200]!r} cannot be read",
-            mend="Check its permissions.",
+            hint="Check its permissions.",
             code="CW-SKILL-UNREADABLE",
             detail=str(error),
         ) from None

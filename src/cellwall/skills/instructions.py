@@ -85,7 +85,7 @@ def collect_instructions(folder: int, name: str, *, only: str | None = None) -> 
     if not files:
         raise SkillRefused(
             "there is no instruction file to sign",
-            mend="Name a project with a CLAUDE.md, an AGENTS.md or rules of an agent in it.",
+            hint="Name a project with a CLAUDE.md, an AGENTS.md or rules of an agent in it.",
             code="CW-SKILL-EMPTY",
         )
     runs_by_path = frozenset(executables)
@@ -98,7 +98,7 @@ def compare(folder: int, keys: Sequence[PublicKey], *, only: str | None = None) 
     if note is None:
         raise SkillRefused(
             "the instruction files are not signed",
-            mend="Read them, then sign them with `cellwall skills sign --instructions DIR`.",
+            hint="Read them, then sign them with `cellwall skills sign --instructions DIR`.",
             code="CW-SKILL-UNSIGNED",
         )
     manifest, signers = opened(note, keys)

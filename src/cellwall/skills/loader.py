@@ -56,7 +56,7 @@ def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -
     if note is None:
         raise SkillRefused(
             "the skill is not signed: it has no manifest",
-            mend="Look at what it holds, then sign it with `cellwall skills sign`.",
+            hint="Look at what it holds, then sign it with `cellwall skills sign`.",
             code="CW-SKILL-UNSIGNED",
         )
     # (2) Before a word of it is parsed.
@@ -65,7 +65,7 @@ def verify(folder: int, keys: Sequence[PublicKey], *, name: str | None = None) -
     if name is not None and manifest.name != name:
         raise SkillRefused(
             f"what lies in the place of the skill {name} was signed as {manifest.name}",
-            mend=f"Remove {name}, then add it again from its source.",
+            hint=f"Remove {name}, then add it again from its source.",
             code="CW-SKILL-CHANGED",
         )
     return Loaded(_skill(manifest, _verified_files(folder, manifest), signers), note)
@@ -142,5 +142,5 @@ def _changed(path: str, why: str) -> SkillRefused:
         path,
         why,
         code="CW-SKILL-CHANGED",
-        mend="Look at what was changed; if you want it, sign the skill again.",
+        hint="Look at what was changed; if you want it, sign the skill again.",
     )

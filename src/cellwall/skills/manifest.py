@@ -119,7 +119,7 @@ def opened(note: bytes, keys: Sequence[PublicKey]) -> tuple[Manifest, tuple[Publ
     except BadNote as error:
         raise SkillRefused(
             f"the skill is not signed by a key that is trusted here: {error}",
-            mend="Look at what it holds, then sign it with `cellwall skills sign`, or list its "
+            hint="Look at what it holds, then sign it with `cellwall skills sign`, or list its "
             "signer's key in [skills] trusted_keys.",
             code="CW-SKILL-UNSIGNED",
         ) from None
@@ -131,7 +131,7 @@ def check_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise BadInput(
             f"{name[:80]!r} is not a skill's name",
-            mend="Use small letters, digits, dots and hyphens, at most 64, no dot first.",
+            hint="Use small letters, digits, dots and hyphens, at most 64, no dot first.",
             code="CW-SKILL-NAME",
         )
     return name
@@ -197,29 +197,29 @@ def _order(file: ManifestFile) -> bytes:
 
 def too_many() -> SkillRefused:
     """What to say of more files than a skill may have."""
-    mend = "Leave out what it does not need, such as .git."
-    return _oversized(f"holds more than {MAX_FILES} files", mend)
+    hint = "Leave out what it does not need, such as .git."
+    return _oversized(f"holds more than {MAX_FILES} files", hint)
 
 
 def too_large() -> SkillRefused:
     """What to say of more bytes than a skill may have."""
-    mend = "Leave out what it does not need; give data as a workspace."
-    return _oversized(f"is larger than {MAX_BYTES // MIB} MiB", mend)
+    hint = "Leave out what it does not need; give data as a workspace."
+    return _oversized(f"is larger than {MAX_BYTES // MIB} MiB", hint)
 
 
-def _oversized(problem: str, mend: str) -> SkillRefused:
-    return SkillRefused(f"the skill {problem}", mend=mend, code="CW-SKILL-TOO-LARGE")
+def _oversized(problem: str, hint: str) -> SkillRefused:
+    return SkillRefused(f"the skill {problem}", hint=hint, code="CW-SKILL-TOO-LARGE")
 
 
 def _malformed(why: str) -> SkillRefused:
     return SkillRefused(
         f"the skill's manifest cannot be used: {why}",
-        mend="Sign the skill again.",
+        hint="Sign the skill again.",
         code="CW-SKILL-MANIFEST",
     )
 
 
 def _bad_path(path: str, why: str) -> SkillRefused:
     return SkillRefused(
-        f"{path[:200]!r} {why}", mend="Rename it, then sign again.", code="CW-SKILL-PATH"
+        f"{path[:200]!r} {why}", hint="Rename it, then sign again.", code="CW-SKILL-PATH"
     )

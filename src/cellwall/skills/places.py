@@ -113,7 +113,7 @@ def _own_directory(name: str, *, at: int | None = None) -> int:
         os.close(descriptor)
         raise CellwallError(
             "the folder of the skills is open to other users",
-            mend="chmod 700 it and what is in it, and look at every skill before you use it.",
+            hint="chmod 700 it and what is in it, and look at every skill before you use it.",
             code="CW-SKILL-STORE-UNSAFE",
         )
     return descriptor
@@ -128,7 +128,7 @@ def _wait_for(lock: int, kind: int) -> None:
             if time.monotonic() > deadline:
                 raise CellwallError(
                     "the skills are being changed by somebody else",
-                    mend="Try again in a moment.",
+                    hint="Try again in a moment.",
                     code="CW-SKILL-BUSY",
                 ) from None
             time.sleep(_LOOK_EVERY_S)
@@ -146,7 +146,7 @@ def _state_errors() -> Iterator[None]:
             "the folder of the skills is not a folder of ours"
             if is_link
             else "the folder of the skills cannot be read or written",
-            mend="Check space and permissions of the Cellwall state folder.",
+            hint="Check space and permissions of the Cellwall state folder.",
             code="CW-SKILL-STORE-UNSAFE" if is_link else "CW-STATE",
             detail=str(error),
         ) from error

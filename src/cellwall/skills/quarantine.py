@@ -65,7 +65,7 @@ class Quarantine:
             if len(names_in(folder)) >= MAX_PROPOSALS:  # an agent must not fill the disk
                 raise BadInput(
                     f"{MAX_PROPOSALS} proposals wait already",
-                    mend="Look at them with `cellwall skills review`; approve or remove some.",
+                    hint="Look at them with `cellwall skills review`; approve or remove some.",
                     code="CW-SKILL-QUARANTINE-FULL",
                 )
             draft = UNFINISHED + secrets.token_hex(8)
@@ -125,7 +125,7 @@ def _read(folder: int, proposal_id: str) -> Proposal:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SkillRefused(
             f"the proposal {proposal_id} is damaged",
-            mend=f"Remove it: cellwall skills remove {proposal_id}",
+            hint=f"Remove it: cellwall skills remove {proposal_id}",
             code="CW-SKILL-PROPOSAL",
             detail=str(error),
         ) from None
@@ -134,6 +134,6 @@ def _read(folder: int, proposal_id: str) -> Proposal:
 def _unknown(proposal_id: str) -> BadInput:
     return BadInput(
         f"there is no proposal {proposal_id}",
-        mend="`cellwall skills list` tells which wait.",
+        hint="`cellwall skills list` tells which wait.",
         code="CW-SKILL-PROPOSAL",
     )

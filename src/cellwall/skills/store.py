@@ -71,7 +71,7 @@ class SkillStore:
             if name not in there and len(there) >= MAX_SKILLS:
                 raise BadInput(
                     f"there are {MAX_SKILLS} skills already",
-                    mend="Remove one that is not needed.",
+                    hint="Remove one that is not needed.",
                     code="CW-SKILL-TOO-MANY",
                 )
             draft = UNFINISHED + secrets.token_hex(8)
@@ -99,7 +99,7 @@ def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> Loaded:
     except OSError as error:  # a link or a file in its place
         raise SkillRefused(
             f"what lies in the place of the skill {name} is not a folder",
-            mend=f"Remove {name}, then add it again from its source.",
+            hint=f"Remove {name}, then add it again from its source.",
             code="CW-SKILL-CHANGED",
             detail=str(error),
         ) from None
@@ -109,7 +109,7 @@ def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> Loaded:
         except SkillRefused as error:
             raise SkillRefused(
                 f"skill {name}: {error.message}",
-                mend=error.mend,
+                hint=error.hint,
                 code=error.code,
                 detail=error.detail,
             ) from None
@@ -122,7 +122,7 @@ def _check_budget(skills: Sequence[Skill]) -> None:
         raise SkillRefused(
             f"the skills of one action may have {MAX_BYTES // MIB} MiB and {MAX_FILES} files "
             "together",
-            mend="Name only those that it needs.",
+            hint="Name only those that it needs.",
             code="CW-SKILL-TOO-LARGE",
         )
 
@@ -130,6 +130,6 @@ def _check_budget(skills: Sequence[Skill]) -> None:
 def _unknown(name: str) -> BadInput:
     return BadInput(
         f"there is no approved skill {name}",
-        mend="`cellwall skills list` tells which there are; `cellwall skills add` adds one.",
+        hint="`cellwall skills list` tells which there are; `cellwall skills add` adds one.",
         code="CW-SKILL-UNKNOWN",
     )

@@ -37,7 +37,7 @@ def signing_key(home: str, *, path: str | None = None, signer: str | None = None
         if signer is not None:
             raise BadInput(
                 "a signer's name goes with a key of its own",
-                mend="Name the key's file with --key.",
+                hint="Name the key's file with --key.",
                 code="CW-USAGE",
             )
         try:
@@ -48,7 +48,7 @@ def signing_key(home: str, *, path: str | None = None, signer: str | None = None
         return load_key(path, signer or OWN_NAME)
     except FileNotFoundError:
         raise KeyFailed(
-            "there is no such key file", mend="Make one: openssl genpkey -algorithm ed25519"
+            "there is no such key file", hint="Make one: openssl genpkey -algorithm ed25519"
         ) from None
     except BadNote:
         raise BadInput(

@@ -272,7 +272,7 @@ def test_a_full_disk_leaves_whole_lines_and_the_number_to_go_on_from(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     done = caught.value.exported
     assert caught.value.code == "CW-EXPORT-FILE"
-    assert f"--after {done.last_seq}" in caught.value.mend
+    assert f"--after {done.last_seq}" in caught.value.hint
     lines = to.read_bytes().splitlines(keepends=True)
     assert [parse_record(line.rstrip(b"\n"))["seq"] for line in lines] == list(
         range(1, done.last_seq + 1)

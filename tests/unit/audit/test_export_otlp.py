@@ -189,7 +189,7 @@ def test_it_gives_up_after_five_attempts_and_says_where_to_go_on(
         with pytest.raises(ExportFailed) as caught:
             send(log, at(collector), batch_records=3)
         assert caught.value.exported == Exported(last_seq=6, first_seq=1, sent=6)
-        assert "--after 6" in caught.value.mend
+        assert "--after 6" in caught.value.hint
         assert len(collector.requests) == 2 + 5
         assert len(waits) == 4
 
@@ -322,13 +322,13 @@ def test_an_answer_that_is_cut_off_is_no_success(log: str, waits: list[float]) -
 
 
 @pytest.mark.requirement("AUD-4")
-def test_a_receiver_that_is_away_is_told_with_its_mend(log: str, waits: list[float]) -> None:
+def test_a_receiver_that_is_away_is_told_with_its_hint(log: str, waits: list[float]) -> None:
     with listening() as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ExportFailed) as caught:
         send(log, f"http://127.0.0.1:{port}", headers={"Authorization": TOKEN})
     assert caught.value.code == "CW-EXPORT-AWAY"
-    assert caught.value.mend.endswith("(--after 0).")
+    assert caught.value.hint.endswith("(--after 0).")
     assert len(waits) == 4
     assert "secret" not in str(caught.value)
 

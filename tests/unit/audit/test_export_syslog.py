@@ -321,7 +321,7 @@ def test_messages_are_kept_below_what_a_receiver_takes(tmp_path: Path, most: int
 
 @pytest.mark.requirement("AUD-4")
 @pytest.mark.parametrize("scheme", ["tcp", "tls", "udp", "unix"])
-def test_a_receiver_that_is_away_is_told_with_its_mend(
+def test_a_receiver_that_is_away_is_told_with_its_hint(
     log: str, tmp_path: Path, scheme: str
 ) -> None:
     with listening() as listener:
@@ -331,7 +331,7 @@ def test_a_receiver_that_is_away_is_told_with_its_mend(
         send(log, where)
     assert caught.value.code == "CW-EXPORT-AWAY"
     assert caught.value.exported.last_seq == 0
-    assert "--after 0" in caught.value.mend
+    assert "--after 0" in caught.value.hint
     assert str(tmp_path) not in str(caught.value)
 
 

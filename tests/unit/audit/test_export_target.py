@@ -73,7 +73,7 @@ def test_what_is_no_destination_for_the_form_is_refused(form: str, destination: 
     with pytest.raises(BadInput) as caught:
         ExportTarget.parse(form, destination)
     assert caught.value.code == "CW-EXPORT-TARGET"
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_a_password_in_a_destination_is_refused_and_not_repeated() -> None:

@@ -93,7 +93,7 @@ def reopened(folder) -> AuditLog:
 def refused(work) -> tuple[str, str]:
     with pytest.raises(AuditFailed) as caught:
         work()
-    assert caught.value.mend
+    assert caught.value.hint
     assert "/" not in caught.value.message
     return caught.value.code, caught.value.detail
 

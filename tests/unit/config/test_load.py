@@ -21,7 +21,7 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.requirement("CFG-2")
-def test_every_mistake_is_told_at_once_with_line_and_mend(refusal: Refusal) -> None:
+def test_every_mistake_is_told_at_once_with_line_and_hint(refusal: Refusal) -> None:
     error = refusal(
         """\
 profile = "develop"
@@ -51,7 +51,7 @@ max_field_bytes = 1979-05-27
 """
     )
     assert error.code == "CW-CONFIG"
-    assert error.mend == "Nothing was run. Correct the file and try again."
+    assert error.hint == "Nothing was run. Correct the file and try again."
     assert error.message.splitlines() == [
         'config.toml:1: profile: "develop" is unknown. Did you mean development?',
         "config.toml:2: memory_bytes: unknown key. It belongs in [limits].",
@@ -117,7 +117,7 @@ def test_a_profile_named_by_the_caller_wins_over_the_files(config_dir: Path) -> 
 def test_an_unknown_profile_of_the_caller_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(profile="../production", environ={"HOME": "/nonexistent"})
-    assert (caught.value.code, caught.value.message, caught.value.mend) == (
+    assert (caught.value.code, caught.value.message, caught.value.hint) == (
         "CW-CONFIG-PROFILE",
         'profile: "../production" is unknown',
         "Did you mean production?",

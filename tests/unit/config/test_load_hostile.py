@@ -23,7 +23,7 @@ Refusal = Callable[[str | bytes], ConfigError]
 def refused(file: str) -> tuple[str, str, str]:
     with pytest.raises(ConfigError) as caught:
         load_settings(file=file, environ={})
-    return caught.value.code, caught.value.message, caught.value.mend
+    return caught.value.code, caught.value.message, caught.value.hint
 
 
 def plant(path: Path, *, mode: int = 0o600, text: str = "") -> Path:

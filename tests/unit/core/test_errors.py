@@ -18,5 +18,5 @@ def test_every_error_has_one_root_a_stable_code_and_keeps_its_detail_to_itself()
     ]
     assert all(issubclass(kind, CellwallError) for kind in kinds)
     assert len({kind.default_code for kind in kinds}) == len(kinds)
-    error = CellwallError("m", mend="n", code="CW-X", detail="/secret/path")
+    error = CellwallError("m", hint="n", code="CW-X", detail="/secret/path")
     assert "/secret/path" not in f"{error}{error!r}{ErrorInfo.of(error).to_json()}"

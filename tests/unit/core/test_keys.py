@@ -33,7 +33,7 @@ def path(tmp_path):
 def refused(path) -> str:
     with pytest.raises(KeyFailed) as caught:
         load_key(str(path), "it")
-    assert caught.value.mend
+    assert caught.value.hint
     assert str(path) not in str(caught.value)
     return caught.value.code
 

@@ -69,4 +69,4 @@ def test_a_size_is_shown_in_a_form_that_is_read_as_the_same_number(number: int) 
 def test_a_size_out_of_range_is_told_in_units() -> None:
     with pytest.raises(BadInput) as refused:
         Limits(memory_bytes=5)
-    assert refused.value.mend == "Use a value from 8m to 1t."
+    assert refused.value.hint == "Use a value from 8m to 1t."

@@ -25,7 +25,7 @@ def test_the_json_of_an_outcome_has_every_key_of_the_contract() -> None:
         "wall",
         "deny",
     )
-    assert shown["error"] == {"code": "CW-X", "message": "m", "mend": "n"}
+    assert shown["error"] == {"code": "CW-X", "message": "m", "hint": "n"}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_everything_else_is_refused(text):
     with pytest.raises(BadInput) as told:
         parse_requirement(text)
     assert told.value.code == "CW-BAD-PACKAGE"
-    assert told.value.mend
+    assert told.value.hint
     assert len(told.value.message) < 300
 
 

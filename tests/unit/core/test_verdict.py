@@ -34,5 +34,5 @@ def test_languages_have_one_name(word: str, name: str) -> None:
 def test_unknown_languages_are_told_what_there_is(word: str) -> None:
     with pytest.raises(BadInput) as refused:
         canonical(word)
-    assert (refused.value.code, "python" in refused.value.mend) == ("CW-UNKNOWN-LANGUAGE", True)
+    assert (refused.value.code, "python" in refused.value.hint) == ("CW-UNKNOWN-LANGUAGE", True)
     assert len(refused.value.message) < 100

@@ -110,4 +110,4 @@ def test_rows_are_read_from_lines() -> None:
 def test_a_line_that_is_no_row_is_named(line: str) -> None:
     with pytest.raises(BadInput, match="line 2 of the data set") as caught:
         list(rows(['{"text": "a", "label": 0}', line]))
-    assert caught.value.mend
+    assert caught.value.hint

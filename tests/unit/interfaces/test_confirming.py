@@ -59,8 +59,8 @@ def test_without_a_terminal_the_hint_names_no_option_that_is_not_there(make, mon
     monkeypatch.setattr(hidden.os, "open", missing)
     with pytest.raises(hidden.BadInput) as refused:
         make("Passphrase of the approver")
-    assert "--" not in refused.value.mend
-    assert "terminal" in refused.value.mend
+    assert "--" not in refused.value.hint
+    assert "terminal" in refused.value.hint
 
 
 @pytest.mark.parametrize(

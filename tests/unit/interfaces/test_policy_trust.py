@@ -35,7 +35,7 @@ def test_more_rules_than_anybody_reads_are_refused() -> None:
     rules = [f"Bash(pytest {number})" for number in range(1000)]
     with pytest.raises(BadInput) as refused:
         shown(offered(listed("deny", rules)))
-    assert (refused.value.code, bool(refused.value.mend)) == ("CW-POLICY-TOO-LONG", True)
+    assert (refused.value.code, bool(refused.value.hint)) == ("CW-POLICY-TOO-LONG", True)
 
 
 def test_a_long_rule_is_shown_to_its_end() -> None:

@@ -1,4 +1,4 @@
-"""Calls from the command line and from other programs: understood, or refused with a mend."""
+"""Calls from the command line and from other programs: understood, or refused with a hint."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_call_is_read_as_people_write_it(text: str, tool: str, given: object) 
 def test_a_call_that_cannot_be_understood_is_refused(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_call(text)
-    assert caught.value.mend
+    assert caught.value.hint
     assert caught.value.message.isprintable()
 
 

@@ -96,7 +96,7 @@ def test_a_url_that_programs_read_differently_is_refused(url: str) -> None:
     with pytest.raises(BadInput) as caught:
         host_of(url)
     assert caught.value.code == "CW-BAD-URL"
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 @given(st.text(alphabet="abé.:/@\\?#[]%1 \t", max_size=30))
@@ -168,7 +168,7 @@ def test_a_rule_means_the_hosts_it_names(rule: str, hits: list[str], misses: lis
 def test_a_rule_that_opens_too_much_or_nothing_is_refused(rule: str, offset: int) -> None:
     with pytest.raises(BadRule) as caught:
         HostPattern.parse(rule)
-    assert (caught.value.offset, bool(caught.value.mend)) == (offset, True)
+    assert (caught.value.offset, bool(caught.value.hint)) == (offset, True)
 
 
 @given(st.text(max_size=30))

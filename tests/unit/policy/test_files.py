@@ -25,7 +25,7 @@ def parse(text: str, name: str = "policy.toml") -> PolicyFile:
 def refused(text: str, name: str = "policy.toml") -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse(text, name)
-    assert caught.value.mend
+    assert caught.value.hint
     return caught.value.message.splitlines()
 
 
@@ -153,7 +153,7 @@ def test_settings_without_permissions_say_nothing() -> None:
         ('[permissions]\n"\\u001b" = 1\n', '2:1: permissions."\\u001b": unknown key. '),
     ],
 )
-def test_a_mistake_is_told_with_place_and_mend(text: str, told: str) -> None:
+def test_a_mistake_is_told_with_place_and_hint(text: str, told: str) -> None:
     (line,) = refused(text)
     assert line.startswith(f"policy.toml:{told}")
     assert line.isprintable()
@@ -259,7 +259,7 @@ def test_what_is_not_a_regular_file_is_refused_without_waiting(tmp_path: Path, k
     with pytest.raises(ConfigError) as caught:
         load(path)
     assert caught.value.code == "CW-POLICY-FILE"
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_size_and_text_are_bounded(tmp_path: Path) -> None:

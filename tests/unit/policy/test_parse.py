@@ -1,4 +1,4 @@
-"""A rule is what it says, or it is refused with place and mend (POL-1)."""
+"""A rule is what it says, or it is refused with place and hint (POL-1)."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ def test_a_rule_that_cannot_be_meant_is_refused_at_its_place(text: str, offset: 
     with pytest.raises(BadRule) as caught:
         parse(text)
     assert caught.value.offset == offset
-    assert caught.value.mend
+    assert caught.value.hint
     assert caught.value.message.isprintable()
 
 
 def test_a_misspelt_tool_is_told_what_was_meant() -> None:
     with pytest.raises(BadRule) as caught:
         parse("Raed(x)")
-    assert caught.value.mend == "Did you mean Read?"
+    assert caught.value.hint == "Did you mean Read?"
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DENY, Verdict.ASK])

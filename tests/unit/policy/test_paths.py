@@ -150,7 +150,7 @@ def test_case_counts() -> None:
 def test_a_pattern_that_cannot_be_meant_is_refused_at_its_place(text: str, offset: int) -> None:
     with pytest.raises(BadRule) as caught:
         pattern(text)
-    assert (caught.value.offset, bool(caught.value.mend)) == (offset, True)
+    assert (caught.value.offset, bool(caught.value.hint)) == (offset, True)
 
 
 def test_one_slash_needs_a_file_to_be_relative_to() -> None:

@@ -63,7 +63,7 @@ def test_what_is_not_json_is_told_with_its_place(text: str, place: tuple[int, in
     with pytest.raises(Misplaced) as caught:
         read_json(text)
     assert caught.value.place == place
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 JSON = st.recursive(

@@ -71,7 +71,7 @@ def test_what_could_hide_a_test_is_a_mistake_with_its_line(text, told):
     with pytest.raises(ConfigError) as raised:
         read(text)
     assert told in raised.value.message
-    assert (raised.value.code, bool(raised.value.mend)) == ("CW-POLICY-TABLE", True)
+    assert (raised.value.code, bool(raised.value.hint)) == ("CW-POLICY-TABLE", True)
 
 
 def test_all_mistakes_are_told_together_and_not_without_end():

@@ -32,14 +32,14 @@ def policy_file(path: Path, text: str) -> str:
 
 
 def told(cwd: Path, command: str) -> tuple[str, str]:
-    """The message and the mend for a command of an agent in this folder."""
+    """The message and the hint for a command of an agent in this folder."""
     policy = effective_policy(cwd=str(cwd), environ=os.environ)
     decision = policy.check({"tool": "Bash", "input": {"command": command}}, cwd=str(cwd))
     assert decision.verdict is not Verdict.ALLOW
     want = UseTool("Bash", {"command": command}, str(cwd))
     error = denied(Action(principal=Principal("ann", "hook"), want=want), decision, by_role=False)
     assert error.code == "CW-DENIED"
-    return error.message, error.mend
+    return error.message, error.hint
 
 
 def test_each_denial_names_its_rule_and_file_as_a_person_finds_them(home, tmp_path):
@@ -47,28 +47,28 @@ def test_each_denial_names_its_rule_and_file_as_a_person_finds_them(home, tmp_pa
     rules = '[permissions]\ndeny = ["Bash(git push *)"]\n'
     policy_file(project / ".cellwall/policy.toml", rules)
     policy_file(home / ".config/cellwall/policy.toml", '[permissions]\nallow = ["Bash(ls)"]\n')
-    message, mend = told(project, "git push")
+    message, hint = told(project, "git push")
     assert message.endswith("(rule Bash(git push *), .cellwall/policy.toml:2)")
-    assert "in .cellwall/policy.toml:2;" in mend
+    assert "in .cellwall/policy.toml:2;" in hint
     (project / "sub").mkdir()
     assert (
         "(rule Bash(git push *), ../.cellwall/policy.toml:2)"
         in told(project / "sub", "git push")[0]
     )
-    message, mend = told(project, "make")
+    message, hint = told(project, "make")
     assert message.endswith("(rule default, ~/.config/cellwall/policy.toml)")
-    assert "in ~/.config/cellwall/policy.toml: `cellwall policy learn --write`" in mend
-    message, mend = told(project, "sudo ls")
-    assert (message.rpartition(", ")[2], "No rule can allow it" in mend) == ("built-in)", True)
+    assert "in ~/.config/cellwall/policy.toml: `cellwall policy learn --write`" in hint
+    message, hint = told(project, "sudo ls")
+    assert (message.rpartition(", ")[2], "No rule can allow it" in hint) == ("built-in)", True)
     for text in (*told(project, "git push"), *told(project, "make")):
         assert str(tmp_path) not in text
 
 
 def test_without_any_policy_the_way_to_one_is_told(tmp_path):
-    message, mend = told(tmp_path, "make")
+    message, hint = told(tmp_path, "make")
     assert message == "no rule allows this (rule default, built-in)"
-    assert "`cellwall policy init`" in mend
-    assert "`cellwall policy learn --write`" in mend
+    assert "`cellwall policy init`" in hint
+    assert "`cellwall policy learn --write`" in hint
 
 
 def test_code_inside_is_not_told_the_rules_of_the_host():
@@ -77,7 +77,7 @@ def test_code_inside_is_not_told_the_rules_of_the_host():
     for want, is_told in ((CallTool("look", [], {}), False), (RunCommand(("x",)), True)):
         error = denied(Action(principal=ann, want=want), decision, by_role=False)
         assert ("(rule Bash(x), " in error.message) is is_told
-        assert "/home/ann" not in error.message + error.mend
+        assert "/home/ann" not in error.message + error.hint
 
 
 @pytest.mark.parametrize("cwd", ["/", "/home", "/home/bob", "/srv/customers", "/srv"])

@@ -108,7 +108,7 @@ def test_a_vault_that_does_not_open_refuses_the_way_out(home, how):
     lender = lending(home)
     error = refusal(lend, lender)
     assert error.code == "CW-VAULT-SHUT"
-    assert "no way out" in error.mend or "Without a way out" in error.mend
+    assert "no way out" in error.hint or "Without a way out" in error.hint
     assert home not in str(error)
     assert refusal(lender.values).code == "CW-VAULT-SHUT"
 

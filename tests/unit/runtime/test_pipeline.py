@@ -287,12 +287,12 @@ FAILING = ("screen", "judge", "take slot", "take workspace", "run", "settle", "c
 @pytest.mark.requirement("ERR-2", "ERR-1")
 @pytest.mark.parametrize("step", FAILING)
 def test_a_failing_step_is_an_error_outcome_with_its_code_and_is_recorded(step: str) -> None:
-    error = SandboxFailed("it broke", mend="mend it", code="CW-TEST", detail="for the record alone")
+    error = SandboxFailed("it broke", hint="hint it", code="CW-TEST", detail="for the record alone")
     stage = Stage(fails={step: error})
     outcome = perform(stage)
     assert (outcome.status, outcome.error, outcome.stdout) == (
         Status.ERROR,
-        ErrorInfo("CW-TEST", "it broke", "mend it"),
+        ErrorInfo("CW-TEST", "it broke", "hint it"),
         "",
     )
     assert "for the record alone" not in str(outcome.to_json())
@@ -563,7 +563,7 @@ def test_the_domains_of_a_live_sandbox_change_only_when_that_was_allowed() -> No
 
 @pytest.mark.requirement("POL-8")
 def test_what_cannot_be_shown_to_a_person_is_denied_and_recorded_as_a_denial() -> None:
-    stage = Stage(fails={"judge": Denied("too much to show", mend="less", code="CW-ASK-TOO-MUCH")})
+    stage = Stage(fails={"judge": Denied("too much to show", hint="less", code="CW-ASK-TOO-MUCH")})
     outcome = perform(stage)
     assert (outcome.status, outcome.error) == (
         Status.DENIED,

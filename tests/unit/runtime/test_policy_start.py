@@ -37,7 +37,7 @@ def write(project: Path, *, is_forced: bool = False, **given: object) -> policy_
 
 
 def code_of(raised: pytest.ExceptionInfo[CellwallError]) -> str:
-    assert raised.value.mend
+    assert raised.value.hint
     return raised.value.code
 
 

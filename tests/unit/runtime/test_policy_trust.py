@@ -159,7 +159,7 @@ def test_a_broken_list_trusts_nothing_and_is_told(content, project, state_home):
         with pytest.raises(CellwallError) as raised:
             use()
         assert raised.value.code == "CW-POLICY-TRUST"
-        assert raised.value.mend
+        assert raised.value.hint
 
 
 @pytest.mark.parametrize("spoil", ["mode", "folder", "link", "second name"])

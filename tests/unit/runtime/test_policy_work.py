@@ -215,7 +215,7 @@ def test_without_one_the_rules_that_count_there_judge(project):
 
 
 @pytest.mark.parametrize("kind", ["none", "folder", "fifo", "huge", "binary", "wrong", "policy"])
-def test_what_cannot_be_read_is_an_error_with_a_mend(kind, project, monkeypatch):
+def test_what_cannot_be_read_is_an_error_with_a_hint(kind, project, monkeypatch):
     table = project / "t.toml"
     match kind:
         case "folder":
@@ -234,4 +234,4 @@ def test_what_cannot_be_read_is_an_error_with_a_mend(kind, project, monkeypatch)
     with pytest.raises(CellwallError) as raised:
         tried(table)
     assert raised.value.code in {"CW-POLICY-TABLE", "CW-POLICY-FILE"}
-    assert raised.value.mend
+    assert raised.value.hint

@@ -181,7 +181,7 @@ def test_more_parts_than_anybody_reads_are_denied() -> None:
     subjects = [f"git push origin {number}" for number in range(33)]
     with pytest.raises(Denied) as refused:
         question_of(action_for("sh", "-c", "; ".join(subjects)), asking(*subjects), timeout_s=1)
-    assert (refused.value.code, bool(refused.value.mend)) == ("CW-ASK-TOO-MUCH", True)
+    assert (refused.value.code, bool(refused.value.hint)) == ("CW-ASK-TOO-MUCH", True)
 
 
 @pytest.mark.requirement("POL-8")

@@ -61,7 +61,7 @@ SETTINGS = {
         ),
     ],
 )
-def test_a_missing_wall_is_a_refusal_with_its_mend(
+def test_a_missing_wall_is_a_refusal_with_its_hint(
     layers: HostLayers, danger: dict[str, bool], code: str, tmp_path: Path
 ) -> None:
     sandbox = ColdPath(NativeSettings(**SETTINGS, **danger), layers, RunLedger(str(tmp_path)))  # type: ignore[arg-type]  # plain keywords
@@ -73,7 +73,7 @@ def test_a_missing_wall_is_a_refusal_with_its_mend(
 
     with pytest.raises(LayerMissing) as refused:
         anyio.run(run)
-    assert (refused.value.code, bool(refused.value.mend)) == (code, True)
+    assert (refused.value.code, bool(refused.value.hint)) == (code, True)
     assert os.listdir(tmp_path) == []
 
 

@@ -84,7 +84,7 @@ def uploaded(ws, data, path=".", room=ROOM):
 def refused_code(ws, data, path=".", room=ROOM):
     with pytest.raises(WorkspaceError) as caught:
         uploaded(ws, data, path, room)
-    assert caught.value.mend
+    assert caught.value.hint
     return caught.value.code
 
 

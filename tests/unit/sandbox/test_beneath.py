@@ -345,7 +345,7 @@ def test_messages_name_what_the_user_typed_and_no_host_path(ws, place):
     (place / "out").symlink_to("/etc/passwd")
     with pytest.raises(WorkspaceError) as caught:
         ws.read("/workspace/out", max_bytes=1)
-    assert (caught.value.message, caught.value.mend) == (
+    assert (caught.value.message, caught.value.hint) == (
         "'/workspace/out' leads out of the workspace",
         "Use a path inside the workspace, without links that lead out.",
     )

@@ -21,7 +21,7 @@ def test_an_unknown_name_is_told_with_similar_ones_and_the_command(web):
     with pytest.raises(BadInput) as told:
         definitions.check_name(web, "wbe")
     assert told.value.code == "CW-NO-TEMPLATE"
-    assert told.value.mend == (
+    assert told.value.hint == (
         "Did you mean web? There are: python, python-data, web. Build one with: cellwall template "
         "build NAME --with PACKAGE"
     )

@@ -55,22 +55,22 @@ def test_a_good_host_is_usable_even_without_every_language():
         ({"namespaces_refusal": "bwrap: No permissions"}, "user namespaces"),
         ({"seccomp_actions": "errno allow"}, "seccomp"),
         ({"layers": HostLayers("/usr/bin/bwrap", 0, Choice("systemd-user", {}))}, "Landlock"),
-        ({"layers": HostLayers("/usr/bin/bwrap", 4, Choice("none", {}, "why", "mend"))}, "cgroup"),
-        ({"trials": (Trial("trial run", "the proof", "broke", "mend it"),)}, "trial run"),
+        ({"layers": HostLayers("/usr/bin/bwrap", 4, Choice("none", {}, "why", "hint"))}, "cgroup"),
+        ({"trials": (Trial("trial run", "the proof", "broke", "hint it"),)}, "trial run"),
     ],
 )
-def test_each_missing_layer_is_named_with_its_mend(change, name):
+def test_each_missing_layer_is_named_with_its_hint(change, name):
     facts = replace(GOOD, **change)
     report = judge(facts)
     assert (missing(facts), report.usable) == ([name], False)
     (check,) = [check for check in report.checks if check.name == name]
-    assert check.mend
+    assert check.hint
     assert check.why
 
 
 @pytest.mark.requirement("CFG-1")
 def test_what_was_weakened_is_told_and_no_longer_required():
-    layers = HostLayers("/usr/bin/bwrap", 4, Choice("none", {}, "why", "mend"))
+    layers = HostLayers("/usr/bin/bwrap", 4, Choice("none", {}, "why", "hint"))
     facts = replace(GOOD, layers=layers, weakened=("sandbox.dangerously_without_cgroup",))
     report = judge(facts)
     assert report.usable
@@ -82,7 +82,7 @@ def test_apparmor_is_a_warning_because_the_trial_decides():
     report = judge(replace(GOOD, apparmor_restricts_userns=True))
     (check,) = [check for check in report.checks if check.name == "user namespaces"]
     assert (check.status, report.usable) == ("weak", True)
-    assert "apparmor" in check.mend
+    assert "apparmor" in check.hint
 
 
 @pytest.mark.requirement("ISO-12")
@@ -97,7 +97,7 @@ def test_this_host_is_looked_at_and_the_report_is_plain_data():
 
 
 @pytest.mark.parametrize(
-    ("found", "status", "mend"),
+    ("found", "status", "hint"),
     [
         ((), "ok", ""),
         ((Leftover("/a b", (".git",), is_in_use=True),), "info", ""),
@@ -108,7 +108,7 @@ def test_this_host_is_looked_at_and_the_report_is_plain_data():
         ),
     ],
 )
-def test_placeholders_that_stand_are_told_with_what_removes_them(found, status, mend):
+def test_placeholders_that_stand_are_told_with_what_removes_them(found, status, hint):
     report = judge(replace(GOOD, placeholders=found))
     (check,) = [check for check in report.checks if check.name == "placeholders"]
-    assert (check.status, check.mend.partition(": ")[2], report.usable) == (status, mend, True)
+    assert (check.status, check.hint.partition(": ")[2], report.usable) == (status, hint, True)

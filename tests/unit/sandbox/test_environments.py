@@ -92,7 +92,7 @@ def test_nothing_of_a_package_is_executed(tmp_path, monkeypatch, state_home):
 def failure(home: str) -> CellwallError:
     with pytest.raises(CellwallError) as told:
         environments.build(home, NAME, may_install=ignore, on_progress=ignore)
-    assert told.value.mend
+    assert told.value.hint
     assert home not in str(told.value)
     assert remains(home) == []
     assert environments.environment_of(home, NAME) is None

@@ -44,7 +44,7 @@ def test_a_plain_directory_is_opened_with_the_place_it_has(
 def test_the_system_is_never_given(directory: str, home: Path) -> None:
     with pytest.raises(WorkspaceError) as refused, given(directory, home):
         pass
-    assert (refused.value.code, bool(refused.value.mend)) == ("CW-WORKSPACE-REFUSED", True)
+    assert (refused.value.code, bool(refused.value.hint)) == ("CW-WORKSPACE-REFUSED", True)
 
 
 @pytest.mark.requirement("FS-8")
@@ -102,7 +102,7 @@ def test_what_is_no_directory_is_refused_in_words(name: str, tmp_path: Path, hom
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(WorkspaceError) as refused, given(f"{tmp_path}/{name}", home):
         pass
-    assert (refused.value.code, bool(refused.value.mend)) == ("CW-WORKSPACE-REFUSED", True)
+    assert (refused.value.code, bool(refused.value.hint)) == ("CW-WORKSPACE-REFUSED", True)
     assert len(refused.value.message) < 400
 
 
@@ -135,7 +135,7 @@ def test_a_project_at_the_path_of_workspaces_is_there_already() -> None:
 def test_nothing_is_mounted_over_what_a_cell_has_of_its_own(place: str) -> None:
     with pytest.raises(WorkspaceError) as refused:
         own_path(place)
-    assert (refused.value.code, bool(refused.value.mend)) == ("CW-WORKSPACE-OWN-PATH", True)
+    assert (refused.value.code, bool(refused.value.hint)) == ("CW-WORKSPACE-OWN-PATH", True)
 
 
 @pytest.mark.parametrize(("place", "why"), [("/home/a\nb", "line break"), ("/x" * 600, "longer"), ("/etc/p", "files of its own")])  # fmt: skip

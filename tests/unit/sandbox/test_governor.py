@@ -115,7 +115,7 @@ async def refusal(governor: Governor, memory_bytes: int = 100) -> tuple[type, st
         async with governor.lease(memory_bytes=memory_bytes):
             pass
     error = caught.value
-    assert error.mend
+    assert error.hint
     return type(error), error.code, error.message
 
 

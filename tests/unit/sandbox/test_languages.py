@@ -38,14 +38,14 @@ def test_programs_are_not_looked_for_in_the_caller_s_path(
 
 
 @pytest.mark.requirement("LANG-1")
-def test_a_language_without_interpreter_is_refused_with_the_mend(
+def test_a_language_without_interpreter_is_refused_with_the_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(languages, "_inside", lambda name: None)
     monkeypatch.setattr(languages, "_deno", lambda: None)
     with pytest.raises(BadInput) as refused:
         languages.program_for(RunCode("javascript", b""))
-    assert (refused.value.code, bool(refused.value.mend)) == ("CW-LANGUAGE-MISSING", True)
+    assert (refused.value.code, bool(refused.value.hint)) == ("CW-LANGUAGE-MISSING", True)
     assert languages.available()["javascript"] is False
 
 
@@ -83,7 +83,7 @@ def test_a_deno_that_was_changed_is_refused_and_takes_no_other_language_along(
     try:
         with pytest.raises(BadInput) as refused:
             languages.program_for(RunCode("typescript", b""))
-        assert (refused.value.code, refused.value.mend) == (
+        assert (refused.value.code, refused.value.hint) == (
             "CW-LANGUAGE-PROGRAM",
             "Install deno again.",
         )

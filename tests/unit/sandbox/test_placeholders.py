@@ -263,6 +263,6 @@ def test_a_directory_in_which_nothing_can_be_made_is_told_with_a_way_out(
     with Beneath.open("/sys/kernel") as beneath, pytest.raises(WorkspaceError) as refused:
         notes.put(beneath, WANTED)
     assert refused.value.code == "CW-WORKSPACE-READ-ONLY"
-    assert ":cow" in refused.value.mend
+    assert ":cow" in refused.value.hint
     with working(notes, project) as standing:
         assert standing.held

@@ -166,7 +166,7 @@ def test_a_directory_too_large_to_look_through_is_refused(tmp_path, ws):
     assert scan(ws, load(), max_entries=5) == ()
     with pytest.raises(WorkspaceError) as caught:
         scan(ws, load(), max_entries=4)
-    assert (caught.value.code, bool(caught.value.mend)) == ("CW-WORKSPACE-TOO-LARGE", True)
+    assert (caught.value.code, bool(caught.value.hint)) == ("CW-WORKSPACE-TOO-LARGE", True)
 
 
 @pytest.mark.requirement("FS-4")

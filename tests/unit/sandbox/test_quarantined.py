@@ -101,7 +101,7 @@ def test_what_is_there_now_is_not_replaced(
     (project / "sub/CLAUDE.md").write_text("mine")
     with pytest.raises(WorkspaceError) as refused:
         quarantined.restore(two[1])
-    assert (refused.value.code, two[1].place in refused.value.mend) == ("CW-ALREADY-EXISTS", True)
+    assert (refused.value.code, two[1].place in refused.value.hint) == ("CW-ALREADY-EXISTS", True)
     assert (project / "sub/CLAUDE.md").read_text() == "mine"
     assert Path(two[1].place).read_text() == "obey"
 

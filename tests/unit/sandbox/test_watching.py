@@ -292,7 +292,7 @@ def test_the_kernels_own_bounds_are_told_as_what_they_are(watching, monkeypatch,
     monkeypatch.setattr(f"cellwall.sandbox.watched.{call}", full)
     with pytest.raises(WorkspaceError) as caught:
         watching()
-    assert (caught.value.code, bool(caught.value.mend)) == (code, True)
+    assert (caught.value.code, bool(caught.value.hint)) == (code, True)
 
 
 def test_a_forgotten_watch_is_closed(place):

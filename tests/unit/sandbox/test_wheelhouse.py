@@ -44,7 +44,7 @@ def build(home: str, *request: str, name: str = "web", may_install=ignore):
 def refusal(home: str, *request: str) -> str:
     with pytest.raises(CellwallError) as told:
         build(home, *request)
-    assert told.value.mend
+    assert told.value.hint
     assert home not in str(told.value)
     assert definitions.names(home) == ["python-data"]
     assert not Path(home, "templates", "web").exists()

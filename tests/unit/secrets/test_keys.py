@@ -361,4 +361,4 @@ def test_without_the_library_it_is_told_how_to_get_it(home, monkeypatch):
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(VaultError) as caught:
         Vault(at(home), VaultSettings(key="keyring")).init()
-    assert "cellwall[keyring]" in caught.value.mend
+    assert "cellwall[keyring]" in caught.value.hint

@@ -446,12 +446,12 @@ IN_CONTAINER = """
 import subprocess
 first = cellwall.run_code('print(1)', **ROOM)
 print(first.status, first.error.code)
-subprocess.run(first.error.mend.partition(': ')[2], shell=True, check=True)
+subprocess.run(first.error.hint.partition(': ')[2], shell=True, check=True)
 print(cellwall.run_code('print(1)', **ROOM).status)
 """
 
 
-@check("in a container's cgroup namespace, the mend that the refusal names does mend", "root-v2")
+@check("in a container's cgroup namespace, the hint that the refusal names does hint", "root-v2")
 def in_container() -> None:
     container = f"{CGROUP}/container"
     os.mkdir(container)

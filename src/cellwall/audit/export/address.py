@@ -93,9 +93,9 @@ class Address:
             return False
 
 
-def unfit(message: str, mend: str) -> BadInput:
+def unfit(message: str, hint: str) -> BadInput:
     """What cannot be meant; nothing was opened or sent."""
-    return BadInput(message, mend=mend, code="CW-EXPORT-TARGET")
+    return BadInput(message, hint=hint, code="CW-EXPORT-TARGET")
 
 
 def choice(text: str, kind: type[Choice], what: str) -> Choice:

@@ -38,7 +38,7 @@ class Bookmark:
         except OSError:
             raise CellwallError(
                 "the bookmark cannot be moved",
-                mend=f"Check its disk. The records were sent: go on after record {seq}.",
+                hint=f"Check its disk. The records were sent: go on after record {seq}.",
                 code="CW-EXPORT-BOOKMARK",
             ) from None
         self.seq = seq

@@ -57,10 +57,10 @@ class ExportFailed(CellwallError):
     default_code = "CW-EXPORT"
 
     def __init__(
-        self, message: str, *, exported: Exported, mend: str, code: str, detail: str = ""
+        self, message: str, *, exported: Exported, hint: str, code: str, detail: str = ""
     ) -> None:
         go_on = f"Then go on after record {exported.last_seq} (--after {exported.last_seq})."
-        super().__init__(message, mend=f"{mend} {go_on}", code=code, detail=detail)
+        super().__init__(message, hint=f"{hint} {go_on}", code=code, detail=detail)
         self.exported = exported
 
 
@@ -86,7 +86,7 @@ def export_records(
         raise ExportFailed(
             problem.message,
             exported=exported,
-            mend=problem.mend,
+            hint=problem.hint,
             code=problem.code,
             detail=problem.detail,
         ) from None

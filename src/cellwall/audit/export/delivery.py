@@ -20,9 +20,9 @@ _BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 class NotDelivered(Exception):
     """The receiver may have got some of the batch, but not surely all of it."""
 
-    def __init__(self, message: str, *, mend: str, code: str, detail: str = "") -> None:
+    def __init__(self, message: str, *, hint: str, code: str, detail: str = "") -> None:
         super().__init__(message)
-        self.message, self.mend, self.code, self.detail = message, mend, code, detail
+        self.message, self.hint, self.code, self.detail = message, hint, code, detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ def away(error: OSError) -> NotDelivered:
     if isinstance(error, ssl.SSLCertVerificationError):
         return NotDelivered(
             "the receiver's certificate could not be verified",
-            mend="Check its name and validity, and give its authority as the CA file.",
+            hint="Check its name and validity, and give its authority as the CA file.",
             code="CW-EXPORT-TLS",
             detail=str(error.verify_message),
         )
     if isinstance(error, ssl.SSLError) and not isinstance(error, _BROKEN_OFF):
         return NotDelivered(
             "the receiver and we could not agree on TLS",
-            mend="Check that it speaks TLS 1.2 or newer there, and whether it asks for a client "
+            hint="Check that it speaks TLS 1.2 or newer there, and whether it asks for a client "
             "certificate.",
             code="CW-EXPORT-TLS",
             detail=error.reason or name,
@@ -73,4 +73,4 @@ def away(error: OSError) -> NotDelivered:
         message = "the receiver broke the connection off"
     else:
         message = "the receiver cannot be reached"
-    return NotDelivered(message, mend=_AWAY_MEND, code="CW-EXPORT-AWAY", detail=name)
+    return NotDelivered(message, hint=_AWAY_MEND, code="CW-EXPORT-AWAY", detail=name)

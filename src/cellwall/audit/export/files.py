@@ -140,7 +140,7 @@ def _unwritable(error: OSError) -> NotDelivered:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return NotDelivered(
         "the export cannot be written",
-        mend="Free some disk space."
+        hint="Free some disk space."
         if is_full
         else "Check that the folder is there, that it is writable, and that the name is no link.",
         code="CW-EXPORT-FILE",

@@ -120,7 +120,7 @@ class OtlpHttpSink:
         if 300 <= answer.status < 400:
             raise NotDelivered(
                 "the receiver points to another address, which is not followed",
-                mend="Give the final address as the destination.",
+                hint="Give the final address as the destination.",
                 code="CW-EXPORT-REDIRECT",
                 detail=str(answer.status),
             )
@@ -129,7 +129,7 @@ class OtlpHttpSink:
             raise NotDelivered(
                 f"the receiver refused the records with status {answer.status}"
                 + (f": {told}" if told else ""),
-                mend=_mend_of(answer.status),
+                hint=_hint_of(answer.status),
                 code="CW-EXPORT-REFUSED",
                 detail=str(answer.status),
             )
@@ -157,7 +157,7 @@ class OtlpHttpSink:
     def _no_otlp() -> NotDelivered:
         return NotDelivered(
             "what answers at the destination is no receiver of OTLP over HTTP",
-            mend="Check port and path; that of most collectors is http://HOST:4318/v1/logs.",
+            hint="Check port and path; that of most collectors is http://HOST:4318/v1/logs.",
             code="CW-EXPORT-ANSWER",
         )
 
@@ -195,13 +195,13 @@ def _deadline(link: socket.socket, timeout_s: float) -> Iterator[None]:
 def _busy(status: int) -> NotDelivered:
     return NotDelivered(
         f"the receiver has no room now and answers with status {status}",
-        mend="Try again later, or with smaller batches.",
+        hint="Try again later, or with smaller batches.",
         code="CW-EXPORT-BUSY",
         detail=str(status),
     )
 
 
-def _mend_of(status: int) -> str:
+def _hint_of(status: int) -> str:
     match status:
         case 401 | 403:
             return "Check the header with the token."

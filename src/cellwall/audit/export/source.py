@@ -45,7 +45,7 @@ def records_after(
         # nothing is exported until the new log has grown past the old number.
         raise BadInput(
             f"the audit log ends at record {last}, before record {after_seq}",
-            mend="Check that it is the same log; to export all of it, start after 0.",
+            hint="Check that it is the same log; to export all of it, start after 0.",
             code="CW-EXPORT-AHEAD",
         )
 

@@ -118,7 +118,7 @@ class Content:
         kind = self.kind or "of no stated type, and no text"
         return EgressRefused(
             f"the answer is {kind}, and only text is fetched",
-            mend="To get such a file, run a program that downloads it in a sandbox, with "
+            hint="To get such a file, run a program that downloads it in a sandbox, with "
             "`--allow-domain` for the host.",
             code="CW-CONTENT-TYPE",
         )

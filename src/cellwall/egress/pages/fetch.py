@@ -178,7 +178,7 @@ class _Fetch:
     def _rule(self, url: Url) -> Rule:
         if url.scheme == "http" and url.port == _TLS_PORT:
             raise EgressRefused(
-                "port 443 is reached with TLS only", mend="Use an https URL.", code="CW-NOT-TLS"
+                "port 443 is reached with TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
             )
         reach = self._allowlist.reach(url.host, url.port)
         rule = self._allowlist.allows(url.host, url.port, "GET", url.target)
@@ -186,13 +186,13 @@ class _Fetch:
             what = f"GET of this path of {url.host}" if reach else url.domain
             raise EgressRefused(
                 f"{what} is not among what may be fetched",
-                mend=f"If it should be, allow it with `--allow-domain {url.domain}`.",
+                hint=f"If it should be, allow it with `--allow-domain {url.domain}`.",
                 code="CW-NOT-ALLOWED",
             )
         if all(found.is_wildcard for found in reach) and looks_like_data(url.host):
             raise EgressRefused(
                 "the host's name looks like data that is carried out in it",
-                mend="If it is a real host, allow it by its whole name instead of a wildcard.",
+                hint="If it is a real host, allow it by its whole name instead of a wildcard.",
                 code="CW-NAME-DATA",
             )
         headers_for(url, self._settings)
@@ -232,7 +232,7 @@ def _rendered(text: str, form: Form, url: str, *, is_xml: bool) -> Rendered:
 def _redirect(where: str) -> EgressRefused:
     return EgressRefused(
         f"the server leads {where}",
-        mend="Fetch the final address itself, if it is known.",
+        hint="Fetch the final address itself, if it is known.",
         code="CW-REDIRECT",
     )
 

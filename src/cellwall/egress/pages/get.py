@@ -99,7 +99,7 @@ class Get:
         except Lost:
             raise EgressRefused(
                 f"{self.url.host} closed the connection in the middle",
-                mend="Try again later.",
+                hint="Try again later.",
                 code="CW-BAD-RESPONSE",
             ) from None
         finally:

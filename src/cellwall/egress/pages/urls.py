@@ -89,7 +89,7 @@ def bad_url(why: str, *, is_redirect: bool = False) -> EgressRefused:
     what = "the address that the server leads on to" if is_redirect else "the URL"
     return EgressRefused(
         f"{what} is refused: {why}",
-        mend="Write it as in https://docs.example.com/page.",
+        hint="Write it as in https://docs.example.com/page.",
         code="CW-BAD-URL",
     )
 

@@ -161,7 +161,7 @@ def _hello(hello: _Cursor, *, is_opened: bool) -> Hello:
         # The name outside is for show: the server goes by the one that is encrypted.
         raise EgressRefused(
             "the TLS connection hides the name it asks for (Encrypted Client Hello)",
-            mend="Turn Encrypted Client Hello off in the client.",
+            hint="Turn Encrypted Client Hello off in the client.",
             code="CW-BAD-TLS",
         )
     return Hello(
@@ -195,7 +195,7 @@ def _one_name(extension: _Cursor) -> str:
 def _not_tls() -> EgressRefused:
     return EgressRefused(
         "the connection does not speak TLS",
-        mend="Connect to this port with TLS, or ask for a port that is served without it.",
+        hint="Connect to this port with TLS, or ask for a port that is served without it.",
         code="CW-NOT-TLS",
     )
 
@@ -203,6 +203,6 @@ def _not_tls() -> EgressRefused:
 def _bad(why: str) -> EgressRefused:
     return EgressRefused(
         f"the TLS connection is refused: {why}",
-        mend="Use a common TLS library with its usual settings.",
+        hint="Use a common TLS library with its usual settings.",
         code="CW-BAD-TLS",
     )

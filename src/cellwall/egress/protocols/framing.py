@@ -266,7 +266,7 @@ def bad_request(why: str) -> BadMessage:
     """What to say of a client's message."""
     return BadMessage(
         f"the HTTP request is refused: {why}",
-        mend="Send a plain HTTP request, as a common HTTP library writes it.",
+        hint="Send a plain HTTP request, as a common HTTP library writes it.",
     )
 
 
@@ -274,7 +274,7 @@ def bad_response(why: str) -> BadMessage:
     """What to say of a server's message."""
     return BadMessage(
         f"the server's HTTP answer is refused: {why}",
-        mend="Nothing to mend inside: the server does not keep to HTTP.",
+        hint="Nothing can be changed inside: the server does not keep to HTTP.",
         code="CW-BAD-RESPONSE",
     )
 

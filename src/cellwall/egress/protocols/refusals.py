@@ -60,14 +60,14 @@ def refusal(
 ) -> tuple[int, list[tuple[str, str]], bytes]:
     """Status, headers and body of an answer, by whatever version of HTTP.
 
-    Only `code`, `message` and `mend` leave, never `detail` (ERR-1).
+    Only `code`, `message` and `hint` leave, never `detail` (ERR-1).
     """
     status = http_status(error)
     code = error.code if _CODE.fullmatch(error.code) else CellwallError.default_code
     told = {
         "code": code,
         "message": error.message[:_MAX_CHARACTERS],
-        "mend": (error.mend or _mend(status, host, port))[:_MAX_CHARACTERS],
+        "hint": (error.hint or _hint(status, host, port))[:_MAX_CHARACTERS],
     }
     # ASCII alone: a lone surrogate in a message must not become an error of its own here.
     body = json.dumps({"error": told}, ensure_ascii=True).encode("ascii") + b"\n"
@@ -86,7 +86,7 @@ def socks_code(error: CellwallError) -> int:
     return _SOCKS_CODES.get(error.code, socks.NOT_ALLOWED)
 
 
-def _mend(status: int, host: str, port: int) -> str:
+def _hint(status: int, host: str, port: int) -> str:
     # The name came from inside: repeated only in the form that a rule could have.
     if status != 403 or _HOST.fullmatch(host) is None:
         return ""

@@ -28,8 +28,8 @@ class SocksRefused(EgressRefused):
 
     default_code = "CW-SOCKS"
 
-    def __init__(self, message: str, *, code: str, mend: str, answer: bytes) -> None:
-        super().__init__(message, code=code, mend=mend)
+    def __init__(self, message: str, *, code: str, hint: str, answer: bytes) -> None:
+        super().__init__(message, code=code, hint=hint)
         self.answer = answer
 
 
@@ -79,7 +79,7 @@ class Handshake:
             raise SocksRefused(
                 "the SOCKS client insists on a password",
                 code="CW-SOCKS-LOGIN",
-                mend="Leave out user and password: the proxy knows its clients without.",
+                hint="Leave out user and password: the proxy knows its clients without.",
                 answer=_NO_METHOD,
             )
         del self._data[:end]
@@ -94,7 +94,7 @@ class Handshake:
             raise SocksRefused(
                 "only CONNECT is served by SOCKS here, neither BIND nor UDP",
                 code="CW-SOCKS-COMMAND",
-                mend="Use TCP connections that the client opens.",
+                hint="Use TCP connections that the client opens.",
                 answer=reply(COMMAND_NOT_SUPPORTED),
             )
         if len(head) >= 3 and head[2] != 0:
@@ -103,7 +103,7 @@ class Handshake:
             raise SocksRefused(
                 "the SOCKS request has an unknown type of address",
                 code="CW-SOCKS-ADDRESS",
-                mend="Ask for a host's name (socks5h://).",
+                hint="Ask for a host's name (socks5h://).",
                 answer=reply(ADDRESS_TYPE_NOT_SUPPORTED),
             )
         if len(head) < 5:
@@ -135,6 +135,6 @@ def _malformed(why: str, *, answer: bytes) -> SocksRefused:
     return SocksRefused(
         f"the SOCKS request cannot be read: {why}",
         code="CW-SOCKS",
-        mend="Use a client that speaks SOCKS5 as in RFC 1928.",
+        hint="Use a client that speaks SOCKS5 as in RFC 1928.",
         answer=answer,
     )

@@ -138,5 +138,5 @@ class Budget:
         self._refilled_s = now_s
 
 
-def _over(message: str, mend: str) -> EgressRefused:
-    return EgressRefused(message, mend=mend, code="CW-NET-LIMIT")
+def _over(message: str, hint: str) -> EgressRefused:
+    return EgressRefused(message, hint=hint, code="CW-NET-LIMIT")

@@ -132,7 +132,7 @@ class BuiltIn:
         except FutureTimeout:
             raise EgressRefused(
                 "the connections of a sandbox could not be ended",
-                mend="Stop this process: nothing may go on without a record.",
+                hint="Stop this process: nothing may go on without a record.",
                 code="CW-EGRESS-STUCK",
             ) from None
 

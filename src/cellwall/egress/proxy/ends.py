@@ -223,7 +223,7 @@ class ServerEnd:
     def gone(self) -> EgressRefused:
         return EgressRefused(
             f"{self.way.host} closed the connection before its answer was whole",
-            mend="Try again later.",
+            hint="Try again later.",
             code="CW-BAD-RESPONSE",
         )
 

@@ -27,7 +27,7 @@ class Leaks:
         if self._count >= _MAX_LEAKS:
             raise EgressRefused(
                 "the way out is closed: what must not leave was tried too often",
-                mend="Look at the record of this sandbox, then start a new one.",
+                hint="Look at the record of this sandbox, then start a new one.",
                 code="CW-LEAK-LIMIT",
             )
 

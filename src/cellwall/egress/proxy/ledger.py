@@ -39,7 +39,7 @@ class Leak(EgressRefused):
         what = "a secret" if hit.kind == "known" else f"what looks like {hit.name}"
         super().__init__(
             f"the request holds {what}, which must not leave",
-            mend="Use the secret by its placeholder, with a grant for this host.",
+            hint="Use the secret by its placeholder, with a grant for this host.",
             detail=f"{hit.kind}: {hit.name}",
         )
         self.hit = hit
@@ -76,7 +76,7 @@ class Ledger:
             Finding(
                 "network",
                 "high" if isinstance(error, Leak) else "low",
-                f"{host}:{port} was refused ({code}): {error.message}. {error.mend}",
+                f"{host}:{port} was refused ({code}): {error.message}. {error.hint}",
             )
             for (host, port, code), error in found.items()
         )
@@ -169,5 +169,5 @@ class Ledger:
 def _failed() -> AuditFailed:
     return AuditFailed(
         "the record of this connection cannot be written, so it is not made",
-        mend="Look at the state of the audit record with `cellwall doctor`.",
+        hint="Look at the state of the audit record with `cellwall doctor`.",
     )

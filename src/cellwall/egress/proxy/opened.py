@@ -96,7 +96,7 @@ async def _opened(session: Session, visit: Visit, host: str, protocol: str) -> T
         visit.tell = tell_nothing
         raise EgressRefused(
             "the TLS connection could not be opened",
-            mend="The program must trust /.cellwall/net/ca.pem, which SSL_CERT_FILE names.",
+            hint="The program must trust /.cellwall/net/ca.pem, which SSL_CERT_FILE names.",
             code="CW-BAD-TLS",
             detail=repr(error),
         ) from None
@@ -106,7 +106,7 @@ async def _opened(session: Session, visit: Visit, host: str, protocol: str) -> T
 def _no_authority() -> EgressRefused:
     return EgressRefused(
         "a rule or a secret needs this connection to be opened, and the sandbox cannot",
-        mend="Start a new sandbox with this rule.",
+        hint="Start a new sandbox with this rule.",
         code="CW-NO-AUTHORITY",
     )
 
@@ -119,12 +119,12 @@ def check_name(name: str | None, host: str) -> None:
             return
         raise EgressRefused(
             "the TLS connection does not say which host it is for",
-            mend="Use a client that sends the server's name (SNI).",
+            hint="Use a client that sends the server's name (SNI).",
             code="CW-SNI",
         )
     if str(host_of(name)) != host:
         raise EgressRefused(
             "the TLS connection is for another host than was asked for",
-            mend="Open a connection for each host.",
+            hint="Open a connection for each host.",
             code="CW-SNI",
         )

@@ -68,7 +68,7 @@ class Passage:
             if not any(rule.allows(method, path) for rule in way.rules):
                 raise EgressRefused(
                     f"no rule allows {method[:32]} for this path of {way.host}:{way.port}",
-                    mend="Allow it with `--allow-domain 'METHOD host/path'` if it should be.",
+                    hint="Allow it with `--allow-domain 'METHOD host/path'` if it should be.",
                     code="CW-NOT-ALLOWED",
                 )
         for bound in _concerned(way, request):
@@ -90,12 +90,12 @@ class Passage:
         if fixed is not None and (request.host, request.port) != (fixed.authority, fixed.port):
             raise EgressRefused(
                 "the request is for another host than its connection",
-                mend="Open a connection for each host.",
+                hint="Open a connection for each host.",
                 code="CW-HOST-MISMATCH",
             )
         if not self._is_tls and request.port == _TLS_PORT:
             raise EgressRefused(
-                "port 443 is reached with TLS only", mend="Use an https URL.", code="CW-NOT-TLS"
+                "port 443 is reached with TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
             )
         return self._session.way(request.host, request.port, via=self._visit.via)
 
@@ -150,7 +150,7 @@ class Passage:
         if any(other != first for other in others):
             raise EgressRefused(
                 "a header gives the request another method, for which the secret is not bound",
-                mend="Send the request with the method that is meant.",
+                hint="Send the request with the method that is meant.",
                 code="CW-SECRET-METHOD",
             )
         return first

@@ -237,7 +237,7 @@ class Session:
         if not rules:
             raise EgressRefused(
                 f"{host}:{port} is not among the hosts that this sandbox may reach",
-                mend=f"If it should be, allow it with `--allow-domain {host}:{port}`.",
+                hint=f"If it should be, allow it with `--allow-domain {host}:{port}`.",
                 code="CW-NOT-ALLOWED",
             )
         if all(rule.is_wildcard for rule in rules):
@@ -257,13 +257,13 @@ class Session:
         if looks_like_data(host):
             raise EgressRefused(
                 "the host's name looks like data that is carried out in it",
-                mend="If it is a real host, allow it by its whole name instead of a wildcard.",
+                hint="If it is a real host, allow it by its whole name instead of a wildcard.",
                 code="CW-NAME-DATA",
             )
         if not self._new_names.has_room(host):
             raise EgressRefused(
                 "too many different names were asked for below a wildcard in one minute",
-                mend="Slow down, or allow the hosts by their whole names.",
+                hint="Slow down, or allow the hosts by their whole names.",
                 code="CW-NET-LIMIT",
             )
 

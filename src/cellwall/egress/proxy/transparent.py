@@ -31,7 +31,7 @@ async def serve_transparent(session: Session, visit: Visit) -> None:
     if name is None:
         raise EgressRefused(
             "nothing was looked up that has this address",
-            mend="Connect to a host by its name.",
+            hint="Connect to a host by its name.",
             code="CW-NO-ADDRESS",
         )
     visit.wants(name, port)

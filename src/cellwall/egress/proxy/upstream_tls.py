@@ -31,13 +31,13 @@ async def secured(
     except ssl.SSLCertVerificationError as error:
         raise EgressRefused(
             f"the certificate of {host} is not good: {error.verify_message}",
-            mend="Look whether the name is right; this host must trust the server's authority.",
+            hint="Look whether the name is right; this host must trust the server's authority.",
             code="CW-UPSTREAM-TLS",
         ) from None
     except (ssl.SSLError, Lost) as error:
         raise EgressRefused(
             f"{host} does not speak TLS as it should",
-            mend="Look whether this port is served with TLS 1.2 or newer.",
+            hint="Look whether this port is served with TLS 1.2 or newer.",
             code="CW-UPSTREAM-TLS",
             detail=repr(error),
         ) from None

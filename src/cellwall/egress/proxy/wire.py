@@ -55,7 +55,7 @@ def late(what: str) -> EgressRefused:
     """The error for a peer that takes too long."""
     return EgressRefused(
         f"{what} took too long",
-        mend="Try again; a slow server or program may need a longer time-out in [egress].",
+        hint="Try again; a slow server or program may need a longer time-out in [egress].",
         code="CW-LATE",
     )
 

@@ -124,7 +124,7 @@ def own_addresses() -> Own:
     except (OSError, ValueError) as error:
         raise EgressRefused(
             "the addresses of this host cannot be read, so none can be told from them",
-            mend="Mount /proc where Cellwall runs.",
+            hint="Mount /proc where Cellwall runs.",
             code="CW-OWN-ADDRESSES",
             detail=repr(error),
         ) from None

@@ -275,4 +275,4 @@ def _path(text: str, written: str) -> str:
 
 def _bad(text: str, why: str) -> BadInput:
     shown = f"{text[:80]!r} " if text else "a rule "
-    return BadInput(f"{shown}{why}", mend=_MEND, code="CW-BAD-DOMAIN")
+    return BadInput(f"{shown}{why}", hint=_MEND, code="CW-BAD-DOMAIN")

@@ -44,7 +44,7 @@ async def dial(addresses: Iterable[Address], port: int, *, timeout_s: float) -> 
 def _unreachable(detail: str) -> EgressRefused:
     return EgressRefused(
         "the host cannot be reached",
-        mend="Look whether it is up and listens on this port.",
+        hint="Look whether it is up and listens on this port.",
         code="CW-UNREACHABLE",
         detail=detail,
     )

@@ -159,7 +159,7 @@ class HeaderRule:
     def _refused(self, why: str) -> EgressRefused:
         return EgressRefused(
             f"the request {why} ({', '.join(self.names)[:200]})",
-            mend="Send the headers that [egress] header_rules ask for, and no others.",
+            hint="Send the headers that [egress] header_rules ask for, and no others.",
             code="CW-HEADER-RULE",
         )
 
@@ -240,4 +240,4 @@ def _is_like(text: str, pattern: str) -> bool:
 
 def _bad(text: str, why: str) -> BadInput:
     shown = f"{text[:80]!r} " if text else "a rule on headers "
-    return BadInput(f"{shown}{why}", mend=_MEND, code="CW-BAD-HEADER-RULE")
+    return BadInput(f"{shown}{why}", hint=_MEND, code="CW-BAD-HEADER-RULE")

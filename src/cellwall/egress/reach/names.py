@@ -159,7 +159,7 @@ def _suffixes() -> PublicSuffixList:
 
 def bad_host(message: str) -> EgressRefused:
     """What is no host's name; the name is not repeated, since it may hold anything."""
-    return EgressRefused(message, mend=_MEND, code="CW-BAD-HOST")
+    return EgressRefused(message, hint=_MEND, code="CW-BAD-HOST")
 
 
 def _plain_labels(text: str) -> list[str]:

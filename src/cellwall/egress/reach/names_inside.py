@@ -61,7 +61,7 @@ class NameTable:
         if index >= self._most:
             raise EgressRefused(
                 "the session has asked for too many names",
-                mend="Use fewer names, the proxy, or a new session.",
+                hint="Use fewer names, the proxy, or a new session.",
                 code="CW-NET-LIMIT",
             )
         block, place = divmod(index, _PER_BLOCK)

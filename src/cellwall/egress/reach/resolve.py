@@ -64,7 +64,7 @@ class ServersResolver:
             if address_of(server) is None:
                 raise BadInput(
                     "a DNS server has to be given by its address",
-                    mend="Write it as 192.0.2.53 or [2001:db8::53], with :PORT if it is not 53.",
+                    hint="Write it as 192.0.2.53 or [2001:db8::53], with :PORT if it is not 53.",
                     code="CW-BAD-DNS-SERVER",
                 )
         self._timeout_s = timeout_s
@@ -124,7 +124,7 @@ def _bad_address(host: str | Address, address: Address, reason: str) -> EgressRe
     # which addresses are this host's own.
     return EgressRefused(
         f"{host} leads to an address where nothing may go",
-        mend="Name a host that has public addresses only. The record tells which address it was; "
+        hint="Name a host that has public addresses only. The record tells which address it was; "
         "a private network that is meant can be listed in [egress] dangerously_allow_addresses.",
         code="CW-ADDRESS",
         detail=f"{address} is {reason}",
@@ -135,7 +135,7 @@ def no_address(host: str, detail: str) -> EgressRefused:
     """A name that leads nowhere now; a failure to ask is never an answer."""
     return EgressRefused(
         f"no address was found for {host}",
-        mend="Look whether the name is right, and whether this host can resolve it.",
+        hint="Look whether the name is right, and whether this host can resolve it.",
         code="CW-NO-ADDRESS",
         detail=detail,
     )

@@ -49,7 +49,7 @@ class Room:
         if count > self._open_bytes:
             raise EgressRefused(
                 "too many bodies in a content coding are on their way at the same time",
-                mend="Send fewer of them at a time, or without a content coding.",
+                hint="Send fewer of them at a time, or without a content coding.",
                 code="CW-NET-LIMIT",
             )
         self._open_bytes -= count
@@ -235,7 +235,7 @@ def _opened(encoding: str, place: _Place) -> _Opened:
     if kind is None:
         raise EgressRefused(
             "a body in this content coding cannot be looked into",
-            mend="Send it without a content coding, or as gzip, deflate or zstd.",
+            hint="Send it without a content coding, or as gzip, deflate or zstd.",
             code="CW-CONTENT-ENCODING",
         )
     return kind(place)
@@ -244,6 +244,6 @@ def _opened(encoding: str, place: _Place) -> _Opened:
 def _refused(code: str, what: str) -> EgressRefused:
     return EgressRefused(
         f"a body in a content coding {what}",
-        mend="Send it without a content coding, or smaller.",
+        hint="Send it without a content coding, or smaller.",
         code=code,
     )

@@ -154,7 +154,7 @@ class _Value:
     def unfit(self, why: str) -> EgressRefused:
         return EgressRefused(
             f"the value of the secret {self._use.name} cannot be put where it is bound: it {why}",
-            mend="Set the secret again with a value that fits, or bind it elsewhere.",
+            hint="Set the secret again with a value that fits, or bind it elsewhere.",
             code="CW-SECRET-UNFIT",
         )
 

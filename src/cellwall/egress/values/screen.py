@@ -180,7 +180,7 @@ class EchoWatch:
         if self._echoes.cleaned(window) != window:
             raise EgressRefused(
                 "the server shows a secret in a stream out of which it cannot be taken",
-                mend="Use the secret for requests whose answers have an end.",
+                hint="Use the secret for requests whose answers have an end.",
                 code="CW-ECHO",
             )
         self._kept = window[-self._echoes.hold_bytes :] if self._echoes.hold_bytes else b""

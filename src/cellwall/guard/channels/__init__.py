@@ -62,6 +62,6 @@ def _format(channel: str) -> Format:
     found = CHANNELS.get(channel)
     if found is None:
         raise BadInput(
-            f"there is no channel {channel[:40]!r}", mend=f"Use one of: {', '.join(CHANNELS)}."
+            f"there is no channel {channel[:40]!r}", hint=f"Use one of: {', '.join(CHANNELS)}."
         )
     return found

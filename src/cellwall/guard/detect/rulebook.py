@@ -23,7 +23,7 @@ class RuleBook:
                 if rule.id in owners:
                     raise ConfigError(
                         f"{pack.name}: rule {rule.id}: {owners[rule.id]} has a rule of this id",
-                        mend="Give the rule a name of its own.",
+                        hint="Give the rule a name of its own.",
                     )
                 owners[rule.id] = pack.name
                 for word in rule.words:

@@ -65,7 +65,7 @@ class Rule:
         faults = list(self.faults())
         if faults:
             raise ConfigError(
-                f"rule {self.id}: {faults[0]}", mend="Install Cellwall again: a rule is damaged."
+                f"rule {self.id}: {faults[0]}", hint="Install Cellwall again: a rule is damaged."
             )
         return self._compiled
 
@@ -74,7 +74,7 @@ class Rule:
         try:
             self._compiled.check()
         except CellwallError as error:
-            yield f"{error.message}; {error.mend[:1].lower()}{error.mend[1:].rstrip('.')}"
+            yield f"{error.message}; {error.hint[:1].lower()}{error.hint[1:].rstrip('.')}"
             return
         if self._compiled.matches(b""):
             yield "the pattern matches nothing at all, so it would match everywhere"
@@ -110,7 +110,7 @@ def load_pack(text: str, *, name: str) -> Pack:
     if deep is not None:
         raise ConfigError(
             f"{name}:{deep}: nested more than {_MAX_NESTING} deep",
-            mend="A pack is a list of `[[rule]]` tables with plain lists in them.",
+            hint="A pack is a list of `[[rule]]` tables with plain lists in them.",
         )
     pack, mistakes = _read(_document(text, name), name)
     if not mistakes:
@@ -118,7 +118,7 @@ def load_pack(text: str, *, name: str) -> Pack:
     if mistakes:
         raise ConfigError(
             "\n".join(f"{name}: {mistake}" for mistake in mistakes),
-            mend="Correct the rules named; the pack is not used as long as one of them is wrong.",
+            hint="Correct the rules named; the pack is not used as long as one of them is wrong.",
         )
     return pack
 
@@ -135,7 +135,7 @@ def shipped_packs() -> tuple[Pack, ...]:
             if mistakes:
                 raise ConfigError(
                     "\n".join(f"{name}: {mistake}" for mistake in mistakes),
-                    mend="Install Cellwall again: its rules are damaged.",
+                    hint="Install Cellwall again: its rules are damaged.",
                 )
             found.append(pack)
     return tuple(found)
@@ -173,13 +173,13 @@ def _document(text: str, name: str) -> Mapping[str, object]:
     if len(text) > _MAX_PACK_CHARACTERS:
         raise ConfigError(
             f"{name}: longer than {_MAX_PACK_CHARACTERS} characters",
-            mend="Split the pack into several.",
+            hint="Split the pack into several.",
         )
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError also for a number of 4301 digits
         raise ConfigError(
-            f"{name}: not valid TOML: {_plain(str(error))}", mend="Correct that line and try again."
+            f"{name}: not valid TOML: {_plain(str(error))}", hint="Correct that line and try again."
         ) from None
 
 

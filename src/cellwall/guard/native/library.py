@@ -42,6 +42,6 @@ def _library() -> ctypes.CDLL:
     except OSError:
         raise CellwallError(
             "a part of the guard is missing or damaged, so no text can be looked at",
-            mend="Install Cellwall anew: it is built then.",
+            hint="Install Cellwall anew: it is built then.",
             code="CW-NO-PASSES",
         ) from None

@@ -25,14 +25,14 @@ class NameFinder:
         if find_spec("presidio_analyzer") is None:
             raise CellwallError(
                 "names of people cannot be found: the library for it is not installed",
-                mend="pip install 'cellwall[names]'",
+                hint="pip install 'cellwall[names]'",
                 code="CW-PII-NAMES",
             )
         # Asked first, for presidio downloads what it misses, and nothing here goes out by itself.
         if find_spec(model) is None:
             raise CellwallError(
                 f"names of people cannot be found: the language model {model} is not installed",
-                mend=f"python -m spacy download {model}",
+                hint=f"python -m spacy download {model}",
                 code="CW-PII-NAMES",
             )
         self._language = language
@@ -63,7 +63,7 @@ class NameFinder:
             except Exception as error:  # noqa: BLE001  # a model may raise whatever it likes
                 raise CellwallError(
                     "names of people could not be looked for in a text",
-                    mend="Report it; until then turn names off.",
+                    hint="Report it; until then turn names off.",
                     code="CW-PII-NAMES",
                     detail=str(error),
                 ) from None
@@ -92,7 +92,7 @@ def _analyzer(language: str, model: str) -> Any:  # noqa: ANN401  # the library 
     except Exception as error:  # noqa: BLE001  # as above
         raise CellwallError(
             "names of people cannot be found: the library for it does not start",
-            mend="pip install --upgrade 'cellwall[names]'",
+            hint="pip install --upgrade 'cellwall[names]'",
             code="CW-PII-NAMES",
             detail=str(error),
         ) from None

@@ -136,6 +136,6 @@ class Pseudonyms:
 def _too_much() -> BadInput:
     return BadInput(
         "there is more personal data than can be hidden and brought back in one session",
-        mend="Work on a smaller part of the text, or in a new session.",
+        hint="Work on a smaller part of the text, or in a new session.",
         code="CW-PII-FULL",
     )

@@ -81,7 +81,7 @@ class Redactor:
             detail = error.detail if isinstance(error, CellwallError) else type(error).__name__
             raise VaultError(
                 "the values that must not be shown cannot be read, so nothing is shown",
-                mend="Unlock the vault or mend it, then ask again.",
+                hint="Unlock the vault or hint it, then ask again.",
                 detail=detail,
             ) from error
         with self._lock:

@@ -106,7 +106,7 @@ def allow(
     from cellwall.runtime.answering import AnswerKind, chosen_rule  # noqa: PLC0415  # heavy
 
     if session and rule is not None:
-        raise BadInput("--session and --rule are two answers", mend="Use one.", code="CW-USAGE")
+        raise BadInput("--session and --rule are two answers", hint="Use one.", code="CW-USAGE")
     answering = _answering(config, profile)
     question = answering.read(question_id)
     chosen = "" if rule is None else chosen_rule(question, rule)

@@ -89,7 +89,7 @@ def fitted(text: str, *, stream: int) -> str:
     if columns < MIN_WIDTH:
         raise NoTerminal(
             "the terminal is too narrow to show it",
-            mend=f"Make it {MIN_WIDTH} columns wide or more, or use --json.",
+            hint=f"Make it {MIN_WIDTH} columns wide or more, or use --json.",
         )
     return fit(text, columns)
 

@@ -42,7 +42,7 @@ def confirm(shown: str, *, what: str) -> bool:
     except NoTerminal as problem:
         raise BadInput(
             f"{what} is for a person at a terminal: {problem.message}",
-            mend="Type the command in a terminal of your own; no option takes its place.",
+            hint="Type the command in a terminal of your own; no option takes its place.",
             code="CW-NOT-CONFIRMED",
         ) from None
 

@@ -21,7 +21,7 @@ Examples:
 \b
 Exit codes:
   0  sandboxes run here with this profile
-  1  they do not: a required layer is missing, and the mend is told
+  1  they do not: a required layer is missing, and the hint is told
 """
 )
 @place_options
@@ -39,7 +39,7 @@ def doctor(profile: str | None, config: str | None, *, as_json: bool) -> int:
         lines.append(f"{_WORDS[check.status]:8}{one_line(check.name)}: {one_line(check.found)}")
         if check.status in {"missing", "weak"}:
             lines.append(f"{'':8}  why:  {one_line(check.why)}")
-            lines.append(f"{'':8}  mend: {one_line(check.mend)}" if check.mend else "")
+            lines.append(f"{'':8}  hint: {one_line(check.hint)}" if check.hint else "")
     verdict = "Sandboxes run here." if report.usable else "Sandboxes do not run here."
     print_text("\n".join([line for line in lines if line] + ["", verdict, ""]))
     return 0 if report.usable else 1

@@ -86,7 +86,7 @@ def _lines(dataset: str) -> Iterator[str]:
     for block in blocks(dataset):
         *lines, rest = (rest + block).split(b"\n")
         if len(rest) > _MAX_LINE_BYTES:
-            raise BadInput("a line of the data set is longer than 64 MiB", mend="Split it.")
+            raise BadInput("a line of the data set is longer than 64 MiB", hint="Split it.")
         for line in lines:
             yield line.decode("utf-8", "replace")
     yield rest.decode("utf-8", "replace")

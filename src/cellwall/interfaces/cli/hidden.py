@@ -33,32 +33,32 @@ _ENDING = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP)
 def read_value(*, max_bytes: int, keep_newline: bool) -> bytearray:
     """From standard input, or from a person who types it twice. The caller wipes it."""
     if os.isatty(0):
-        return ask_twice("Value", mend="Give the value on standard input.")
+        return ask_twice("Value", hint="Give the value on standard input.")
     value = _read_to_end(0, max_bytes + 2)
     if not keep_newline and value.endswith(b"\n"):
         del value[-1]
     return value
 
 
-def ask_twice(what: str, *, mend: str = "") -> bytearray:
-    """Since nobody sees what they type. `mend` says what to do where there is no terminal."""
-    first = ask(f"{what}: ", mend=mend)
-    second = ask("The same again: ", mend=mend)
+def ask_twice(what: str, *, hint: str = "") -> bytearray:
+    """Since nobody sees what they type. `hint` says what to do where there is no terminal."""
+    first = ask(f"{what}: ", hint=hint)
+    second = ask("The same again: ", hint=hint)
     is_same = first == second
     second[:] = bytes(len(second))
     if not is_same:
         first[:] = bytes(len(first))
         raise BadInput(
             "what was typed differs from what was typed before",
-            mend="Try again.",
+            hint="Try again.",
             code="CW-TYPED-TWICE",
         )
     return first
 
 
-def ask(prompt: str, *, mend: str = "") -> bytearray:
+def ask(prompt: str, *, hint: str = "") -> bytearray:
     """One line from the terminal, without an echo."""
-    with _terminal(prompt, mend or _AT_A_TERMINAL) as terminal:
+    with _terminal(prompt, hint or _AT_A_TERMINAL) as terminal:
         try:
             wait_for(terminal)
             return _line(terminal, _MAX_TYPED_BYTES)
@@ -96,7 +96,7 @@ def _line(descriptor: int, max_bytes: int) -> bytearray:
         line[:] = bytes(len(line))
         raise BadInput(
             f"a line has at most {max_bytes} bytes",
-            mend="Give a longer value on standard input.",
+            hint="Give a longer value on standard input.",
             code="CW-TYPED-LONG",
         )
     return line
@@ -170,13 +170,13 @@ def _in_main_thread(work: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _terminal(prompt: str, mend: str) -> Iterator[int]:
+def _terminal(prompt: str, hint: str) -> Iterator[int]:
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
         raise BadInput(
             "there is no terminal to ask at",
-            mend=mend,
+            hint=hint,
             code="CW-NO-TERMINAL",
         ) from None
     try:
@@ -202,15 +202,15 @@ class Passphrases:
 
     def __call__(self, is_new: bool) -> bytearray:  # noqa: FBT001  # as the runtime calls it
         if self._descriptor is None:
-            mend = "Give the passphrase by --passphrase-fd, or type the command in a terminal."
+            hint = "Give the passphrase by --passphrase-fd, or type the command in a terminal."
             if is_new:
-                return ask_twice("New passphrase", mend=mend)
-            return ask("Passphrase of the vault: ", mend=mend)
+                return ask_twice("New passphrase", hint=hint)
+            return ask("Passphrase of the vault: ", hint=hint)
         try:
             return _line(self._descriptor, _MAX_PASSPHRASE_BYTES)
         except OSError:
             raise BadInput(
                 "--passphrase-fd names no descriptor that can be read",
-                mend="Open it in the shell, as in: 3< <(command that prints it)",
+                hint="Open it in the shell, as in: 3< <(command that prints it)",
                 code="CW-USAGE",
             ) from None

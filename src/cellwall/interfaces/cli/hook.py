@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _NAMES = "claude-code, codex, cursor, gemini-cli, copilot"
 _TWO_PLACES = ("name one place, not two",)
-_USAGE = {"mend": "Write one of --user, --local, --project, --settings FILE.", "code": "CW-USAGE"}
+_USAGE = {"hint": "Write one of --user, --local, --project, --settings FILE.", "code": "CW-USAGE"}
 
 
 def _one_place(ctx: click.Context, param: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001  # click's signature
@@ -59,7 +59,7 @@ def _file(agent: Agent, place: str | None, settings: str | None) -> str:
     if (place or "project") not in files:
         raise BadInput(
             f"{agent.title} has no settings of that kind",
-            mend=f"Write one of {', '.join(f'--{name}' for name in files)}.",
+            hint=f"Write one of {', '.join(f'--{name}' for name in files)}.",
             code="CW-USAGE",
         )
     return files[place or "project"]

@@ -72,7 +72,7 @@ class TerminalProgram:
         if outcome.exit_code is None and outcome.limit is None:
             raise SandboxFailed(
                 "the sandbox ended before the program did",
-                mend="A limit of memory or disk ends a whole sandbox; raise --memory or --disk.",
+                hint="A limit of memory or disk ends a whole sandbox; raise --memory or --disk.",
                 code="CW-SANDBOX-GONE",
             )
         return outcome

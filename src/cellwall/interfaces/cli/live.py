@@ -61,19 +61,19 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
     if not _MIN_KEEP_ALIVE_S <= keep_alive <= _MAX_KEEP_ALIVE_S:
         raise BadInput(
             f"a sandbox cannot be kept alive for {keep_alive:g} s",
-            mend=f"Give from {_MIN_KEEP_ALIVE_S:g} to {_MAX_KEEP_ALIVE_S:g} seconds.",
+            hint=f"Give from {_MIN_KEEP_ALIVE_S:g} to {_MAX_KEEP_ALIVE_S:g} seconds.",
             code="CW-BAD-LIMIT",
         )
     if options.passphrase_fd is not None:
         raise BadInput(
             "the supervisor, in which the sandbox lives, reads no descriptor of yours",
-            mend="Use cellwall run --secret NAME --passphrase-fd N -- CMD.",
+            hint="Use cellwall run --secret NAME --passphrase-fd N -- CMD.",
             code="CW-USAGE",
         )
     if options.stdin:
         raise BadInput(
             "a sandbox has no standard input of its own",
-            mend="Give it to a command: cellwall exec ID --stdin -- CMD.",
+            hint="Give it to a command: cellwall exec ID --stdin -- CMD.",
             code="CW-USAGE",
         )
     from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
@@ -125,12 +125,12 @@ def execute(
     if words == command and command and command[0].startswith("-"):
         raise BadInput(
             f"{command[0][:60]!r} stands after the id, where the command begins",
-            mend="Write options before the id: cellwall exec --timeout 5 ID -- CMD.",
+            hint="Write options before the id: cellwall exec --timeout 5 ID -- CMD.",
             code="CW-USAGE",
         )
     if not words:
         if as_json:
-            raise BadInput("no command was given", mend="Write it after `--`.", code="CW-USAGE")
+            raise BadInput("no command was given", hint="Write it after `--`.", code="CW-USAGE")
         click.echo(ctx.get_help(), err=True)
         return REFUSED
     from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick
@@ -141,7 +141,7 @@ def execute(
     if stdin and given is None:
         raise BadInput(
             "standard input is too large",
-            mend="Give the data as a file: cellwall cp FILE ID:PATH.",
+            hint="Give the data as a file: cellwall cp FILE ID:PATH.",
             code="CW-STDIN-TOO-LARGE",
         )
 
@@ -192,7 +192,7 @@ def cp(source: str, target: str, *, as_json: bool) -> int:
     if (inside[0] is None) == (inside[1] is None):
         raise BadInput(
             "exactly one of the two must be a path inside a sandbox",
-            mend="Write ID:PATH for the file inside: cellwall cp FILE sbx_...:PATH.",
+            hint="Write ID:PATH for the file inside: cellwall cp FILE sbx_...:PATH.",
             code="CW-USAGE",
         )
     if inside[1] is not None:
@@ -224,13 +224,13 @@ def _read(path: str) -> bytes:
     except OSError as error:
         raise BadInput(
             f"{path[:200]!r} cannot be read: {error.strerror}",
-            mend="Name a file that you can read; directories are given by create --workspace DIR.",
+            hint="Name a file that you can read; directories are given by create --workspace DIR.",
             code="CW-COPY-FILE",
         ) from None
     if content is None:
         raise BadInput(
             f"{path[:200]!r} is larger than {_MAX_FILE_BYTES} bytes",
-            mend="Give its directory as the workspace: cellwall create --workspace DIR:ro.",
+            hint="Give its directory as the workspace: cellwall create --workspace DIR:ro.",
             code="CW-COPY-FILE",
         )
     return content
@@ -244,7 +244,7 @@ def _placed(target: str, name: str) -> str:
     if os.path.islink(target.rstrip("/")):
         raise BadInput(
             f"{target[:200]!r} is a link to a directory",
-            mend="Name the directory that it leads to; links are not followed.",
+            hint="Name the directory that it leads to; links are not followed.",
             code="CW-COPY-FILE",
         )
     return os.path.join(target, name)
@@ -275,7 +275,7 @@ def _write(path: str, content: bytes) -> None:
     except OSError as error:
         raise BadInput(
             f"{path[:200]!r} cannot be written: {error.strerror}",
-            mend="Name a file, or a directory, that you can write; links are not followed.",
+            hint="Name a file, or a directory, that you can write; links are not followed.",
             code="CW-COPY-FILE",
         ) from None
 

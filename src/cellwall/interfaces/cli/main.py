@@ -49,7 +49,7 @@ COMMANDS = {
     "kill": ("sandboxes", "kill", "End a living sandbox."),
     "supervisor": ("sandboxes", "supervisor", "Start, stop and ask about the supervisor."),
     "approvals": ("approvals", "approvals", "Answer questions that runs put to a person."),
-    "doctor": ("doctor", "doctor", "Tell what works on this host, and mend what does not."),
+    "doctor": ("doctor", "doctor", "Tell what works on this host, and hint what does not."),
     "policy": ("policy", "policy", "Judge, explain and write rules for agents."),
     "audit": ("record", "audit", "Read and check the record of what was done."),
     "template": ("template", "template", "Build the environments that code can import from."),
@@ -213,8 +213,8 @@ def _tell_usage(error: click.ClickException, words: list[str]) -> int:
         click.echo(error.format_message(), err=True)
         return REFUSED
     message = "a command is missing" if help_instead else error.format_message()
-    mend = f"See `{path} --help`."
-    return _tell(ErrorInfo("CW-USAGE", " ".join(message.split()), mend), as_json=as_json)
+    hint = f"See `{path} --help`."
+    return _tell(ErrorInfo("CW-USAGE", " ".join(message.split()), hint), as_json=as_json)
 
 
 def _as_info(error: Exception) -> ErrorInfo:

@@ -59,7 +59,7 @@ class _Finite(click.types.FloatParamType):
             named = "" if param is None else f"{param.opts[0]}: "
             raise BadInput(
                 f"{named}{str(value)[:40]!r} is not a finite number",
-                mend="Write a plain number, for example 30.",
+                hint="Write a plain number, for example 30.",
                 code="CW-BAD-LIMIT",
             )
         return number
@@ -214,7 +214,7 @@ def chosen_workspace(named: str | None, *, here: bool) -> str | None:
     if here and named is not None:
         raise BadInput(
             "--here and --workspace exclude each other",
-            mend="Write --here for this directory, copy-on-write; or --workspace DIR:ro|rw|cow.",
+            hint="Write --here for this directory, copy-on-write; or --workspace DIR:ro|rw|cow.",
             code="CW-USAGE",
         )
     return _HERE if here else named
@@ -371,7 +371,7 @@ class SandboxOptions:
         if data is None:
             raise BadInput(
                 f"standard input is larger than the {most} bytes allowed",
-                mend="Give the data as a file of the workspace, or raise sandbox.max_stdin_bytes.",
+                hint="Give the data as a file of the workspace, or raise sandbox.max_stdin_bytes.",
                 code="CW-STDIN-TOO-LARGE",
             )
         return data
@@ -400,7 +400,7 @@ def variables(pairs: tuple[str, ...]) -> dict[str, str]:
             # Docker's `--env NAME` copies ours; here nothing enters unless it is written out.
             raise BadInput(
                 f"--env {name[:60]!r} has no value",
-                mend="Write --env NAME=VALUE.",
+                hint="Write --env NAME=VALUE.",
                 code="CW-BAD-ENV",
             )
         variables[name] = value

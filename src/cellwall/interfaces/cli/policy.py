@@ -138,7 +138,7 @@ def check(
     wanted += [parse_call(text, cwd=where, home=_home()) for text in calls]
     if not wanted and not from_stdin:
         raise BadInput(
-            "there is no call to judge", mend="Give one, such as 'Bash(git push)', or use --stdin."
+            "there is no call to judge", hint="Give one, such as 'Bash(git push)', or use --stdin."
         )
     rules = effective_policy(named=files, cwd=where, environ=os.environ)
     _tell_untrusted(files, where)
@@ -212,17 +212,17 @@ def _home() -> str:
 def _from_stdin(cwd: str) -> list[Call]:
     data = sys.stdin.buffer.read(_MAX_STDIN_BYTES + 1)
     if len(data) > _MAX_STDIN_BYTES:
-        raise BadInput("there is too much on standard input", mend="Hand the calls in parts.")
+        raise BadInput("there is too much on standard input", hint="Hand the calls in parts.")
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
         raise BadInput(
             "standard input is not JSON",
-            mend='Write for example [{"tool": "Bash", "input": {"command": "ls"}}].',
+            hint='Write for example [{"tool": "Bash", "input": {"command": "ls"}}].',
         ) from None
     if not isinstance(found, list) or len(found) > _MAX_CALLS:
         raise BadInput(
             "standard input is not a list of calls",
-            mend='Write for example [{"tool": "Bash", "input": {"command": "ls"}}].',
+            hint='Write for example [{"tool": "Bash", "input": {"command": "ls"}}].',
         )
     return [read_call(each, cwd=cwd, home=_home()) for each in found]

@@ -109,7 +109,7 @@ def _write(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
         if len(lines) > _MAX_SHOWN_ROWS:
             raise BadInput(
                 f"the change is longer than can be shown to be judged: {len(lines)} lines",
-                mend="Choose fewer calls with --since or --session.",
+                hint="Choose fewer calls with --since or --session.",
                 code="CW-POLICY-TOO-LONG",
             )
         shown = "".join(f"{each}\n" for each in lines)

@@ -149,7 +149,7 @@ def shown(offered: Offered) -> str:
     if told.count("\n") > _MAX_SHOWN_ROWS:
         raise BadInput(
             f"{offered.file} has more rules than can be shown to be judged: {_counts(offered)}",
-            mend="Have fewer rules, or put them into your own policy.",
+            hint="Have fewer rules, or put them into your own policy.",
             code="CW-POLICY-TOO-LONG",
         )
     return told

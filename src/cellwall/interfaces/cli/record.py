@@ -129,7 +129,7 @@ def show(wanted: str, *, as_json: bool) -> int:
     if not records:
         raise BadInput(
             f"the record has nothing about {wanted}",
-            mend="Look at `cellwall audit tail`.",
+            hint="Look at `cellwall audit tail`.",
             code="CW-NO-RECORD",
         )
     if as_json:

@@ -119,7 +119,7 @@ def _text(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
             "the file of headers cannot be read",
-            mend="Check its path; it is text.",
+            hint="Check its path; it is text.",
             detail=str(error),
         ) from None
 

@@ -113,7 +113,7 @@ def hold(
 
     keeping = Keeping(principal("cli"), config=config, profile=profile)
     if release and name is None:
-        raise BadInput("name the hold to release", mend="`cellwall audit hold` lists them.")
+        raise BadInput("name the hold to release", hint="`cellwall audit hold` lists them.")
     if name is not None and release:
         keeping.release(name)
     elif name is not None:

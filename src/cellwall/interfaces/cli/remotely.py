@@ -67,7 +67,7 @@ def run_remotely(
         if stdin is None:
             raise BadInput(
                 f"standard input is larger than the {_MAX_INPUT_BYTES} bytes allowed",
-                mend="Give the data as a file of the workspace.",
+                hint="Give the data as a file of the workspace.",
                 code="CW-STDIN-TOO-LARGE",
             )
     message = {
@@ -82,7 +82,7 @@ def run_remotely(
     if ended is None and stdin is not None:
         raise SandboxFailed(
             "the supervisor is of another version and has made room",
-            mend="Run it again; standard input was read already.",
+            hint="Run it again; standard input was read already.",
             code="CW-SUPERVISOR-STALE",
         )
     return ended
@@ -209,7 +209,7 @@ class _Follower:
     def _gone(self) -> int:
         raise SandboxFailed(
             "the supervisor ended while this ran, and the run with it",
-            mend="Run it again; a new supervisor is started when one is wanted.",
+            hint="Run it again; a new supervisor is started when one is wanted.",
             code="CW-SUPERVISOR-GONE",
         )
 
@@ -221,7 +221,7 @@ class _Follower:
         if "error" in told:
             error = told["error"]
             kind = error.get("kind", "")
-            raise told_error(kind, error["message"], mend=error["mend"], code=error["code"])
+            raise told_error(kind, error["message"], hint=error["hint"], code=error["code"])
         if told.get("stopped"):
             return self._tell_stopped(told.get("workspace_id"))
         if self._as_json:

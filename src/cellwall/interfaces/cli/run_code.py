@@ -54,13 +54,13 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
     if (text is None) == (file is None):
         raise BadInput(
             "name one source of code" if file is None else "-c and a file were both given",
-            mend="Write a FILE, or -c TEXT, or - for standard input.",
+            hint="Write a FILE, or -c TEXT, or - for standard input.",
             code="CW-USAGE",
         )
     if file == "-" and options.stdin:
         raise BadInput(
             "standard input cannot be both the code and the program's input",
-            mend="Give the code as a file or with -c.",
+            hint="Give the code as a file or with -c.",
             code="CW-USAGE",
         )
     extension = os.path.splitext(file or "")[1].lower()
@@ -96,7 +96,7 @@ def _source(text: str | None, file: str | None, *, max_bytes: int) -> bytes:
     if data is None:
         raise BadInput(
             f"the code is larger than the {max_bytes} bytes allowed",
-            mend="Put data into a file of the workspace, or raise sandbox.max_code_bytes.",
+            hint="Put data into a file of the workspace, or raise sandbox.max_code_bytes.",
             code="CW-CODE-TOO-LARGE",
         )
     return data
@@ -138,5 +138,5 @@ def _unreadable(file: str, error: OSError | ValueError) -> BadInput:
     return _refused(file, *_PROBLEMS.get(number or 0, ("cannot be read", "Check the name.")))
 
 
-def _refused(file: str, problem: str, mend: str) -> BadInput:
-    return BadInput(f"{file[:200]!r} {problem}", mend=mend, code="CW-CODE-FILE")
+def _refused(file: str, problem: str, hint: str) -> BadInput:
+    return BadInput(f"{file[:200]!r} {problem}", hint=hint, code="CW-CODE-FILE")

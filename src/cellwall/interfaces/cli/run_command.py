@@ -52,7 +52,7 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
         click.echo(ctx.get_help(), err=True)
         return REFUSED
     if not command:
-        raise BadInput("no command was given", mend="Write it after `--`.", code="CW-USAGE")
+        raise BadInput("no command was given", hint="Write it after `--`.", code="CW-USAGE")
     from cellwall.interfaces.cli.shell import is_interactive, open_shell  # noqa: PLC0415  # keeps --help quick
 
     # Where an option needs the path of a single run, the command gets no terminal.

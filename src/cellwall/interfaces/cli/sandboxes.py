@@ -31,11 +31,11 @@ def _ask(message: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
         link.close()
     if answer is not None and "error" in answer[0]:
         told = answer[0]["error"]
-        raise CellwallError(told["message"], mend=told["mend"], code=told["code"])
+        raise CellwallError(told["message"], hint=told["hint"], code=told["code"])
     if answer is not None and "stale" in answer[0]:
         raise CellwallError(
             "the supervisor is of another version of Cellwall",
-            mend="Stop it with `cellwall supervisor stop`; its sandboxes end with it.",
+            hint="Stop it with `cellwall supervisor stop`; its sandboxes end with it.",
             code="CW-SUPERVISOR-STALE",
         )
     return answer
@@ -58,7 +58,7 @@ def complete_id(_ctx: click.Context, _param: click.Parameter, begun: str) -> lis
 def _none_lives(sandbox_id: str) -> BadInput:
     return BadInput(
         f"no sandbox {sandbox_id[:60]!r} lives, since no supervisor runs",
-        mend="Sandboxes that outlive their process are made with keep_alive.",
+        hint="Sandboxes that outlive their process are made with keep_alive.",
         code="CW-NO-SANDBOX",
     )
 
@@ -198,7 +198,7 @@ def stop() -> int:
     if connect(os.environ) is not None:
         raise SandboxFailed(
             "the supervisor was told to stop and still runs",
-            mend="Look at supervisor.log in the state folder, or end its process.",
+            hint="Look at supervisor.log in the state folder, or end its process.",
             code="CW-SUPERVISOR-STOP",
         )
     say("the supervisor ended")

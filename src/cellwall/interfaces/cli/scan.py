@@ -152,7 +152,7 @@ def blocks(file: str, max_bytes: int | None = None) -> Iterator[bytes]:
     except OSError as error:
         raise BadInput(
             f"{'standard input' if file == '-' else file} cannot be read: {error.strerror}",
-            mend="Name a file, or give the text on standard input.",
+            hint="Name a file, or give the text on standard input.",
         ) from error
 
 

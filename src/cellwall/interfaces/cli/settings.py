@@ -29,7 +29,7 @@ Examples:
 \b
 Exit codes:
   0    the configuration can be used
-  125  it cannot; every mistake is told with file, line and mend
+  125  it cannot; every mistake is told with file, line and hint
 """
 )
 @place_options

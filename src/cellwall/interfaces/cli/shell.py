@@ -39,13 +39,13 @@ def shell(command: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the
     if options.as_json or options.stdin:
         raise BadInput(
             "a shell is for a person at a terminal",
-            mend="Without one, use: cellwall run -- CMD.",
+            hint="Without one, use: cellwall run -- CMD.",
             code="CW-USAGE",
         )
     if options.secret:
         raise BadInput(
             "a shell gets no secrets yet",
-            mend="Use cellwall run --secret NAME -- CMD.",
+            hint="Use cellwall run --secret NAME -- CMD.",
             code="CW-USAGE",
         )
     return open_shell(options, command or ("bash",), "/workspace")
@@ -56,7 +56,7 @@ def open_shell(options: SandboxOptions, command: Sequence[str], cwd: str) -> int
     if not (os.isatty(0) and os.isatty(1)):
         raise BadInput(
             "there is no terminal here",
-            mend="Without one, use: cellwall run -- CMD.",
+            hint="Without one, use: cellwall run -- CMD.",
             code="CW-NO-TERMINAL",
         )
     from cellwall.interfaces.cli.execute import show  # noqa: PLC0415  # heavy

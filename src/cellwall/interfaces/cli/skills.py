@@ -349,7 +349,7 @@ def approve(
     if digest is not None and digest != found.draft.manifest.digest:
         raise SkillRefused(
             "the proposal does not hold what this digest stands for",
-            mend=f"Look at it again: cellwall skills review {proposal_id}",
+            hint=f"Look at it again: cellwall skills review {proposal_id}",
             code="CW-SKILL-CHANGED",
         )
     if not _is_wanted(found):

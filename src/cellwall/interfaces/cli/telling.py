@@ -30,7 +30,7 @@ def say(text: str) -> None:
 
 
 def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
-    """Why it was refused or what failed, and the mend."""
+    """Why it was refused or what failed, and the hint."""
     if as_json:
         try:
             print_json(failed(error).to_json())
@@ -42,9 +42,9 @@ def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
 
 
 def error_line(error: ErrorInfo) -> str:
-    """An error and its mend, for a person."""
-    mend = f"\n  mend: {one_line(error.mend)}" if error.mend else ""
-    return f"{error.message} [{error.code}]{mend}"
+    """An error and its hint, for a person."""
+    hint = f"\n  hint: {one_line(error.hint)}" if error.hint else ""
+    return f"{error.message} [{error.code}]{hint}"
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
@@ -92,4 +92,4 @@ def _put(data: bytes) -> None:
         raise
     except OSError as error:
         problem = UNWRITABLE
-        raise CellwallError(problem.message, mend=problem.mend, code=problem.code) from error
+        raise CellwallError(problem.message, hint=problem.hint, code=problem.code) from error

@@ -282,7 +282,7 @@ def _store(
     name = secret_name(words)
     if passphrase_fd == 0:
         raise BadInput(
-            "standard input is the value's", mend="Take another descriptor.", code="CW-USAGE"
+            "standard input is the value's", hint="Take another descriptor.", code="CW-USAGE"
         )
     found = open_vault(config, profile, passphrase_fd)
     who = me()

@@ -136,7 +136,7 @@ def revoke(
     """Take a grant back. What uses the secret by it now is refused at once."""
     if (grant_id is None) != every:
         raise BadInput(
-            "either one grant or all of them", mend="Name its id, or say --all.", code="CW-USAGE"
+            "either one grant or all of them", hint="Name its id, or say --all.", code="CW-USAGE"
         )
     count = open_vault(config, profile, passphrase_fd).revoke(name, grant_id, me())
     if as_json:
@@ -166,7 +166,7 @@ def _place(header: str | None, query: str | None, basic: str | None) -> tuple[Pl
         named.append(("basic", basic))
     if len(named) > 1:
         raise BadInput(
-            "a grant has one place", mend="One of --header, --query, --basic.", code="CW-USAGE"
+            "a grant has one place", hint="One of --header, --query, --basic.", code="CW-USAGE"
         )
     return named[0] if named else ("header", "authorization")
 
@@ -175,6 +175,6 @@ def _seconds(text: str) -> int:
     found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
     if found is None:
         raise BadInput(
-            f"{text[:20]!r} is no time to last", mend="Such as 30m, 8h or 7d.", code="CW-USAGE"
+            f"{text[:20]!r} is no time to last", hint="Such as 30m, 8h or 7d.", code="CW-USAGE"
         )
     return int(found[1]) * _SECONDS[found[2]]

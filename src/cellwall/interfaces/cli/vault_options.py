@@ -35,13 +35,13 @@ def secret_name(words: tuple[str, ...]) -> str:
     """The one argument. What stands beside it is a value, and is not repeated."""
     if not words:
         raise BadInput(
-            "the name of the secret is missing", mend="Such as GITHUB_TOKEN.", code="CW-USAGE"
+            "the name of the secret is missing", hint="Such as GITHUB_TOKEN.", code="CW-USAGE"
         )
     if len(words) > 1 or "=" in words[0]:
         raise BadInput(
             "a value never stands on the command line, where other users and your shell's history "
             "see it",
-            mend="Give it on standard input, or at the prompt. Take it out of the history, and "
+            hint="Give it on standard input, or at the prompt. Take it out of the history, and "
             "replace it at whoever issued it.",
             code="CW-VAULT-VALUE-SHOWN",
         )

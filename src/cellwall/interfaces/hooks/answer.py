@@ -125,7 +125,7 @@ async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions
         raise Denied(
             "the command would run outside of the sandbox: the agent has not taken the one that "
             "runs inside",
-            mend="Update the agent, run it as `cellwall run -- …`, or have commands run outside "
+            hint="Update the agent, run it as `cellwall run -- …`, or have commands run outside "
             "with hook.dangerously_outside = true.",
             code="CW-HOOK-NOT-INSIDE",
         )
@@ -152,10 +152,10 @@ def _severity(outcome: Outcome | None) -> int:
 def _denied(outcome: Outcome) -> Ruling:
     error = outcome.error or ErrorInfo("CW-DENIED", outcome.decision.reason)
     if error.code != "CW-DENIED":
-        return Ruling("deny", f"{error.message} [{error.code}] {error.mend}".rstrip())
+        return Ruling("deny", f"{error.message} [{error.code}] {error.hint}".rstrip())
     stopping = _stopping(outcome.decision)
     told = _refusing(outcome.decision, error) if stopping is None else _refusing(stopping, None)
-    return Ruling("deny", f"{told}. {error.mend}", stops=stopping is not None)
+    return Ruling("deny", f"{told}. {error.hint}", stops=stopping is not None)
 
 
 def _stopping(decision: Decision) -> Decision | None:
@@ -231,7 +231,7 @@ async def reported(house: House, agent: Agent, told: Reporting, question: bytes)
     outcome = await house.runtime.perform(Action(principal=principal("hook"), want=want))
     if outcome.error is not None:
         error = outcome.error
-        reason = f"{error.message} [{error.code}] {error.mend}"
+        reason = f"{error.message} [{error.code}] {error.hint}"
         return agent.refuse(question, agent.layout.after[0], reason)
     cleaned = Cleaned(outcome.findings, outcome.value, outcome.value != response)
     return agent.report(told, cleaned)

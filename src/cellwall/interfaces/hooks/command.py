@@ -65,7 +65,7 @@ def _refuse_odd(command: str) -> None:
     if "\\" in command or not command.isprintable():
         raise BadInput(
             "a path of this installation holds a backslash or a character that cannot be seen",
-            mend="Install Cellwall, and name its files, with plain paths.",
+            hint="Install Cellwall, and name its files, with plain paths.",
             code="CW-HOOK-PATH",
         )
 
@@ -82,7 +82,7 @@ def isolated() -> list[str]:
     if not os.path.isabs(sys.executable) or own.startswith(users + "/"):
         raise CellwallError(
             "Cellwall is not installed where an isolated Python finds it",
-            mend="Install it with pipx, with `uv tool`, or in a virtual environment.",
+            hint="Install it with pipx, with `uv tool`, or in a virtual environment.",
             code="CW-NO-PROGRAM",
         )
     return [sys.executable, *START]

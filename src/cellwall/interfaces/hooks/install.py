@@ -180,6 +180,6 @@ def _problems(agent: Agent, matcher: str, hook: dict[str, Any], *, is_known: boo
 
 
 def _edited(file: str, agent: Agent) -> EditedFile:
-    mend = "Name the settings file itself with --settings, and look at what is there."
+    hint = "Name the settings file itself with --settings, and look at what is there."
     folders = agent.own_folders if os.path.basename(os.path.dirname(file)) == "hooks" else 1
-    return EditedFile(file, code="CW-HOOK-SETTINGS", mend=mend, own_folders=folders)
+    return EditedFile(file, code="CW-HOOK-SETTINGS", hint=hint, own_folders=folders)

@@ -51,7 +51,7 @@ def is_shell(tool: str) -> bool:
     if tool in OTHER_SHELLS:
         raise Denied(
             f"{tool} cannot be run inside Cellwall",
-            mend="Use the tool that runs one shell command, which can.",
+            hint="Use the tool that runs one shell command, which can.",
             code="CW-HOOK-NOT-INSIDE",
         )
     return tool == SHELL_TOOL
@@ -69,7 +69,7 @@ def inside(
     if len(command.encode("utf-8", "surrogatepass")) > _MAX_COMMAND_BYTES:
         raise BadInput(
             f"a command of more than {_MAX_COMMAND_BYTES} bytes cannot be run inside",
-            mend="Write it to a file and run that.",
+            hint="Write it to a file and run that.",
             code="CW-HOOK-COMMAND",
         )
     words = ["run", *extra, "--workspace", f"{place.project}:rw", "--own-path"]
@@ -119,7 +119,7 @@ def place_of(cwd: str, project: str | None) -> Place:
         # Any folder of the machine would else become the one that code may write to.
         raise Denied(
             "the working directory is outside of the project",
-            mend="Go back into the project, or start the agent in that folder.",
+            hint="Go back into the project, or start the agent in that folder.",
             code="CW-HOOK-OUTSIDE-PROJECT",
         )
     return Place(root, here)

@@ -100,7 +100,7 @@ def _constant(name: str) -> object:
 def _unusable(problem: str) -> BadInput:
     return BadInput(
         f"the settings {problem}; nothing was changed",
-        mend="Correct the file, then try again.",
+        hint="Correct the file, then try again.",
         code="CW-HOOK-SETTINGS",
     )
 

@@ -128,7 +128,7 @@ class Calls:
         if len(self._under_way) >= MAX_CALLS:
             raise Busy(
                 f"{MAX_CALLS} calls are under way already",
-                mend="Wait for some of them to end.",
+                hint="Wait for some of them to end.",
                 code="CW-BUSY",
             )
         arguments = arguments_of(tool, given)
@@ -200,7 +200,7 @@ class Calls:
         del self._waiting[name]
         call.scope.cancel()
         told = "this question was about another call; nothing was allowed"
-        raise _no_question(told, mend="Call the tool again.")
+        raise _no_question(told, hint="Call the tool again.")
 
     def _forget(self) -> None:
         """Those without a result, and of the others the oldest and those nobody came for."""
@@ -222,5 +222,5 @@ def internal(error: Exception) -> CallToolResult:
     return refusal(INTERNAL)
 
 
-def _no_question(message: str, *, mend: str = _SEE_FIRST) -> CellwallError:
-    return CellwallError(message, mend=mend, code="CW-NO-QUESTION")
+def _no_question(message: str, *, hint: str = _SEE_FIRST) -> CellwallError:
+    return CellwallError(message, hint=hint, code="CW-NO-QUESTION")

@@ -56,7 +56,7 @@ def place_of(
     if found is None:
         raise BadInput(
             f"{client} has no configuration for a {scope}",
-            mend="Leave --scope out, or name the file with --path.",
+            hint="Leave --scope out, or name the file with --path.",
             code="CW-USAGE",
         )
     return Place(
@@ -125,7 +125,7 @@ def _check_ours(entry: Mapping[str, Any] | None, name: str) -> None:
     if entry is not None and not is_ours(entry):
         raise BadInput(
             f"{name} is the name of another server there; nothing was changed",
-            mend="Choose another one with --name.",
+            hint="Choose another one with --name.",
             code="CW-MCP-NAME",
         )
 
@@ -134,11 +134,11 @@ def _check_name(name: str) -> None:
     if _NAME.fullmatch(name) is None:
         raise BadInput(
             "the name of a server has letters, digits, - and _, at most 64",
-            mend="Write for example --name cellwall.",
+            hint="Write for example --name cellwall.",
             code="CW-MCP-NAME",
         )
 
 
 def _edited(place: Place) -> EditedFile:
-    mend = "Name the file itself with --path, and look at what is there."
-    return EditedFile(place.file, code="CW-MCP-SETTINGS", mend=mend)
+    hint = "Name the file itself with --path, and look at what is there."
+    return EditedFile(place.file, code="CW-MCP-SETTINGS", hint=hint)

@@ -90,8 +90,8 @@ def _notes(outcome: Outcome) -> list[str]:
     if outcome.error is not None:
         notes.append(_error_line(outcome.error))
     elif outcome.limit is not None:
-        mend = _MENDS.get(outcome.limit, "Use less of it.")
-        notes.append(f"Ended by the {outcome.limit.value} limit. {mend}")
+        hint = _MENDS.get(outcome.limit, "Use less of it.")
+        notes.append(f"Ended by the {outcome.limit.value} limit. {hint}")
     elif outcome.status is Status.FAILED:
         notes.append(f"Exit code {outcome.exit_code}.")
     if outcome.truncated:
@@ -129,12 +129,12 @@ def _words(text: str) -> str:
 
 def _error_line(error: ErrorInfo) -> str:
     told = _error(error)
-    return " ".join(filter(None, (told["message"], f"[{error.code}]", told["mend"])))
+    return " ".join(filter(None, (told["message"], f"[{error.code}]", told["hint"])))
 
 
 def _error(error: ErrorInfo) -> dict[str, str]:
     message = error.message if error.code in _OWN_MESSAGES else ""
-    return {"code": error.code, "message": _words(message), "mend": _words(error.mend)}
+    return {"code": error.code, "message": _words(message), "hint": _words(error.hint)}
 
 
 def _structured(outcome: Outcome, session: str | None) -> Structured:

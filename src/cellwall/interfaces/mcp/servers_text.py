@@ -211,6 +211,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _unusable(problem: str) -> BadInput:
     return BadInput(
         f"the client's configuration {problem}; nothing was changed",
-        mend="Correct the file, then try again.",
+        hint="Correct the file, then try again.",
         code="CW-MCP-SETTINGS",
     )

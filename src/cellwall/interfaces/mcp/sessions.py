@@ -67,7 +67,7 @@ class Sandboxes:
             if sandbox is None:
                 raise BadInput(
                     "no sandbox of yours has this id, or it has ended",
-                    mend="Use an id that new_session gave, or none.",
+                    hint="Use an id that new_session gave, or none.",
                     code="CW-NO-SESSION",
                 )
             return sandbox
@@ -82,7 +82,7 @@ class Sandboxes:
         if len(self._live) >= MAX_SANDBOXES or self._is_closed:
             raise Busy(
                 f"{MAX_SANDBOXES} sandboxes are open already",
-                mend="End one of them with end_session.",
+                hint="End one of them with end_session.",
                 code="CW-TOO-MANY-SESSIONS",
             )
         with anyio.CancelScope(shield=True):  # what was begun is known, so that it can be ended

@@ -152,7 +152,7 @@ TOOLS: Mapping[str, Spec] = {
 }
 
 _TEXT_OR_NULL: dict[str, Json] = {"type": ["string", "null"]}
-_ERROR_KEYS = ("code", "message", "mend")
+_ERROR_KEYS = ("code", "message", "hint")
 _DECISION_KEYS = ("verdict", "rule", "reason")
 
 
@@ -262,5 +262,5 @@ def _seconds(name: str, value: object) -> float:
     return seconds
 
 
-def _bad(message: str, mend: str) -> BadInput:
-    return BadInput(message, mend=mend, code="CW-BAD-ARGUMENT")
+def _bad(message: str, hint: str) -> BadInput:
+    return BadInput(message, hint=hint, code="CW-BAD-ARGUMENT")

@@ -116,7 +116,7 @@ class AsyncSandbox:
                 if tools:
                     raise BadInput(
                         "tools of this process cannot be offered in the supervisor",
-                        mend="Create the sandbox without keep_alive.",
+                        hint="Create the sandbox without keep_alive.",
                         code="CW-NO-REMOTE-TOOLS",
                     )
                 from cellwall.interfaces.supervisor.remote import RemoteHost  # noqa: PLC0415  # seldom
@@ -332,7 +332,7 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
         # A limit that somebody believes to be set must not be dropped in silence.
         raise BadInput(
             f"unknown option: {', '.join(sorted(unknown))}"[:200],
-            mend=f"Use: {', '.join(OneShot.__annotations__)}.",
+            hint=f"Use: {', '.join(OneShot.__annotations__)}.",
             code="CW-UNKNOWN-OPTION",
         )
     config, profile = options.get("config"), options.get("profile")

@@ -26,7 +26,7 @@ def argv_of(command: object) -> tuple[str, ...]:
     if not isinstance(command, Sequence) or isinstance(command, bytes):
         raise BadInput(
             f"a command must be a string or a list of strings, not {type(command).__name__}",
-            mend="Write run('ls -la') or run(['ls', '-la']).",
+            hint="Write run('ls -la') or run(['ls', '-la']).",
             code="CW-NOT-TEXT",
         )
     return tuple(command)
@@ -119,7 +119,7 @@ class AsyncCommands:
                 return AsyncProcess(self._sandbox, info)
         raise CellwallError(
             f"no process {process} was started here",
-            mend="`commands.list()` tells which there are.",
+            hint="`commands.list()` tells which there are.",
             code="CW-NO-PROCESS",
         )
 
@@ -326,7 +326,7 @@ class Process:
 def _checked(outcome: Outcome) -> Outcome:
     if outcome.error is not None:
         error = outcome.error
-        raise CellwallError(error.message, mend=error.mend, code=error.code)
+        raise CellwallError(error.message, hint=error.hint, code=error.code)
     return outcome
 
 

@@ -97,7 +97,7 @@ class AsyncFiles:
         outcome = await self._sandbox.perform_raw(operation)
         if outcome.error is not None:
             raise CellwallError(
-                outcome.error.message, mend=outcome.error.mend, code=outcome.error.code
+                outcome.error.message, hint=outcome.error.hint, code=outcome.error.code
             )
         return outcome.payload
 

@@ -105,7 +105,7 @@ class LocalHost:
     ) -> Outcome:
         if not self.alive:
             raise BadInput(
-                "the sandbox was ended", mend="Create a new one.", code="CW-SANDBOX-ENDED"
+                "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
             )
         action = replace(
             self._action(want),

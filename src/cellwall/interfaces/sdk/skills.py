@@ -80,7 +80,7 @@ class _Bounded(io.BytesIO):
         if self.tell() + len(data) > MAX_BYTES + _HEADERS_BYTES * MAX_FILES:
             raise SkillRefused(
                 f"the skill is larger than {MAX_BYTES // MIB} MiB",
-                mend="Leave out what it does not need.",
+                hint="Leave out what it does not need.",
                 code="CW-SKILL-TOO-LARGE",
             )
         return super().write(data)

@@ -68,7 +68,7 @@ class Outgoing(_OwnErrors):
         if self._to is None and self._memory.tell() + len(data) > _COLLECTED_BYTES_MAX:
             raise BadInput(
                 f"the archive is larger than {_COLLECTED_BYTES_MAX} bytes",
-                mend="Give a file to write it to: download(path, to=file).",
+                hint="Give a file to write it to: download(path, to=file).",
                 code="CW-ARCHIVE-TOO-LARGE",
             )
         with self._theirs():
@@ -95,7 +95,7 @@ def _reader(source: object) -> Callable[[int], bytes]:
         return _Joined(iter(source)).read
     raise BadInput(
         f"an upload cannot be read from {type(source).__name__:.60}",
-        mend=_MEND,
+        hint=_MEND,
         code="CW-BAD-SOURCE",
     )
 
@@ -122,6 +122,6 @@ def _checked(piece: object) -> bytes:
         return bytes(piece)
     raise BadInput(
         f"the source of an upload gave {type(piece).__name__:.60} instead of bytes",
-        mend=_MEND,
+        hint=_MEND,
         code="CW-BAD-SOURCE",
     )

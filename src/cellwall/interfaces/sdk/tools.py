@@ -128,7 +128,7 @@ def _check_of(name: str, function: HostFunction, hinted: HostFunction) -> _Check
     ) as error:
         raise BadInput(
             f"the tool {name} cannot be offered, since its arguments could not be checked",
-            mend="Give it type hints of plain data that can be resolved where it is defined; "
+            hint="Give it type hints of plain data that can be resolved where it is defined; "
             "list[…] in the place of Iterable[…]; before Python 3.12, TypedDict from "
             "typing_extensions.",
             code="CW-TOOL-HINTS",

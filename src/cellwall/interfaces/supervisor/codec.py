@@ -60,7 +60,7 @@ def encode_want(want: Want) -> tuple[dict[str, Json], bytes]:
             if file.name == "watch":
                 raise BadInput(
                     "changes of a sandbox in the supervisor cannot be watched from here",
-                    mend="Watch from the process that made the sandbox, or list its files.",
+                    hint="Watch from the process that made the sandbox, or list its files.",
                     code="CW-NO-REMOTE-WATCH",
                 )
             content = file.content

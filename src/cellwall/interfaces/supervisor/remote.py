@@ -60,7 +60,7 @@ class RemoteHost:
     ) -> Outcome:
         if not self.alive:
             raise BadInput(
-                "the sandbox was ended", mend="Create a new one.", code="CW-SANDBOX-ENDED"
+                "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
             )
         told, data = await anyio.to_thread.run_sync(encode_want, want)
         message: dict[str, Json] = {
@@ -123,12 +123,12 @@ def _judged(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if "error" in message:
         told = message["error"]
         raise told_error(
-            told.get("kind", ""), told["message"], mend=told["mend"], code=told["code"]
+            told.get("kind", ""), told["message"], hint=told["hint"], code=told["code"]
         )
     if "stale" in message:
         raise CellwallError(
             "the supervisor is of another version of Cellwall",
-            mend="Stop it with `cellwall supervisor stop`; its sandboxes end with it.",
+            hint="Stop it with `cellwall supervisor stop`; its sandboxes end with it.",
             code="CW-SUPERVISOR-STALE",
         )
     return message
@@ -137,6 +137,6 @@ def _judged(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _gone() -> SandboxFailed:
     return SandboxFailed(
         "the supervisor is not there any more, and its sandboxes ended with it",
-        mend="Create a new sandbox; a new supervisor is started for it.",
+        hint="Create a new sandbox; a new supervisor is started for it.",
         code="CW-SUPERVISOR-GONE",
     )

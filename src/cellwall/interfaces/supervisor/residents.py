@@ -97,7 +97,7 @@ class Residents:
         if found is None:
             raise BadInput(
                 f"no sandbox {str(message.get('id'))[:60]!r} lives in the supervisor",
-                mend="It ended, timed out, or its supervisor was stopped; create a new one with "
+                hint="It ended, timed out, or its supervisor was stopped; create a new one with "
                 "keep_alive. `cellwall ps` lists those that live.",
                 code="CW-NO-SANDBOX",
             )
@@ -107,7 +107,7 @@ class Residents:
         keep_alive_s = float(message["keep_alive_s"])
         if not 0 < keep_alive_s <= _MAX_LIFE_S:
             raise BadInput(
-                "keep_alive is out of range", mend="Use seconds, at most seven days.",
+                "keep_alive is out of range", hint="Use seconds, at most seven days.",
                 code="CW-BAD-KEEP-ALIVE",
             )  # fmt: skip
         options = dict(message["options"])

@@ -183,7 +183,7 @@ class Supervisor:
             _log.exception("a request failed")
             failed = SandboxFailed(
                 "the supervisor failed at this request",
-                mend="Try again; if it stays so, run with CELLWALL_SUPERVISOR=off and report it.",
+                hint="Try again; if it stays so, run with CELLWALL_SUPERVISOR=off and report it.",
                 code="CW-INTERNAL",
                 detail=repr(error),
             )

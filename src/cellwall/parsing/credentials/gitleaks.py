@@ -225,7 +225,7 @@ def _refuse_extension(table: Table) -> None:
     ):
         raise _bad(
             "it extends another file, which is not read",
-            mend="Name that file too, or put its rules into this one.",
+            hint="Name that file too, or put its rules into this one.",
         )
 
 
@@ -241,12 +241,12 @@ class _Room:
         try:
             pattern.check()
         except BadInput as error:
-            raise _bad(f"{where}: {error.message}", mend=error.mend) from None
+            raise _bad(f"{where}: {error.message}", hint=error.hint) from None
         self._instructions -= pattern.instructions
         if self._instructions < 0:
             raise _bad(
                 f"{where}: with it, the expressions are larger than can be searched for",
-                mend="Repeat classes of letters less often, or split the file's rules.",
+                hint="Repeat classes of letters less often, or split the file's rules.",
             )
         return pattern
 
@@ -342,6 +342,6 @@ def _text(row: Table, key: str, where: str) -> str:
 
 
 def _bad(
-    what: str, *, mend: str = "Write it as gitleaks documents its configuration."
+    what: str, *, hint: str = "Write it as gitleaks documents its configuration."
 ) -> ConfigError:
-    return ConfigError(f"a rule file cannot be used: {what}", mend=mend)
+    return ConfigError(f"a rule file cannot be used: {what}", hint=hint)

@@ -98,7 +98,7 @@ class Program:
                 cpu_s, peak = int(cpu_us) / 1e6, int(peak_kib) * 1024
             case ["noexec", _tag, number]:
                 reason = not_started(int(number))
-                message = f"{reason.message}. {reason.mend}"
+                message = f"{reason.message}. {reason.hint}"
                 findings = (Finding(NOT_STARTED, "low", message, rule=reason.code),)
         info = self.info()
         wall_s = time.monotonic() - self._task.started
@@ -156,7 +156,7 @@ class Program:
             if time.monotonic() >= deadline:
                 raise BadInput(
                     "the process did not read its input in time",
-                    mend="Send less at once, or give a longer timeout.",
+                    hint="Send less at once, or give a longer timeout.",
                     code="CW-STDIN-SLOW",
                 )
 
@@ -225,7 +225,7 @@ class Program:
 def _no_input() -> BadInput:
     return BadInput(
         "the process takes no input",
-        mend="Start it with an open standard input, and write while it runs.",
+        hint="Start it with an open standard input, and write while it runs.",
         code="CW-NO-STDIN",
     )
 

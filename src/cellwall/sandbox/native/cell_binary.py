@@ -16,7 +16,7 @@ def cell_program() -> str:
     if not os.access(path, os.X_OK):
         raise LayerMissing(
             "the program cellwall-cell is missing from this installation",
-            mend="Install Cellwall again with `pip install --force-reinstall .` or `./dev setup`.",
+            hint="Install Cellwall again with `pip install --force-reinstall .` or `./dev setup`.",
             code="CW-LAYER-CELL",
         )
     return str(path)

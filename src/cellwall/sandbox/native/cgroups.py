@@ -5,7 +5,7 @@ Three ways to a group, tried in this order, decided by `choose` from plain facts
   2. cgroup v1, as root: one group in each hierarchy, below the one we are in, so that limits put
      on Cellwall itself hold for what it runs;
   3. an ordinary user on a systemd host with v2: a delegated scope from the user's own systemd.
-None of them: the run is refused with the reason and the mend (ISO-4).
+None of them: the run is refused with the reason and the hint (ISO-4).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Choice:
     bases: Mapping[str, str]
     """controller -> directory in which our groups are made."""
     reason: str = ""
-    mend: str = ""
+    hint: str = ""
 
 
 def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:

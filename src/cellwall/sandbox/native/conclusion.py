@@ -35,7 +35,7 @@ def conclude(
         case ["fail", "protect-open", *_]:
             raise WorkspaceError(
                 "the workspace changed while it was made ready",
-                mend="Another program or run is moving its files about; try again.",
+                hint="Another program or run is moving its files about; try again.",
                 code="CW-WORKSPACE-CHANGED",
             )
         case ["fail", step, *rest]:
@@ -106,14 +106,14 @@ def not_started(number: int) -> BadInput:
     if number > _NO_DIRECTORY:
         return BadInput(
             f"the working directory cannot be entered: {os.strerror(number - _NO_DIRECTORY)}",
-            mend="Name a directory inside the sandbox: /workspace, a directory below it, or /tmp.",
+            hint="Name a directory inside the sandbox: /workspace, a directory below it, or /tmp.",
             code="CW-CWD-NOT-FOUND",
         )
     match number:
         case 2:
             return BadInput(
                 "no such program inside the sandbox",
-                mend="Programs of the host's /usr are there; check the name, install the program "
+                hint="Programs of the host's /usr are there; check the name, install the program "
                 "on the host, or give the directory that holds it as the workspace. A .venv needs "
                 "the Python that it was made from: where that is not below /usr (pyenv, conda, "
                 "uv), name its directory in sandbox.extra_read_only_paths of the configuration.",
@@ -122,18 +122,18 @@ def not_started(number: int) -> BadInput:
         case 13:
             return BadInput(
                 "the program may not be executed",
-                mend="Check that the file is executable for everybody (chmod a+rx).",
+                hint="Check that the file is executable for everybody (chmod a+rx).",
                 code="CW-COMMAND-NOT-EXECUTABLE",
             )
         case 7:
             return BadInput(
                 "the arguments are too long for the kernel",
-                mend="Give long data through a file or standard input.",
+                hint="Give long data through a file or standard input.",
                 code="CW-ARGUMENTS-TOO-LONG",
             )
         case _:
             return BadInput(
                 f"the kernel could not start the program ({os.strerror(number)})",
-                mend="Check that the file is a program for this machine.",
+                hint="Check that the file is a program for this machine.",
                 code="CW-COMMAND-NOT-STARTED",
             )

@@ -229,7 +229,7 @@ class Group:
                 if required:
                     raise SandboxFailed(
                         f"the kernel refused the {controller} limit of the cgroup",
-                        mend="Run `cellwall doctor`.",
+                        hint="Run `cellwall doctor`.",
                         code="CW-CGROUP-LIMIT",
                         detail=f"{file}={value}: {error}",
                     ) from error

@@ -116,7 +116,7 @@ def _has_hung_up(line: socket.socket) -> bool:
 def _no_holder(why: str) -> SandboxFailed:
     return SandboxFailed(
         "the process that removes placeholders could not be used",
-        mend="Wait until the host is less busy, or raise its process limits; or give the "
+        hint="Wait until the host is less busy, or raise its process limits; or give the "
         "directory as :cow, which needs no placeholders.",
         detail=why,
     )

@@ -20,7 +20,7 @@ def program_of(action: Action) -> tuple[languages.Program, bytes]:
         case RunCommand(background=True):
             raise BadInput(
                 "only a live sandbox has a background",
-                mend="Use Sandbox.create() and its commands.run(…, background=True).",
+                hint="Use Sandbox.create() and its commands.run(…, background=True).",
                 code="CW-NO-BACKGROUND",
             )
         case RunCommand(argv):

@@ -73,7 +73,7 @@ class Keeper:
             os.close(self._diagnostics)
             raise SandboxFailed(
                 "the host could not start another process",
-                mend="Wait until it is less busy, or raise its process and memory limits.",
+                hint="Wait until it is less busy, or raise its process and memory limits.",
                 detail=str(error),
             ) from error
         finally:
@@ -210,7 +210,7 @@ class Keeper:
         if any(sign in said for sign in _NO_NAMESPACES):
             return LayerMissing(
                 "this host does not let bubblewrap make user namespaces",
-                mend="Run `cellwall doctor`: it names the setting and the command that mends it.",
+                hint="Run `cellwall doctor`: it names the setting and the command that mends it.",
                 code="CW-LAYER-USERNS",
                 detail=detail,
             )
@@ -218,7 +218,7 @@ class Keeper:
             return LayerMissing(
                 "the file system of the directory, or of the state folder, cannot be layered or "
                 "mapped by the kernel, as an overlay cannot",
-                mend="Use a volume, a disk or a tmpfs for both; CELLWALL_HOME moves the state "
+                hint="Use a volume, a disk or a tmpfs for both; CELLWALL_HOME moves the state "
                 "folder. For a container see docs/guides/hosts.md.",
                 code="CW-LAYER-OVERLAY",
                 detail=detail,
@@ -226,14 +226,14 @@ class Keeper:
         if step.startswith(_STAGING):
             return LayerMissing(
                 "root may not hand a directory into the sandbox here",
-                mend="In a container, run Cellwall as an ordinary user (docker run --user 1000), "
+                hint="In a container, run Cellwall as an ordinary user (docker run --user 1000), "
                 "with the directory on a volume; see docs/guides/hosts.md.",
                 code="CW-LAYER-MOUNT",
                 detail=detail,
             )
         return SandboxFailed(
             f"the sandbox could not be built (step {step})",
-            mend="Run `cellwall doctor` to see which layer fails on this host.",
+            hint="Run `cellwall doctor` to see which layer fails on this host.",
             code="CW-SANDBOX-BUILD",
             detail=detail,
         )

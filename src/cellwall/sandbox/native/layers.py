@@ -71,25 +71,25 @@ def walls_for(
     `uid_offset` is what makes its host uid its own, where Cellwall was started as root.
     """
     if layers.bubblewrap is None:
-        why, mend = layers.bubblewrap_problem or NO_BUBBLEWRAP
-        raise LayerMissing(why, mend=mend, code="CW-LAYER-BUBBLEWRAP")
+        why, hint = layers.bubblewrap_problem or NO_BUBBLEWRAP
+        raise LayerMissing(why, hint=hint, code="CW-LAYER-BUBBLEWRAP")
     abi = layers.landlock_abi
     if abi == 0 and not settings.dangerously_without_landlock:
         raise LayerMissing(
             "this kernel has no Landlock",
-            mend="Use Linux 5.13 or newer with `landlock` in its lsm= list, or accept the "
+            hint="Use Linux 5.13 or newer with `landlock` in its lsm= list, or accept the "
             "other walls alone with sandbox.dangerously_without_landlock = true.",
             code="CW-LAYER-LANDLOCK",
         )
     way = layers.cgroup.way
     if way == "none" and not settings.dangerously_without_cgroup:
         choice = layers.cgroup
-        raise LayerMissing(choice.reason, mend=choice.mend, code="CW-LAYER-CGROUP")
+        raise LayerMissing(choice.reason, hint=choice.hint, code="CW-LAYER-CGROUP")
     drop_to = settings.uid_base + uid_offset if os.geteuid() == 0 else None
     if drop_to is not None and not is_mapped(drop_to):
         raise LayerMissing(
             f"the unprivileged uid {drop_to} does not exist in this user namespace",
-            mend="Set sandbox.uid_base to the first of a range of uids that are mapped here "
+            hint="Set sandbox.uid_base to the first of a range of uids that are mapped here "
             "and belong to nobody (see /proc/self/uid_map).",
             code="CW-LAYER-UID",
         )
@@ -132,7 +132,7 @@ def tools_for(
         except OSError as error:
             raise BadInput(
                 f"{outside} is not a directory that can be shown",
-                mend="Correct sandbox.extra_read_only_paths in the configuration.",
+                hint="Correct sandbox.extra_read_only_paths in the configuration.",
             ) from error
         stack.callback(os.close, descriptor)
         shown.append(keeperplan.Shown(descriptor, outside, inside, True, mapped=False))

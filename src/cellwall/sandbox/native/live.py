@@ -230,7 +230,7 @@ class _LiveRun:
     def failure(self, step: str) -> CellwallError:
         return SandboxFailed(
             "the sandbox ended while this ran",
-            mend="Run it again; files that were written are still there.",
+            hint="Run it again; files that were written are still there.",
             code="CW-SANDBOX-GONE",
             detail=step,
         )

@@ -68,18 +68,18 @@ def _nest(version: Literal[1, 2], outer: Mapping[str, str]) -> Group:
 
 
 def _no_group(error: OSError, version: int) -> LayerMissing:
-    mend = "Run `cellwall doctor`; the cgroup file system must be writable."
+    hint = "Run `cellwall doctor`; the cgroup file system must be writable."
     if error.errno == errno.EBUSY and version == 2:
         # A container's own root group: unlike the host's, it cannot both hold processes and
         # limit groups below it. Moving other people's processes is not ours to do.
-        mend = (
+        hint = (
             "Move the container's processes into a group of their own before Cellwall starts: "
             "mkdir /sys/fs/cgroup/main && while read pid; do echo $pid > "
             "/sys/fs/cgroup/main/cgroup.procs; done < /sys/fs/cgroup/cgroup.procs"
         )
     return LayerMissing(
         "no cgroup can be made on this host",
-        mend=mend,
+        hint=hint,
         code="CW-LAYER-CGROUP",
         detail=str(error),
     )
@@ -90,7 +90,7 @@ def scope_command(name: str) -> list[str]:
     try:
         program = host_program("systemd-run")
     except ProgramRefused as refused:
-        raise LayerMissing(refused.why, mend=refused.hint, code="CW-LAYER-CGROUP") from None
+        raise LayerMissing(refused.why, hint=refused.hint, code="CW-LAYER-CGROUP") from None
     return [
         program, "--user", "--scope", "--quiet", "--collect",
         f"--unit=cellwall-{name}", "--property=Delegate=yes", "--",
@@ -121,7 +121,7 @@ def group_in_scope(keeper_pid: int, *, nested: bool = False) -> Group:
     except OSError as error:
         raise LayerMissing(
             "the user's systemd gave no usable cgroup",
-            mend="Run `cellwall doctor`; the memory, pids and cpu controllers must be delegated "
+            hint="Run `cellwall doctor`; the memory, pids and cpu controllers must be delegated "
             "to user sessions.",
             code="CW-LAYER-CGROUP",
             detail=str(error),

@@ -26,7 +26,7 @@ class Plan:
             if b"\0" in encoded:  # it would end the word early and begin a step of its own
                 raise BadInput(
                     "an argument, path or variable holds a NUL byte",
-                    mend="Remove it; no program can be given one.",
+                    hint="Remove it; no program can be given one.",
                     code="CW-NUL-BYTE",
                 )
             self._words.append(encoded)

@@ -60,7 +60,7 @@ def host_arch() -> str:
     if machine not in AUDIT_ARCH:
         raise LayerMissing(
             f"No seccomp filter is known for the processor architecture {machine!r}.",
-            mend="Use an x86_64 or aarch64 host with a 64-bit userland.",
+            hint="Use an x86_64 or aarch64 host with a 64-bit userland.",
         )
     return machine
 
@@ -79,7 +79,7 @@ def build(
     if arch not in AUDIT_ARCH:
         raise BadInput(
             f"No seccomp filter is known for the architecture {arch!r}.",
-            mend=f"Choose one of: {', '.join(AUDIT_ARCH)}.",
+            hint=f"Choose one of: {', '.join(AUDIT_ARCH)}.",
         )
     if open_files is not None and not 0 < open_files < _NEGATIVE_BIT:
         raise BadInput("The open-files limit must be a positive 31-bit number.")

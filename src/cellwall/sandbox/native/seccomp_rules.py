@@ -138,7 +138,7 @@ def broken(what: str, *, detail: str = "") -> SandboxFailed:
     return SandboxFailed(
         f"The seccomp rules are broken: {what}.",
         code="CW-SECCOMP-RULES",
-        mend="Install Cellwall again; its data files were changed.",
+        hint="Install Cellwall again; its data files were changed.",
         detail=detail,
     )
 

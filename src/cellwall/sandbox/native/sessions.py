@@ -230,7 +230,7 @@ class Sessions:
         if program is None:
             raise BadInput(
                 f"no process {want.process} was started here",
-                mend="`commands.list()` tells which there are.",
+                hint="`commands.list()` tells which there are.",
                 code="CW-NO-PROCESS",
             )
         match want.name:
@@ -293,7 +293,7 @@ class Sessions:
             # is not approved any more, and the record must not name another one (SKL-1).
             raise SkillRefused(
                 "the skills of this sandbox were changed since it began",
-                mend="Create a new sandbox.",
+                hint="Create a new sandbox.",
                 code="CW-SKILL-CHANGED",
             )
         return cell
@@ -314,7 +314,7 @@ class Sessions:
                 session.cell = None
             if session.is_ended:
                 raise BadInput(
-                    "the sandbox was ended", mend="Create a new one.", code="CW-SANDBOX-ENDED"
+                    "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
                 )
             assert action.session_id is not None  # noqa: S101  # as in `_session`
             with self.views.replacing(action.session_id) as put_view:

@@ -54,7 +54,7 @@ def python_spec(name: str, environment_of: EnvironmentOf) -> Spec:
     if found is None or identity is None:
         raise BadInput(
             f"the template {name} was not built yet",
-            mend=f"Build it once: cellwall template build {name}",
+            hint=f"Build it once: cellwall template build {name}",
             code="CW-TEMPLATE-NOT-BUILT",
         )
     return Spec(

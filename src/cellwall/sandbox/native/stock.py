@@ -100,7 +100,7 @@ class Stock:
                 self.remove(group, is_clean=False)
                 raise SandboxFailed(
                     "this process has no room for another open file",
-                    mend="Raise its limit of open files (ulimit -n).",
+                    hint="Raise its limit of open files (ulimit -n).",
                     code="CW-CELL",
                 )
             case ["cell", name, group] if name in self._asked:
@@ -109,7 +109,7 @@ class Stock:
                 self._asked.pop(name, None)
                 raise SandboxFailed(
                     "the host could not make another cell",
-                    mend="Wait until it is less busy, or raise its limits.",
+                    hint="Wait until it is less busy, or raise its limits.",
                     code="CW-CELL",
                     detail=os.strerror(int(number)),
                 )
@@ -131,7 +131,7 @@ class Stock:
     def _gone(self, error: OSError | None) -> TemplateGone:
         return TemplateGone(
             f"the template {self._template.spec.name} is gone",
-            mend="Try again; a new one is started.",
+            hint="Try again; a new one is started.",
             code="CW-TEMPLATE-GONE",
             detail=str(error),
         )

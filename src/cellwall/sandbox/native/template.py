@@ -141,7 +141,7 @@ class Template:
             raise keeper.failure(said.removeprefix("fail "))
         raise SandboxFailed(
             f"the template {self.spec.name} did not start",
-            mend="Run `cellwall doctor` to see which layer fails on this host.",
+            hint="Run `cellwall doctor` to see which layer fails on this host.",
             code="CW-TEMPLATE",
             detail=f"{said} {' '.join(words)} {_read_some(self._standing.channels.stderr)}",
         )
@@ -218,7 +218,7 @@ class Template:
         except OSError as error:
             raise SandboxFailed(
                 f"the template {self.spec.name} is gone",
-                mend="Try again; a new one is started.",
+                hint="Try again; a new one is started.",
                 code="CW-TEMPLATE-GONE",
                 detail=str(error),
             ) from error

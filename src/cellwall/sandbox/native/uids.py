@@ -31,7 +31,7 @@ class UidLease:
             return
         raise Busy(
             f"all {_MOST} places for live sandboxes are taken",
-            mend="End some: `cellwall ps` lists them.",
+            hint="End some: `cellwall ps` lists them.",
             code="CW-TOO-MANY-LIVE",
         )
 

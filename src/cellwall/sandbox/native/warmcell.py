@@ -120,7 +120,7 @@ class ForkedCell:
         if step == "ended-without-a-word" or not self.template.is_alive():
             return SandboxFailed(
                 "the cell, or the template behind it, was killed from outside",
-                mend="Try again; a new one is started.",
+                hint="Try again; a new one is started.",
                 code="CW-TEMPLATE-GONE",
                 detail=step,
             )

@@ -249,6 +249,6 @@ def stuck() -> SandboxFailed:
     """The kernel does not let a process die."""
     return SandboxFailed(
         "a process of the run could not be ended",
-        mend="It hangs inside the kernel; look at the host's storage.",
+        hint="It hangs inside the kernel; look at the host's storage.",
         code="CW-LEFTOVER",
     )

@@ -453,7 +453,7 @@ def test_text_is_fetched(kind: str) -> None:
 def test_what_is_no_text_is_refused(body: bytes, kind: str | None) -> None:
     error, _ = refused(PAGE, {"/page": answer(body, kind=kind)})
     assert error.code == "CW-CONTENT-TYPE"
-    assert "--allow-domain" in error.mend
+    assert "--allow-domain" in error.hint
 
 
 @pytest.mark.requirement("NET-4")

@@ -176,7 +176,7 @@ def test_a_hello_with_two_meanings_is_refused(data: bytes) -> None:
     with pytest.raises(EgressRefused) as refused:
         server_name(data)
     assert refused.value.code == "CW-BAD-TLS"
-    assert refused.value.mend
+    assert refused.value.hint
 
 
 def test_a_hidden_name_does_not_matter_where_tls_ends_here() -> None:

@@ -62,7 +62,7 @@ def refusal_of(data: bytes, *, scheme: Scheme = "http") -> BadMessage:
     with pytest.raises(BadMessage) as refused:
         asked(data, scheme=scheme)
     assert refused.value.code == "CW-BAD-REQUEST"
-    assert refused.value.mend
+    assert refused.value.hint
     return refused.value
 
 

@@ -34,7 +34,7 @@ def told(
 
 @pytest.mark.requirement("NET-2")
 def test_a_refusal_says_what_and_what_to_do() -> None:
-    error = EgressRefused("the host is not allowed", mend="Allow it.", code="CW-EGRESS", detail="x")
+    error = EgressRefused("the host is not allowed", hint="Allow it.", code="CW-EGRESS", detail="x")
     status, headers, body = told(error)
     length = headers.pop("content-length")
     assert int(length) > 0
@@ -51,7 +51,7 @@ def test_a_refusal_says_what_and_what_to_do() -> None:
             "error": {
                 "code": "CW-EGRESS",
                 "message": "the host is not allowed",
-                "mend": "Allow it.",
+                "hint": "Allow it.",
             }
         },
     )
@@ -88,12 +88,12 @@ def test_any_error_of_ours_is_a_refusal(error: CellwallError) -> None:
 
 def test_without_a_mend_the_rule_to_write_is_named() -> None:
     body = told(EgressRefused("no"), host="api.example.com", port=8443)[2]
-    assert "`--allow-domain api.example.com:8443`" in body["error"]["mend"]
+    assert "`--allow-domain api.example.com:8443`" in body["error"]["hint"]
 
 
 @pytest.mark.parametrize("host", ["a b", "x\r\nSet-Cookie: a", "`rm`", "", "ä.example", "A" * 300])
 def test_a_host_that_no_rule_could_name_is_not_repeated(host: str) -> None:
-    assert told(EgressRefused("no"), host=host)[2]["error"]["mend"] == ""
+    assert told(EgressRefused("no"), host=host)[2]["error"]["hint"] == ""
 
 
 @pytest.mark.requirement("ERR-1")
@@ -111,6 +111,6 @@ def test_a_code_cannot_become_a_header(code: str) -> None:
 
 def test_any_text_can_be_told() -> None:
     message = "a\r\n\0\ud800ä" + "x" * 5000
-    body = told(EgressRefused(message, mend="\ud800"))[2]
+    body = told(EgressRefused(message, hint="\ud800"))[2]
     assert body["error"]["message"] == message[:2000]
-    assert body["error"]["mend"] == "\ud800"
+    assert body["error"]["hint"] == "\ud800"

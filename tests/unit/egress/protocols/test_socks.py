@@ -117,7 +117,7 @@ def test_other_requests_are_refused_by_the_right_code(
 ) -> None:
     refusal = refusal_of(request_bytes)
     assert (refusal.code, refusal.answer) == (code, reply(answer))
-    assert refusal.mend
+    assert refusal.hint
 
 
 def test_a_refusal_of_what_came_at_once_is_sent_behind_the_welcome() -> None:

@@ -99,7 +99,7 @@ def test_host_that_nobody_allowed_is_refused_before_it_is_looked_up(house: House
     ]
     assert [refusal_of(answer) for answer in answers] == [(403, "CW-NOT-ALLOWED")] * 2
     told = json.loads(answers[0].partition(b"\r\n\r\n")[2])["error"]
-    assert f"--allow-domain evil.example.net:{server.port}" in told["mend"]
+    assert f"--allow-domain evil.example.net:{server.port}" in told["hint"]
     assert cell.ask(socks_to(b"evil.example.net", server.port)) == b"\x05\x00" + bytes(
         [5, 2, 0, 1, 0, 0, 0, 0, 0, 0]
     )

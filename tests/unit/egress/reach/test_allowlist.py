@@ -82,7 +82,7 @@ def test_what_is_too_wide_or_ambiguous_is_no_rule(text: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_rule(text)
     assert refused.value.code == "CW-BAD-DOMAIN"
-    assert refused.value.mend
+    assert refused.value.hint
     assert str(refused.value).isprintable()
 
 

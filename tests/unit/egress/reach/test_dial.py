@@ -101,7 +101,7 @@ def test_only_the_given_addresses_are_tried(port: int) -> None:
     assert error.code == "CW-UNREACHABLE"
     assert error.detail == "127.0.0.2: Connection refused"
     assert "127.0.0.2" not in str(error)
-    assert error.mend
+    assert error.hint
 
 
 def test_of_two_that_answer_the_first_is_taken(port: int) -> None:

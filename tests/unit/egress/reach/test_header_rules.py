@@ -58,7 +58,7 @@ def test_what_is_no_rule_is_refused_with_what_to_do(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_header_rule(text)
     assert caught.value.code == "CW-BAD-HEADER-RULE"
-    assert "forbid x-admin" in caught.value.mend
+    assert "forbid x-admin" in caught.value.hint
     assert len(caught.value.message) < 300
 
 

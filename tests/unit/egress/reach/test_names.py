@@ -129,7 +129,7 @@ def test_a_name_with_a_second_meaning_is_refused(trick: str, control: str) -> No
         with pytest.raises(EgressRefused) as refused:
             read(trick)
         assert refused.value.code == "CW-BAD-HOST"
-        assert refused.value.mend
+        assert refused.value.hint
         # The name may hold anything, an escape sequence or a secret.
         assert trick not in refused.value.message
         assert str(refused.value).isprintable()

@@ -93,7 +93,7 @@ def test_one_refused_address_refuses_the_name(address: str, word: str) -> None:
         # The message goes to the code, which has no business with addresses of the inner network,
         # nor with which of them are this host's own: all are told alike.
         assert error.message == "example.com leads to an address where nothing may go"
-        assert error.mend == refusal("example.com", Answers("192.168.0.1")).mend
+        assert error.hint == refusal("example.com", Answers("192.168.0.1")).hint
         assert address not in str(error)
         assert error.detail == f"{ip_address(address)} is {word}"
 
@@ -144,7 +144,7 @@ def test_a_literal_address_is_checked_and_not_asked_for() -> None:
 def test_no_answer_is_a_refusal() -> None:
     error = refusal("example.com", Answers(""))
     assert (error.code, error.message) == ("CW-NO-ADDRESS", "no address was found for example.com")
-    assert error.mend
+    assert error.hint
 
 
 # The system's resolver.

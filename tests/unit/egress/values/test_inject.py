@@ -242,7 +242,7 @@ def test_no_value_is_put_where_a_request_is_framed(name: str) -> None:
 @pytest.mark.requirement("SEC-3")
 def test_a_lease_that_has_ended_refuses_the_request() -> None:
     def ended() -> bytes:
-        raise VaultError("the lease has ended", mend="Run it again.")
+        raise VaultError("the lease has ended", hint="Run it again.")
 
     over = SecretUse(name="TOKEN", placeholder=SHOWN, bindings=(BOUND,), reveal=ended)
     with pytest.raises(VaultError):

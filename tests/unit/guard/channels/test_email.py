@@ -177,6 +177,6 @@ def test_text_in_files_of_other_types_is_hidden_text(encoding: str, body: str) -
 def test_an_unknown_channel_is_refused() -> None:
     with pytest.raises(BadInput) as refused:
         read("fax", "x")
-    assert refused.value.mend == (
+    assert refused.value.hint == (
         "Use one of: plain, markdown, html, email, telegram, discord, slack."
     )

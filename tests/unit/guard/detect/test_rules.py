@@ -33,7 +33,7 @@ def pack(*changes: dict[str, str | None]) -> str:
 def told(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load_pack(text, name="acme")
-    assert caught.value.mend
+    assert caught.value.hint
     return caught.value.message
 
 

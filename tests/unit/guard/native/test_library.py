@@ -27,7 +27,7 @@ def test_without_the_library_no_text_is_looked_at_and_the_mend_is_told(
         monkeypatch.undo()
         library._library.cache_clear()
 
-    assert caught.value.mend
+    assert caught.value.hint
     assert str(tmp_path) not in str(caught.value)
 
 

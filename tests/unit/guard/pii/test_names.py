@@ -21,7 +21,7 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(names, "find_spec", specs())
     with pytest.raises(CellwallError) as missing:
         names.NameFinder()
-    assert (missing.value.code, missing.value.mend) == (
+    assert (missing.value.code, missing.value.hint) == (
         "CW-PII-NAMES",
         "pip install 'cellwall[names]'",
     )
@@ -32,7 +32,7 @@ def test_a_missing_language_model_is_never_downloaded(monkeypatch: pytest.Monkey
     monkeypatch.setattr(names, "import_module", pytest.fail)
     with pytest.raises(CellwallError) as missing:
         names.NameFinder(model="xx_none")
-    assert missing.value.mend == "python -m spacy download xx_none"
+    assert missing.value.hint == "python -m spacy download xx_none"
 
 
 def analyzing(answer: object) -> dict[str, ModuleType]:

@@ -135,7 +135,7 @@ def test_what_is_not_allowed_is_denied_in_the_agent_s_protocol(house, tmp_path, 
 @pytest.mark.parametrize("agent", REQUESTS)
 def test_where_no_sandbox_can_be_had_nothing_runs_outside(house, tmp_path, agent, monkeypatch):
     def missing(_: House) -> None:
-        raise LayerMissing("bubblewrap is not installed", mend="Install it.")
+        raise LayerMissing("bubblewrap is not installed", hint="Install it.")
 
     (tmp_path / "sub").mkdir()
     monkeypatch.setattr(answer, "check_walls", missing)

@@ -265,7 +265,7 @@ def test_where_no_sandbox_can_be_had_nothing_is_allowed_to_run_outside_instead(
     house, monkeypatch, tmp_path
 ):
     def missing(_: House) -> None:
-        raise LayerMissing("bubblewrap is not installed", mend="Install it.")
+        raise LayerMissing("bubblewrap is not installed", hint="Install it.")
 
     monkeypatch.setattr(answer, "check_walls", missing)
     told = permission(said(house, asking(cwd=str(tmp_path)), **INSIDE))

@@ -132,7 +132,7 @@ def test_nothing_of_the_environment_changes_what_is_started(tmp_path):
 def test_a_path_that_shells_read_differently_is_refused(path):
     with pytest.raises(BadInput) as refused:
         hook_command(environ=os.environ, policy=path)
-    assert (refused.value.code, bool(refused.value.mend)) == ("CW-HOOK-PATH", True)
+    assert (refused.value.code, bool(refused.value.hint)) == ("CW-HOOK-PATH", True)
 
 
 @pytest.mark.parametrize("is_posix_shell", [True, False])

@@ -149,7 +149,7 @@ def test_a_function_whose_arguments_would_be_checked_late_is_not_offered(hint):
     with pytest.raises(BadInput) as caught:
         called(hint, [])
     assert caught.value.code == "CW-TOOL-HINTS"
-    assert "list[" in caught.value.mend
+    assert "list[" in caught.value.hint
 
 
 @pytest.mark.parametrize(("hint", "value"), REFUSED)

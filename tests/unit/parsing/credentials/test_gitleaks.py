@@ -156,7 +156,7 @@ def test_a_bad_file_says_what_is_wrong_with_it(table: str, said: str) -> None:
     with pytest.raises(ConfigError, match="a rule file cannot be used") as caught:
         load_gitleaks(table)
     assert said in caught.value.message
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_an_extension_that_adds_nothing_is_no_mistake() -> None:

@@ -225,11 +225,11 @@ def test_each_kind_of_host_has_its_way(host: Facts, choice: Choice) -> None:
         ),
     ],
 )
-def test_a_host_without_a_way_is_refused_with_reason_and_mend(host: Facts, reason: str) -> None:
+def test_a_host_without_a_way_is_refused_with_reason_and_hint(host: Facts, reason: str) -> None:
     found = cgroups.choose(host)
     assert (found.way, dict(found.bases)) == ("none", {})
     assert reason in found.reason
-    assert found.mend
+    assert found.hint
 
 
 @pytest.mark.requirement("LIM-3")
@@ -406,7 +406,7 @@ def test_a_group_that_cannot_be_made_is_a_refusal(tmp_path: Path, way: cgroups.W
     with pytest.raises(LayerMissing) as caught:
         newgroups.make_group(choice, "act_1")
     assert caught.value.code == "CW-LAYER-CGROUP"
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 @pytest.mark.requirement("LIM-3")

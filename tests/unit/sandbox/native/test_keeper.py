@@ -33,7 +33,7 @@ def test_a_supervisor_with_any_number_of_open_descriptors_can_run(held):
         ("", "CW-SANDBOX-BUILD"),
     ],
 )
-def test_a_host_without_user_namespaces_is_told_with_its_mend(said: str, code: str):
+def test_a_host_without_user_namespaces_is_told_with_its_hint(said: str, code: str):
     keeper = Keeper.__new__(Keeper)
     keeper._diagnostics, write = os.pipe()
     os.write(write, said.encode())
@@ -42,5 +42,5 @@ def test_a_host_without_user_namespaces_is_told_with_its_mend(said: str, code: s
         error = keeper.failure("bubblewrap")
     finally:
         os.close(keeper._diagnostics)
-    assert (error.code, "cellwall doctor" in error.mend) == (code, True)
+    assert (error.code, "cellwall doctor" in error.hint) == (code, True)
     assert said not in error.message or not said  # bubblewrap's own words are for the record

@@ -401,13 +401,13 @@ def test_filter_is_built_once() -> None:
 
 
 @pytest.mark.requirement("ISO-4")
-def test_unknown_host_architecture_is_refused_with_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_host_architecture_is_refused_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="riscv64"))
 
     with pytest.raises(LayerMissing) as refusal:
         seccomp.host_arch()
 
-    assert (refusal.value.code, bool(refusal.value.mend)) == ("CW-LAYER-MISSING", True)
+    assert (refusal.value.code, bool(refusal.value.hint)) == ("CW-LAYER-MISSING", True)
 
 
 @pytest.mark.parametrize("open_files", [0, -1, 1 << 31])

@@ -24,7 +24,7 @@ def agent_named(name: str | None) -> Agent:
     if found is None:
         raise BadInput(
             f"there is no agent {wanted[:40]!r}",
-            mend=f"Write one of {', '.join(AGENTS)}.",
+            hint=f"Write one of {', '.join(AGENTS)}.",
             code="CW-HOOK-AGENT",
         )
     return found
