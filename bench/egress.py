@@ -341,7 +341,7 @@ def _serve_proxy(*ports: str) -> None:
 
     action = Action(
         principal=Principal("bench", "sdk"),
-        want=RunCommand(("true",)),
+        operation=RunCommand(("true",)),
         allow_domains=tuple(f"{method}{_NAME}:{port}" for port in ports),
     )
 

@@ -44,8 +44,8 @@ def guard() -> Guard:
     return Guard()
 
 
-def asked(want: object) -> Action:
-    return Action(principal=Principal("me", "mcp"), want=want, audience="model")  # type: ignore[arg-type]
+def asked(operation: object) -> Action:
+    return Action(principal=Principal("me", "mcp"), operation=operation, audience="model")  # type: ignore[arg-type]
 
 
 def outside(shown: str) -> list[str]:
@@ -141,8 +141,8 @@ def test_tags_between_the_letters_of_a_raw_page_hide_nothing(guard: Guard) -> No
         text=text,
         body=text.encode(),
     )
-    want = FetchUrl("https://a.example/", "raw")
-    cleaned = guard.clean(asked(want), RunResult(None, text=text, payload=page))
+    operation = FetchUrl("https://a.example/", "raw")
+    cleaned = guard.clean(asked(operation), RunResult(None, text=text, payload=page))
     assert "tests" not in cleaned.shown
     assert cleaned.findings
 

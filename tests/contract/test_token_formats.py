@@ -128,7 +128,7 @@ def test_no_part_of_a_result_holds_one() -> None:
         results=({"text": lines}, {"html": f"<p>{lines}</p>"}),
         code_error={"type": "E", "message": lines, "traceback": lines},
     )
-    action = Action(principal=Principal("ann", "mcp"), want=RunCommand(()), audience="model")
+    action = Action(principal=Principal("ann", "mcp"), operation=RunCommand(()), audience="model")
     cleaned = Guard().clean(action, result)
     seen = [cleaned.stdout.decode(), cleaned.stderr.decode(), str(cleaned.text), cleaned.shown]
     seen += [json.dumps(part) for part in (cleaned.value, cleaned.results, cleaned.code_error)]
@@ -142,8 +142,8 @@ def test_no_name_of_a_file_that_a_model_sees_holds_one() -> None:
     tokens = [made(form) for form in EVERY if "/" not in form]
     names = [f"notes {text}" for text, _ in tokens]
     entries = [FileEntry(name, name, "file", 1, 0o644, 0.0) for name in names]
-    want = FileOperation("list", ".")
-    action = Action(principal=Principal("ann", "mcp"), want=want, audience="model")
+    operation = FileOperation("list", ".")
+    action = Action(principal=Principal("ann", "mcp"), operation=operation, audience="model")
     shown = Guard().clean(action, RunResult(None, payload=entries)).shown
     assert [secret for _, secret in tokens if secret in shown] == []
     assert shown.count("notes ") == len(entries)

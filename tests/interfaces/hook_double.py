@@ -38,9 +38,9 @@ class Scripted:
     """`#deny`, `#ask` and `#allow` in a command are obeyed; without one of them it is denied."""
 
     def judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
-        if not isinstance(action.want, UseTool):
+        if not isinstance(action.operation, UseTool):
             return Decision(Verdict.ALLOW, "double", "not an agent's tool", "test")
-        text = str(action.want.input)
+        text = str(action.operation.input)
         if "#slow" in text:
             time.sleep(30)
         if "#bug" in text:

@@ -25,8 +25,8 @@ def recorded(tmp_path: Path, state_home: str, monkeypatch: pytest.MonkeyPatch) -
     settings = load_settings(file=None, profile=None, environ=os.environ)
     with open_record(state_home, settings) as audit:
         for command in ("git status", "sudo ls", "echo '\x1b[31m'"):
-            want = UseTool("Bash", {"command": command}, str(tmp_path), "agent-1")
-            action = Action(principal=Principal("ann", "hook"), want=want)
+            operation = UseTool("Bash", {"command": command}, str(tmp_path), "agent-1")
+            action = Action(principal=Principal("ann", "hook"), operation=operation)
             body = denial(action, denied)
             audit.write(Event(EventKind.DENIAL, action.id, "ann", "hook", body))
 

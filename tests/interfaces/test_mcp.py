@@ -137,10 +137,12 @@ def test_a_limit_ends_the_code_and_is_named(agent: Agent):
 @pytest.mark.requirement("POL-11")
 def test_a_timeout_can_only_be_shorter_than_the_servers_own():
     pattern = Action(
-        principal=principal("mcp"), want=RunCode("python", b""), limits=Limits(wall_s=5)
+        principal=principal("mcp"), operation=RunCode("python", b""), limits=Limits(wall_s=5)
     )
     sandboxes = Sandboxes(None, pattern)  # type: ignore[arg-type]  # nothing is run
-    told = [sandboxes._action(pattern.want, None, asked).limits.wall_s for asked in (None, 9e9, 2)]
+    told = [
+        sandboxes._action(pattern.operation, None, asked).limits.wall_s for asked in (None, 9e9, 2)
+    ]
     assert told == [5, 5, 2]
 
 

@@ -30,13 +30,13 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     made.close()
 
 
-def performed(house: House, want: object, **changes: object) -> Outcome:
-    action = Action(principal=principal("sdk"), want=want, limits=house.limits, **changes)  # type: ignore[arg-type]
+def performed(house: House, operation: object, **changes: object) -> Outcome:
+    action = Action(principal=principal("sdk"), operation=operation, limits=house.limits, **changes)  # type: ignore[arg-type]
     return anyio.run(house.runtime.perform, action)
 
 
-def for_model(house: House, want: object, **changes: object) -> Outcome:
-    return performed(house, want, audience="model", **changes)
+def for_model(house: House, operation: object, **changes: object) -> Outcome:
+    return performed(house, operation, audience="model", **changes)
 
 
 @pytest.mark.requirement("GRD-5")
@@ -61,7 +61,7 @@ def test_a_secret_is_not_streamed_however_it_is_cut(house: House) -> None:
         "    sys.stdout.write(piece)\n    sys.stdout.flush()\n    time.sleep(0.1)\n"
     )
     seen: list[bytes] = []
-    action = Action(principal=principal("sdk"), want=RunCode("python", code.encode()))
+    action = Action(principal=principal("sdk"), operation=RunCode("python", code.encode()))
 
     def sink(_: str, chunk: bytes) -> None:
         seen.append(chunk)
@@ -77,7 +77,7 @@ def test_a_secret_is_not_streamed_however_it_is_cut(house: House) -> None:
 def test_a_prompt_is_streamed_before_its_line_ends(house: House) -> None:
     code = "import sys, time\nsys.stdout.write('Name: ')\nsys.stdout.flush()\ntime.sleep(0.2)\nprint('x')"
     seen: list[bytes] = []
-    action = Action(principal=principal("sdk"), want=RunCode("python", code.encode()))
+    action = Action(principal=principal("sdk"), operation=RunCode("python", code.encode()))
     perform = functools.partial(
         house.runtime.perform, action, sink=lambda _, chunk: seen.append(chunk)
     )

@@ -255,7 +255,7 @@ class NoTools:
 
     def judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
         self.seen.append(action)
-        is_denied = isinstance(action.want, CallTool) and action.want.name == self.denied
+        is_denied = isinstance(action.operation, CallTool) and action.operation.name == self.denied
         verdict = Verdict.DENY if is_denied else Verdict.ALLOW
         return Decision(verdict, "test", f"{self.denied} is not for you", "test")
 
@@ -263,8 +263,8 @@ class NoTools:
 def perform(code: str, broker: ToolBroker, policy: NoTools | None = None) -> Outcome:
     house = wiring.shared_house()
     runtime = replace(house.runtime, policy=policy or house.runtime.policy)
-    want = RunCode("python", code.encode())
-    action = Action(principal=wiring.principal("sdk"), want=want, tools=broker.names)
+    operation = RunCode("python", code.encode())
+    action = Action(principal=wiring.principal("sdk"), operation=operation, tools=broker.names)
 
     async def main() -> Outcome:
         return await runtime.perform(action, tools=broker)
@@ -280,8 +280,10 @@ def test_a_call_that_policy_denies_is_an_error_for_the_code_and_never_made(host)
     assert outcome.value == ["CW-DENIED: add is not for you", "A"]
     assert host.called == ["a"]
     code_action, denied, allowed = policy.seen
-    assert [each.want.name for each in (denied, allowed)] == ["add", "later"]
-    assert denied.want.parent == allowed.want.parent == code_action.id == outcome.action_id
+    assert [each.operation.name for each in (denied, allowed)] == ["add", "later"]
+    assert (
+        denied.operation.parent == allowed.operation.parent == code_action.id == outcome.action_id
+    )
     assert [r["kind"] for r in audit_records(action_id=denied.id)] == ["denial"]
 
 

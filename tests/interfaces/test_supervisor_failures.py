@@ -203,8 +203,8 @@ def test_nonsense_on_the_socket_ends_nothing(supervisor):
         {"do": "nothing"},
         {"do": ["run"]},
         {"do": "run"},
-        {"do": "run", "options": 5, "want": {}, "shaping": {}, "stdin": None},
-        {"do": "run", "options": {"env": [], "allow_domain": []}, "want": {}, "shaping": {}},
+        {"do": "run", "options": 5, "operation": {}, "shaping": {}, "stdin": None},
+        {"do": "run", "options": {"env": [], "allow_domain": []}, "operation": {}, "shaping": {}},
         {"do": "create", "keep_alive_s": 5},
         {"do": "create", "keep_alive_s": "x", "options": {}, "shaping": {}},
         {"do": "create", "keep_alive_s": 5, "options": {"a": 1}, "shaping": {}},
@@ -226,9 +226,9 @@ def test_requests_of_the_wrong_form_are_refused_in_words(supervisor, message):
 @pytest.mark.parametrize(
     "change",
     [
-        {"want": {}},
+        {"operation": {}},
         {
-            "want": {
+            "operation": {
                 "kind": "command",
                 "argv": "ls",
                 "cwd": "/",
@@ -237,7 +237,7 @@ def test_requests_of_the_wrong_form_are_refused_in_words(supervisor, message):
             }
         },
         {
-            "want": {
+            "operation": {
                 "kind": "file",
                 "name": "watch",
                 "path": ".",
@@ -246,8 +246,16 @@ def test_requests_of_the_wrong_form_are_refused_in_words(supervisor, message):
                 "skip_links": False,
             }
         },
-        {"want": {"kind": "process", "name": "explode", "process": 1, "number": 1, "size": [0, 0]}},
-        {"want": {"kind": "tool", "name": "x"}},
+        {
+            "operation": {
+                "kind": "process",
+                "name": "explode",
+                "process": 1,
+                "number": 1,
+                "size": [0, 0],
+            }
+        },
+        {"operation": {"kind": "tool", "name": "x"}},
         {"timeout": "soon"},
         {"timeout": -1},
         {"envs": 5},
@@ -261,7 +269,7 @@ def test_wants_of_the_wrong_form_leave_the_sandbox_as_it_was(supervisor, change)
         honest = {
             "do": "perform",
             "id": sbx.id,
-            "want": {"kind": "code", "language": "python"},
+            "operation": {"kind": "code", "language": "python"},
             "timeout": None,
             "envs": {},
             "stdin": None,

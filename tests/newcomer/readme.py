@@ -118,8 +118,9 @@ def _step(line: str, marked: Mapping[str, Mapping[str, Any]], program: str = "")
 
 
 def _shell_commands(body: str) -> Iterator[str]:
-    """Lines, each with those that a backslash continues."""
-    for line in re.sub(r"\\\n\s*", "", body).splitlines():
+    """Lines, each with those that a backslash continues and with the variable that is set before it."""
+    joined = re.sub(r"\\\n\s*", "", body)
+    for line in re.sub(r"^(\w+=\$\(.*\))\n", r"\1; ", joined, flags=re.MULTILINE).splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             yield line.rstrip()
 

@@ -242,7 +242,7 @@ class Action:
     """What somebody wants to do. Interfaces make it from untrusted bytes and do nothing else."""
 
     principal: Principal
-    want: (
+    operation: (
         RunCommand
         | RunCode
         | FileOperation

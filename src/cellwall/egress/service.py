@@ -124,7 +124,7 @@ class EgressService:
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
         """One page for an agent, on the same loop and by the same rules (NET-4)."""
-        if not isinstance(action.want, FetchUrl):
+        if not isinstance(action.operation, FetchUrl):
             raise BadInput("this action fetches nothing", hint="Fetch with a URL.")
         if secrets:
             raise BadInput(
@@ -139,7 +139,7 @@ class EgressService:
             fetch_timeout_s=min(self._settings.fetch_timeout_s, action.limits.wall_s),
             fetch_max_bytes=min(self._settings.fetch_max_bytes, action.limits.output_bytes),
         )
-        page = home.call(home.fetched(action.want, allowlist, bounds, _traveller(action)))
+        page = home.call(home.fetched(action.operation, allowlist, bounds, _traveller(action)))
         try:
             return await anyio.to_thread.run_sync(page.result, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
@@ -234,7 +234,11 @@ class _Home:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def fetched(
-        self, want: FetchUrl, allowlist: Allowlist, bounds: EgressSettings, traveller: Traveller
+        self,
+        operation: FetchUrl,
+        allowlist: Allowlist,
+        bounds: EgressSettings,
+        traveller: Traveller,
     ) -> Page:
         # Pages are parsed with libraries that a session never needs.
         from cellwall.egress.pages.fetch import fetch_page  # noqa: PLC0415  # see above
@@ -242,7 +246,7 @@ class _Home:
         outside = self.outside
         ledger = Ledger(outside.record, traveller, self._loop)
         return await fetch_page(
-            want,
+            operation,
             allowlist=allowlist,
             settings=bounds,
             resolver=outside.resolver,

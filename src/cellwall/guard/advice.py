@@ -99,7 +99,7 @@ def _names(rule: str, found: str) -> bool:
 
 def _codes(action: Action) -> Iterator[tuple[str, str, str]]:
     """Where it stands, the code, its language."""
-    match action.want:
+    match action.operation:
         case RunCode(language, code):
             yield "code", code.decode("utf-8", "replace"), language
         case RunCommand(argv):
@@ -134,7 +134,7 @@ def _is_notable(word: str) -> bool:
 
 
 def _texts(action: Action) -> Iterator[tuple[str, str]]:
-    match action.want:
+    match action.operation:
         case RunCode(_, code):
             yield "code", code.decode("utf-8", "replace")
         case RunCommand(argv):

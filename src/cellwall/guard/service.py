@@ -65,9 +65,9 @@ class Guard:
 
     def _cleaned(self, action: Action, result: RunResult) -> RunResult:
         result, findings = self._redacted(action, result)
-        if isinstance(action.want, ToolResult):
-            want = action.want
-            answer = Answer(f"the tool {want.tool}", self._painter(want.agent_session))
+        if isinstance(action.operation, ToolResult):
+            operation = action.operation
+            answer = Answer(f"the tool {operation.tool}", self._painter(operation.agent_session))
             value = answer.cleaned(result.value)
             told = (*result.findings, *findings, *answer.findings)
             return replace(result, value=value, findings=told)
@@ -120,7 +120,7 @@ class Guard:
 
     def _redacted(self, action: Action, result: RunResult) -> tuple[RunResult, list[Finding]]:
         found: list[Finding] = []
-        match action.want:
+        match action.operation:
             case ProcessOperation(process=process):
                 stdout, stderr = self._piece(action, process, result, found)
             case _:

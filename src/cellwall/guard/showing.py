@@ -159,7 +159,7 @@ def _texts(action: Action, result: RunResult) -> Iterator[Part]:
     payload = result.payload
     if isinstance(payload, Page):
         text = payload.text if result.text is None else result.text
-        is_raw = isinstance(action.want, FetchUrl) and action.want.form == "raw"
+        is_raw = isinstance(action.operation, FetchUrl) and action.operation.form == "raw"
         is_html = is_raw and "html" in payload.content_type
         yield Part(where="page", source="the page", text=text, name=payload.url, is_page=is_html)
         return
@@ -186,16 +186,16 @@ def _texts(action: Action, result: RunResult) -> Iterator[Part]:
 def _payload_texts(action: Action, payload: object) -> Iterator[Part]:
     if isinstance(payload, str) or not isinstance(payload, bytes | Sequence):
         return
-    if not isinstance(action.want, FileOperation):
+    if not isinstance(action.operation, FileOperation):
         commands = [each.command for each in payload if isinstance(each, ProcessInfo)]
         lines = "\n".join(" ".join(command) for command in commands)
         yield Part(where="processes", source="the programs", text=lines)
     elif isinstance(payload, bytes):
-        name = action.want.path
+        name = action.operation.path
         yield Part(where="file", source="the file", text=_file_text(payload), name=name)
     else:
         lines = "\n".join(_entries(payload))
-        yield Part(where="names", source="the names in", text=lines, name=action.want.path)
+        yield Part(where="names", source="the names in", text=lines, name=action.operation.path)
 
 
 def _entries(payload: Sequence[object]) -> Iterator[str]:

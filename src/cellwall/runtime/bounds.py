@@ -52,7 +52,7 @@ class Bounds:
         check_id(action.id, what="action id")
         if action.session_id is not None:
             check_id(action.session_id, what="session id")
-        self._check_want(action)
+        self._check_operation(action)
         if action.stdin is not None and len(action.stdin) > self.max_stdin_bytes:
             raise BadInput(
                 f"standard input is larger than the {self.max_stdin_bytes} bytes allowed",
@@ -70,8 +70,8 @@ class Bounds:
             )
         to_bytes(action.workspace.directory or "", what="the workspace's name")
 
-    def _check_want(self, action: Action) -> None:
-        match action.want:
+    def _check_operation(self, action: Action) -> None:
+        match action.operation:
             case RunCommand(argv) as command:
                 _check_words(argv)
                 _check_place(command)

@@ -40,13 +40,13 @@ def asked_outside(action: Action, decision: Decision) -> ErrorInfo:
 
 def _message(action: Action, decision: Decision, place: str) -> str:
     # Code inside learns that a tool of the host is denied, and nothing of the rules outside.
-    if not decision.rule or isinstance(action.want, CallTool):
+    if not decision.rule or isinstance(action.operation, CallTool):
         return decision.reason
     return f"{decision.reason} (rule {decision.rule}, {place})"
 
 
 def _place(action: Action, decision: Decision) -> str:
-    cwd = action.want.cwd if isinstance(action.want, UseTool) else os.getcwd()
+    cwd = action.operation.cwd if isinstance(action.operation, UseTool) else os.getcwd()
     return shown_source(decision.source, cwd=cwd, environ=os.environ)
 
 

@@ -185,7 +185,7 @@ def shown(guard: Guard, outcome: Outcome) -> str:
         payload=outcome.payload,
     )
     # What it was asked for stands in no outcome; only files are named by it.
-    action = Action(principal=Principal("", ""), want=RunCommand(()), audience="model")
+    action = Action(principal=Principal("", ""), operation=RunCommand(()), audience="model")
     told = guard.clean(action, result)
     return withheld(told.withheld) if told.withheld else told.shown
 

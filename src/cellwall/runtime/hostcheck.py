@@ -62,7 +62,7 @@ def _try_warm(house: House) -> Trial:
 async def _try(house: House, interface: str, workspace: WorkspaceRequest) -> Outcome:
     action = Action(
         principal=principal(interface),
-        want=RunCommand(("/bin/sh", "-c", "echo tried > file && cat file")),
+        operation=RunCommand(("/bin/sh", "-c", "echo tried > file && cat file")),
         workspace=workspace,
         limits=house.limits,
     )

@@ -150,6 +150,6 @@ def _tool(action: Action) -> str:
     """The word that grants use for it. In a live sandbox nobody can tell whose request it is."""
     if action.session_id is not None:
         return "sandbox"
-    if isinstance(action.want, FetchUrl):
+    if isinstance(action.operation, FetchUrl):
         return "fetch"
-    return "code" if isinstance(action.want, RunCode) else "run"
+    return "code" if isinstance(action.operation, RunCode) else "run"

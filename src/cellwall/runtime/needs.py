@@ -45,7 +45,7 @@ _OF_TOOL = {
 def needed(action: Action) -> frozenset[Permission]:
     """All of them; what an action only might do counts as if it did."""
     found: set[Permission] = set()
-    match action.want:
+    match action.operation:
         case RunCommand() | RunCode():
             found.add(Permission.SANDBOX_EXECUTE)
             found |= _of_workspace(action)
@@ -60,7 +60,7 @@ def needed(action: Action) -> frozenset[Permission]:
         case UseTool(tool):
             found.add(_OF_TOOL.get(tool, Permission.TOOLS_CALL))
             if tool == "Bash":
-                found |= _of_shell(action.want)
+                found |= _of_shell(action.operation)
         case ToolResult():
             pass  # it has happened
         case _ as unknown:
@@ -76,11 +76,11 @@ def needed(action: Action) -> frozenset[Permission]:
     return frozenset(found)
 
 
-def _of_shell(want: UseTool) -> set[Permission]:
+def _of_shell(operation: UseTool) -> set[Permission]:
     """Without walls a shell command can do whatever its host can, whatever its words say."""
     inside = {Permission.FILES_READ, Permission.FILES_WRITE}
     outside = {Permission.NETWORK_USE, Permission.PACKAGES_INSTALL}
-    return inside if want.is_inside else inside | outside
+    return inside if operation.is_inside else inside | outside
 
 
 def _of_workspace(action: Action) -> set[Permission]:

@@ -191,37 +191,37 @@ def denial(action: Action, decision: Decision) -> dict[str, Json]:
     return {**decided(decision), **_asked_for(action)}
 
 
-def received(want: ToolResult, result: RunResult) -> dict[str, Json]:
+def received(operation: ToolResult, result: RunResult) -> dict[str, Json]:
     """What an agent's tool brought back: its size and digest, never the text itself."""
-    text = json.dumps(want.response, default=str).encode("ascii")
+    text = json.dumps(operation.response, default=str).encode("ascii")
     return {
         "status": "ok",
-        "tool": want.tool,
-        "agent_session": want.agent_session,
-        "call": want.call,
+        "tool": operation.tool,
+        "agent_session": operation.agent_session,
+        "call": operation.call,
         "response_sha256": hashlib.sha256(text).hexdigest(),
         "response_bytes": len(text),
-        "cleaned": result.value != want.response,
+        "cleaned": result.value != operation.response,
         "findings": [dict(finding.to_json()) for finding in result.findings],
     }
 
 
-def _tool_use(want: UseTool) -> dict[str, Json]:
+def _tool_use(operation: UseTool) -> dict[str, Json]:
     # One text, escaped: no key of the agent's can be read as a key of ours.
-    text = json.dumps(dict(want.input), default=str)
+    text = json.dumps(dict(operation.input), default=str)
     return {
-        "tool": want.tool,
+        "tool": operation.tool,
         "arguments_sha256": hashlib.sha256(text.encode("ascii")).hexdigest(),
         "arguments": text,
-        "cwd": want.cwd,
-        "agent_session": want.agent_session,
-        "call": want.call,
+        "cwd": operation.cwd,
+        "agent_session": operation.agent_session,
+        "call": operation.call,
     }
 
 
 def _asked_for(action: Action) -> dict[str, Json]:
     told: dict[str, Json] = {}
-    match action.want:
+    match action.operation:
         case RunCommand(argv) as command:
             words = "\0".join(argv).encode("utf-8", "surrogateescape")
             told = {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}

@@ -53,14 +53,14 @@ def check_domain(text: str) -> None:
 def reaching(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
     """The action with what the configuration lets every sandbox reach whose user may at all."""
     may = Permission.NETWORK_USE in role.permissions
-    if not may or not isinstance(action.want, _REACHING):
+    if not may or not isinstance(action.operation, _REACHING):
         return action
     own = action.allow_domains
-    if isinstance(action.want, FetchUrl) and not own:
+    if isinstance(action.operation, FetchUrl) and not own:
         from cellwall.egress.pages.urls import domain_of  # noqa: PLC0415  # see above
 
         # Exactly this address was judged and allowed; where it redirects to was not.
-        own = (domain_of(action.want.url),)
+        own = (domain_of(action.operation.url),)
     return replace(action, allow_domains=(*own, *domains)) if own or domains else action
 
 

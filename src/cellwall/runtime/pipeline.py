@@ -122,8 +122,8 @@ class Runtime:
         """
         self.recorder.traffic.count += 1
         try:
-            if isinstance(action.want, ToolResult):
-                return await self._receive(action, action.want)
+            if isinstance(action.operation, ToolResult):
+                return await self._receive(action, action.operation)
             outcome = await self._perform(action, sink=sink, tools=tools, ask=ask)
             return outcome if outcome.error is None else self._told(action, outcome, outcome.error)
         finally:
@@ -151,15 +151,15 @@ class Runtime:
             message, shown = "it failed, and why cannot be told", ""
         return replace(outcome, error=replace(error, message=message), shown=shown)
 
-    async def _receive(self, action: Action, want: ToolResult) -> Outcome:
+    async def _receive(self, action: Action, operation: ToolResult) -> Outcome:
         """Steps 1, 2, 9 and 10, for what was judged when the agent asked for it and ran outside."""
         decision = Decision(Verdict.DENY, reason="not judged: it has happened")
         try:
             self.bounds.check(action)
             if not action.principal.name:
                 raise BadInput("nobody is named as the one who asks")
-            result = await self._cleaned(action, RunResult(None, value=want.response), None)
-            body = received(want, result)
+            result = await self._cleaned(action, RunResult(None, value=operation.response), None)
+            body = received(operation, result)
             audit_id = await self.recorder.record(action, EventKind.OUTCOME, body)
         except CellwallError as error:
             return self._refused(action, decision, (), "", error)
@@ -210,7 +210,7 @@ class Runtime:
             audit_id = await self.recorder.record(
                 action, EventKind.INTENT, intent(action, decision, skills)
             )
-            if isinstance(action.want, UseTool):
+            if isinstance(action.operation, UseTool):
                 # (8) Its host carries it out; what comes of it arrives as a `ToolResult`.
                 return allowed(action, decision, findings, audit_id)
         except CellwallError as error:
@@ -246,14 +246,14 @@ class Runtime:
         ask: ApproverPort | None,
         skills: Sequence[Skill],
     ) -> Outcome:
-        if isinstance(action.want, FileOperation):
+        if isinstance(action.operation, FileOperation):
             # (7)+(8) A file operation needs no sandbox: it works on descriptors beneath the root.
             payload = await anyio.to_thread.run_sync(self.workspaces.operate, action)
             result = await self._cleaned(action, RunResult(None, payload=payload), ask)
             return outcome_of(action, decision, audit_id, result, None)
-        if isinstance(action.want, CallTool):
+        if isinstance(action.operation, CallTool):
             # (8) Runs outside, in the host's own function, with what the policy has seen.
-            value = await called(tools, action.want)
+            value = await called(tools, action.operation)
             return Outcome(
                 status=Status.OK,
                 action_id=action.id,
@@ -261,15 +261,15 @@ class Runtime:
                 audit_id=audit_id,
                 value=value,
             )
-        if isinstance(action.want, ProcessOperation):
+        if isinstance(action.operation, ProcessOperation):
             # (8) What it is about has its place already. (9) What it brings back is untrusted.
             result = await self._cleaned(action, await self.sandbox.steer(action), ask)
             return outcome_of(action, decision, audit_id, result, None)
-        if isinstance(action.want, SetDomains):
+        if isinstance(action.operation, SetDomains):
             # (8) Judged like a new run with them; holds for connections from now on.
             self.egress.allow(_session(action), action.allow_domains)
             return allowed(action, decision, (), audit_id)
-        if isinstance(action.want, FetchUrl):
+        if isinstance(action.operation, FetchUrl):
             # (7), (8) Runs outside as well, by the rules of the way out (NET-4).
             async with self.vault.lease(action) as secrets:
                 page = await self.egress.fetch(action, secrets)
@@ -332,7 +332,7 @@ class Runtime:
     async def _cleaned_in_time(self, action: Action, result: RunResult) -> RunResult:
         """In a thread, for others go on meanwhile; within what the run has left of its own time.
         What could not be read in that time is not handed on (LIM-2, GRD-11)."""
-        if not isinstance(action.want, RunCode | RunCommand):
+        if not isinstance(action.operation, RunCode | RunCommand):
             return await anyio.to_thread.run_sync(self.guard.clean, action, result)
         left_s = action.limits.wall_s - result.usage.wall_s
         with anyio.move_on_after(max(left_s, _MIN_CLEANING_S)):
@@ -348,7 +348,7 @@ class Runtime:
 
     async def _judged(self, action: Action, findings: Sequence[Finding]) -> Decision:
         """What an agent writes can take its time to be read; others go on meanwhile."""
-        if isinstance(action.want, UseTool):
+        if isinstance(action.operation, UseTool):
             return await anyio.to_thread.run_sync(self.policy.judge, action, findings)
         return self.policy.judge(action, findings)
 
@@ -371,7 +371,7 @@ class Runtime:
         self, action: Action, decision: Decision, ask: ApproverPort | None
     ) -> Decision:
         """What a person made of it; whoever stops waiting has it denied, on the record."""
-        if isinstance(action.want, UseTool):
+        if isinstance(action.operation, UseTool):
             # Its host waits for us for some seconds, in which no person answers.
             return unasked(decision)
         question = question_of(action, decision, timeout_s=self.approvals.timeout_s)
@@ -437,7 +437,7 @@ def _is_small(result: RunResult) -> bool:
 
 def _text_length(action: Action) -> int:
     """Of all texts in it; of what is nested, as it is written."""
-    parts = (getattr(action.want, each.name) for each in fields(action.want))
+    parts = (getattr(action.operation, each.name) for each in fields(action.operation))
     return sum(
         len(part) if isinstance(part, str | bytes) else len(str(part))
         for part in parts
@@ -446,4 +446,4 @@ def _text_length(action: Action) -> int:
 
 
 def _host_asks(action: Action) -> bool:
-    return isinstance(action.want, UseTool) and action.want.host_asks
+    return isinstance(action.operation, UseTool) and action.operation.host_asks

@@ -119,14 +119,14 @@ def make_question(
 
 def session_of(action: Action) -> str:
     """The session that an answer can hold for: ours, or the one of the agent's host."""
-    if isinstance(action.want, UseTool):
-        return action.want.agent_session
+    if isinstance(action.operation, UseTool):
+        return action.operation.agent_session
     return action.session_id or ""
 
 
 def asked_for(action: Action) -> tuple[str, str]:
     """The tool, and what is asked of it, in the words of rules."""
-    match action.want:
+    match action.operation:
         case RunCommand(argv):
             is_script = len(argv) == 3 and argv[0] in _SHELLS and argv[1] == "-c"
             return "Bash", argv[2] if is_script else shlex.join(argv)
@@ -196,9 +196,9 @@ def _too_much(problem: str) -> Denied:
 def circumstances(action: Action) -> tuple[str, ...]:
     """What changes the meaning of a call without standing in it. Names of variables, no values."""
     found: list[str] = []
-    want, workspace = action.want, action.workspace
-    if isinstance(want, RunCommand | UseTool):
-        found.append(f"in {want.cwd}")
+    operation, workspace = action.operation, action.workspace
+    if isinstance(operation, RunCommand | UseTool):
+        found.append(f"in {operation.cwd}")
     if workspace.mode is not WorkspaceMode.PRIVATE:
         found.append(f"with {workspace.directory} ({workspace.mode.value})")
     if names := sorted({*action.env, *action.brief}):
@@ -213,10 +213,9 @@ def circumstances(action: Action) -> tuple[str, ...]:
     ):
         if words:
             found.append(f"{told} {', '.join(words)}")
-    if isinstance(want, FileOperation) and want.content:
-        found.append(
-            f"{len(want.content)} bytes, SHA-256 {hashlib.sha256(want.content).hexdigest()}"
-        )
+    if isinstance(operation, FileOperation) and operation.content:
+        digest = hashlib.sha256(operation.content).hexdigest()
+        found.append(f"{len(operation.content)} bytes, SHA-256 {digest}")
     return tuple(found)
 
 
@@ -225,14 +224,16 @@ def call_sha256(action: Action) -> str:
 
     Empty for what is a stream: nobody has seen it, so nobody can know that it is the same.
     """
-    want = action.want
-    if isinstance(want, FileOperation) and (want.source is not None or want.sink is not None):
+    operation = action.operation
+    if isinstance(operation, FileOperation) and (
+        operation.source is not None or operation.sink is not None
+    ):
         return ""
-    if isinstance(want, CallTool):
-        want = replace(want, parent="")
-    elif isinstance(want, UseTool):
-        want = replace(want, call="")
-    same = repr(replace(action, want=want, id=""))
+    if isinstance(operation, CallTool):
+        operation = replace(operation, parent="")
+    elif isinstance(operation, UseTool):
+        operation = replace(operation, call="")
+    same = repr(replace(action, operation=operation, id=""))
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -33,7 +33,7 @@ def ruled(
     action: Action, *, named: Sequence[str], environ: Mapping[str, str], is_observing: bool
 ) -> Decision:
     """By all policy files that count for it."""
-    cwd = action.want.cwd if isinstance(action.want, UseTool) else os.getcwd()
+    cwd = action.operation.cwd if isinstance(action.operation, UseTool) else os.getcwd()
     policy = effective_policy(named=named, cwd=cwd, environ=environ)
     decision = strictest(_judged(policy, action), *_ways_out(policy, action))
     if is_observing and decision.verdict is not Verdict.ALLOW:
@@ -42,7 +42,7 @@ def ruled(
 
 
 def _judged(policy: Policy, action: Action) -> Decision:
-    match action.want:
+    match action.operation:
         case UseTool(tool, given, cwd) as use:
             call = ToolCall(tool, given, cwd, os.path.expanduser("~"))
             return policy.check(call, outside=not use.is_inside)

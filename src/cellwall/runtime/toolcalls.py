@@ -23,10 +23,10 @@ def tool_caller(action: Action, tools: ToolsPort | None, perform: Perform) -> To
             return {"error": "this is not how a tool is called"}
         if name not in action.tools:
             return {"error": "the host offers no such tool"}
-        want = CallTool(name, args, kwargs, parent=action.id)
+        operation = CallTool(name, args, kwargs, parent=action.id)
         asked = Action(
             principal=action.principal,
-            want=want,
+            operation=operation,
             session_id=action.session_id,
             policy=action.policy,
         )
@@ -38,8 +38,8 @@ def tool_caller(action: Action, tools: ToolsPort | None, perform: Perform) -> To
     return call
 
 
-async def called(tools: ToolsPort | None, want: CallTool) -> Json:
+async def called(tools: ToolsPort | None, operation: CallTool) -> Json:
     """What the host's own function answers."""
     if tools is None:
         raise BadInput("the host offers no tools", code="CW-NO-TOOLS")
-    return await tools.call(want.name, want.args, want.kwargs)
+    return await tools.call(operation.name, operation.args, operation.kwargs)

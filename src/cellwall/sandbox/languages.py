@@ -32,9 +32,9 @@ class Program:
     env: tuple[tuple[str, str], ...] = ()
 
 
-def program_for(want: RunCode, *, has_network: bool = False) -> Program:
+def program_for(operation: RunCode, *, has_network: bool = False) -> Program:
     """The program that runs this code on this host, or the reason why there is none."""
-    match canonical(want.language):
+    match canonical(operation.language):
         case "python":
             return Program(interpreter(), "", is_interpreter=True)
         case "shell":
@@ -54,7 +54,7 @@ def program_for(want: RunCode, *, has_network: bool = False) -> Program:
             if node is not None and _strips_types(node):
                 return Program((node, "--no-warnings", "/code/main.ts"), "/code/main.ts")
     raise BadInput(
-        f"no interpreter for {want.language!r:.40} on this host",
+        f"no interpreter for {operation.language!r:.40} on this host",
         hint="Install it, for example `apt-get install nodejs` for JavaScript, or "
         "`pip install cellwall[deno]` for JavaScript and TypeScript.",
         code="CW-LANGUAGE-MISSING",

@@ -53,7 +53,7 @@ class Check:
     name: str
     requirement: str
     proves: str
-    want: RunCode | RunCommand
+    operation: RunCode | RunCommand
     expected: Mapping[str, object]
     """Fields of the outcome, and what they must be."""
     before: RunCode | None = None
@@ -93,7 +93,7 @@ async def selfcheck(
         for check in checks():
             action = Action(
                 principal=principal,
-                want=check.want,
+                operation=check.operation,
                 env=env,
                 stdin=check.stdin,
                 limits=replace(limits or Limits(), **check.limits),
@@ -108,7 +108,7 @@ async def _carry_out(run: Run, check: Check, action: Action) -> CheckResult:
     try:
         if check.before is not None:
             # What it leaves behind, or does not, says nothing if it could not leave anything.
-            first = replace(action, id=new_id("act"), want=check.before, stdin=None)
+            first = replace(action, id=new_id("act"), operation=check.before, stdin=None)
             wrong = differences({"status": "ok"}, await run(first))
             if wrong:
                 return CheckResult(*told, False, f"what runs before it: {'; '.join(wrong)}")
@@ -168,7 +168,7 @@ def _wall(entry: Mapping[str, str]) -> Check:
         name=entry["name"],
         requirement=entry["requirement"],
         proves=entry["proves"],
-        want=_python(f"{_PRELUDE}{entry['code']}\nfound"),
+        operation=_python(f"{_PRELUDE}{entry['code']}\nfound"),
         expected={"status": "ok", "value": []},
         before=_python(entry["before"]) if "before" in entry else None,
     )
@@ -180,7 +180,7 @@ def _limit(entry: Mapping[str, Any]) -> Check:
         name=f"limit {name}",
         requirement="LIM-2",
         proves=f"what goes over its {name} limit ends, and is told which it was",
-        want=_python(entry["code"]) if "code" in entry else _shell(entry["command"]),
+        operation=_python(entry["code"]) if "code" in entry else _shell(entry["command"]),
         expected={"status": "limit", "limit": name},
         limits=entry["limits"],
     )
@@ -199,7 +199,7 @@ _TOLD = (
         name="output and exit code",
         requirement="ERR-2",
         proves="every byte and the exit code are the program's own",
-        want=_shell(r"printf 'a\000b\377'; printf err >&2; exit 7"),
+        operation=_shell(r"printf 'a\000b\377'; printf err >&2; exit 7"),
         expected={
             "status": "failed",
             "exit_code": 7,
@@ -211,14 +211,14 @@ _TOLD = (
         name="death by a signal",
         requirement="ERR-2",
         proves="a signal is told as 128 and its number, and is no limit",
-        want=_shell("kill -SEGV $$"),
+        operation=_shell("kill -SEGV $$"),
         expected={"status": "failed", "exit_code": 139, "limit": None},
     ),
     Check(
         name="standard input",
         requirement="LANG-1",
         proves="input arrives whole, and ends",
-        want=RunCommand(("/bin/cat",)),
+        operation=RunCommand(("/bin/cat",)),
         stdin=_EVERY_BYTE,
         expected={"status": "ok", "exit_code": 0, "stdout_bytes": _EVERY_BYTE},
     ),
@@ -226,7 +226,7 @@ _TOLD = (
         name="value",
         requirement="LANG-2",
         proves="the last expression comes back as plain data, and input is there for code too",
-        want=_python("import sys\n[1, 2.5, None, True, {'é': sys.stdin.read()}]"),
+        operation=_python("import sys\n[1, 2.5, None, True, {'é': sys.stdin.read()}]"),
         stdin=b"in",
         expected={"status": "ok", "exit_code": 0, "value": [1, 2.5, None, True, {"é": "in"}]},
     ),
@@ -234,7 +234,7 @@ _TOLD = (
         name="failure of the code",
         requirement="ERR-2",
         proves="code that fails is an outcome, not an error of the sandbox",
-        want=_python("1 / 0"),
+        operation=_python("1 / 0"),
         expected={"status": "failed", "exit_code": 1, "value": None, "limit": None},
     ),
 )
@@ -244,7 +244,7 @@ _LIVE = (
         requirement="LANG-2",
         proves="variables of a live sandbox live on",
         before=_python("x = 41"),
-        want=_python("x + 1"),
+        operation=_python("x + 1"),
         lives_on=True,
         expected={"status": "ok", "value": 42, "state": "kept"},
     ),
@@ -253,7 +253,7 @@ _LIVE = (
         requirement="LANG-2",
         proves="whoever loses the variables of a live sandbox is told so",
         before=_python("x = 41"),
-        want=_python("import os; os._exit(3)"),
+        operation=_python("import os; os._exit(3)"),
         lives_on=True,
         expected={"status": "failed", "exit_code": 3, "state": "lost"},
     ),
@@ -261,7 +261,7 @@ _LIVE = (
         name="after a loss",
         requirement="LANG-2",
         proves="a live sandbox goes on after it, with nothing of before",
-        want=_python("'x' in globals()"),
+        operation=_python("'x' in globals()"),
         lives_on=True,
         expected={"status": "ok", "value": False, "state": "kept"},
     ),

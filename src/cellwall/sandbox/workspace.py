@@ -359,44 +359,48 @@ class Workspaces:
 
     def operate(self, action: Action) -> object:
         """One call of the file API (FS-7), on descriptors beneath the workspace only."""
-        want = action.want
-        if not isinstance(want, FileOperation) or action.session_id is None:
+        operation = action.operation
+        if not isinstance(operation, FileOperation) or action.session_id is None:
             raise BadInput("file operations need a session's workspace")
         session = self._store.session(action.session_id)
         if session.request.mode is WorkspaceMode.COPY_ON_WRITE:
-            return self._operate_on_layers(session, want, action)
+            return self._operate_on_layers(session, operation, action)
         with ExitStack() as stack:
-            beneath = stack.enter_context(self._beneath_of(session, writing=want.name in _WRITING))
-            if session.request.mode is WorkspaceMode.READ_ONLY and want.name in _WRITING:
+            beneath = stack.enter_context(
+                self._beneath_of(session, writing=operation.name in _WRITING)
+            )
+            if session.request.mode is WorkspaceMode.READ_ONLY and operation.name in _WRITING:
                 raise WorkspaceError(
                     "the workspace is read-only",
                     hint="Create the sandbox with the directory as :rw or :cow.",
                     code="CW-WORKSPACE-READ-ONLY",
                 )
-            if want.name == "watch":
+            if operation.name == "watch":
                 from cellwall.sandbox.watching import Watcher  # noqa: PLC0415  # as below
 
-                watcher = Watcher(beneath, want.path, recursive=want.recursive)
+                watcher = Watcher(beneath, operation.path, recursive=operation.recursive)
                 stack.pop_all()  # the descriptor is the watcher's for as long as it lives
                 return watcher
-            return self._perform(beneath, want, action)
+            return self._perform(beneath, operation, action)
 
-    def _operate_on_layers(self, session: Session, want: FileOperation, action: Action) -> object:
+    def _operate_on_layers(
+        self, session: Session, operation: FileOperation, action: Action
+    ) -> object:
         """The same on the merged view: the host's directory is its lower layer, and only read."""
         with ExitStack() as stack:
             view, upper = self._borrow_view(session, action, stack)
-            if want.name == "watch":
+            if operation.name == "watch":
                 from cellwall.sandbox.watching import Watcher  # noqa: PLC0415  # as below
 
                 with ExitStack() as failed:
                     root = failed.enter_context(self._watched_root(os.dup(view)))
-                    watcher = Watcher(root, want.path, recursive=want.recursive)
+                    watcher = Watcher(root, operation.path, recursive=operation.recursive)
                     failed.pop_all()  # the root is the watcher's for as long as it lives
                 self._views.attach(session.id, watcher, self._watched_root)
                 return watcher
-            judge = self._judge(view, writing=want.name in _WRITING)
+            judge = self._judge(view, writing=operation.name in _WRITING)
             merged = MergedBeneath(view, upper=upper, judge=judge, limits=action.limits)
-            return self._perform(merged, want, action)
+            return self._perform(merged, operation, action)
 
     def _borrow_view(self, session: Session, action: Action, stack: ExitStack) -> tuple[int, Root]:
         """The view, and copies of the session's descriptors: should it end meanwhile, their numbers
@@ -437,38 +441,38 @@ class Workspaces:
             paths |= protected.steered_paths(root, found).keys()
         return protected.judge_for(self._protection.with_paths(paths), root)
 
-    def _perform(self, beneath: Beneath, want: FileOperation, action: Action) -> object:
+    def _perform(self, beneath: Beneath, operation: FileOperation, action: Action) -> object:
         limits, blocked = action.limits, self._settings.blocked_extensions
         result: object = None
-        match want.name:
+        match operation.name:
             case "read":
-                result = beneath.read(want.path, max_bytes=self._settings.max_file_read_bytes)
+                result = beneath.read(operation.path, max_bytes=self._settings.max_file_read_bytes)
             case "write":
                 beneath.write(
-                    want.path,
-                    want.content,
+                    operation.path,
+                    operation.content,
                     max_file_bytes=limits.file_size_bytes,
                     max_total_bytes=limits.disk_bytes,
                     max_files=limits.file_count,
                     blocked_extensions=blocked,
                 )
             case "list":
-                result = beneath.list(want.path)
+                result = beneath.list(operation.path)
             case "stat":
-                result = beneath.stat(want.path)
+                result = beneath.stat(operation.path)
             case "exists":
-                result = beneath.exists(want.path)
+                result = beneath.exists(operation.path)
             case "make_dir":
-                beneath.make_dir(want.path, max_files=limits.file_count)
+                beneath.make_dir(operation.path, max_files=limits.file_count)
             case "move":
-                beneath.move(want.path, want.target, blocked_extensions=blocked)
+                beneath.move(operation.path, operation.target, blocked_extensions=blocked)
             case "remove":
-                beneath.remove(want.path, recursive=True)
+                beneath.remove(operation.path, recursive=True)
             case "upload" | "download":
-                result = self._transfer(beneath, want, action)
+                result = self._transfer(beneath, operation, action)
         return result
 
-    def _transfer(self, beneath: Beneath, want: FileOperation, action: Action) -> Transfer:
+    def _transfer(self, beneath: Beneath, operation: FileOperation, action: Action) -> Transfer:
         # Not needed by most programs, and slow to load.
         from cellwall.sandbox.pack import pack  # noqa: PLC0415
         from cellwall.sandbox.unpack import Room, unpack  # noqa: PLC0415
@@ -480,10 +484,12 @@ class Workspaces:
             max_files=limits.file_count,
             blocked_extensions=self._settings.blocked_extensions,
         )
-        if want.name == "upload" and want.source is not None:
-            return unpack(beneath, want.path, want.source, room=room)
-        if want.name == "download" and want.sink is not None:
-            return pack(beneath, want.path, want.sink, room=room, skip_links=want.skip_links)
+        if operation.name == "upload" and operation.source is not None:
+            return unpack(beneath, operation.path, operation.source, room=room)
+        if operation.name == "download" and operation.sink is not None:
+            return pack(
+                beneath, operation.path, operation.sink, room=room, skip_links=operation.skip_links
+            )
         raise BadInput("an upload needs a source, a download somewhere to go")
 
 

@@ -117,7 +117,7 @@ def read_note(folder: Folder) -> Seen | None:
 def open_vault(
     snapshot: Snapshot, keys: Keys, passphrase: bytearray | None, page: KeyPage, *, restored: bool
 ) -> Opened:
-    """Steps (3) to (7); `restored`: a person says that an older one is what they want."""
+    """Steps (3) to (7); `restored`: a person says that an older one is what they operation."""
     opening, seen = snapshot.frame.opening, snapshot.seen
     if not restored and seen is not None and seen.vault != opening.vault:
         raise failures.swapped("the vault is another one")  # (3)

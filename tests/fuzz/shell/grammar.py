@@ -207,7 +207,7 @@ _TABLES: dict[str, list[str]] = {
         "{s}",
     ],
     "w": ["{l}", "{f}", "{f}", "{f}{f}", "{f}{f}", "{f}{f}{f}"],
-    # Files that a reader or a redirection would want.
+    # Files that a reader or a redirection would operation.
     "k": [
         *("{w}", ".env", "~/.ssh/id_rsa", "{b}", ".en{b}", "{p}", "{q}", "{t}", "{g}", ".e{p}v"),
         *("a.txt", "src/app.py", "{l}{p}", "secrets/key", "$x", '"$x"', "$(echo {l})", "~/{w}"),

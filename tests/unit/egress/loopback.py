@@ -164,7 +164,7 @@ class Known:
 def action(*domains: str, session_id: str | None = None) -> Action:
     return Action(
         principal=Principal("somebody", "test"),
-        want=RunCommand(("true",)),
+        operation=RunCommand(("true",)),
         allow_domains=domains,
         session_id=session_id,
     )

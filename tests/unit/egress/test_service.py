@@ -45,7 +45,7 @@ def with_network(service: EgressService, *domains: str, session_id: str | None =
 
 def fetch(service: EgressPort, url: str, *domains: str) -> Page:
     async def once() -> Page:
-        return await service.fetch(replace(action(*domains), want=FetchUrl(url)), ())
+        return await service.fetch(replace(action(*domains), operation=FetchUrl(url)), ())
 
     return asyncio.run(once())
 

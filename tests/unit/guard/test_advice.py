@@ -14,13 +14,13 @@ from cellwall.guard.settings import GuardSettings
 LONG = b"#" + b" " * MAX_CHARACTERS
 
 
-def screened(want: RunCode | RunCommand, *denied: str) -> list[Finding]:
+def screened(operation: RunCode | RunCommand, *denied: str) -> list[Finding]:
     guard = Guard(GuardSettings(denied_code=denied))
-    return list(guard.screen(Action(principal=Principal("a", "sdk"), want=want)))
+    return list(guard.screen(Action(principal=Principal("a", "sdk"), operation=operation)))
 
 
-def refused(want: RunCode | RunCommand, *denied: str) -> set[str]:
-    return {each.rule for each in screened(want, *denied) if each.severity == "high"}
+def refused(operation: RunCode | RunCommand, *denied: str) -> set[str]:
+    return {each.rule for each in screened(operation, *denied) if each.severity == "high"}
 
 
 @pytest.mark.requirement("GRD-9")
@@ -42,16 +42,16 @@ def test_what_could_not_be_screened_is_refused_where_its_language_has_refusals(
     language: str, code: bytes, rule: str
 ) -> None:
     kind = {"js": "javascript", "typescript": "javascript", "bash": "shell"}.get(language, language)
-    want = RunCode(language, code)
-    assert refused(want, f"code.{kind}.*") == {rule}
-    assert refused(want, f"code.{kind}.eval") == {rule}
-    assert refused(want, "code.*") == {rule}
+    operation = RunCode(language, code)
+    assert refused(operation, f"code.{kind}.*") == {rule}
+    assert refused(operation, f"code.{kind}.eval") == {rule}
+    assert refused(operation, "code.*") == {rule}
     # The controls: it is advice without a refusal, and where another language has one.
-    assert refused(want) == set()
-    assert rule in {each.rule for each in screened(want)}
-    assert refused(want, "code.text.bidi") == set()
+    assert refused(operation) == set()
+    assert rule in {each.rule for each in screened(operation)}
+    assert refused(operation, "code.text.bidi") == set()
     if kind != "shell":
-        assert refused(want, "code.shell.*") == set()
+        assert refused(operation, "code.shell.*") == set()
     # And code that can be read is no reason to refuse.
     assert refused(RunCode(language, b"x"), "code.*") == set()
 

@@ -20,8 +20,8 @@ MARKED = re.compile(
 GUARD = Guard()
 
 
-def action(want: object, audience: str = "model") -> Action:
-    return Action(principal=Principal("ann", "mcp"), want=want, audience=audience)  # type: ignore[arg-type]
+def action(operation: object, audience: str = "model") -> Action:
+    return Action(principal=Principal("ann", "mcp"), operation=operation, audience=audience)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_each_call_has_marks_of_its_own():
 
 
 def test_answers_of_tools_are_marked():
-    want = ToolResult("Read", {"content": "a sentence of somebody else, for whoever reads"})
-    value = GUARD.clean(action(want), RunResult(None, value=want.response)).value
+    operation = ToolResult("Read", {"content": "a sentence of somebody else, for whoever reads"})
+    value = GUARD.clean(action(operation), RunResult(None, value=operation.response)).value
     assert isinstance(value, dict)
     assert MARKED.search(value["content"])
 

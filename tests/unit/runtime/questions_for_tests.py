@@ -20,7 +20,9 @@ SESSION = "sbx_" + "a" * 26
 
 
 def action_for(*argv: str, **changes: object) -> Action:
-    wanted = Action(principal=Principal("agent", "sdk"), want=RunCommand(argv or ("git", "push")))
+    wanted = Action(
+        principal=Principal("agent", "sdk"), operation=RunCommand(argv or ("git", "push"))
+    )
     return replace(wanted, **changes)
 
 

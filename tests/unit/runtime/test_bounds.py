@@ -13,7 +13,7 @@ from cellwall.core.types import Action, Principal, RunCode, RunCommand
 from cellwall.runtime.bounds import Bounds, check_room
 
 BOUNDS = Bounds(max_code_bytes=100, max_stdin_bytes=100)
-FINE = Action(principal=Principal("me", "sdk"), want=RunCommand(("ls", "-la")))
+FINE = Action(principal=Principal("me", "sdk"), operation=RunCommand(("ls", "-la")))
 
 
 def code_of(action: Action) -> str | None:
@@ -28,21 +28,21 @@ def code_of(action: Action) -> str | None:
     ("changes", "code"),
     [
         ({}, None),
-        ({"want": RunCommand(())}, "CW-BAD-INPUT"),
-        ({"want": RunCommand(("",))}, "CW-BAD-INPUT"),
-        ({"want": RunCommand(("a", "b\0c"))}, "CW-NUL-BYTE"),
-        ({"want": RunCommand(("a\0",))}, "CW-NUL-BYTE"),
-        ({"want": RunCommand(("a", ""))}, None),
-        ({"want": RunCommand(("a",) * 4000)}, None),
-        ({"want": RunCommand(("a",) * 4001)}, "CW-ARGUMENTS-TOO-LONG"),
-        ({"want": RunCommand(("a", "x" * (128 * 1024 - 1)))}, None),
-        ({"want": RunCommand(("a", "x" * (128 * 1024)))}, "CW-ARGUMENTS-TOO-LONG"),
-        ({"want": RunCommand(("a", "\u00e9" * (64 * 1024)))}, "CW-ARGUMENTS-TOO-LONG"),
-        ({"want": RunCommand(("a", *["x" * 100_000] * 11))}, "CW-ARGUMENTS-TOO-LONG"),
-        ({"want": RunCommand(("a", "\udcff"))}, None),  # bytes that are no UTF-8, as Python has them
-        ({"want": RunCode("python", b"x" * 100)}, None),
-        ({"want": RunCode("python", b"x" * 101)}, "CW-CODE-TOO-LARGE"),
-        ({"want": RunCode("python", b"a\0b")}, "CW-NUL-BYTE"),
+        ({"operation": RunCommand(())}, "CW-BAD-INPUT"),
+        ({"operation": RunCommand(("",))}, "CW-BAD-INPUT"),
+        ({"operation": RunCommand(("a", "b\0c"))}, "CW-NUL-BYTE"),
+        ({"operation": RunCommand(("a\0",))}, "CW-NUL-BYTE"),
+        ({"operation": RunCommand(("a", ""))}, None),
+        ({"operation": RunCommand(("a",) * 4000)}, None),
+        ({"operation": RunCommand(("a",) * 4001)}, "CW-ARGUMENTS-TOO-LONG"),
+        ({"operation": RunCommand(("a", "x" * (128 * 1024 - 1)))}, None),
+        ({"operation": RunCommand(("a", "x" * (128 * 1024)))}, "CW-ARGUMENTS-TOO-LONG"),
+        ({"operation": RunCommand(("a", "\u00e9" * (64 * 1024)))}, "CW-ARGUMENTS-TOO-LONG"),
+        ({"operation": RunCommand(("a", *["x" * 100_000] * 11))}, "CW-ARGUMENTS-TOO-LONG"),
+        ({"operation": RunCommand(("a", "\udcff"))}, None),  # bytes that are no UTF-8, as Python has them
+        ({"operation": RunCode("python", b"x" * 100)}, None),
+        ({"operation": RunCode("python", b"x" * 101)}, "CW-CODE-TOO-LARGE"),
+        ({"operation": RunCode("python", b"a\0b")}, "CW-NUL-BYTE"),
         ({"stdin": b"\0" * 100}, None),
         ({"stdin": b"x" * 101}, "CW-STDIN-TOO-LARGE"),
         ({"env": {"A": "b"}}, None),
@@ -74,7 +74,7 @@ def test_each_bound_has_its_code(changes: dict[str, object], code: str | None) -
 
 @pytest.mark.parametrize(
     "changes",
-    [{"want": RunCommand(("a", "\ud800"))}, {"env": {"A": "\ud800"}}, {"want": RunCommand(("\udfff",))}],
+    [{"operation": RunCommand(("a", "\ud800"))}, {"env": {"A": "\ud800"}}, {"operation": RunCommand(("\udfff",))}],
     ids=["argument", "variable", "program"],
 )  # fmt: skip
 def test_text_that_no_encoding_can_carry_is_bad_input_and_not_a_bare_exception(

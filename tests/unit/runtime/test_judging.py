@@ -40,8 +40,8 @@ def _nobody_elses_rules(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def action(want, interface="sdk", **more) -> Action:
-    return Action(principal=Principal("ann", interface), want=want, **more)
+def action(operation, interface="sdk", **more) -> Action:
+    return Action(principal=Principal("ann", interface), operation=operation, **more)
 
 
 def judge(made: Action, *, observe: bool = False, findings=()):
@@ -61,7 +61,7 @@ def test_what_comes_from_an_agent_needs_a_rule(interface):
 
 @pytest.mark.requirement("POL-1")
 @pytest.mark.parametrize(
-    ("want", "verdict"),
+    ("operation", "verdict"),
     [
         (RunCommand(("ls", "-la")), "allow"),
         (RunCommand(("curl", "x")), "deny"),
@@ -89,8 +89,8 @@ def test_what_comes_from_an_agent_needs_a_rule(interface):
         (UseTool("Bash", {"command": 7}, "/"), "deny"),
     ],
 )
-def test_with_a_policy_everything_is_judged_by_it(rules, want, verdict):
-    assert judge(action(want, policy=(rules,))).verdict.word == verdict
+def test_with_a_policy_everything_is_judged_by_it(rules, operation, verdict):
+    assert judge(action(operation, policy=(rules,))).verdict.word == verdict
 
 
 @pytest.mark.requirement("POL-11")

@@ -23,7 +23,7 @@ from interfaces.test_cli_vault import QUICK
 
 ME = Principal("somebody", "cli")
 VALUE = b"a value that is looked for"
-ACTION = Action(principal=ME, want=RunCommand(("true",)), allow_domains=("example.com",))
+ACTION = Action(principal=ME, operation=RunCommand(("true",)), allow_domains=("example.com",))
 SESSION = "sbx_" + "0" * 26
 
 

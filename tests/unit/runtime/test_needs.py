@@ -27,7 +27,7 @@ from cellwall.core.types import (
 from cellwall.core.verdict import Verdict
 from cellwall.runtime.needs import beyond, needed
 
-RUN = Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)))
+RUN = Action(principal=Principal("me", "sdk"), operation=RunCommand(("true",)))
 P = Permission
 
 
@@ -37,39 +37,39 @@ def given(mode: WorkspaceMode) -> WorkspaceRequest:
 
 CASES = [
     ({}, {P.SANDBOX_EXECUTE}),
-    ({"want": RunCode("python", b"1")}, {P.SANDBOX_EXECUTE}),
+    ({"operation": RunCode("python", b"1")}, {P.SANDBOX_EXECUTE}),
     ({"workspace": given(WorkspaceMode.READ_ONLY)}, {P.SANDBOX_EXECUTE, P.FILES_READ}),
     ({"workspace": given(WorkspaceMode.COPY_ON_WRITE)}, {P.SANDBOX_EXECUTE, P.FILES_READ}),
     ({"workspace": given(WorkspaceMode.READ_WRITE)}, {P.SANDBOX_EXECUTE, P.FILES_READ, P.FILES_WRITE}),
     ({"allow_domains": ("a.example",)}, {P.SANDBOX_EXECUTE, P.NETWORK_USE}),
     ({"secrets": ("TOKEN",)}, {P.SANDBOX_EXECUTE, P.SECRETS_USE}),
-    ({"want": FetchUrl("https://a.example/")}, {P.NETWORK_USE}),
-    ({"want": SetDomains(())}, {P.NETWORK_USE}),
+    ({"operation": FetchUrl("https://a.example/")}, {P.NETWORK_USE}),
+    ({"operation": SetDomains(())}, {P.NETWORK_USE}),
     ({"tools": ("add",)}, {P.SANDBOX_EXECUTE, P.TOOLS_CALL}),
     ({"skills": ("one",)}, {P.SANDBOX_EXECUTE, P.SKILLS_USE}),
-    ({"want": ProcessOperation("list")}, {P.SANDBOX_EXECUTE}),
-    ({"want": CallTool("add")}, {P.TOOLS_CALL}),
+    ({"operation": ProcessOperation("list")}, {P.SANDBOX_EXECUTE}),
+    ({"operation": CallTool("add")}, {P.TOOLS_CALL}),
     *(
-        ({"want": FileOperation(name, "a")}, {P.FILES_READ})
+        ({"operation": FileOperation(name, "a")}, {P.FILES_READ})
         for name in ("read", "list", "stat", "exists", "download", "watch")
     ),
     *(
-        ({"want": FileOperation(name, "a")}, {P.FILES_WRITE})
+        ({"operation": FileOperation(name, "a")}, {P.FILES_WRITE})
         for name in ("write", "make_dir", "move", "remove", "upload")
     ),
     (
-        {"want": UseTool("Bash", {}, "/")},
+        {"operation": UseTool("Bash", {}, "/")},
         {P.SANDBOX_EXECUTE, P.FILES_READ, P.FILES_WRITE, P.NETWORK_USE, P.PACKAGES_INSTALL},
     ),
     (
-        {"want": UseTool("Bash", {}, "/", is_inside=True)},
+        {"operation": UseTool("Bash", {}, "/", is_inside=True)},
         {P.SANDBOX_EXECUTE, P.FILES_READ, P.FILES_WRITE},
     ),
-    ({"want": UseTool("Read", {}, "/")}, {P.FILES_READ}),
-    ({"want": UseTool("Edit", {}, "/")}, {P.FILES_WRITE}),
-    ({"want": UseTool("WebFetch", {}, "/")}, {P.NETWORK_USE}),
-    ({"want": UseTool("mcp__a__b", {}, "/")}, {P.TOOLS_CALL}),
-    ({"want": ToolResult("Bash", None)}, set()),
+    ({"operation": UseTool("Read", {}, "/")}, {P.FILES_READ}),
+    ({"operation": UseTool("Edit", {}, "/")}, {P.FILES_WRITE}),
+    ({"operation": UseTool("WebFetch", {}, "/")}, {P.NETWORK_USE}),
+    ({"operation": UseTool("mcp__a__b", {}, "/")}, {P.TOOLS_CALL}),
+    ({"operation": ToolResult("Bash", None)}, set()),
 ]  # fmt: skip
 
 
@@ -80,11 +80,13 @@ def test_what_an_action_needs(changes: dict[str, object], expected: set[Permissi
 
 
 def test_every_kind_of_action_is_in_the_table() -> None:
-    kinds = set(get_args(get_type_hints(Action)["want"]))
-    assert {type(changes.get("want", RUN.want)) for changes, _ in CASES} == kinds
+    kinds = set(get_args(get_type_hints(Action)["operation"]))
+    assert {type(changes.get("operation", RUN.operation)) for changes, _ in CASES} == kinds
     names = set(get_args(get_type_hints(FileOperation)["name"]))
     operations = [
-        want for changes, _ in CASES if isinstance(want := changes.get("want"), FileOperation)
+        operation
+        for changes, _ in CASES
+        if isinstance(operation := changes.get("operation"), FileOperation)
     ]
     assert {operation.name for operation in operations} == names
 

@@ -220,7 +220,9 @@ class Lender:
 
 
 def action(**changes: object) -> Action:
-    return replace(Action(principal=Principal("me", "sdk"), want=RunCommand(("true",))), **changes)
+    return replace(
+        Action(principal=Principal("me", "sdk"), operation=RunCommand(("true",))), **changes
+    )
 
 
 def perform(stage: Stage, wanted: Action | None = None, sink: OutputSink | None = None):
@@ -384,7 +386,9 @@ def test_a_limit_never_looks_like_a_success(
 
 def test_a_file_operation_takes_no_slot_and_no_sandbox() -> None:
     stage = Stage()
-    outcome = perform(stage, action(want=FileOperation("read", "a"), session_id="sbx_" + "a" * 26))
+    outcome = perform(
+        stage, action(operation=FileOperation("read", "a"), session_id="sbx_" + "a" * 26)
+    )
     assert stage.steps == [*BEFORE, "operate", "clean", "write outcome"]
     assert (outcome.status, outcome.payload) == (Status.OK, b"content")
 
@@ -440,7 +444,9 @@ def test_nobody_unnamed_passes() -> None:
 @pytest.mark.requirement("AUD-1")
 def test_the_intent_names_variables_but_never_tells_their_values_nor_stdin() -> None:
     stage = Stage()
-    perform(stage, action(env={"TOKEN": "hunter2"}, stdin=b"hunter2", want=RunCode("python", b"1")))
+    perform(
+        stage, action(env={"TOKEN": "hunter2"}, stdin=b"hunter2", operation=RunCode("python", b"1"))
+    )
     assert "hunter2" not in repr(stage.events)
     assert (stage.events[0].body["env_names"], stage.events[0].body["stdin_bytes"]) == (
         ["TOKEN"],
@@ -540,7 +546,7 @@ def test_domains_of_the_configuration_are_for_those_who_may_use_the_network() ->
 @pytest.mark.requirement("NET-4")
 def test_a_fetch_is_judged_recorded_and_cleaned_and_needs_no_sandbox() -> None:
     stage = Stage()
-    outcome = perform(stage, action(want=FetchUrl("https://a.example/")))
+    outcome = perform(stage, action(operation=FetchUrl("https://a.example/")))
     assert stage.steps == [*BEFORE, "lend", "fetch", "end of loan", "clean", "write outcome"]
     assert (outcome.text, outcome.payload.status) == ("page", 200)
     assert stage.events[0].body["url"] == "https://a.example/"
@@ -550,7 +556,9 @@ def test_a_fetch_is_judged_recorded_and_cleaned_and_needs_no_sandbox() -> None:
 @pytest.mark.requirement("NET-2")
 def test_the_domains_of_a_live_sandbox_change_only_when_that_was_allowed() -> None:
     wanted = action(
-        want=SetDomains(("b.example",)), allow_domains=("b.example",), session_id="sbx_" + "0" * 26
+        operation=SetDomains(("b.example",)),
+        allow_domains=("b.example",),
+        session_id="sbx_" + "0" * 26,
     )
     stage = Stage()
     assert perform(stage, wanted).status is Status.OK

@@ -108,7 +108,7 @@ def test_calls_of_tools_are_bound_by_the_role_of_the_code_that_makes_them() -> N
 
     stage = Judging()
     found = runtime(stage, roles=Roles(interfaces={"sdk": "user"}))
-    wanted = action(want=RunCode("python", b"1"), tools=("add",))
+    wanted = action(operation=RunCode("python", b"1"), tools=("add",))
     assert perform(found, wanted, tools=stage).status is Status.OK
     assert [who.role for who in seen] == ["user", "user"]
 
@@ -187,14 +187,14 @@ def test_code_whose_tool_is_asked_about_waits_for_the_same_person() -> None:
     class Judging(Calling):
         def judge(self, wanted: object, findings: object) -> object:
             decision = super().judge(wanted, findings)  # type: ignore[arg-type]
-            is_call = isinstance(wanted.want, CallTool)  # type: ignore[attr-defined]
+            is_call = isinstance(wanted.operation, CallTool)  # type: ignore[attr-defined]
             return replace(decision, verdict=Verdict.ASK) if is_call else decision
 
     def person(question: Question) -> Answer:
         asked.append(question.tool)
         return said(AnswerKind.ONCE)
 
-    wanted = action(want=RunCode("python", b"1"), tools=("add",))
+    wanted = action(operation=RunCode("python", b"1"), tools=("add",))
     stage = Judging()
     outcome = perform(runtime(stage), wanted, tools=stage, ask=Asking(person))
     assert (asked, outcome.value) == (["add"], {"value": 3})

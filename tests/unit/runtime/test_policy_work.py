@@ -57,7 +57,7 @@ def record(state_home: str, *entries: tuple[Action, Decision]) -> None:
 
 
 def used(tool: str, agent_session: str = "", **given: str) -> Action:
-    return Action(principal=AGENT, want=UseTool(tool, given, os.getcwd(), agent_session))
+    return Action(principal=AGENT, operation=UseTool(tool, given, os.getcwd(), agent_session))
 
 
 def bash(command: str, agent_session: str = "") -> Action:
@@ -82,7 +82,7 @@ def test_attack_wishes_in_another_project_become_no_rules_of_this_one(state_home
     record(
         state_home,
         (bash("make test"), DENIED),
-        (Action(principal=AGENT, want=elsewhere), DENIED),
+        (Action(principal=AGENT, operation=elsewhere), DENIED),
     )
     lesson = learnt(place=Place(Layer.PROJECT, str(project)))
     assert rules(lesson) == ["Bash(make test)"]
@@ -100,8 +100,8 @@ def test_denials_and_what_was_only_observed_are_learnt_from(state_home):
         (bash("git diff"), OBSERVED),
         (bash("ls"), ALLOWED),
         (used("Read", file_path=f"{os.getcwd()}/src/a.py"), OBSERVED),
-        (Action(principal=AGENT, want=RunCommand(("echo", "a b"))), OBSERVED),
-        (Action(principal=AGENT, want=CallTool("lookup", [1], {"a": 1})), OBSERVED),
+        (Action(principal=AGENT, operation=RunCommand(("echo", "a b"))), OBSERVED),
+        (Action(principal=AGENT, operation=CallTool("lookup", [1], {"a": 1})), OBSERVED),
         (bash("git status"), DENIED),
     )
     lesson = learnt()
@@ -113,7 +113,7 @@ def test_denials_and_what_was_only_observed_are_learnt_from(state_home):
 
 @pytest.mark.requirement("POL-10")
 def test_what_agents_were_denied_through_mcp_is_learnt_from(state_home):
-    wants = (
+    operations = (
         RunCode("python", b"print(1)"),
         RunCommand(("make", "all"), "/workspace"),
         FileOperation("write", "src/a.py", b"x"),
@@ -122,9 +122,12 @@ def test_what_agents_were_denied_through_mcp_is_learnt_from(state_home):
         CallTool("lookup", [], {"a": 1}),
     )
     agent = Principal("ann", "mcp")
-    record(state_home, *((Action(principal=agent, want=want), DENIED) for want in wants))
+    record(
+        state_home,
+        *((Action(principal=agent, operation=operation), DENIED) for operation in operations),
+    )
     lesson = learnt()
-    assert (lesson.refused, lesson.seen) == ((), len(wants))
+    assert (lesson.refused, lesson.seen) == ((), len(operations))
     assert set(rules(lesson)) == {
         *("Code(python)", "Bash(make all)", "Edit(./src/a.py)", "Read(./docs/x)"),
         *("WebFetch(domain:docs.example.com)", "lookup"),
@@ -144,7 +147,7 @@ def test_a_call_that_the_record_holds_in_part_is_told_and_not_guessed(state_home
         state_home,
         (bash("echo " + "x" * 100_000), DENIED),
         (bash(f"echo {key}"), DENIED),
-        (Action(principal=AGENT, want=RunCommand(("echo", "y" * 100_000))), OBSERVED),
+        (Action(principal=AGENT, operation=RunCommand(("echo", "y" * 100_000))), OBSERVED),
     )
     lesson = learnt()
     assert (lesson.proposed, lesson.seen) == ((), 0)
@@ -155,7 +158,7 @@ def test_a_call_that_the_record_holds_in_part_is_told_and_not_guessed(state_home
 
 
 def test_one_session_is_learnt_from_alone(state_home):
-    inside = Action(principal=AGENT, want=RunCommand(("id",)), session_id=SANDBOX)
+    inside = Action(principal=AGENT, operation=RunCommand(("id",)), session_id=SANDBOX)
     record(
         state_home, (bash("pwd", "one"), DENIED), (bash("ls", "two"), DENIED), (inside, OBSERVED)
     )

@@ -109,14 +109,14 @@ def test_names_are_escaped_and_bounded_too() -> None:
 
 def test_a_huge_call_makes_a_small_question() -> None:
     question = question_of(
-        action_for(want=RunCode("python", b"x = 1\n" * 1_000_000)), ASK, timeout_s=1
+        action_for(operation=RunCode("python", b"x = 1\n" * 1_000_000)), ASK, timeout_s=1
     )
     assert len(question.shown) < 10_000
     assert len(question.text) < 20_000
 
 
 @pytest.mark.parametrize(
-    ("want", "expected"),
+    ("operation", "expected"),
     [
         (RunCommand(("git", "commit", "-m", "a b")), ("Bash", "git commit -m 'a b'")),
         (RunCommand(("/bin/sh", "-c", "a | b")), ("Bash", "a | b")),
@@ -132,8 +132,10 @@ def test_a_huge_call_makes_a_small_question() -> None:
         (UseTool("Edit", {"file_path": "/a", "new": "b"}, "/"), ("Edit", '{\n "file_path": "/a",\n "new": "b"\n}')),
     ],
 )  # fmt: skip
-def test_each_kind_of_call_in_the_words_of_rules(want: object, expected: tuple[str, str]) -> None:
-    assert asked_for(action_for(want=want)) == expected
+def test_each_kind_of_call_in_the_words_of_rules(
+    operation: object, expected: tuple[str, str]
+) -> None:
+    assert asked_for(action_for(operation=operation)) == expected
 
 
 @pytest.mark.requirement("POL-8")
@@ -145,7 +147,7 @@ def test_the_same_call_is_the_same_and_nothing_else_is() -> None:
         action_for("ls -a", session_id=SESSION),
         replace(base, env={"A": "1"}),
         replace(base, stdin=b"x"),
-        replace(base, want=RunCommand(("ls",), cwd="/")),
+        replace(base, operation=RunCommand(("ls",), cwd="/")),
         replace(base, workspace=WorkspaceRequest(WorkspaceMode.READ_WRITE, "/x")),
         replace(base, allow_domains=("a.b",)),
         replace(base, principal=Principal("other", "sdk")),
@@ -156,10 +158,10 @@ def test_the_same_call_is_the_same_and_nothing_else_is() -> None:
 
 
 def test_tool_calls_of_other_code_are_the_same_and_streams_never_are() -> None:
-    first, second = (action_for(want=CallTool("add", (1,), parent=each)) for each in "ab")
+    first, second = (action_for(operation=CallTool("add", (1,), parent=each)) for each in "ab")
     assert call_sha256(first) == call_sha256(second)
     upload = FileOperation("upload", "a", source=io.BytesIO(b""))
-    assert call_sha256(action_for(want=upload)) == ""
+    assert call_sha256(action_for(operation=upload)) == ""
 
 
 def asking(*subjects: str) -> Decision:
@@ -187,7 +189,7 @@ def test_more_parts_than_anybody_reads_are_denied() -> None:
 @pytest.mark.requirement("POL-8")
 def test_no_key_of_an_input_hides_between_long_values() -> None:
     given = {"a_note": "x " * 2500, "target": "PRODUCTION", "z": [{"deep": "y" * 50_000, "k": 1}]}
-    question = question_of(action_for(want=CallTool("deploy", (), given)), ASK, timeout_s=1)
+    question = question_of(action_for(operation=CallTool("deploy", (), given)), ASK, timeout_s=1)
     for told in ('"a_note": "x x', '"target": "PRODUCTION"', '"deep": "yyy', '"k": 1'):
         assert told in question.shown
     assert "characters left out, SHA-256 of all " in question.shown.replace("\n|+", "")
@@ -196,7 +198,9 @@ def test_no_key_of_an_input_hides_between_long_values() -> None:
 
 def test_an_input_with_more_keys_than_can_be_shown_is_denied() -> None:
     few, many = ({f"key{n}": n for n in range(most)} for most in (50, 500))
-    assert "key49" in question_of(action_for(want=CallTool("t", (), few)), ASK, timeout_s=1).shown
+    assert (
+        "key49" in question_of(action_for(operation=CallTool("t", (), few)), ASK, timeout_s=1).shown
+    )
     with pytest.raises(Denied) as refused:
-        question_of(action_for(want=CallTool("t", (), many)), ASK, timeout_s=1)
+        question_of(action_for(operation=CallTool("t", (), many)), ASK, timeout_s=1)
     assert refused.value.code == "CW-ASK-TOO-MUCH"

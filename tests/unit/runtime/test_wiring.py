@@ -66,7 +66,7 @@ def test_a_missing_wall_is_a_refusal_with_its_hint(
 ) -> None:
     sandbox = ColdPath(NativeSettings(**SETTINGS, **danger), layers, RunLedger(str(tmp_path)))  # type: ignore[arg-type]  # plain keywords
     lease = Lease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
-    wanted = Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)))
+    wanted = Action(principal=Principal("me", "sdk"), operation=RunCommand(("true",)))
 
     async def run() -> None:
         await sandbox.run(wanted, slot=Slot(0, 1), workspace=lease, sink=None)

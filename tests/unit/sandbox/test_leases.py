@@ -102,7 +102,9 @@ def test_a_directory_that_was_moved_out_counts_for_as_long_as_code_may_write_to_
     folder = project / name
     folder.mkdir(parents=True)
     (folder / "a").touch()
-    action = Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)), limits=LIMITS)
+    action = Action(
+        principal=Principal("me", "sdk"), operation=RunCommand(("true",)), limits=LIMITS
+    )
     with Beneath.open(str(project)) as beneath:
         lease = WrittenLease(
             WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=beneath.fd),

@@ -105,14 +105,14 @@ class Careless:
     def _run(self, action: Action) -> Outcome:
         code, value = self._folder / "code.py", self._folder / "value.json"
         value.unlink(missing_ok=True)
-        match action.want:
+        match action.operation:
             case RunCode(code=text):
                 code.write_bytes(text)
                 argv = (sys.executable, "-c", _HOST_RUNNER, str(code), str(value))
             case RunCommand(argv):
                 pass
             case _:
-                raise AssertionError(action.want)
+                raise AssertionError(action.operation)
         try:
             done = subprocess.run(
                 argv,
@@ -158,7 +158,7 @@ def perfect(action: Action) -> Outcome:
     """Says whatever is expected, and has run nothing."""
     told = Outcome(status=Status.OK, action_id=action.id)
     for check in checks():
-        if check.want == action.want:
+        if check.operation == action.operation:
             return replace(told, **_typed(check))
     return told
 
@@ -235,7 +235,7 @@ def test_error_that_is_raised_is_a_failed_check_with_its_words() -> None:
 
 def test_check_whose_preparation_fails_does_not_pass() -> None:
     async def run(action: Action) -> Outcome:
-        if any(check.before == action.want for check in checks()):
+        if any(check.before == action.operation for check in checks()):
             return Outcome(status=Status.FAILED, action_id=action.id, exit_code=1)
         return perfect(action)
 

@@ -17,7 +17,7 @@ from cellwall.sandbox.root import Root
 from cellwall.sandbox.views import MergedViews
 from cellwall.sandbox.watching import Watcher
 
-ACTION = Action(principal=Principal("me", "sdk"), want=FileOperation("read", "a"))
+ACTION = Action(principal=Principal("me", "sdk"), operation=FileOperation("read", "a"))
 MOUNT = WorkspaceMount(mode=WorkspaceMode.COPY_ON_WRITE)
 SESSION = "sbx_a"
 

@@ -68,7 +68,7 @@ def no_view(_action: Action, _mount: WorkspaceMount) -> int:
 
 
 def action(**changes: object) -> Action:
-    values = {"principal": Principal("me", "sdk"), "want": RunCommand(("true",)), **changes}
+    values = {"principal": Principal("me", "sdk"), "operation": RunCommand(("true",)), **changes}
     return Action(**values)  # type: ignore[arg-type]  # plain keywords
 
 
@@ -185,7 +185,7 @@ def test_a_directory_with_more_names_than_can_be_checked_is_refused(
 
 def test_file_operations_need_a_session(workspaces: Workspaces) -> None:
     with pytest.raises(BadInput):
-        workspaces.operate(action(want=FileOperation("read", "a")))
+        workspaces.operate(action(operation=FileOperation("read", "a")))
 
 
 @pytest.mark.requirement("FS-2", "FS-4")
@@ -239,14 +239,16 @@ def test_the_file_api_does_not_take_a_protected_name_along_with_the_directory_ab
 @pytest.mark.requirement("FS-6")
 @pytest.mark.parametrize("text", ["../../etc", "sbx_..", "a\0b", "sbx_" + "a" * 10_000, "sbx_" + "é" * 26, "", ".", "sbx_/" + "a" * 25, "SBX_" + "a" * 26])  # fmt: skip
 @pytest.mark.parametrize(
-    "want", [RunCommand(("true",)), FileOperation("read", "x")], ids=["command", "file"]
+    "operation", [RunCommand(("true",)), FileOperation("read", "x")], ids=["command", "file"]
 )
-def test_an_id_that_is_none_becomes_no_path(text: str, want: RunCommand | FileOperation) -> None:
+def test_an_id_that_is_none_becomes_no_path(
+    text: str, operation: RunCommand | FileOperation
+) -> None:
     house = wiring.shared_house()
-    action = Action(principal=Principal("me", "sdk"), want=want, session_id=text)
+    action = Action(principal=Principal("me", "sdk"), operation=operation, session_id=text)
     outcome = anyio.run(house.runtime.perform, action)
     assert (outcome.status, outcome.error and outcome.error.code) == ("error", "CW-BAD-ID")
-    known = Action(principal=Principal("me", "sdk"), want=want, session_id=new_id("sbx"))
+    known = Action(principal=Principal("me", "sdk"), operation=operation, session_id=new_id("sbx"))
     missing = anyio.run(house.runtime.perform, known)
     assert (missing.status, missing.error and missing.error.code) == ("error", "CW-NO-WORKSPACE")
 

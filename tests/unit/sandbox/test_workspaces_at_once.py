@@ -42,7 +42,9 @@ def workspaces(home: Path, views: MergedViews | None = None) -> Workspaces:
 
 def wanted(directory: Path) -> Action:
     request = WorkspaceRequest(WorkspaceMode.READ_WRITE, str(directory))
-    return Action(principal=Principal("me", "sdk"), want=RunCommand(("true",)), workspace=request)
+    return Action(
+        principal=Principal("me", "sdk"), operation=RunCommand(("true",)), workspace=request
+    )
 
 
 NAMES = (".vscode/tasks.json", ".git/hooks/x", ".husky/pre-commit")
@@ -236,7 +238,7 @@ def test_no_view_stays_of_a_session_that_ends_as_a_file_operation_begins(
     views = MergedViews(open_view)
     made = workspaces(home, views)
     action = session_in(home, project, WorkspaceMode.COPY_ON_WRITE)
-    action = replace(action, want=FileOperation("read", "a"))
+    action = replace(action, operation=FileOperation("read", "a"))
     ending = threading.Thread(target=made.end_session, args=(action.session_id,))
     use = views.use
 

@@ -39,7 +39,7 @@ _TLS_PORT = 443
 
 
 async def fetch_page(
-    want: FetchUrl,
+    operation: FetchUrl,
     *,
     allowlist: Allowlist,
     settings: EgressSettings,
@@ -61,7 +61,7 @@ async def fetch_page(
     )
     try:
         async with asyncio.timeout(settings.fetch_timeout_s):
-            return await fetch.page(want)
+            return await fetch.page(operation)
     except AuditFailed:
         raise
     except TimeoutError:
@@ -96,10 +96,10 @@ class _Fetch:
         self._record = record
         self._hops: list[Url] = []
 
-    async def page(self, want: FetchUrl) -> Page:
-        url = parse_url(want.url)  # (1)
+    async def page(self, operation: FetchUrl) -> Page:
+        url = parse_url(operation.url)  # (1)
         # (2) Of the redirects only known values: a token in one is the server's own.
-        self._look(want.url, url, Patterns.shipped())
+        self._look(operation.url, url, Patterns.shipped())
         answer = await self._hop(url)
         while answer.location is not None:
             url = redirected(url, answer.location)
@@ -110,7 +110,7 @@ class _Fetch:
         if answer.content.is_html:
             # Seconds of work if the page is hostile: not on the loop that serves everybody.
             made = await asyncio.to_thread(
-                _rendered, text, want.form, str(url), is_xml=answer.content.is_xml
+                _rendered, text, operation.form, str(url), is_xml=answer.content.is_xml
             )
             text, is_cut = made.text, is_cut or made.is_cut
         return Page(

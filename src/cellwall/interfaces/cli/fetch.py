@@ -86,7 +86,7 @@ def fetch(
     house = open_house(config=config, profile=profile)
     action = Action(
         principal=principal("cli"),
-        want=FetchUrl(url, form),
+        operation=FetchUrl(url, form),
         allow_domains=allow_domain,
         limits=with_limits(house.limits, timeout=timeout, output_bytes=most),
         # Also where no person looks: an agent reads this output, and must not take it for ours.

@@ -323,7 +323,7 @@ class SandboxOptions:
         return house
 
     def action(
-        self, house: House, want: RunCommand | RunCode, *, stdin: bytes | None = None
+        self, house: House, operation: RunCommand | RunCode, *, stdin: bytes | None = None
     ) -> Action:
         """What the runtime is asked for; standard input is read last, as it may take its time.
 
@@ -351,7 +351,7 @@ class SandboxOptions:
         )
         return Action(
             principal=principal("cli"),
-            want=want,
+            operation=operation,
             workspace=parse_workspace(self.workspace, at_own_path=self.own_path),
             limits=limits,
             env=variables(self.env),

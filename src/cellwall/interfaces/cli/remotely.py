@@ -54,12 +54,12 @@ def want_supervisor() -> None:
 
 
 def run_remotely(
-    link: Link, options: SandboxOptions, want: Mapping[str, Any], data: bytes
+    link: Link, options: SandboxOptions, operation: Mapping[str, Any], data: bytes
 ) -> int | None:
     """The exit code; None if the supervisor could not take it, and nothing was run."""
     if options.secret:
         return None  # only here is a person who can be asked for the vault's passphrase
-    if not _is_text(want) or not _is_text(options.typed()):
+    if not _is_text(operation) or not _is_text(options.typed()):
         return None  # frames carry text; file names that are none are for the path without
     stdin = None
     if options.stdin:
@@ -73,7 +73,7 @@ def run_remotely(
     message = {
         "do": "run",
         "version": __version__,
-        "want": want,
+        "operation": operation,
         "options": options.typed(),
         "shaping": shaping(os.environ),
         "stdin": None if stdin is None else len(stdin),

@@ -68,9 +68,9 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
     options = options.prepared()
     link = supervisor_link()
     if link is not None:
-        want: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": cwd}
-        want |= {"background": False, "terminal": None}
-        ended = run_remotely(link, options, want, b"")
+        operation: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": cwd}
+        operation |= {"background": False, "terminal": None}
+        ended = run_remotely(link, options, operation, b"")
         if ended is not None:
             return ended
     from cellwall.core.types import RunCommand  # noqa: PLC0415  # keeps --help quick

@@ -102,7 +102,7 @@ async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions
     host_asks = settings.questions == "agent" and agent.can_ask(asked)
     outcome: Outcome | None = None
     for use in asked.uses:
-        want = UseTool(
+        operation = UseTool(
             use.tool,
             use.input,
             asked.cwd,
@@ -111,7 +111,9 @@ async def judged(house: House, agent: Agent, asked: Asking, options: HookOptions
             is_inside=is_inside,
             host_asks=host_asks,
         )
-        action = Action(principal=principal("hook"), want=want, policy=named_policy(options.policy))
+        action = Action(
+            principal=principal("hook"), operation=operation, policy=named_policy(options.policy)
+        )
         found = await house.runtime.perform(action)
         if _severity(found) > _severity(outcome):
             outcome = found
@@ -227,8 +229,8 @@ def _start(options: HookOptions) -> tuple[str, list[str]]:
 async def reported(house: House, agent: Agent, told: Reporting, question: bytes) -> Reply:
     """To what a tool has brought back."""
     response = plain(told.response)
-    want = ToolResult(told.tool, response, agent_session=told.session, call=told.call)
-    outcome = await house.runtime.perform(Action(principal=principal("hook"), want=want))
+    operation = ToolResult(told.tool, response, agent_session=told.session, call=told.call)
+    outcome = await house.runtime.perform(Action(principal=principal("hook"), operation=operation))
     if outcome.error is not None:
         error = outcome.error
         reason = f"{error.message} [{error.code}] {error.hint}"

@@ -27,7 +27,7 @@ from cellwall.core.types import Principal
 from cellwall.interfaces.mcp.asking import Elicitation
 from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, told
 from cellwall.interfaces.mcp.sessions import Sandboxes
-from cellwall.interfaces.mcp.tools import Arguments, arguments_of, want_of
+from cellwall.interfaces.mcp.tools import Arguments, arguments_of, operation_of
 
 MAX_CALLS = 32
 _MAX_KEPT = 16
@@ -155,13 +155,13 @@ class Calls:
     async def _done(
         self, call: Call, arguments: Arguments, *, can_ask: bool, counts: bool
     ) -> CallToolResult:
-        want = want_of(call.tool, arguments)
-        if want is None:
+        operation = operation_of(call.tool, arguments)
+        if operation is None:
             return await self._about_sessions(call.tool, arguments)
         needs_none = call.tool == "fetch_url"
         sandbox = None if needs_none else await self._sandboxes.found(arguments.session)
         outcome = await self._sandboxes.perform(
-            want,
+            operation,
             sandbox=sandbox,
             timeout_s=arguments.timeout_s,
             sink=call.count if counts else None,

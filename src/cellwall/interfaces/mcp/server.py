@@ -64,7 +64,7 @@ _INSTRUCTIONS = (
 async def serve(house: House, pattern: Action) -> Signals | None:
     """Until the client goes away, or the signal that ended us. Leaves nothing behind.
 
-    `pattern` holds all that a call may have; its `want` is of no meaning.
+    `pattern` holds all that a call may have; its `operation` is of no meaning.
     """
     _quiet()
     stopped: list[Signals] = []

@@ -26,7 +26,7 @@ from cellwall.core.types import (
     WorkspaceRequest,
     new_id,
 )
-from cellwall.interfaces.mcp.tools import Want
+from cellwall.interfaces.mcp.tools import Operation
 from cellwall.runtime.wiring import House
 
 MAX_SANDBOXES = 8
@@ -119,7 +119,7 @@ class Sandboxes:
 
     async def perform(
         self,
-        want: Want,
+        operation: Operation,
         *,
         sandbox: Sandbox | None,
         timeout_s: float | None,
@@ -127,7 +127,7 @@ class Sandboxes:
         ask: ApproverPort,
     ) -> Outcome:
         """One action through the runtime's steps; the only way anything happens here."""
-        action = self._action(want, sandbox, timeout_s)
+        action = self._action(operation, sandbox, timeout_s)
         perform = partial(self._house.runtime.perform, action, sink=sink, ask=ask)
         if sandbox is None:
             return await perform()
@@ -142,23 +142,25 @@ class Sandboxes:
         # Left early: the sandbox ended, not the caller.
         return Outcome(status=Status.ERROR, action_id=action.id, error=_ENDED)
 
-    def _action(self, want: Want, sandbox: Sandbox | None, timeout_s: float | None) -> Action:
+    def _action(
+        self, operation: Operation, sandbox: Sandbox | None, timeout_s: float | None
+    ) -> Action:
         given = self._pattern
         limits = given.limits
         if timeout_s is not None:  # only ever less than was given (POL-11)
             limits = replace(limits, wall_s=min(max(timeout_s, _MIN_S), limits.wall_s))
-        runs = isinstance(want, RunCode | RunCommand)
+        runs = isinstance(operation, RunCode | RunCommand)
         domains = given.allow_domains
-        if isinstance(want, FetchUrl):
+        if isinstance(operation, FetchUrl):
             # Else the page's own host would be taken for allowed, which nobody has said.
             domains = domains or self._house.runtime.domains
         return replace(
             given,
             id=new_id("act"),
-            want=want,
+            operation=operation,
             session_id=None if sandbox is None else sandbox.id,
             limits=limits,
-            allow_domains=domains if runs or isinstance(want, FetchUrl) else (),
+            allow_domains=domains if runs or isinstance(operation, FetchUrl) else (),
             secrets=given.secrets if runs else (),
             skills=given.skills if runs else (),
             env=given.env if runs else {},

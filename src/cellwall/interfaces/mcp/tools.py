@@ -20,7 +20,7 @@ from cellwall.core.showing import one_line
 from cellwall.core.text import to_bytes
 from cellwall.core.types import FetchUrl, FileOperation, Json, RunCode, RunCommand
 
-Want: TypeAlias = RunCode | RunCommand | FileOperation | FetchUrl
+Operation: TypeAlias = RunCode | RunCommand | FileOperation | FetchUrl
 _FORMS = ("markdown", "text", "raw")
 _INSIDE = "/workspace"
 
@@ -218,7 +218,7 @@ def arguments_of(tool: str, given: Mapping[str, object] | None) -> Arguments:
     return Arguments(texts=texts, timeout_s=timeout_s)
 
 
-def want_of(tool: str, arguments: Arguments) -> Want | None:
+def operation_of(tool: str, arguments: Arguments) -> Operation | None:
     """What the runtime is asked for; None for what is about sessions themselves."""
     texts = arguments.texts
     match tool:

@@ -36,7 +36,7 @@ from cellwall.interfaces.requests import (
 from cellwall.interfaces.sdk.commands import AsyncCommands, argv_of
 from cellwall.interfaces.sdk.execution import Execution, TextSink, text_sink
 from cellwall.interfaces.sdk.files import AsyncFiles
-from cellwall.interfaces.sdk.hosting import Host, LocalHost, Want
+from cellwall.interfaces.sdk.hosting import Host, LocalHost, Operation
 from cellwall.interfaces.sdk.skills import AsyncSkills
 from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
 from cellwall.runtime import wiring
@@ -236,7 +236,7 @@ class AsyncSandbox:
 
     async def perform(
         self,
-        want: RunCommand | RunCode,
+        operation: RunCommand | RunCode,
         *,
         timeout: float | None = None,
         envs: Mapping[str, str] | None = None,
@@ -245,7 +245,7 @@ class AsyncSandbox:
     ) -> Execution:
         data = None if stdin is None else to_bytes(stdin, what="standard input")
         outcome = await self.perform_raw(
-            want, timeout=timeout, envs=envs or {}, stdin=data, sink=sink
+            operation, timeout=timeout, envs=envs or {}, stdin=data, sink=sink
         )
         return Execution.of(outcome)
 
@@ -259,7 +259,7 @@ class AsyncSandbox:
 
     async def perform_raw(
         self,
-        want: Want,
+        operation: Operation,
         *,
         timeout: float | None = None,
         envs: Mapping[str, str] | None = None,
@@ -268,7 +268,7 @@ class AsyncSandbox:
     ) -> Outcome:
         """One action through the runtime's steps; the only way anything happens here."""
         return await self._host.perform(
-            want, timeout=timeout, envs=envs or {}, stdin=stdin, sink=sink
+            operation, timeout=timeout, envs=envs or {}, stdin=stdin, sink=sink
         )
 
 
@@ -326,7 +326,7 @@ class OneShot(TypedDict, total=False):
     policy: str
 
 
-async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
+async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
     unknown = options.keys() - OneShot.__annotations__.keys()
     if unknown:
         # A limit that somebody believes to be set must not be dropped in silence.
@@ -345,7 +345,7 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
     broker = ToolBroker(offered) if offered else None
     action = Action(
         principal=wiring.principal("sdk"),
-        want=want,
+        operation=operation,
         workspace=parse_workspace(options.get("workspace")),
         limits=with_limits(
             house.limits,
@@ -357,7 +357,7 @@ async def _one_shot(want: RunCommand | RunCode, **options: Unpack[OneShot]) -> E
         stdin=None if stdin is None else to_bytes(stdin, what="standard input"),
         allow_domains=listed_words(options.get("allow_domains", ()), "allow_domains"),
         secrets=listed_words(options.get("secrets", ()), "secrets"),
-        tools=broker.names if broker is not None and isinstance(want, RunCode) else (),
+        tools=broker.names if broker is not None and isinstance(operation, RunCode) else (),
         template=template,
         skills=skill_names(options.get("skills", ())),
         policy=named_policy(options.get("policy")),

@@ -80,11 +80,11 @@ class AsyncCommands:
         With `background` the answer is a process that goes on until it ends, is killed, or the
         sandbox ends.
         """
-        want = RunCommand(argv_of(command), cwd=cwd, background=background)
+        operation = RunCommand(argv_of(command), cwd=cwd, background=background)
         if background:
-            return await self._start(want, envs, stdin)
+            return await self._start(operation, envs, stdin)
         return await self._sandbox.perform(
-            want, timeout=timeout, envs=envs, stdin=stdin, sink=text_sink(on_stdout, on_stderr)
+            operation, timeout=timeout, envs=envs, stdin=stdin, sink=text_sink(on_stdout, on_stderr)
         )
 
     async def terminal(
@@ -97,14 +97,14 @@ class AsyncCommands:
         cwd: str = "/workspace",
     ) -> AsyncProcess:
         """A program in the background on a terminal of its own: shells, editors, debuggers."""
-        want = RunCommand(argv_of(command), cwd=cwd, background=True, terminal=(rows, columns))
-        return await self._start(want, {"TERM": "xterm-256color", **(envs or {})}, None)
+        operation = RunCommand(argv_of(command), cwd=cwd, background=True, terminal=(rows, columns))
+        return await self._start(operation, {"TERM": "xterm-256color", **(envs or {})}, None)
 
     async def _start(
-        self, want: RunCommand, envs: Mapping[str, str] | None, stdin: bytes | str | None
+        self, operation: RunCommand, envs: Mapping[str, str] | None, stdin: bytes | str | None
     ) -> AsyncProcess:
         data = None if stdin is None else to_bytes(stdin, what="standard input")
-        outcome = await self._sandbox.perform_raw(want, envs=envs, stdin=data)
+        outcome = await self._sandbox.perform_raw(operation, envs=envs, stdin=data)
         return AsyncProcess(self._sandbox, _info(outcome))
 
     async def list(self) -> Sequence[ProcessInfo]:
@@ -125,8 +125,8 @@ class AsyncCommands:
 
     async def kill(self, process: int) -> None:
         """End a program of the background and everything it has started."""
-        want = ProcessOperation("signal", process, number=signals.SIGKILL)
-        _checked(await self._sandbox.perform_raw(want))
+        operation = ProcessOperation("signal", process, number=signals.SIGKILL)
+        _checked(await self._sandbox.perform_raw(operation))
 
 
 class AsyncProcess:
@@ -148,18 +148,18 @@ class AsyncProcess:
 
         `exit_code` is None if it still runs.
         """
-        want = ProcessOperation("wait", self.id)
-        return Execution.of(_checked(await self._sandbox.perform_raw(want, timeout=timeout)))
+        operation = ProcessOperation("wait", self.id)
+        return Execution.of(_checked(await self._sandbox.perform_raw(operation, timeout=timeout)))
 
     async def read(self) -> Execution:
         """The output since it was last asked for, without waiting."""
-        want = ProcessOperation("read", self.id)
-        return Execution.of(_checked(await self._sandbox.perform_raw(want)))
+        operation = ProcessOperation("read", self.id)
+        return Execution.of(_checked(await self._sandbox.perform_raw(operation)))
 
     async def follow(self, timeout: float | None = None) -> Execution:
         """The output since it was last asked for; waits until there is some, or it has ended."""
-        want = ProcessOperation("follow", self.id)
-        return Execution.of(_checked(await self._sandbox.perform_raw(want, timeout=timeout)))
+        operation = ProcessOperation("follow", self.id)
+        return Execution.of(_checked(await self._sandbox.perform_raw(operation, timeout=timeout)))
 
     async def send_stdin(self, data: str | bytes) -> None:
         await self._do(ProcessOperation("write", self.id, to_bytes(data, what="standard input")))
@@ -178,8 +178,8 @@ class AsyncProcess:
         """End it and everything it has started."""
         await self.send_signal(signals.SIGKILL)
 
-    async def _do(self, want: ProcessOperation) -> None:
-        _checked(await self._sandbox.perform_raw(want))
+    async def _do(self, operation: ProcessOperation) -> None:
+        _checked(await self._sandbox.perform_raw(operation))
 
 
 class Commands:

@@ -26,7 +26,7 @@ from cellwall.interfaces.sdk.live import LiveActions
 from cellwall.interfaces.sdk.tools import ToolBroker
 from cellwall.runtime import wiring
 
-Want = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
+Operation = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
 
 
 class Host(Protocol):
@@ -40,7 +40,7 @@ class Host(Protocol):
 
     async def perform(
         self,
-        want: Want,
+        operation: Operation,
         *,
         timeout: float | None,
         envs: Mapping[str, str],
@@ -96,7 +96,7 @@ class LocalHost:
 
     async def perform(
         self,
-        want: Want,
+        operation: Operation,
         *,
         timeout: float | None,
         envs: Mapping[str, str],
@@ -108,7 +108,7 @@ class LocalHost:
                 "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
             )
         action = replace(
-            self._action(want),
+            self._action(operation),
             limits=with_limits(self._limits, timeout=timeout),
             brief=envs,
             stdin=stdin,
@@ -117,8 +117,8 @@ class LocalHost:
         with self._live.entered():  # left early when the sandbox is ended
             done.append(await self._house.runtime.perform(action, sink=sink, tools=self._tools))
         if done:
-            if isinstance(want, SetDomains) and done[0].status is Status.OK:
-                self._allow_domains = want.domains
+            if isinstance(operation, SetDomains) and done[0].status is Status.OK:
+                self._allow_domains = operation.domains
             return done[0]
         ended = ErrorInfo(
             "CW-SANDBOX-ENDED", "the sandbox was ended while this ran", "Create a new one."
@@ -131,17 +131,19 @@ class LocalHost:
         await self._house.runtime.check(self._action(RunCommand(("true",))))
         self._house.check_template(self._template)
 
-    def _action(self, want: Want) -> Action:
-        runs = isinstance(want, RunCommand | RunCode)
+    def _action(self, operation: Operation) -> Action:
+        runs = isinstance(operation, RunCommand | RunCode)
         return Action(
             principal=self._principal,
-            want=want,
+            operation=operation,
             session_id=self.id,
             limits=self._limits,
             env=self._envs,
-            allow_domains=want.domains if isinstance(want, SetDomains) else self._allow_domains,
+            allow_domains=operation.domains
+            if isinstance(operation, SetDomains)
+            else self._allow_domains,
             secrets=self._secrets if runs else (),
-            tools=self._tools.names if self._tools and isinstance(want, RunCode) else (),
+            tools=self._tools.names if self._tools and isinstance(operation, RunCode) else (),
             template=self._template,
             policy=self._policy,
             skills=self._skills if runs else (),

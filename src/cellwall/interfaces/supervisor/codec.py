@@ -23,7 +23,7 @@ from cellwall.core.types import (
 )
 from cellwall.core.verdict import Decision, Verdict
 
-Want = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
+Operation = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains
 _FILE_NAMES = frozenset(
     ["read", "write", "list", "stat", "exists", "make_dir", "move", "remove", "upload", "download"]
 )
@@ -36,9 +36,9 @@ class Collected(io.BytesIO):
     """Where a download goes on its way through the supervisor."""
 
 
-def encode_want(want: Want) -> tuple[dict[str, Json], bytes]:
+def encode_operation(operation: Operation) -> tuple[dict[str, Json], bytes]:
     """For the supervisor; what is large goes as raw bytes."""
-    match want:
+    match operation:
         case RunCommand(argv, cwd, background, terminal):
             size = None if terminal is None else list(terminal)
             message: dict[str, Json] = {
@@ -70,7 +70,7 @@ def encode_want(want: Want) -> tuple[dict[str, Json], bytes]:
             return {**told, "recursive": file.recursive, "skip_links": file.skip_links}, content
 
 
-def decode_want(message: Mapping[str, Any], blob: bytes) -> Want:
+def decode_operation(message: Mapping[str, Any], blob: bytes) -> Operation:
     """The supervisor's side; `BadInput` for whatever is not of the form above."""
     match message:
         case {
@@ -124,7 +124,9 @@ def _pair(value: object) -> tuple[int, int]:
             raise BadInput("the supervisor was asked for something it does not know")
 
 
-def encode_outcome(outcome: Outcome, want: Want | None = None) -> tuple[dict[str, Json], bytes]:
+def encode_outcome(
+    outcome: Outcome, operation: Operation | None = None
+) -> tuple[dict[str, Json], bytes]:
     """`payload` and the streams go as raw bytes or as plain data with their kind."""
     body: dict[str, Json] = {
         **outcome.to_json(),
@@ -139,9 +141,9 @@ def encode_outcome(outcome: Outcome, want: Want | None = None) -> tuple[dict[str
     }
     blob = outcome.stdout_bytes + outcome.stderr_bytes
     payload = outcome.payload
-    if isinstance(want, FileOperation) and isinstance(want.sink, Collected):
-        body["downloaded"] = want.sink.tell()
-        blob += want.sink.getvalue()
+    if isinstance(operation, FileOperation) and isinstance(operation.sink, Collected):
+        body["downloaded"] = operation.sink.tell()
+        blob += operation.sink.getvalue()
     match payload:
         case bytes():
             body["payload"] = {"of": "bytes"}
@@ -162,12 +164,12 @@ def _told(item: FileEntry | ProcessInfo | Transfer) -> dict[str, Json]:
 _KINDS = {"FileEntry": FileEntry, "ProcessInfo": ProcessInfo, "Transfer": Transfer}
 
 
-def decode_outcome(body: Mapping[str, Any], blob: bytes, want: Want) -> Outcome:
+def decode_outcome(body: Mapping[str, Any], blob: bytes, operation: Operation) -> Outcome:
     """The client's side. The supervisor is our own process: a wrong form is a bug, and raises."""
     out, err = blob[: body["stdout"]], blob[body["stdout"] : body["stdout"] + body["stderr"]]
     rest = blob[body["stdout"] + body["stderr"] :]
-    if isinstance(want, FileOperation) and want.sink is not None and "downloaded" in body:
-        want.sink.write(rest[: body["downloaded"]])
+    if isinstance(operation, FileOperation) and operation.sink is not None and "downloaded" in body:
+        operation.sink.write(rest[: body["downloaded"]])
         rest = rest[body["downloaded"] :]
     decision, error, usage = body["decision"], body["error"], body["usage"]
     return Outcome(

@@ -1,4 +1,4 @@
-"""Carries out one want of a client, for as long as the client wants it."""
+"""Carries out one operation of a client while the client stays connected."""
 
 from __future__ import annotations
 

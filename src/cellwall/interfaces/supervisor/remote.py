@@ -16,8 +16,8 @@ from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink
-from cellwall.interfaces.sdk.hosting import Want
-from cellwall.interfaces.supervisor.codec import decode_outcome, encode_want
+from cellwall.interfaces.sdk.hosting import Operation
+from cellwall.interfaces.supervisor.codec import decode_outcome, encode_operation
 from cellwall.runtime.home import state_home
 from cellwall.runtime.supervision import start_supervisor
 
@@ -51,7 +51,7 @@ class RemoteHost:
 
     async def perform(
         self,
-        want: Want,
+        operation: Operation,
         *,
         timeout: float | None,
         envs: Mapping[str, str],
@@ -62,11 +62,11 @@ class RemoteHost:
             raise BadInput(
                 "the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED"
             )
-        told, data = await anyio.to_thread.run_sync(encode_want, want)
+        told, data = await anyio.to_thread.run_sync(encode_operation, operation)
         message: dict[str, Json] = {
             "do": "perform",
             "id": self.id,
-            "want": told,
+            "operation": told,
             "timeout": timeout,
             "envs": dict(envs),
             "stdin": None if stdin is None else len(stdin),
@@ -76,7 +76,7 @@ class RemoteHost:
         outcome = answer["outcome"]
         assert isinstance(outcome, dict)  # noqa: S101  # our own process at the other end
         # In a thread, since it may write a whole archive to a file of the caller's.
-        return await anyio.to_thread.run_sync(decode_outcome, outcome, blob, want)
+        return await anyio.to_thread.run_sync(decode_outcome, outcome, blob, operation)
 
     async def end(self) -> None:
         self.alive = False

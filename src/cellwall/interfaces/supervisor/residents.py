@@ -15,7 +15,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
-from cellwall.interfaces.supervisor.codec import decode_want, encode_outcome
+from cellwall.interfaces.supervisor.codec import decode_operation, encode_outcome
 from cellwall.interfaces.supervisor.following import followed
 from cellwall.interfaces.supervisor.houses import Houses
 from cellwall.runtime.wiring import House
@@ -126,7 +126,7 @@ class Residents:
         resident = self._find(message)
         stdin_bytes = message["stdin"]
         stdin = None if stdin_bytes is None else blob[: int(stdin_bytes)]
-        want = decode_want(message["want"], blob[len(stdin or b"") :])
+        operation = decode_operation(message["operation"], blob[len(stdin or b"") :])
 
         async def work(tell: OutputSink) -> Outcome:
             def sink(name: Literal["stdout", "stderr"], chunk: bytes) -> None:
@@ -135,7 +135,7 @@ class Residents:
                     tell(name, chunk)
 
             return await resident.sandbox.perform_raw(
-                want,
+                operation,
                 timeout=message["timeout"],
                 envs={str(k): str(v) for k, v in message["envs"].items()},
                 stdin=stdin,
@@ -150,7 +150,7 @@ class Residents:
             resident.busy -= 1
             resident.used_at = time.monotonic()
         if outcome is not None:
-            body, data = encode_outcome(outcome, want)
+            body, data = encode_outcome(outcome, operation)
             await talk.send({"outcome": body}, data)
 
     async def end_overdue(self) -> None:

@@ -13,7 +13,7 @@ from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, OutputSink, RunCode, RunCommand, WorkspaceMode
 from cellwall.interfaces.cli.execute import exit_code, notes_of
 from cellwall.interfaces.cli.options import SandboxOptions
-from cellwall.interfaces.supervisor.codec import decode_want
+from cellwall.interfaces.supervisor.codec import decode_operation
 from cellwall.interfaces.supervisor.following import followed
 from cellwall.interfaces.supervisor.houses import Houses
 from cellwall.runtime.wiring import House
@@ -33,12 +33,12 @@ async def run_typed(
     shaping = {str(name): str(value) for name, value in message["shaping"].items()}
     stdin_bytes = message["stdin"]
     stdin = None if stdin_bytes is None else blob[: int(stdin_bytes)]
-    want = decode_want(message["want"], blob[len(stdin or b"") :])
-    if not isinstance(want, RunCommand | RunCode):
+    operation = decode_operation(message["operation"], blob[len(stdin or b"") :])
+    if not isinstance(operation, RunCommand | RunCode):
         raise BadInput("the supervisor was asked for something it does not know")
     house = await anyio.to_thread.run_sync(houses.take, options.config, options.profile, shaping)
     try:
-        action = options.action(house, want, stdin=stdin)
+        action = options.action(house, operation, stdin=stdin)
         await _run(talk, house, action, as_json=options.as_json)
     finally:
         houses.give_back(house)

@@ -16,7 +16,7 @@ from cellwall.sandbox.native.specs import PACKAGES_INSIDE, PYTHON
 
 def program_of(action: Action) -> tuple[languages.Program, bytes]:
     """What to start, and the code it gets."""
-    match action.want:
+    match action.operation:
         case RunCommand(background=True):
             raise BadInput(
                 "only a live sandbox has a background",
@@ -25,16 +25,16 @@ def program_of(action: Action) -> tuple[languages.Program, bytes]:
             )
         case RunCommand(argv):
             return languages.Program(argv, ""), b""
-        case RunCode() as want:
+        case RunCode() as operation:
             has_network = bool(action.allow_domains)
-            return languages.program_for(want, has_network=has_network), want.code
+            return languages.program_for(operation, has_network=has_network), operation.code
         case _:
             raise BadInput("only commands and code run in a sandbox")
 
 
 def directory_of(action: Action) -> str:
     """Where it starts."""
-    return action.want.cwd if isinstance(action.want, RunCommand) else "/workspace"
+    return action.operation.cwd if isinstance(action.operation, RunCommand) else "/workspace"
 
 
 def environment(

@@ -119,6 +119,8 @@ def _lives_on(action: Action, mount: WorkspaceMount) -> bool:
     Not with copy-on-write layers: a second mount of them is undefined to the kernel, and neither
     mount would show all that was written through the other.
     """
-    is_python = isinstance(action.want, RunCode) and canonical(action.want.language) == "python"
+    is_python = (
+        isinstance(action.operation, RunCode) and canonical(action.operation.language) == "python"
+    )
     is_layered = mount.mode is WorkspaceMode.COPY_ON_WRITE
-    return is_python or is_layered or not isinstance(action.want, RunCode)
+    return is_python or is_layered or not isinstance(action.operation, RunCode)

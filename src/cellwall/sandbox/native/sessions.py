@@ -101,16 +101,16 @@ class Sessions:
         session = self._session(action)
         session.workspace = workspace
         cell = await self._cell_of(session, action, workspace, skills, network)
-        match action.want:
-            case RunCommand(background=True) as want:
-                started_program = self._start(session, cell, action, want, workspace)
-                await _until_handed_over(started_program, want.terminal is not None)
+        match action.operation:
+            case RunCommand(background=True) as operation:
+                started_program = self._start(session, cell, action, operation, workspace)
+                await _until_handed_over(started_program, operation.terminal is not None)
                 if action.stdin is not None:
                     started_program.feed(action.stdin)
                 return RunResult(
                     exit_code=None, path=cell.body.path, payload=started_program.info()
                 )
-            case RunCode() as want if canonical(want.language) != "python":
+            case RunCode() as operation if canonical(operation.language) != "python":
                 program, code = jobs.program_of(action)
                 env = _environment(action, workspace, program)
                 task = cell.start(
@@ -119,11 +119,11 @@ class Sessions:
                 stdin: bytes | None = code + (action.stdin or b"")
                 over = partial(Watch, action, workspace=workspace, started=started, stdin=stdin)
                 return await self._watched(session, cell, task, over, sink)
-            case RunCommand() as want:
+            case RunCommand() as operation:
                 task = cell.start(
-                    want.argv,
+                    operation.argv,
                     _environment(action, workspace),
-                    cwd=want.cwd,
+                    cwd=operation.cwd,
                     wants_stdin=action.stdin is not None,
                 )
                 stdin = action.stdin
@@ -159,7 +159,7 @@ class Sessions:
         sink: OutputSink | None,
         watch_over: Callable[[Action, CodeRun], Watch],
     ) -> RunResult:
-        assert isinstance(action.want, RunCode)  # noqa: S101  # by the caller
+        assert isinstance(action.operation, RunCode)  # noqa: S101  # by the caller
         await _acquire(cell.turn)
         try:
             env = _environment(replace(action, brief={}), workspace)
@@ -180,7 +180,7 @@ class Sessions:
                     result = await watch.until_end(
                         sink=sink,
                         max_result_bytes=self._settings.max_result_bytes,
-                        request=(request, stdin + action.want.code),
+                        request=(request, stdin + action.operation.code),
                         reader=interpreter.reader,
                     )
             return replace(result, path=cell.body.path, state=run.state)
@@ -193,17 +193,17 @@ class Sessions:
         session: _Session,
         cell: LiveCell,
         action: Action,
-        want: RunCommand,
+        operation: RunCommand,
         workspace: WorkspaceLease,
     ) -> Program:
         task = cell.start(
-            want.argv,
+            operation.argv,
             _environment(action, workspace),
-            cwd=want.cwd,
+            cwd=operation.cwd,
             wants_stdin=True,
-            terminal=want.terminal,
+            terminal=operation.terminal,
         )
-        program = Program(cell, task, want.argv, keep_bytes=action.limits.output_bytes)
+        program = Program(cell, task, operation.argv, keep_bytes=action.limits.output_bytes)
         with session.lock:
             for old in list(session.programs)[:-_MAX_PROGRAMS_REMEMBERED]:
                 if session.programs[old].ended.is_set():
@@ -215,25 +215,25 @@ class Sessions:
     # --- steering
 
     async def steer(self, action: Action) -> RunResult:
-        want = action.want
-        assert isinstance(want, ProcessOperation)  # noqa: S101  # by the port's meaning
+        operation = action.operation
+        assert isinstance(operation, ProcessOperation)  # noqa: S101  # by the port's meaning
         session = self._session(action)
-        if want.name == "list":
+        if operation.name == "list":
             programs = tuple(program.info() for program in session.programs.values())
             return RunResult(exit_code=None, payload=programs)
-        if want.name == "interrupt":
+        if operation.name == "interrupt":
             running = session.running
             if running is not None:
                 running.interrupt()
             return RunResult(exit_code=None, payload=running is not None)
-        program = session.programs.get(want.process)
+        program = session.programs.get(operation.process)
         if program is None:
             raise BadInput(
-                f"no process {want.process} was started here",
+                f"no process {operation.process} was started here",
                 hint="`commands.list()` tells which there are.",
                 code="CW-NO-PROCESS",
             )
-        match want.name:
+        match operation.name:
             case "wait":
                 await _wait(program.ended, action.limits.wall_s)
                 return program.result()
@@ -243,14 +243,14 @@ class Sessions:
                 await _wait(program.has_news, action.limits.wall_s)
                 return program.result()
             case "write":
-                write = partial(program.write, want.data, action.limits.wall_s)
+                write = partial(program.write, operation.data, action.limits.wall_s)
                 await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
             case "close_stdin":
                 program.close_stdin()
             case "resize":
-                program.resize(*want.size)
+                program.resize(*operation.size)
             case "signal":
-                program.signal(want.number)
+                program.signal(operation.number)
         return RunResult(exit_code=None, payload=program.info())
 
     def _look_around(self) -> None:
