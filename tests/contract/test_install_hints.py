@@ -15,8 +15,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
+# A command behind `--` runs in a sandbox (`cellwall exec ID -- pip install NAME`).
 _INSTALL = re.compile(
-    r"\b(?P<client>pip3?|uv pip|uv tool|uv|uvx|pipx|npm|npx|pnpm|yarn|apt|apt-get|dnf|apk|brew)"
+    r"(?<!-- )\b(?P<client>pip3?|uv pip|uv tool|uv|uvx|pipx|npm|npx|pnpm|yarn|apt|apt-get|dnf|apk|brew)"
     r" (?:(?:install|add|i|run|exec)(?= )|(?<=uvx |npx ))(?P<words>[^\n`;&|)]*)"
 )
 _WORD = re.compile(r"['\"]?([A-Za-z0-9@.][\w.@/-]*)(?:\[([\w,]+)\])?['\"]?[,.]?\Z")
