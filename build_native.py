@@ -64,7 +64,7 @@ class NativeBuilder(BuildHookInterface[Any]):
         machine = platform.machine()
         if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
             raise RuntimeError("Cellwall needs Linux on x86_64 or aarch64.")
-        native = Path(self.root, "src/cellwall/sandbox/native")
+        native = Path(self.root, "src/cellwall/sandbox/linux")
         sources = sorted((native / "cell").glob("*.c"))
         library_sources = [path for path in sources if path.name not in NOT_IN_LIBRARY]
         compiler = host_compiler()
@@ -73,7 +73,7 @@ class NativeBuilder(BuildHookInterface[Any]):
         library = [compiler] if compiler else [*zig, f"{machine}-linux-gnu.{GLIBC}"]
         build([*program, *PROGRAM], sources, native / "cellwall-cell")
         build([*library, *LIBRARY], library_sources, native / "cellwall-cell.so")
-        passes = Path(self.root, "src/cellwall/guard/native")
+        passes = Path(self.root, "src/cellwall/guard/ctext")
         build([*library, *LIBRARY], sorted(passes.glob("*.c")), passes / "cellwall-passes.so")
         build_data["tag"] = f"py3-none-linux_{machine}"
         build_data["pure_python"] = False

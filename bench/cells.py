@@ -24,8 +24,8 @@ from cellwall import Execution
 from cellwall.interfaces.sdk.blocking import run_command
 from cellwall.runtime.templates import Templates
 from cellwall.runtime.wiring import principal
-from cellwall.sandbox.native import pool
-from cellwall.sandbox.native.standing import spares
+from cellwall.sandbox.linux import pool
+from cellwall.sandbox.linux.standing import spares
 
 PYTHON = "/usr/bin/python3"
 PRINT = [PYTHON, "-I", "-S", "-c", "print(1)"]

@@ -15,10 +15,10 @@ import cellwall
 from cellwall.audit.log import AuditLog
 from cellwall.runtime.pipeline import Runtime
 from cellwall.sandbox.governor import Governor
-from cellwall.sandbox.native.pool import Pool
-from cellwall.sandbox.native.warm import WarmPath
-from cellwall.sandbox.native.warmcell import WarmCell
-from cellwall.sandbox.native.watch import Watch
+from cellwall.sandbox.linux.pool import Pool
+from cellwall.sandbox.linux.warm import WarmPath
+from cellwall.sandbox.linux.warmcell import WarmCell
+from cellwall.sandbox.linux.watch import Watch
 
 WATCHED: tuple[tuple[str, type, str], ...] = (
     ("pipeline", Runtime, "perform"),

@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 
 from cellwall.runtime import wiring
-from cellwall.sandbox.native import pool
-from cellwall.sandbox.native.standing import spares
+from cellwall.sandbox.linux import pool
+from cellwall.sandbox.linux.standing import spares
 from conftest import ORDINARY_UID, leave_home, need, new_home, ordinary_user
 from interfaces import prepared_program
 
@@ -115,7 +115,7 @@ def attack_names(name: str) -> list[str]:
 
 @functools.cache
 def system_calls() -> Mapping[str, int]:
-    table = resources.files("cellwall.sandbox.native").joinpath("syscall_numbers.toml")
+    table = resources.files("cellwall.sandbox.linux").joinpath("syscall_numbers.toml")
     return tomllib.loads(table.read_text())[platform.machine()]
 
 

@@ -22,8 +22,8 @@ from contextlib import suppress
 import pytest
 
 import cellwall
-from cellwall.sandbox.native.channels import Channel, write_pipe
-from cellwall.sandbox.native.seccomp_rules import load_rules
+from cellwall.sandbox.linux.channels import Channel, write_pipe
+from cellwall.sandbox.linux.seccomp_rules import load_rules
 
 pytestmark = pytest.mark.requirement("ISO-13")
 

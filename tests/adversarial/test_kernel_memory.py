@@ -21,7 +21,7 @@ from typing import BinaryIO
 import pytest
 
 import cellwall
-from cellwall.sandbox.native import cgroups, newgroups
+from cellwall.sandbox.linux import cgroups, newgroups
 from conftest import need
 
 MIB = 1 << 20

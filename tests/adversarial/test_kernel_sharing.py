@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import cellwall
-from cellwall.sandbox.native import cgroups, newgroups
+from cellwall.sandbox.linux import cgroups, newgroups
 from conftest import need
 
 MIB = 1 << 20

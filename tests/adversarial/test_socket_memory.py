@@ -14,7 +14,7 @@ import sys
 import pytest
 
 import cellwall
-from cellwall.sandbox.native import cgroups
+from cellwall.sandbox.linux import cgroups
 from conftest import need
 
 MIB = 1 << 20

@@ -37,8 +37,8 @@ from adversarial.leftovers import (
     until_ended,
 )
 from cellwall.runtime import wiring
-from cellwall.sandbox.native import cgroups, keeper, pool
-from cellwall.sandbox.native.specs import PYTHON, SHELL, Spec
+from cellwall.sandbox.linux import cgroups, keeper, pool
+from cellwall.sandbox.linux.specs import PYTHON, SHELL, Spec
 from conftest import need, new_home
 
 pytestmark = pytest.mark.only_on("warm", reason="a cold cell has no template and shares nothing")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.sandbox.native import cgroups
+from cellwall.sandbox.linux import cgroups
 from conftest import need
 from interfaces import prepared_program
 

@@ -15,7 +15,7 @@ import pytest
 
 import cellwall
 from cellwall.runtime import wiring
-from cellwall.sandbox.native import cgroups
+from cellwall.sandbox.linux import cgroups
 from conftest import need
 
 SECRET = "hunter2-the-secret"

@@ -14,7 +14,7 @@ import pytest
 
 from adversarial.leftovers import UID_BASE, uid_of
 from cellwall.runtime import wiring
-from cellwall.sandbox.native import pool, uids
+from cellwall.sandbox.linux import pool, uids
 from interfaces.test_cli_process import cellwall
 
 UIDS_EACH = 500

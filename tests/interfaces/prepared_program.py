@@ -171,7 +171,7 @@ def prepare() -> None:
     from cellwall.parsing.credentials.texts import spans_of  # noqa: PLC0415
     from cellwall.policy.files import builtin_rules  # noqa: PLC0415
     from cellwall.runtime.guarding import screened_code  # noqa: PLC0415
-    from cellwall.sandbox.native import seccomp  # noqa: PLC0415
+    from cellwall.sandbox.linux import seccomp  # noqa: PLC0415
 
     for table in (protected_names.load, protected_names.build_files, protected_names.instructions):
         table()

@@ -256,7 +256,7 @@ def _key(parts: Iterable[str]) -> str:
 
 def job_disk(target: Path) -> None:
     """Cellwall as it is in this checkout, what it imports, and the tests."""
-    if not (ROOT / "src/cellwall/sandbox/native/cellwall-cell").exists():
+    if not (ROOT / "src/cellwall/sandbox/linux/cellwall-cell").exists():
         raise Unusable("cellwall-cell is not built: run ./dev setup")
     folder = target.with_suffix(".d")
     shutil.rmtree(folder, ignore_errors=True)

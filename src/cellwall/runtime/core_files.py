@@ -7,7 +7,7 @@ import resource
 from contextlib import suppress
 
 from cellwall.core.errors import VaultError
-from cellwall.sandbox.native._syscalls import set_not_dumpable
+from cellwall.sandbox.linux._syscalls import set_not_dumpable
 
 _kept_out_by: int | None = None
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.home import SHAPING, SUPERVISOR_SOCKET
 from cellwall.runtime.home import state_home
-from cellwall.sandbox.native.programs import start_detached
+from cellwall.sandbox.linux.programs import start_detached
 
 _START_WITHIN_S = 20.0
 _LOOK_EVERY_S = 0.02

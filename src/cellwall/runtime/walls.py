@@ -6,7 +6,7 @@ import os
 
 from cellwall.runtime.wiring import House
 from cellwall.sandbox.given import open_given, own_path
-from cellwall.sandbox.native.layers import HostLayers, walls_for
+from cellwall.sandbox.linux.layers import HostLayers, walls_for
 
 
 def check_walls(house: House) -> None:

@@ -36,10 +36,10 @@ from cellwall.sandbox import environments, protected
 from cellwall.sandbox.given import identity_of, open_given
 from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.leases import WorkspaceSettings
-from cellwall.sandbox.native.layers import HostLayers, NativeSettings, Path
-from cellwall.sandbox.native.native import NativeSandbox
-from cellwall.sandbox.native.pool import Pool
-from cellwall.sandbox.native.specs import PYTHON, SHELL, python_spec
+from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path
+from cellwall.sandbox.linux.native import NativeSandbox
+from cellwall.sandbox.linux.pool import Pool
+from cellwall.sandbox.linux.specs import PYTHON, SHELL, python_spec
 from cellwall.sandbox.protected import Protection
 from cellwall.sandbox.runs import RunLedger
 from cellwall.sandbox.workspace import Workspaces

@@ -9,7 +9,7 @@ from cellwall.core.errors import WorkspaceError
 from cellwall.core.types import Cover, WorkspaceMode
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.descriptors import is_empty_dir
-from cellwall.sandbox.native._syscalls import file_handle
+from cellwall.sandbox.linux._syscalls import file_handle
 from cellwall.sandbox.placeholders import Standing
 from cellwall.sandbox.protected import Found, Treatment
 

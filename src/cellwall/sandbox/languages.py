@@ -15,7 +15,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.host_programs import ProgramRefused, host_program, wheel_program
 from cellwall.core.languages import canonical
 from cellwall.core.types import RunCode
-from cellwall.sandbox.native.programs import version_of
+from cellwall.sandbox.linux.programs import version_of
 
 DENO_INSIDE = "/opt/deno/deno"
 

@@ -5,7 +5,7 @@ made in the user's directory, as empty directories whatever they stand for: git 
 so nobody commits them, and nothing can be written where a directory is. Only a file of a git
 directory is made as an empty file: git refuses to work with a directory in its place.
 
-They are removed by the holder (native/holder.py), a process that outlives this one, once no run
+They are removed by the holder (linux/holder.py), a process that outlives this one, once no run
 works in the directory: each run holds a shared lock on the directory itself, whatever state folder
 the run belongs to. Removing a placeholder under another run's feet would take that run's cover
 away. A journal in the state folder names what was made; a start after a crash of everything
@@ -28,7 +28,7 @@ from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.protected_names import fold, is_in_version_control
 from cellwall.sandbox.beneath import Beneath
 from cellwall.sandbox.descriptors import is_empty_dir
-from cellwall.sandbox.native.holder import holder
+from cellwall.sandbox.linux.holder import holder
 from cellwall.sandbox.protected import Placeholder
 
 _LOCK_TRIES = 500

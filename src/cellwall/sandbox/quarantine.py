@@ -30,7 +30,7 @@ from cellwall.sandbox.descriptors import (
     unlock,
     write_all,
 )
-from cellwall.sandbox.native._syscalls import rename_new
+from cellwall.sandbox.linux._syscalls import rename_new
 from cellwall.sandbox.root import lstat
 
 RECORDS = ".records"

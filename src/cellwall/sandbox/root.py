@@ -21,7 +21,7 @@ from typing import Protocol, Self
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import is_git_layout
 from cellwall.sandbox.descriptors import ENTRIES_MAX, held, pinned
-from cellwall.sandbox.native._syscalls import (
+from cellwall.sandbox.linux._syscalls import (
     RESOLVE_BENEATH,
     RESOLVE_NO_MAGICLINKS,
     RESOLVE_NO_SYMLINKS,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.descriptors import TEMPORARY, held
-from cellwall.sandbox.native._syscalls import inotify_forget, inotify_open, inotify_watch
+from cellwall.sandbox.linux._syscalls import inotify_forget, inotify_open, inotify_watch
 from cellwall.sandbox.notices import MASK
 from cellwall.sandbox.refusals import refusal, refused
 from cellwall.sandbox.root import Root, join

@@ -33,7 +33,7 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.limits import GIB, MIB
 from cellwall.core.packages import Package, normalized
 from cellwall.sandbox import guarded_pip, wheels
-from cellwall.sandbox.native.programs import stream_lines
+from cellwall.sandbox.linux.programs import stream_lines
 from cellwall.sandbox.script_names import may_name_a_path
 
 MAX_UNPACKED_BYTES = 8 * GIB

@@ -21,7 +21,7 @@ from glob import glob
 from cellwall.core.errors import CellwallError
 from cellwall.core.host_programs import ProgramRefused, host_program, wheel_program
 from cellwall.core.limits import GIB
-from cellwall.sandbox.native.programs import stream_lines
+from cellwall.sandbox.linux.programs import stream_lines
 
 MAX_WHEEL_BYTES = 4 * GIB
 _INSTALL_WITHIN_S = 1800.0

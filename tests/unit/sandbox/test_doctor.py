@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cellwall.sandbox.doctor import Facts, Trial, gather, judge
-from cellwall.sandbox.native.cgroups import Choice
-from cellwall.sandbox.native.layers import HostLayers
+from cellwall.sandbox.linux.cgroups import Choice
+from cellwall.sandbox.linux.layers import HostLayers
 from cellwall.sandbox.placeholders import Leftover
 
 GOOD = Facts(

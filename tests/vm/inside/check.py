@@ -22,9 +22,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess as Process
 
 import cellwall
-from cellwall.sandbox.native import pool
-from cellwall.sandbox.native.layers import HostLayers
-from cellwall.sandbox.native.standing import spares
+from cellwall.sandbox.linux import pool
+from cellwall.sandbox.linux.layers import HostLayers
+from cellwall.sandbox.linux.standing import spares
 
 os.environ["CELLWALL_PATH"] = "cold"  # the checks of warm cells say so
 HOME = f"{os.path.expanduser('~')}/cellwall-state"

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import accumulate
 
-from cellwall.guard.native.library import byte_set
-from cellwall.guard.native.runs import Chain, Survey, Told, run_begins
+from cellwall.guard.ctext.library import byte_set
+from cellwall.guard.ctext.runs import Chain, Survey, Told, run_begins
 from cellwall.parsing.matching import Pattern
 
 LONG_CHARS = 40

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
-from cellwall.guard.native.runs import Told
+from cellwall.guard.ctext.runs import Told
 from cellwall.guard.normalise.bounds import Effort
 from cellwall.guard.normalise.encoded import token_spans
 from cellwall.guard.normalise.offsets import Piece

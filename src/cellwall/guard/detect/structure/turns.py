@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from cellwall.guard.ctext.library import byte_set
+from cellwall.guard.ctext.lines import LineHeads
 from cellwall.guard.detect.spots import Spot
 from cellwall.guard.detect.sweep import Sweep, as_word
-from cellwall.guard.native.library import byte_set
-from cellwall.guard.native.lines import LineHeads
 from cellwall.parsing.matching import Pattern
 
 _PEOPLE = ("human", "user", "utilisateur", "benutzer", "usuario", "пользователь", "用户",

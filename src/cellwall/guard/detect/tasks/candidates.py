@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from functools import cache, partial
 
+from cellwall.guard.ctext.cues import Cues, Kind, Sentences
 from cellwall.guard.detect.tasks.lexicon import lexicon
-from cellwall.guard.native.cues import Cues, Kind, Sentences
 from cellwall.parsing.matching import WordIndex
 
 MAX_CHARACTERS = 360

@@ -3,7 +3,7 @@
 Of a hundred sentences that ask for something one or two come near a finding. Not to weigh the
 others loses nothing, for none of them can be worth more than is said here: what is certain counts
 as it is, and of what is not certain only that which would speak for an attack. The adding up is
-done in C (`native/glance.c`), for all sentences of a text at once.
+done in C (`ctext/glance.c`), for all sentences of a text at once.
 
 What a word is worth:
 - `anywhere`: at the most, wherever it stands.
@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
+from cellwall.guard.ctext.glance import Glance, WordWorth, Worths
 from cellwall.guard.detect.tasks.candidates import MAX_CHARACTERS
 from cellwall.guard.detect.tasks.features import PHRASES, of_company
 from cellwall.guard.detect.tasks.lexicon import lexicon
 from cellwall.guard.detect.tasks.model import Model, model
-from cellwall.guard.native.glance import Glance, WordWorth, Worths
 
 
 class Company:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cellwall.guard.ctext.cues import Sentences, marked
 from cellwall.guard.detect.tasks.candidates import candidates, places
 from cellwall.guard.detect.tasks.features import (
     Features,
@@ -14,7 +15,6 @@ from cellwall.guard.detect.tasks.features import (
     of_surroundings,
 )
 from cellwall.guard.detect.tasks.lexicon import lexicon
-from cellwall.guard.native.cues import Sentences, marked
 from cellwall.guard.normalise import View
 from cellwall.guard.normalise.characters import lowered
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from cellwall.guard.ctext.cues import marked
 from cellwall.guard.detect.tasks.candidates import candidates, places
-from cellwall.guard.native.cues import marked
 
 
 def _sentences(text: str) -> list[str]:

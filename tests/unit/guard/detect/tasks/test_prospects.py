@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cellwall.guard.ctext.cues import Sentences, marked
 from cellwall.guard.detect import tasks
 from cellwall.guard.detect.tasks.features import of_company, of_sentence
 from cellwall.guard.detect.tasks.lexicon import lexicon
 from cellwall.guard.detect.tasks.model import model
 from cellwall.guard.detect.tasks.prospects import Company, prospects
-from cellwall.guard.native.cues import Sentences, marked
 from cellwall.guard.normalise import View
 
 _ROUNDING = 1e-9

@@ -1,0 +1,346 @@
+"""Programs in the background of live cells: their output is kept, bounded, until somebody asks.
+
+One quiet thread reads for all of them, so that a server that logs is never blocked by nobody
+reading. What does not fit is dropped from the front, as in a log that turns over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import select
+import selectors
+import struct
+import termios
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal
+
+from cellwall.core.errors import BadInput
+from cellwall.core.limits import LimitName
+from cellwall.core.outcomes import NOT_STARTED, Finding, RunResult, Usage
+from cellwall.core.types import ProcessInfo
+from cellwall.sandbox.linux.channels import write_pipe
+from cellwall.sandbox.linux.conclusion import not_started
+from cellwall.sandbox.linux.live import LiveCell, Task
+
+_CHUNK_BYTES = 65_536
+_MAX_LEFT_CHUNKS = 16
+_WRITE_WITHIN_S = 30.0
+_LOOK_EVERY_MS = 100
+_SIGNALS = range(1, 65)
+
+
+class Program:
+    """One of them."""
+
+    def __init__(
+        self, cell: LiveCell, task: Task, command: tuple[str, ...], *, keep_bytes: int
+    ) -> None:
+        self._cell = cell
+        self._task = task
+        self._command = command
+        self._keep_bytes = keep_bytes
+        self._lock = threading.Lock()
+        self._kept = {"stdout": bytearray(), "stderr": bytearray()}
+        self._started_s = time.time()
+        self._is_cut = False
+        self.terminal: int | None = None
+        self.ended = threading.Event()
+        self.has_news = threading.Event()
+        """There is output that nobody has asked for yet, or it has ended."""
+
+    @property
+    def id(self) -> int:
+        return self._task.tag
+
+    def info(self) -> ProcessInfo:
+        running = not self.ended.is_set()
+        code = None if running else self._exit_code()
+        task = self._task
+        return ProcessInfo(task.tag, task.pid, self._command, self._started_s, running, code)
+
+    def _exit_code(self) -> int | None:
+        match self._task.words:
+            case ["exit", _tag, kind, number, *_]:
+                return int(number) + (128 if kind == "signal" else 0)
+            case ["noexec", *_]:
+                return 127
+            case _:
+                return None
+
+    def take(self, name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+        with self._lock:
+            kept = self._kept[name]
+            kept += chunk
+            if len(kept) > self._keep_bytes:
+                self._is_cut = True
+                del kept[: len(kept) - self._keep_bytes]
+            self.has_news.set()
+
+    def result(self) -> RunResult:
+        """What came since it was last asked for; the exit code once it has ended."""
+        with self._lock:
+            out, err = (bytes(self._kept[name]) for name in ("stdout", "stderr"))
+            self._kept = {"stdout": bytearray(), "stderr": bytearray()}
+            is_cut, self._is_cut = self._is_cut, False
+            if not self.ended.is_set():
+                self.has_news.clear()
+        limit, cpu_s, peak = None, 0.0, 0
+        findings: tuple[Finding, ...] = ()
+        match self._task.words:
+            case ["exit", _tag, _kind, _number, word, cpu_us, peak_kib]:
+                limit = None if word == "-" else LimitName(word)
+                cpu_s, peak = int(cpu_us) / 1e6, int(peak_kib) * 1024
+            case ["noexec", _tag, number]:
+                reason = not_started(int(number))
+                message = f"{reason.message}. {reason.hint}"
+                findings = (Finding(NOT_STARTED, "low", message, rule=reason.code),)
+        info = self.info()
+        wall_s = time.monotonic() - self._task.started
+        return RunResult(
+            exit_code=info.exit_code,
+            stdout=out,
+            stderr=err,
+            truncated=is_cut,
+            limit=limit,
+            usage=Usage(wall_s=wall_s, cpu_s=cpu_s, memory_peak=peak),
+            findings=findings,
+            path=self._cell.body.path,
+            payload=info,
+        )
+
+    def write(self, data: bytes, timeout_s: float = _WRITE_WITHIN_S) -> None:
+        """All of it, unless the program has closed its input, has ended, or does not read."""
+        with self._lock:
+            target = self.terminal if self.terminal is not None else self._task.channels.stdin
+            if target is None or self.ended.is_set():
+                raise _no_input()
+            # A copy: the reader closes the original at its end, and its number may serve others.
+            target = os.dup(target)
+        try:
+            self._write(target, data, timeout_s)
+        finally:
+            os.close(target)
+
+    def _write(self, target: int, data: bytes, timeout_s: float) -> None:
+        view, deadline = memoryview(data), time.monotonic() + timeout_s
+        while view:
+            try:
+                view = view[write_pipe(target, view) :]
+            except BlockingIOError:
+                self._wait_for_reader(target, deadline)
+            except OSError as error:
+                raise _no_input() from error
+
+    def feed(self, data: bytes) -> None:
+        """All of its input, as fast as it reads; whoever has started it goes on."""
+
+        def work() -> None:
+            with suppress(BadInput):  # it ended, or closed its input, without reading all
+                self.write(data, math.inf)
+                self.close_stdin()
+
+        threading.Thread(target=work, name="cellwall-feeder", daemon=True).start()
+
+    def _wait_for_reader(self, target: int, deadline: float) -> None:
+        poll = select.poll()
+        poll.register(target, select.POLLOUT)
+        while not poll.poll(_LOOK_EVERY_MS):
+            if self.ended.is_set():
+                raise _no_input()
+            if time.monotonic() >= deadline:
+                raise BadInput(
+                    "the process did not read its input in time",
+                    hint="Send less at once, or give a longer timeout.",
+                    code="CW-STDIN-SLOW",
+                )
+
+    def close_stdin(self) -> None:
+        if self.terminal is not None:
+            self.write(b"\x04")  # what a person would type
+            return
+        with self._lock:
+            self._task.channels.close_stdin()
+
+    def resize(self, rows: int, columns: int) -> None:
+        if self.terminal is None:
+            raise BadInput("this process has no terminal", code="CW-NO-TERMINAL")
+        with self._lock, suppress(OSError):
+            if self.ended.is_set():
+                return
+            size = struct.pack("HHHH", rows, columns, 0, 0)
+            fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, size)
+
+    def signal(self, number: int) -> None:
+        if number not in _SIGNALS:
+            raise BadInput(f"there is no signal {number}", code="CW-BAD-SIGNAL")
+        if self.ended.is_set():
+            return
+        line = self._cell.body.line
+        if number == 9:
+            line.say("end", self._task.tag)  # with everything it has started
+        else:
+            line.say("signal", self._task.tag, number)
+
+    # --- for the thread that reads
+
+    def sources(self) -> dict[int, Literal["stdout", "stderr"]]:
+        found: dict[int, Literal["stdout", "stderr"]] = {self._task.channels.stdout: "stdout"}
+        if self._task.channels.stderr is not None:
+            found[self._task.channels.stderr] = "stderr"
+        return found
+
+    def voice(self) -> int:
+        return self._task.channels.status.fileno()
+
+    def hear(self) -> int | None:
+        """Takes in init's words; returns a terminal that init has handed over."""
+        words, handed = self._task.channels.status.heard_with_descriptor()
+        if handed is not None:
+            self.terminal = handed
+            os.set_blocking(handed, False)
+            return handed
+        self._task.understand(words)
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.is_ended
+
+    def close(self) -> None:
+        with self._lock:
+            self.ended.set()
+            self.has_news.set()
+            self._task.close()
+            if self.terminal is not None:
+                with suppress(OSError):
+                    os.close(self.terminal)
+
+
+def _no_input() -> BadInput:
+    return BadInput(
+        "the process takes no input",
+        hint="Start it with an open standard input, and write while it runs.",
+        code="CW-NO-STDIN",
+    )
+
+
+class Reader:
+    """The thread. It lives while there is something to read."""
+
+    def __init__(self) -> None:
+        self.forget_parent()
+        _READERS.add(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child the thread is not there, and the selector is the parent's."""
+        self._selector: selectors.BaseSelector | None = None
+        self._lock = threading.Lock()
+        self._wake = (-1, -1)
+
+    def add(self, program: Program) -> None:
+        with self._lock:
+            if self._selector is None:
+                self._selector = selectors.DefaultSelector()
+                self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+                self._selector.register(self._wake[0], selectors.EVENT_READ, None)
+                threading.Thread(
+                    target=self._work, args=(self._selector,), name="cellwall-reader", daemon=True
+                ).start()
+            for descriptor, name in program.sources().items():
+                self._register(descriptor, _Source(program, descriptor, name))
+            self._register(program.voice(), _Voice(program))
+            with suppress(BlockingIOError):
+                os.write(self._wake[1], b".")
+
+    def _register(self, descriptor: int, ready: Callable[[Reader], bool]) -> None:
+        assert self._selector is not None  # noqa: S101  # made before anything is added
+        self._selector.register(descriptor, selectors.EVENT_READ, ready)
+
+    def listen(self, program: Program, terminal: int) -> None:
+        self._register(terminal, _Source(program, terminal, "stdout"))
+
+    def _work(self, selector: selectors.BaseSelector) -> None:
+        while True:
+            for key, _events in selector.select():
+                if key.data is None:
+                    with suppress(BlockingIOError):
+                        os.read(key.fd, 4096)
+                    continue
+                if selector.get_map().get(key.fd) is not key:
+                    continue  # closed by another of this round; its number may be somebody else's
+                is_over = False
+                with suppress(BlockingIOError):  # woken for nothing
+                    is_over = not key.data(self)
+                # A program that has ended has been let go of already, and its number may by now be
+                # the next one's: to unregister that would leave it unheard for ever.
+                if is_over and selector.get_map().get(key.fd) is key:
+                    with suppress(KeyError, ValueError):
+                        selector.unregister(key.fd)
+
+    def leave(self, program: Program) -> None:
+        """It has ended: take what is still there, and let go."""
+        assert self._selector is not None  # noqa: S101  # it was added
+        places = {**program.sources(), program.voice(): "stdout"}
+        if program.terminal is not None:
+            places[program.terminal] = "stdout"
+        for descriptor in places:
+            with suppress(KeyError, ValueError):
+                key = self._selector.unregister(descriptor)
+                # What a pipe can hold; whoever still writes to it has no end.
+                for _ in range(_MAX_LEFT_CHUNKS):
+                    if not isinstance(key.data, _Source) or not key.data.has_more():
+                        break
+        program.close()
+
+
+class _Source:
+    def __init__(
+        self, program: Program, descriptor: int, name: Literal["stdout", "stderr"]
+    ) -> None:
+        self._program, self._descriptor, self._name = program, descriptor, name
+
+    def has_more(self) -> bool:
+        """Takes some; False where nothing is there, now or for good."""
+        with suppress(BlockingIOError):
+            return self(None)
+        return False
+
+    def __call__(self, _reader: Reader | None) -> bool:
+        try:
+            chunk = os.read(self._descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            raise
+        except OSError:
+            return False
+        self._program.take(self._name, chunk)
+        return bool(chunk)
+
+
+class _Voice:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def __call__(self, reader: Reader) -> bool:
+        terminal = self._program.hear()
+        if terminal is not None:
+            reader.listen(self._program, terminal)
+        if self._program.is_over:
+            reader.leave(self._program)
+        return not self._program.is_over
+
+
+_READERS: weakref.WeakSet[Reader] = weakref.WeakSet()
+
+
+def _forget_parents() -> None:
+    for reader in _READERS:
+        reader.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parents)

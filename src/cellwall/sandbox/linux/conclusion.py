@@ -1,0 +1,139 @@
+"""What init's last word, the counters and the traffic mean together. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from cellwall.core.errors import BadInput, CellwallError, WorkspaceError
+from cellwall.core.limits import LimitName, Limits
+from cellwall.core.outcomes import Finding, RunResult, Usage
+from cellwall.sandbox.linux.groups import Counters
+from cellwall.sandbox.linux.traffic import Traffic
+
+
+def conclude(
+    words: list[str],
+    *,
+    limit: LimitName | None,
+    counters: Counters,
+    traffic: Traffic,
+    wall_s: float,
+    failure: Callable[[str], CellwallError],
+) -> RunResult:
+    """The result; a sandbox that broke raises instead, and is never shown as output (ERR-2)."""
+    cpu_s, peak_bytes = 0.0, 0
+    exit_code: int | None = None
+    match words:
+        case ["exit", _task, kind, number, limit_word, cpu_us, peak_kib]:
+            exit_code = int(number) + (128 if kind == "signal" else 0)
+            cpu_s, peak_bytes = int(cpu_us) / 1e6, int(peak_kib) * 1024
+            if limit_word != "-":
+                limit = limit or LimitName(limit_word)
+        case ["noexec", _task, number]:
+            raise not_started(int(number))
+        case ["fail", "protect-open", *_]:
+            raise WorkspaceError(
+                "the workspace changed while it was made ready",
+                hint="Another program or run is moving its files about; try again.",
+                code="CW-WORKSPACE-CHANGED",
+            )
+        case ["fail", step, *rest]:
+            raise failure(" ".join([step, *rest]))
+    if exit_code is None and limit is None:
+        raise failure("ended-without-a-word")
+    report = traffic.report or {}
+    results = report.get("results")
+    text = report.get("text")
+    return RunResult(
+        exit_code=exit_code,
+        stdout=bytes(traffic.streams["stdout"]),
+        stderr=bytes(traffic.streams["stderr"]),
+        truncated=limit is LimitName.OUTPUT,
+        limit=limit,
+        value=report.get("value"),
+        text=text if isinstance(text, str) else None,
+        results=tuple(results) if isinstance(results, list) else (),
+        code_error=report.get("error"),
+        findings=tuple(_left_out(traffic)),
+        usage=Usage(
+            wall_s=wall_s,
+            cpu_s=counters.cpu_s if counters.cpu_s is not None else cpu_s,
+            memory_peak=counters.memory_peak if counters.memory_peak is not None else peak_bytes,
+            io_bytes=counters.io_bytes,
+        ),
+    )
+
+
+def _left_out(traffic: Traffic) -> Iterator[Finding]:
+    """What the caller would otherwise take for all that the code has returned."""
+    if (traffic.report or {}).get("cut"):
+        yield Finding(
+            "cut",
+            "low",
+            "a value or a text of the result is larger than results are (16,000 texts, 100,000 "
+            "entries, 64 KiB of text): what did not fit is left out. Return less, or write it to a "
+            "file and read that.",
+            where="value",
+        )
+    if traffic.is_garbled:
+        yield Finding(
+            "cut",
+            "low",
+            "the report of the code could not be read or holds more values than reports do: value, "
+            "results and error are left out",
+            where="value",
+        )
+
+
+def limit_of(counters: Counters, limits: Limits) -> LimitName | None:
+    """The limit of which the cgroup says that it was reached."""
+    if counters.out_of_memory:
+        return LimitName.MEMORY
+    if counters.forks_refused:
+        return LimitName.PROCESSES
+    if counters.cpu_s is not None and counters.cpu_s > limits.cpu_s:
+        return LimitName.CPU
+    return None
+
+
+_NO_DIRECTORY = 10_000
+"""Added by spawn.c to the error number of a chdir."""
+
+
+def not_started(number: int) -> BadInput:
+    """Why init could not start a program; the number is init's."""
+    if number > _NO_DIRECTORY:
+        return BadInput(
+            f"the working directory cannot be entered: {os.strerror(number - _NO_DIRECTORY)}",
+            hint="Name a directory inside the sandbox: /workspace, a directory below it, or /tmp.",
+            code="CW-CWD-NOT-FOUND",
+        )
+    match number:
+        case 2:
+            return BadInput(
+                "no such program inside the sandbox",
+                hint="Programs of the host's /usr are there; check the name, install the program "
+                "on the host, or give the directory that holds it as the workspace. A .venv needs "
+                "the Python that it was made from: where that is not below /usr (pyenv, conda, "
+                "uv), name its directory in sandbox.extra_read_only_paths of the configuration.",
+                code="CW-COMMAND-NOT-FOUND",
+            )
+        case 13:
+            return BadInput(
+                "the program may not be executed",
+                hint="Check that the file is executable for everybody (chmod a+rx).",
+                code="CW-COMMAND-NOT-EXECUTABLE",
+            )
+        case 7:
+            return BadInput(
+                "the arguments are too long for the kernel",
+                hint="Give long data through a file or standard input.",
+                code="CW-ARGUMENTS-TOO-LONG",
+            )
+        case _:
+            return BadInput(
+                f"the kernel could not start the program ({os.strerror(number)})",
+                hint="Check that the file is a program for this machine.",
+                code="CW-COMMAND-NOT-STARTED",
+            )

@@ -1,0 +1,106 @@
+"""One quiet thread for what must not keep a caller waiting: start, refill, tidy up."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from cellwall.sandbox.linux.groups import Group
+
+_TIDY_EVERY_S = 0.002
+_TICK_S = 1.0
+_PATIENCE_S = 5.0
+_log = logging.getLogger("cellwall")
+
+
+class Housekeeper:
+    """Does small jobs in order; groups of ended cells are removed as soon as the kernel lets us."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._leaving: list[tuple[float, Group]] = []
+        self._tick = tick
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def do(self, job: Callable[[], None]) -> None:
+        """As soon as its turn comes."""
+        if self._is_closed or sys.is_finalizing():
+            job()  # no thread can be had any more
+            return
+        self._jobs.put(job)
+        with self._lock:
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(
+                    target=self._work, name="cellwall-housekeeper", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, group: Group | None) -> None:
+        if group is None:
+            return
+        if self._is_closed or sys.is_finalizing():
+            group.discard()
+        else:
+            self.do(lambda: self.leave_to_die(group))
+
+    def leave_to_die(self, group: Group | None) -> None:
+        """For the housekeeper's own jobs: remove it as soon as the kernel lets us."""
+        if group is not None:
+            self._leaving.append((time.monotonic(), group))
+
+    def open(self) -> None:
+        """Work again after `close`: a live cell that nobody looks at would have no limits."""
+        self._is_closed = sys.is_finalizing()
+
+    def close(self) -> None:
+        """Finish what is queued, then stop."""
+        self._is_closed = True
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join(_PATIENCE_S)
+
+    def _work(self) -> None:
+        last_tick = time.monotonic()
+        while True:
+            try:
+                job = self._jobs.get(timeout=_TIDY_EVERY_S if self._leaving else _TICK_S)
+            except queue.Empty:
+                pass
+            else:
+                if job is None:
+                    for _since, group in self._leaving:
+                        group.discard()
+                    return
+                _try(job)
+            _try(self._let_go)
+            now = time.monotonic()
+            if now - last_tick >= _TICK_S:
+                last_tick = now
+                _try(self._tick)
+
+    def _let_go(self) -> None:
+        self._leaving = [each for each in self._leaving if not _is_removed(*each)]
+
+
+def _try(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001  # the next job must still be done
+        _log.warning("housekeeping failed: %s", type(error).__name__)
+
+
+def _is_removed(since: float, group: Group) -> bool:
+    if group.is_removed():
+        return True
+    if time.monotonic() - since < _PATIENCE_S:
+        return False
+    group.discard()
+    return True

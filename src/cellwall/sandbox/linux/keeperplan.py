@@ -1,0 +1,130 @@
+"""Writes the keeper's plans: what happens outside of a cell. Pure: plain data in, bytes out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cellwall.core.types import WorkspaceMode, WorkspaceMount
+from cellwall.sandbox.linux import bwrap, rootfs
+from cellwall.sandbox.linux.plan import Plan
+
+_STAGE = "/run"  # in the keeper's private mount namespace, see stage_all in cell/keep.c
+_LAYERS = {"/.cellwall/lower": "lower", "/.cellwall/cow": "cow"}
+
+
+@dataclass(frozen=True, slots=True)
+class OuterWall:
+    """What bubblewrap builds."""
+
+    bubblewrap: str
+    root: rootfs.HostRoot
+    drop_to: int | None
+    """Started as root: the uid and gid to become."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A directory of the host that the cell sees, and how the unprivileged uid gets at it."""
+
+    descriptor: int
+    outside: str
+    inside: str
+    read_only: bool
+    mapped: bool
+
+
+def shown_directories(mount: WorkspaceMount) -> list[Shown]:
+    """The workspace, or the layers it is made of."""
+    shown = []
+    if mount.dir_fd is not None and mount.path is not None:
+        if mount.mode is WorkspaceMode.COPY_ON_WRITE:
+            assert mount.layers_fd is not None and mount.layers_path is not None  # noqa: S101, PT018  # by WorkspaceMount's meaning
+            shown.append(Shown(mount.dir_fd, mount.path, "/.cellwall/lower", True, True))
+            layers = Shown(mount.layers_fd, mount.layers_path, "/.cellwall/cow", False, True)
+            shown.append(layers)
+        else:
+            read_only = mount.mode is WorkspaceMode.READ_ONLY
+            shown.append(Shown(mount.dir_fd, mount.path, "/workspace", read_only, True))
+    return shown
+
+
+def keeper_plan(
+    outer: OuterWall,
+    shown: Sequence[Shown],
+    *,
+    cgroup2: str | None,
+    tasks: Sequence[str],
+    remove: Sequence[str],
+    layers_inside: bool,
+    cell_fd: int,
+    plan_fd: int,
+    status_fd: int,
+    given: Sequence[int],
+    hands_view: bool = False,
+    opening_fd: int | None = None,
+    number_of: Callable[[int], int] = int,
+) -> bytes:
+    """What happens outside, up to bubblewrap's command line.
+
+    `given` are the program's descriptors; `number_of` tells which number one of ours has in the
+    keeper. `layers_inside`: init, not the keeper, will mount an overlay. `hands_view`: a mount of
+    the merged layers is handed to the supervisor. `opening_fd`: the line over which it hands out
+    the sockets of a way out.
+    """
+    plan = Plan()
+    if cgroup2 is not None:
+        plan.step("cgroup2", cgroup2)
+    for path in tasks:
+        plan.step("tasks", path)
+    for path in remove:
+        plan.step("remove", path)
+    binds = [bwrap.Bind(place.outside, place.inside, place.read_only) for place in shown]
+    if outer.drop_to is not None:
+        binds = _stage(plan, shown, number_of)
+        plan.step("user", outer.drop_to, outer.drop_to)
+    cell, init_plan, status = map(number_of, (cell_fd, plan_fd, status_fd))
+    if hands_view and not layers_inside:
+        plan.step("view", status)
+    also = given if opening_fd is None else (*given, opening_fd)
+    for number in sorted({cell, init_plan, status, *map(number_of, also)}):
+        plan.step("pass", number)
+    command = bwrap.arguments(
+        outer.bubblewrap,
+        outer.root,
+        binds=binds,
+        layers=layers_inside,
+        opening=opening_fd is not None,
+        command=(f"/proc/self/fd/{cell}", "init", str(init_plan), str(status)),
+    )
+    plan.step("exec", *command)
+    return plan.encode()
+
+
+def _stage(plan: Plan, shown: Sequence[Shown], number_of: Callable[[int], int]) -> list[bwrap.Bind]:
+    """Root's directories are often closed to others (/root is 0700), and files made inside must
+    belong to the directory's owner: so they are mounted by descriptor, with ids mapped."""
+    binds = []
+    for number, place in enumerate(shown):
+        layer = _LAYERS.get(place.inside)
+        source = f"{_STAGE}/{layer or number}"
+        owner = os.fstat(place.descriptor)
+        kind = "layer" if layer == "cow" else "map" if place.mapped else "plain"
+        descriptor = number_of(place.descriptor)
+        plan.step("stage", descriptor, source, kind, owner.st_uid, owner.st_gid)
+        if layer is None:
+            binds.append(bwrap.Bind(source, place.inside, place.read_only))
+    if any(place.inside in _LAYERS for place in shown):
+        plan.step("overlay", f"{_STAGE}/merged")
+        binds.append(bwrap.Bind(f"{_STAGE}/merged", "/workspace", read_only=False))
+    return binds
+
+
+def tree_plan(uid: int, mount: WorkspaceMount, first: int) -> bytes:
+    """For a template's keeper: the mount that a cell will attach as its workspace."""
+    plan = Plan()
+    plan.step("user", uid, uid)
+    numbers = {place.descriptor: first + n for n, place in enumerate(shown_directories(mount))}
+    _stage(plan, shown_directories(mount), numbers.__getitem__)
+    return plan.encode()

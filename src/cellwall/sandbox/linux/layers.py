@@ -1,0 +1,147 @@
+"""What this host offers and the configuration asks for: the walls of every cell, or a refusal."""
+
+from __future__ import annotations
+
+import functools
+import os
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cellwall.core.errors import BadInput, LayerMissing
+from cellwall.core.host_programs import ProgramRefused, host_program
+from cellwall.core.limits import Limits
+from cellwall.sandbox import languages
+from cellwall.sandbox.linux import cellplan, cgroups, keeperplan, rootfs, seccomp
+from cellwall.sandbox.linux._syscalls import landlock_abi
+from cellwall.sandbox.linux.specs import PACKAGES_INSIDE, EnvironmentOf, Spec
+
+Path = Literal["auto", "warm", "cold"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeSettings:
+    """The part of the configuration that the native sandbox needs."""
+
+    uid_base: int
+    tmp_bytes: int
+    shm_bytes: int
+    max_result_bytes: int
+    extra_read_only_paths: tuple[str, ...] = ()
+    usual_limits: Limits = Limits()
+    environment_of: EnvironmentOf = field(default=lambda _name: None)
+    path: Path = "auto"
+    """`warm` refuses where no template can be had; `auto` then takes the cold path."""
+    dangerously_without_cgroup: bool = False
+    dangerously_without_landlock: bool = False
+
+
+NO_BUBBLEWRAP = (
+    "bubblewrap is not installed",
+    "Install it, for example: apt-get install bubblewrap",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostLayers:
+    """What this host offers, looked up once when the sandbox is made."""
+
+    bubblewrap: str | None
+    landlock_abi: int
+    cgroup: cgroups.Choice
+    bubblewrap_problem: tuple[str, str] | None = None
+    """Why one that is there is not started, and what mends it."""
+
+    @classmethod
+    def detect(cls) -> HostLayers:
+        bubblewrap, problem = None, None
+        try:
+            bubblewrap = host_program("bwrap")
+        except ProgramRefused as refused:
+            problem = None if refused.is_missing else (refused.why, refused.hint)
+        cgroup = cgroups.choose(cgroups.gather())
+        return cls(bubblewrap, landlock_abi(), cgroup, problem)
+
+
+def walls_for(
+    settings: NativeSettings, layers: HostLayers, *, uid_offset: int, open_files: int
+) -> cellplan.Walls:
+    """The walls of a cell; a required one that is missing is a refusal (ISO-4).
+
+    `uid_offset` is what makes its host uid its own, where Cellwall was started as root.
+    """
+    if layers.bubblewrap is None:
+        why, hint = layers.bubblewrap_problem or NO_BUBBLEWRAP
+        raise LayerMissing(why, hint=hint, code="CW-LAYER-BUBBLEWRAP")
+    abi = layers.landlock_abi
+    if abi == 0 and not settings.dangerously_without_landlock:
+        raise LayerMissing(
+            "this kernel has no Landlock",
+            hint="Use Linux 5.13 or newer with `landlock` in its lsm= list, or accept the "
+            "other walls alone with sandbox.dangerously_without_landlock = true.",
+            code="CW-LAYER-LANDLOCK",
+        )
+    way = layers.cgroup.way
+    if way == "none" and not settings.dangerously_without_cgroup:
+        choice = layers.cgroup
+        raise LayerMissing(choice.reason, hint=choice.hint, code="CW-LAYER-CGROUP")
+    drop_to = settings.uid_base + uid_offset if os.geteuid() == 0 else None
+    if drop_to is not None and not is_mapped(drop_to):
+        raise LayerMissing(
+            f"the unprivileged uid {drop_to} does not exist in this user namespace",
+            hint="Set sandbox.uid_base to the first of a range of uids that are mapped here "
+            "and belong to nobody (see /proc/self/uid_map).",
+            code="CW-LAYER-UID",
+        )
+    return cellplan.Walls(
+        outer=keeperplan.OuterWall(layers.bubblewrap, rootfs.survey(), drop_to),
+        landlock_abi=abi,
+        seccomp_filter=seccomp.build(
+            seccomp.host_arch(), open_files=open_files, has_cgroup=way != "none"
+        ),
+        cgroup=way != "none",
+        tmp_bytes=settings.tmp_bytes,
+        shm_bytes=settings.shm_bytes,
+    )
+
+
+def tools_for(
+    stack: ExitStack,
+    settings: NativeSettings,
+    root: rootfs.HostRoot,
+    program: languages.Program | None,
+    spec: Spec | None = None,
+) -> list[keeperplan.Shown]:
+    """Directories beyond /usr that the administrator or the language needs, read-only."""
+    wanted = [(path, path) for path in settings.extra_read_only_paths]
+    if root.foreign_python is not None:
+        wanted.append((root.foreign_python, "/opt/python"))
+    bind = None if program is None else program.extra_bind
+    if spec is not None and program is None:
+        with suppress(BadInput):  # told to whoever asks for Deno, and to nobody else
+            bind = languages.deno_bind()  # a template does not know yet what will run in it
+    if bind is not None:
+        outside, inside = bind
+        wanted.append((os.path.dirname(outside), os.path.dirname(inside)))
+    if spec is not None and spec.site_packages is not None:
+        wanted.append((spec.site_packages, PACKAGES_INSIDE))
+    shown = []
+    for outside, inside in wanted:
+        try:
+            descriptor = os.open(outside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise BadInput(
+                f"{outside} is not a directory that can be shown",
+                hint="Correct sandbox.extra_read_only_paths in the configuration.",
+            ) from error
+        stack.callback(os.close, descriptor)
+        shown.append(keeperplan.Shown(descriptor, outside, inside, True, mapped=False))
+    return shown
+
+
+@functools.cache
+def is_mapped(uid: int) -> bool:
+    """Whether a uid exists here: in a container root may be the only one."""
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        ranges = [tuple(map(int, line.split())) for line in file]
+    return any(first <= uid < first + count for first, _outside, count in ranges)

@@ -1,0 +1,263 @@
+"""The seccomp filter: `seccomp.toml` says what may pass and why, this file compiles it to BPF.
+
+The filter is a balanced search over system call numbers whose leaves check arguments. A plain
+`allow` leaf reads nothing but the number, so the kernel (5.11 and later) remembers the answer and
+does not run the filter for that number at all.
+
+Instructions are written from the end of the program to its start. BPF jumps only go forward, so
+every target is already in place when a jump to it is written, and its distance is known.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
+
+from cellwall.core.errors import BadInput, LayerMissing
+from cellwall.sandbox.linux.seccomp_rules import (
+    ALL_BITS,
+    AUDIT_ARCH,
+    Condition,
+    Row,
+    Rules,
+    broken,
+    load_rules,
+)
+
+# linux/seccomp.h; the strictest of several filters' answers wins, KILL_PROCESS before all.
+RET_ALLOW: Final = 0x7FFF0000
+RET_ERRNO: Final = 0x00050000
+RET_USER_NOTIF: Final = 0x7FC00000
+RET_KILL_PROCESS: Final = 0x80000000
+
+_X32_BIT: Final = 0x40000000
+_NEGATIVE_BIT: Final = 0x80000000
+_INSTRUCTIONS_MAX: Final = 4096  # BPF_MAXINSNS: the kernel refuses longer programs
+
+# linux/bpf_common.h: class | size or operation | source
+_LOAD: Final = 0x20  # LD | W | ABS
+_AND: Final = 0x54  # ALU | AND | K
+_JUMP: Final = 0x05  # JMP | JA
+_JEQ: Final = 0x15
+_JGE: Final = 0x35
+_JSET: Final = 0x45
+_RETURN: Final = 0x06
+
+# struct seccomp_data: nr, arch, instruction pointer, six 64-bit arguments, little endian.
+_OFFSET_NR: Final = 0
+_OFFSET_ARCH: Final = 4
+_OFFSET_ARGS: Final = 16
+
+
+def host_arch() -> str:
+    """The architecture of this host, or a refusal: no filter, no run (ISO-4)."""
+    machine = os.uname().machine
+    if machine not in AUDIT_ARCH:
+        raise LayerMissing(
+            f"No seccomp filter is known for the processor architecture {machine!r}.",
+            hint="Use an x86_64 or aarch64 host with a 64-bit userland.",
+        )
+    return machine
+
+
+@lru_cache(maxsize=32)
+def build(
+    arch: str, *, open_files: int | None, for_zygote: bool = False, has_cgroup: bool = True
+) -> bytes:
+    """The filter as packed `struct sock_filter[]`.
+
+    With `open_files`, the use of a descriptor with that number or a higher one is answered with a
+    user notification: install the filter with a listener. `for_zygote` also lets the calls pass
+    with which a template builds cells; each cell has the ordinary filter on top. Without a cgroup
+    (`has_cgroup`) calls are refused whose memory cannot be measured from outside.
+    """
+    if arch not in AUDIT_ARCH:
+        raise BadInput(
+            f"No seccomp filter is known for the architecture {arch!r}.",
+            hint=f"Choose one of: {', '.join(AUDIT_ARCH)}.",
+        )
+    if open_files is not None and not 0 < open_files < _NEGATIVE_BIT:
+        raise BadInput("The open-files limit must be a positive 31-bit number.")
+    rules = load_rules()
+    leaves = _leaves(rules, arch, checked=open_files is not None)
+    table = rules.numbers[arch]
+    if not has_cgroup:
+        leaves |= {
+            table[name]: _Leaf((), RET_ERRNO | group.errno)
+            for group in rules.without_cgroup
+            for name in group.names
+            if name in table
+        }
+    if for_zygote:
+        building = (table[name] for group in rules.zygote for name in group.names if name in table)
+        leaves |= dict.fromkeys(building, _Leaf(((),), RET_ALLOW))
+    return _compile(leaves, arch, open_files)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """What to do with one call. No rows: never passes. One empty row: always passes.
+
+    `skipped` rows are looked at when no other holds: answered "success" and not done.
+    """
+
+    rows: tuple[Row, ...]
+    otherwise: int
+    args: tuple[int, ...] = ()
+    when: Row = ()
+    skipped: tuple[Row, ...] = ()
+
+
+_UNKNOWN: Final = _Leaf((), RET_ERRNO | errno.ENOSYS)
+
+
+def _leaves(rules: Rules, arch: str, *, checked: bool) -> dict[int, _Leaf]:
+    """The leaf of every call that the rules name and this architecture has, by number."""
+    checks = {name: check for check in rules.descriptors for name in check.names if checked}
+
+    def passing(
+        name: str, rows: tuple[Row, ...], otherwise: int, skipped: tuple[Row, ...] = ()
+    ) -> _Leaf:
+        check = checks.get(name)
+        leaf = _Leaf(rows, otherwise, skipped=skipped)
+        return replace(leaf, args=check.args, when=check.when) if check else leaf
+
+    leaves = {name: passing(name, ((),), RET_ALLOW) for g in rules.allow for name in g.names}
+    never = (*rules.deny, *rules.ignore)
+    leaves |= {name: _Leaf((), RET_ERRNO | g.errno) for g in never for name in g.names}
+    leaves |= {
+        c.name: passing(c.name, c.rows, RET_ERRNO | c.errno, c.unless) for c in rules.conditional
+    }
+    table = rules.numbers[arch]
+    return {table[name]: leaf for name, leaf in leaves.items() if name in table}
+
+
+@dataclass(slots=True)
+class _Program:
+    """Instructions in reverse order; a label is an index into them."""
+
+    code: list[tuple[int, int, int, int]] = field(default_factory=list)
+    known: dict[object, int] = field(default_factory=dict)
+    nearest: dict[int, int] = field(default_factory=dict)
+
+    def put(self, operation: int, operand: int, on_true: int = 0, on_false: int = 0) -> int:
+        self.code.append((operation, on_true, on_false, operand))
+        return len(self.code) - 1
+
+    def once(self, key: object, write: Callable[[], int]) -> int:
+        """The label of a piece of code that need be written only once."""
+        if key not in self.known:
+            self.known[key] = write()
+        return self.known[key]
+
+    def answer(self, action: int) -> int:
+        return self.once(action, lambda: self.put(_RETURN, action))
+
+    def jump(self, operation: int, operand: int, *, yes: int, no: int) -> int:
+        on_true, on_false = self._reachable(yes), self._reachable(no)
+        here = len(self.code) - 1
+        return self.put(operation, operand, here - on_true, here - on_false)
+
+    def _reachable(self, label: int) -> int:
+        """`label`, or a stand-in near enough for the 8 bits of a conditional jump."""
+        near = self.nearest.get(label, label)
+        # 254: writing the stand-in of the other branch may push this one away by one more.
+        if len(self.code) - 1 - near > 254:
+            operation, _, _, operand = self.code[label]
+            near = (
+                self.put(_RETURN, operand)
+                if operation == _RETURN
+                else self.put(_JUMP, len(self.code) - 1 - label)
+            )
+            self.nearest[label] = near
+        return near
+
+    def all_of(self, row: Row, *, yes: int, no: int) -> int:
+        for condition in reversed(row):
+            yes = self.test(condition, yes=yes, no=no)
+        return yes
+
+    def test(self, condition: Condition, *, yes: int, no: int) -> int:
+        return self.once((condition, yes, no), lambda: self._write_test(condition, yes=yes, no=no))
+
+    def _write_test(self, condition: Condition, *, yes: int, no: int) -> int:
+        if condition.negated:
+            yes, no = no, yes
+        if condition.values == (0,):  # "none of these bits" needs no AND
+            self.jump(_JSET, condition.mask, yes=no, no=yes)
+        else:
+            for value in reversed(condition.values):
+                no = self.jump(_JEQ, value, yes=yes, no=no)
+            if condition.mask != ALL_BITS:
+                self.put(_AND, condition.mask)
+        return self.put(_LOAD, condition.offset)
+
+    def descriptor(self, arg: int, limit: int, *, otherwise: int) -> int:
+        """A notification if the argument is a descriptor of `limit` or higher."""
+        notify = self.answer(RET_USER_NOTIF)
+        # Negative numbers (-1, AT_FDCWD) are not descriptors.
+        high = self.jump(_JGE, _NEGATIVE_BIT, yes=otherwise, no=notify)
+        self.jump(_JGE, limit, yes=high, no=otherwise)
+        return self.put(_LOAD, _OFFSET_ARGS + 8 * arg)
+
+    def leaf(self, leaf: _Leaf, open_files: int | None) -> int:
+        return self.once(leaf, lambda: self._write_leaf(leaf, open_files))
+
+    def _write_leaf(self, leaf: _Leaf, open_files: int | None) -> int:
+        # Descriptors are looked at only once the call would pass: a listener that lets a
+        # notification continue can then never allow what the rules refuse.
+        passed = self.answer(RET_ALLOW)
+        if open_files is not None and leaf.args:
+            allowed = passed
+            for arg in reversed(leaf.args):
+                passed = self.descriptor(arg, open_files, otherwise=passed)
+            passed = self.all_of(leaf.when, yes=passed, no=allowed)
+        target = self.answer(leaf.otherwise)
+        for row in reversed(leaf.skipped):
+            target = self.all_of(row, yes=self.answer(RET_ERRNO), no=target)
+        for row in reversed(leaf.rows):
+            target = self.all_of(row, yes=passed, no=target)
+        return target
+
+
+def _segments(leaves: Mapping[int, _Leaf]) -> Iterator[tuple[int, _Leaf]]:
+    """Ranges of numbers with the same leaf, as their first number; together they cover all."""
+    last: _Leaf | None = None
+    for number in sorted({0, *leaves, *(number + 1 for number in leaves)}):
+        leaf = leaves.get(number, _UNKNOWN)
+        if leaf != last:
+            yield number, leaf
+            last = leaf
+
+
+def _search(program: _Program, segments: list[tuple[int, int]]) -> int:
+    """A balanced search for the segment that the number lies in; `segments` are (first, label)."""
+    if len(segments) == 1:
+        return segments[0][1]
+    if len(segments) == 3 and segments[0][1] == segments[2][1]:
+        (number, label), (after, outside) = segments[1:]
+        if after == number + 1:
+            return program.jump(_JEQ, number, yes=label, no=outside)
+    middle = len(segments) // 2
+    above, below = _search(program, segments[middle:]), _search(program, segments[:middle])
+    return program.jump(_JGE, segments[middle][0], yes=above, no=below)
+
+
+def _compile(leaves: Mapping[int, _Leaf], arch: str, open_files: int | None) -> bytes:
+    program = _Program()
+    kill = program.answer(RET_KILL_PROCESS)
+    segments = [(number, program.leaf(leaf, open_files)) for number, leaf in _segments(leaves)]
+    start = _search(program, segments)
+    if arch == "x86_64":
+        start = program.jump(_JSET, _X32_BIT, yes=kill, no=start)
+    start = program.put(_LOAD, _OFFSET_NR)
+    program.jump(_JEQ, AUDIT_ARCH[arch], yes=start, no=kill)
+    program.put(_LOAD, _OFFSET_ARCH)
+    if len(program.code) > _INSTRUCTIONS_MAX:
+        raise broken("the filter is longer than the kernel accepts")
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in reversed(program.code))

@@ -1,0 +1,142 @@
+"""Asks a template's keeper for single-use cells, and takes in those that are ready.
+
+The keeper makes them outside of this process (cell/stock.c): asking is one packet, taking another.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from contextlib import suppress
+
+from cellwall.core.errors import SandboxFailed
+from cellwall.core.types import new_id
+from cellwall.sandbox.linux import groups
+from cellwall.sandbox.linux.keeper import memory_file
+from cellwall.sandbox.linux.plan import Plan
+from cellwall.sandbox.linux.template import Recipe, Template
+from cellwall.sandbox.linux.waiting import ready_to_read
+from cellwall.sandbox.linux.warmcell import WarmCell
+
+_MAX_DESCRIPTORS = 8
+_OURS = 4
+"""Our ends of a cell's lines; then two of an interpreter's channel, or three for a program."""
+_MAX_RECIPES = 16
+_MADE_WITHIN_S = 10.0
+
+
+class TemplateGone(SandboxFailed):
+    """The template is dead, or does not answer in time."""
+
+
+class Stock:
+    """Of one template. Not to be used by two threads at once."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+        self._line = template.keeper.open_stock(self._bases(), template.control)
+        self._asked: dict[str, Recipe] = {}
+        self._recipes: dict[Recipe, int] = {}
+
+    def _bases(self) -> bytes:
+        plan, group = Plan(), self._template.group
+        for base in group.bases if group else ():
+            plan.step("base", base)
+        plan.step("members", group.members_name if group else "none")
+        for step in group.reset_steps() if group else ():
+            plan.step("reset", *step)
+        if self._template.uid is not None:
+            plan.step("owner", self._template.uid)
+        plan.step("given", int(self._template.spec.is_interpreter))
+        return plan.encode()
+
+    def expected(self, recipe: Recipe) -> int:
+        """How many were asked for and have not come."""
+        return Counter(self._asked.values())[recipe]
+
+    def ask(self, recipe: Recipe) -> None:
+        name = new_id("cell")
+        group = self._template.group
+        joins = len(group.bases) if group else 0
+        plan = self._template.plan_of(recipe, joins)
+        try:
+            text = f"cell {name}".encode()
+            socket.send_fds(self._line, [text], [plan, self._recipe(recipe)])
+        except BlockingIOError:
+            return  # it is busy enough
+        except OSError as error:
+            raise self._gone(error) from error
+        self._asked[name] = recipe
+
+    def _recipe(self, recipe: Recipe) -> int:
+        found = self._recipes.get(recipe)
+        if found is None:
+            while len(self._recipes) >= _MAX_RECIPES:
+                os.close(self._recipes.pop(next(iter(self._recipes))))
+            plan, group = Plan(), self._template.group
+            steps = group.limit_steps(recipe.limits, groups.WARM_PROCESSES) if group else []
+            for step in steps:
+                plan.step("limit", *step)
+            plan.step("end")
+            found = self._recipes[recipe] = memory_file("cellwall-recipe", plan.encode())
+        return found
+
+    def taken(self) -> WarmCell | None:
+        """The next cell that has come; None if none has."""
+        try:
+            said, sent, flags, _address = socket.recv_fds(self._line, 160, _MAX_DESCRIPTORS)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise self._gone(error) from error
+        is_cut = flags & socket.MSG_CTRUNC or len(sent) not in (0, _OURS + 2, _OURS + 3)
+        match said.decode("ascii", "replace").split():
+            case ["cell", name, group] if name in self._asked and is_cut:
+                # No descriptor left here: some of the cell's were lost on the way.
+                for descriptor in sent:
+                    os.close(descriptor)
+                self._asked.pop(name)
+                self.remove(group, is_clean=False)
+                raise SandboxFailed(
+                    "this process has no room for another open file",
+                    hint="Raise its limit of open files (ulimit -n).",
+                    code="CW-CELL",
+                )
+            case ["cell", name, group] if name in self._asked:
+                return WarmCell.received(self._template, self._asked.pop(name), group, sent)
+            case ["nocell", name, number]:
+                self._asked.pop(name, None)
+                raise SandboxFailed(
+                    "the host could not make another cell",
+                    hint="Wait until it is less busy, or raise its limits.",
+                    code="CW-CELL",
+                    detail=os.strerror(int(number)),
+                )
+            case _:
+                for descriptor in sent:
+                    os.close(descriptor)
+                raise self._gone(None)
+
+    def wait(self) -> None:
+        """Until something has come. Blocks for about as long as a cell takes to be asked for."""
+        if not ready_to_read(self._line, timeout_s=_MADE_WITHIN_S):
+            raise self._gone(None)
+
+    def remove(self, group: str, *, is_clean: bool) -> None:
+        """The cell has ended; its group may serve another one if no limit was hit in it."""
+        with suppress(OSError):
+            self._line.send(f"remove {group} {'clean' if is_clean else 'used'}".encode())
+
+    def _gone(self, error: OSError | None) -> TemplateGone:
+        return TemplateGone(
+            f"the template {self._template.spec.name} is gone",
+            hint="Try again; a new one is started.",
+            code="CW-TEMPLATE-GONE",
+            detail=str(error),
+        )
+
+    def close(self) -> None:
+        self._line.close()
+        while self._recipes:
+            os.close(self._recipes.popitem()[1])
