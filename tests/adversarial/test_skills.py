@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import cellwall
+from cellwall.admin.skills import KeyChoice, Skills
 from cellwall.core.errors import CellwallError
-from cellwall.runtime.skills import KeyChoice, Skills
 from cellwall.runtime.wiring import principal
 from cellwall.skills.manifest import MANIFEST_NAME
 

@@ -23,7 +23,7 @@ from cellwall.core.types import (
     UseTool,
     check_id,
 )
-from cellwall.runtime.outward import check_domain
+from cellwall.runtime.egress import check_domain
 from cellwall.runtime.toolbounds import check_tool
 from cellwall.skills.manifest import check_name
 

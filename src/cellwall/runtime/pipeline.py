@@ -56,6 +56,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.approvals import decision_of
 from cellwall.runtime.bounds import Bounds, check_room
 from cellwall.runtime.denials import asked_outside, denied
+from cellwall.runtime.egress import reaching, way_out
 from cellwall.runtime.guarding import withheld
 from cellwall.runtime.listening import CleanedOutput, Listener
 from cellwall.runtime.needs import beyond
@@ -72,7 +73,6 @@ from cellwall.runtime.outcomes import (
     unread,
     without_network,
 )
-from cellwall.runtime.outward import reaching, way_out
 from cellwall.runtime.questions import question_of, showing_question
 from cellwall.runtime.recording import Recorder
 from cellwall.runtime.toolcalls import called, tool_caller

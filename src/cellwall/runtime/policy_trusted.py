@@ -1,6 +1,6 @@
 """The list of policy files of projects that a person has trusted, by path and content: reading it.
 
-Light, since every judgement asks for it; how it is changed stands in policy_trust.py.
+Light, since every judgement asks for it; admin/policy_trust.py changes the list.
 """
 
 from __future__ import annotations

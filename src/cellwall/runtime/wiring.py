@@ -22,11 +22,11 @@ from cellwall.runtime.approval_queue import ApprovalQueue
 from cellwall.runtime.approvals import Broker
 from cellwall.runtime.approver_key import approver_key
 from cellwall.runtime.bounds import Bounds
+from cellwall.runtime.egress import Outward, domains_of
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
 from cellwall.runtime.judging import RuledPolicy
 from cellwall.runtime.lending import Lending
-from cellwall.runtime.outward import Outward, domains_of
 from cellwall.runtime.permissions import roles_of
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy

@@ -16,12 +16,12 @@ from typing import Any
 import anyio
 import pytest
 
+from cellwall.admin.conformance import conformance
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.types import Action, Principal, RunCode, RunCommand
 from cellwall.runtime import wiring
-from cellwall.runtime.conformance import conformance
 from cellwall.sandbox.linux import cgroups, pool
 from cellwall.sandbox.linux.standing import spares
 from cellwall.sandbox.selfcheck import Check, CheckResult, Run, checks, selfcheck

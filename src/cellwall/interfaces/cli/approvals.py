@@ -12,8 +12,8 @@ from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.telling import say
 
 if TYPE_CHECKING:
+    from cellwall.admin.approvals import Answering, AnswerKind, Question
     from cellwall.core.types import Json
-    from cellwall.runtime.answering import Answering, AnswerKind, Question
 
 
 @click.group(
@@ -103,7 +103,7 @@ def allow(
     as_json: bool,
 ) -> int:
     """Allow what is asked for: this once, unless an option says more."""
-    from cellwall.runtime.answering import AnswerKind, chosen_rule  # noqa: PLC0415  # heavy
+    from cellwall.admin.approvals import AnswerKind, chosen_rule  # noqa: PLC0415  # heavy
 
     if session and rule is not None:
         raise BadInput("--session and --rule are two answers", hint="Use one.", code="CW-USAGE")
@@ -130,7 +130,7 @@ Examples:
 @click.argument("question_id", metavar="ID")
 def deny(question_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
     """Deny what is asked for."""
-    from cellwall.runtime.answering import AnswerKind  # noqa: PLC0415  # heavy
+    from cellwall.admin.approvals import AnswerKind  # noqa: PLC0415  # heavy
 
     answering = _answering(config, profile)
     return _answer(answering, answering.read(question_id), AnswerKind.DENY, as_json=as_json)
@@ -169,7 +169,7 @@ def _is_wanted(question: Question, kind: AnswerKind, rule: str) -> bool:
 
 
 def _answering(config: str | None, profile: str | None) -> Answering:
-    from cellwall.runtime.answering import Answering  # noqa: PLC0415  # heavy
+    from cellwall.admin.approvals import Answering  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
     return Answering(principal("cli"), config=config, profile=profile)

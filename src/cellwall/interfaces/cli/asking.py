@@ -223,7 +223,7 @@ async def answer_from_here(
     question_id: str, config: str | None, profile: str | None, hush: Hush = nullcontext
 ) -> None:
     """For a run in the supervisor: the question lies in the queue, and there goes the answer."""
-    from cellwall.runtime.answering import Answering  # noqa: PLC0415  # heavy, seldom
+    from cellwall.admin.approvals import Answering  # noqa: PLC0415  # heavy, seldom
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy, seldom
 
     who = principal("cli")

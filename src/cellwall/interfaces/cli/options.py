@@ -95,7 +95,7 @@ _PLACES = (
 
 def complete_template(_ctx: click.Context, param: click.Parameter, begun: str) -> list[str]:
     """Names of templates that begin like this, for completion: no error is worth telling."""
-    from cellwall.runtime.templates import PYTHON, Templates  # noqa: PLC0415  # heavy
+    from cellwall.admin.templates import PYTHON, Templates  # noqa: PLC0415  # heavy
 
     try:
         names = Templates().names()

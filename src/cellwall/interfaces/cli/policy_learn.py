@@ -16,8 +16,8 @@ from cellwall.interfaces.cli.record_filters import moment
 from cellwall.interfaces.cli.telling import print_json, print_text, say
 
 if TYPE_CHECKING:
+    from cellwall.admin.policy_learnt import PolicyTarget
     from cellwall.policy.lessons import Lesson
-    from cellwall.runtime.policy_learnt import PolicyTarget
 
 
 _MAX_SHOWN_ROWS = 400
@@ -80,24 +80,24 @@ def learn(
     the --policy file) after you have seen the diff and typed a word at your terminal; no agent can
     do that. An agent that was misled has left its wishes in the record, too: read every line.
     """
-    from cellwall.runtime import policy_learnt, policy_work  # noqa: PLC0415  # heavy
+    from cellwall.admin import policy_learning, policy_learnt  # noqa: PLC0415  # heavy
 
     at = policy_learnt.target(is_user=is_user, policies=files, cwd=os.getcwd(), environ=os.environ)
-    lesson = policy_work.learn(
+    lesson = policy_learning.learn(
         session=session, since=since, policies=files, environ=os.environ, place=at.place
     )
     if is_written:
         return _write(lesson, at, as_json=as_json)
     if as_json:
-        print_json({**_told(lesson), "toml": policy_work.to_toml(lesson)})
+        print_json({**_told(lesson), "toml": policy_learning.to_toml(lesson)})
     else:
-        print_text(policy_work.to_toml(lesson))
+        print_text(policy_learning.to_toml(lesson))
     return 0
 
 
 def _write(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
+    from cellwall.admin import policy_learnt  # noqa: PLC0415  # heavy
     from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
-    from cellwall.runtime import policy_learnt  # noqa: PLC0415  # heavy
     from cellwall.runtime.policy_places import shown_source  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.admin import audit_queries
 from cellwall.audit.log import AuditLog
 from cellwall.audit.settings import LogSettings
 from cellwall.core.events import Event, EventKind
-from cellwall.runtime import reading
 
 NEVER = LogSettings(checkpoint_events=1_000_000, checkpoint_s=3600.0)
 
@@ -32,7 +32,7 @@ def folder(state_home: str) -> Path:
 def old_copy_in_place(folder: Path, aside: Path) -> None:
     shutil.copytree(folder, aside, symlinks=True)
     written(folder, 5)
-    assert reading.check().ok  # the control
+    assert audit_queries.check().ok  # the control
     shutil.rmtree(folder)
     shutil.copytree(aside, folder, symlinks=True)
     os.chmod(folder, 0o700)
@@ -41,17 +41,17 @@ def old_copy_in_place(folder: Path, aside: Path) -> None:
 @pytest.mark.requirement("AUD-2")
 def test_old_copy_of_the_log_in_its_place_is_told(folder: Path, tmp_path: Path) -> None:
     old_copy_in_place(folder, tmp_path / "old")
-    report = reading.check()
+    report = audit_queries.check()
     assert (report.ok, report.records) == (False, 4)
     # Elsewhere it is what it is: a log that was whole then.
-    assert reading.check(directory=str(tmp_path / "old")).ok
+    assert audit_queries.check(directory=str(tmp_path / "old")).ok
 
 
 @pytest.mark.requirement("AUD-2")
 def test_old_copy_is_told_though_its_own_word_was_taken_away(folder: Path, tmp_path: Path) -> None:
     old_copy_in_place(folder, tmp_path / "old")
     (folder / "origin").unlink()
-    assert not reading.check().ok
+    assert not audit_queries.check().ok
 
 
 @pytest.mark.requirement("AUD-2")
@@ -60,10 +60,10 @@ def test_log_that_was_begun_anew_is_another_one(folder: Path, tmp_path: Path) ->
     (folder.parent / "keys" / "audit.signed").rename(tmp_path / "signed")
     written(folder, 1)
     shutil.copy(tmp_path / "signed", folder.parent / "keys" / "audit.signed")
-    assert reading.check().ok
+    assert audit_queries.check().ok
 
 
 @pytest.mark.parametrize("note", [b"", b"no note\n", b"\xff" * 100_000])
 def test_memory_that_cannot_be_read_says_nothing(folder: Path, note: bytes) -> None:
     (folder.parent / "keys" / "audit.signed").write_bytes(note)
-    assert reading.check().ok
+    assert audit_queries.check().ok

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from cellwall.admin.policy_learning import read_plain
+from cellwall.admin.policy_trust import Offered, PolicyTrust
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.roles import Permission
@@ -26,8 +28,6 @@ from cellwall.policy.starting import Found, Start, start
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require
 from cellwall.runtime.policy_places import PROJECT_FILES, project_files, user_policy
-from cellwall.runtime.policy_trust import Offered, PolicyTrust
-from cellwall.runtime.policy_work import read_plain
 
 __all__ = ["Start", "Written", "begin", "beside", "place_of", "write"]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.admin import policy_learning
 from cellwall.config.load import load_settings
 from cellwall.core.errors import CellwallError
 from cellwall.core.events import Event, EventKind
@@ -24,7 +25,6 @@ from cellwall.core.types import (
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.learnt_place import Place
 from cellwall.policy.rules import Layer
-from cellwall.runtime import policy_work
 from cellwall.runtime.outcomes import denial, intent
 from cellwall.runtime.record import open_record
 
@@ -64,12 +64,12 @@ def bash(command: str, agent_session: str = "") -> Action:
     return used("Bash", agent_session, command=command)
 
 
-def learnt(**given: object) -> policy_work.Lesson:
+def learnt(**given: object) -> policy_learning.Lesson:
     wanted = {"session": None, "since": None, "policies": (), **given}
-    return policy_work.learn(environ=os.environ, **wanted)
+    return policy_learning.learn(environ=os.environ, **wanted)
 
 
-def rules(lesson: policy_work.Lesson) -> list[str]:
+def rules(lesson: policy_learning.Lesson) -> list[str]:
     return [each.rule for each in lesson.proposed]
 
 
@@ -177,7 +177,7 @@ def test_what_the_rules_allow_by_now_is_left_out(state_home, project):
 
 
 def test_too_many_different_calls_are_refused(state_home, monkeypatch):
-    monkeypatch.setattr(policy_work, "_MAX_CALLS", 2)
+    monkeypatch.setattr(policy_learning, "_MAX_CALLS", 2)
     record(state_home, *((bash(f"echo {number}"), DENIED) for number in range(3)))
     with pytest.raises(CellwallError) as raised:
         learnt()
@@ -185,14 +185,14 @@ def test_too_many_different_calls_are_refused(state_home, monkeypatch):
 
 
 def test_an_empty_record_teaches_nothing():
-    assert learnt() == policy_work.Lesson()
+    assert learnt() == policy_learning.Lesson()
 
 
 # Tables
 
 
 def tried(path: Path, *policies: str) -> list[tuple[str, bool]]:
-    found = policy_work.test(str(path), policies=policies, environ=os.environ)
+    found = policy_learning.test(str(path), policies=policies, environ=os.environ)
     return [(each.case.text, each.is_right) for each in found]
 
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_read_is_an_error_with_a_hint(kind, project, monkeypatch)
         case "fifo":
             os.mkfifo(table)
         case "huge":
-            monkeypatch.setattr(policy_work, "_MAX_TABLE_BYTES", 10)
+            monkeypatch.setattr(policy_learning, "_MAX_TABLE_BYTES", 10)
             table.write_text('allow = ["Bash(ls)"]')
         case "binary":
             table.write_bytes(b"\xff")

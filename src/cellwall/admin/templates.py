@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from cellwall.admin.package_gate import PackageGate
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.events import EventKind
@@ -22,7 +23,6 @@ from cellwall.core.packages import package_of, parse_request
 from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal
 from cellwall.runtime.home import state_home
-from cellwall.runtime.package_gate import PackageGate
 from cellwall.runtime.permissions import require
 from cellwall.runtime.record import Change, open_record
 from cellwall.sandbox import definitions, environments

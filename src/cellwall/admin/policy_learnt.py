@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from cellwall.admin.policy_trust import Offered, PolicyTrust
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
 from cellwall.core.roles import Permission
@@ -27,7 +28,6 @@ from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require
 from cellwall.runtime.policy_file import Draft, draft_rules, write_draft
 from cellwall.runtime.policy_places import PROJECT_FILES, is_there, project_files, user_policy
-from cellwall.runtime.policy_trust import Offered, PolicyTrust
 
 __all__ = ["Draft", "PolicyTarget", "diff", "draft", "target", "write"]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.admin import policy_init
+from cellwall.admin.policy_trust import PolicyTrust
 from cellwall.core.errors import CellwallError, Denied
 from cellwall.core.types import Principal
 from cellwall.core.verdict import Verdict
-from cellwall.runtime import policy_start
 from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.policy_places import user_policy
-from cellwall.runtime.policy_trust import PolicyTrust
 
 ME = Principal("ann", "cli")
 
@@ -28,12 +28,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def place(project: Path, **given: object) -> str:
     wanted = {"is_user": False, "path": None, **given}
-    return policy_start.place_of(cwd=str(project), environ=os.environ, **wanted)
+    return policy_init.place_of(cwd=str(project), environ=os.environ, **wanted)
 
 
-def write(project: Path, *, is_forced: bool = False, **given: object) -> policy_start.Written:
-    found = policy_start.begin(str(project))
-    return policy_start.write(found, place(project, **given), is_forced=is_forced, who=ME)
+def write(project: Path, *, is_forced: bool = False, **given: object) -> policy_init.Written:
+    found = policy_init.begin(str(project))
+    return policy_init.write(found, place(project, **given), is_forced=is_forced, who=ME)
 
 
 def code_of(raised: pytest.ExceptionInfo[CellwallError]) -> str:
@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_written_is_told(project, monkeypatch):
     def refuse(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(policy_start.os, "mkdir", refuse)
+    monkeypatch.setattr(policy_init.os, "mkdir", refuse)
     with pytest.raises(CellwallError) as raised:
         write(project)
     assert code_of(raised) == "CW-POLICY-UNWRITTEN"
@@ -108,10 +108,10 @@ def test_a_named_file_is_written_and_needs_no_trust(project):
 
 def test_a_users_own_has_no_rules_of_a_project(project):
     (project / "Cargo.toml").write_text("")
-    found = policy_start.begin(None)
+    found = policy_init.begin(None)
     path = place(project, is_user=True)
     assert path == user_policy(os.environ)
-    assert not policy_start.write(found, path, is_forced=False, who=ME).is_trusted
+    assert not policy_init.write(found, path, is_forced=False, who=ME).is_trusted
     assert "cargo" not in Path(path).read_text()
 
 
@@ -136,7 +136,7 @@ def test_files_of_the_project_that_cannot_be_read_are_noted(kind, project):
             file.symlink_to("nowhere")
         case "folder":
             file.mkdir()
-    found = policy_start.begin(str(project))
+    found = policy_init.begin(str(project))
     assert found.notes == (
         "package.json: it cannot be read as text, or is too large; it was left out",
     )
@@ -153,19 +153,19 @@ def test_what_else_counts_is_told(project):
     own = Path(user_policy(os.environ))
     own.parent.mkdir(parents=True)
     own.write_text("")
-    notes = policy_start.beside(place(inner), environ=os.environ)
+    notes = policy_init.beside(place(inner), environ=os.environ)
     assert [note.split(" ")[0] for note in notes] == [
         str(project / ".cellwall" / "policy.toml"),
         str(project / ".claude" / "settings.json"),
         "your",
     ]
-    assert policy_start.beside(place(project), environ=os.environ)[0].startswith(".claude/")
+    assert policy_init.beside(place(project), environ=os.environ)[0].startswith(".claude/")
 
 
 def test_makefiles_are_found_by_the_name_that_make_takes(project):
     (project / "Makefile").write_text("one:\n")
     (project / "GNUmakefile").write_text("two:\n")
-    text = policy_start.begin(str(project)).text
+    text = policy_init.begin(str(project)).text
     assert ("make two" in text, "make one" in text) == (True, False)
 
 

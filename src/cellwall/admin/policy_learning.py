@@ -13,6 +13,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any
 
+from cellwall.admin import audit_queries
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.events import EventKind
 from cellwall.core.verdict import Decision
@@ -23,7 +24,6 @@ from cellwall.policy.lessons import Lesson, Proposed, Refused, to_toml
 from cellwall.policy.links import targets
 from cellwall.policy.rules import Layer
 from cellwall.policy.tables import Case, read_table
-from cellwall.runtime import reading
 from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.ruling import INSIDE, WRITING
 
@@ -133,8 +133,8 @@ def learn(
 def _records(session: str | None, since: datetime | None) -> Iterator[dict[str, Any]]:
     """Denials, and what went on only because nobody stopped it, the oldest first."""
     is_sandbox = session is not None and session.startswith("sbx_")
-    query = reading.Query(session_id=session if is_sandbox else None, since=since)
-    for found in reading.everything(query):
+    query = audit_queries.Query(session_id=session if is_sandbox else None, since=since)
+    for found in audit_queries.everything(query):
         record = found.record
         body = record["body"]
         if session is not None and not is_sandbox and body.get("agent_session") != session:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.admin import audit_queries
+from cellwall.admin.templates import Templates
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError, Denied
 from cellwall.core.events import EventKind
 from cellwall.core.types import Principal
 from cellwall.interfaces.cli import main as cli
 from cellwall.interfaces.cli import progress
-from cellwall.runtime import reading
-from cellwall.runtime.templates import Templates
 from cellwall.sandbox import environments
 from conftest import audit_records
 from unit.sandbox import tiny_template
@@ -72,7 +72,7 @@ def test_builds_and_removals_are_recorded_and_what_changes_nothing_is_not(shelf)
     first = audit_records(kind=EventKind.TEMPLATE)[0]["body"]
     assert first["python"] == environments.interpreter().version
     assert len(first["requirements_sha256"]) == 64
-    assert reading.check().ok
+    assert audit_queries.check().ok
 
 
 @pytest.mark.slow

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.admin.policy_trust import PolicyTrust
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Principal
 from cellwall.core.verdict import Verdict
 from cellwall.runtime.policies import effective_policy, set_aside
 from cellwall.runtime.policy_places import user_policy
-from cellwall.runtime.policy_trust import PolicyTrust
 from conftest import audit_records
 
 ME = Principal("ann", "cli")
