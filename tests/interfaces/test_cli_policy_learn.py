@@ -14,7 +14,7 @@ from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Action, Principal, UseTool
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.outcomes import denial
-from cellwall.runtime.record import open_record
+from cellwall.runtime.recording import open_record
 from interfaces.test_cli_process import cellwall, error_code, person
 
 

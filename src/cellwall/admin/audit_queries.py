@@ -34,7 +34,7 @@ from cellwall.config.schema import schema_text
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.notes import MAX_NOTE_BYTES, BadNote, PublicKey
 from cellwall.runtime.home import state_home
-from cellwall.runtime.record import audit_directory
+from cellwall.runtime.recording import audit_directory
 
 __all__ = [
     "BadProof",

@@ -27,9 +27,17 @@ from cellwall.policy.rules import Layer, Rule
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
-from cellwall.runtime.policy_places import PROJECT_FILES, project_files
-from cellwall.runtime.policy_trusted import FOLDER, NAME, Entry, broken, encoded, read_entries
-from cellwall.runtime.record import Change, open_record
+from cellwall.runtime.policy_places import (
+    FOLDER,
+    NAME,
+    PROJECT_FILES,
+    Entry,
+    broken,
+    encoded,
+    project_files,
+    read_entries,
+)
+from cellwall.runtime.recording import Change, open_record
 
 __all__ = ["Entry", "Offered", "PolicyTrust"]
 

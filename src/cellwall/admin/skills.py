@@ -24,7 +24,7 @@ from cellwall.core.types import Json, Principal, check_id
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
-from cellwall.runtime.record import Change, open_record
+from cellwall.runtime.recording import Change, open_record
 from cellwall.skills.folders import held, open_directory, replace_file
 from cellwall.skills.instructions import (
     Comparison,
@@ -42,18 +42,18 @@ __all__ = [
     "MAX_BYTES",
     "MAX_FILES",
     "Comparison",
-    "KeyChoice",
     "Manifest",
     "Proposal",
     "Review",
     "Signed",
+    "SigningKeyChoice",
     "Skill",
     "Skills",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyChoice:
+class SigningKeyChoice:
     """Which key signs: the user's own, or one in a file, under a name."""
 
     path: str | None = None
@@ -112,7 +112,7 @@ class Skills:
         return self._quarantine.listed()
 
     def sign(
-        self, folder: str, *, name: str | None, choice: KeyChoice, principal: Principal
+        self, folder: str, *, name: str | None, choice: SigningKeyChoice, principal: Principal
     ) -> Signed:
         """Sign all that lies in a folder; the manifest is written into it."""
         refuse_agents("a signature under a skill")
@@ -128,7 +128,7 @@ class Skills:
         return Signed(draft.manifest, key.public)
 
     def sign_instructions(
-        self, place: str, *, name: str | None, choice: KeyChoice, principal: Principal
+        self, place: str, *, name: str | None, choice: SigningKeyChoice, principal: Principal
     ) -> Signed:
         """Sign a project's instruction files, or one file; the list is written beside them."""
         require(self._settings, principal, Permission.SKILLS_APPROVE)
@@ -203,7 +203,7 @@ class Skills:
             approved = self._store.load([proposal.name])[0]
         return Review(proposal, draft, approved)
 
-    def approve(self, review: Review, *, choice: KeyChoice, principal: Principal) -> Skill:
+    def approve(self, review: Review, *, choice: SigningKeyChoice, principal: Principal) -> Skill:
         """Sign what was shown, put it among the approved ones, end the proposal."""
         refuse_agents("the approval of a skill")
         require(self._settings, principal, Permission.SKILLS_APPROVE)

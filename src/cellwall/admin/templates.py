@@ -14,22 +14,23 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from cellwall.admin.package_gate import PackageGate
 from cellwall.config.load import load_settings
+from cellwall.config.models import Settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.events import EventKind
-from cellwall.core.packages import package_of, parse_request
+from cellwall.core.packages import Package, package_of, parse_request
 from cellwall.core.roles import Permission
 from cellwall.core.types import Json, Principal
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import require
-from cellwall.runtime.record import Change, open_record
+from cellwall.runtime.recording import Change, open_record
 from cellwall.sandbox import definitions, environments
 from cellwall.sandbox.definitions import PYTHON, SHIPPED
 from cellwall.sandbox.environments import Environment
 
-__all__ = ["PYTHON", "SHIPPED", "Environment", "Templates"]
+__all__ = ["PYTHON", "SHIPPED", "Environment", "PackageGate", "Templates"]
 
 
 class Templates:
@@ -144,3 +145,16 @@ class Templates:
             change.recorded(audit, principal) as outcome,
         ):
             yield outcome
+
+
+@dataclass(frozen=True, slots=True)
+class PackageGate:
+    """For one principal, under the settings in force."""
+
+    settings: Settings
+    principal: Principal
+
+    def check(self, packages: Sequence[Package]) -> None:
+        """Raises `Denied` for packages that must not be installed."""
+        if packages:
+            require(self.settings, self.principal, Permission.PACKAGES_INSTALL)

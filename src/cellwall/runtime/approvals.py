@@ -33,7 +33,7 @@ _MAX_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class ApprovalBroker:
     """Keeps `BrokerPort`."""
 
     audit: AuditPort

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput
@@ -15,6 +15,7 @@ from cellwall.core.types import (
     CallTool,
     FetchUrl,
     FileOperation,
+    Json,
     ProcessOperation,
     RunCode,
     RunCommand,
@@ -24,7 +25,6 @@ from cellwall.core.types import (
     check_id,
 )
 from cellwall.runtime.egress import check_domain
-from cellwall.runtime.toolbounds import check_tool
 from cellwall.skills.manifest import check_name
 
 _MAX_PATH = 4095
@@ -195,3 +195,57 @@ def _check_ways_out(action: Action) -> None:
                 hint="`cellwall vault list` tells which there are.",
                 code="CW-VAULT-NAME",
             )
+
+
+MAX_TOOL_BYTES = 8 * 1024 * 1024
+"""Of the text in one input or one response."""
+MAX_TOOL_DEPTH = 64
+MAX_TOOL_VALUES = 200_000
+_MAX_TOOL_NAME = 256
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def check_tool(told: UseTool | ToolResult) -> None:
+    """Raise `BadInput` for the first thing out of bounds."""
+    _check_names(told.tool, told.agent_session, told.call)
+    if isinstance(told, ToolResult):
+        _check_json(told.response, is_text=False)  # what a tool has read may hold anything
+        return
+    place = told.cwd
+    if not place.startswith("/") or len(place) > _MAX_PATH or "\0" in place:
+        raise BadInput("the working directory is no absolute path", code="CW-BAD-DIRECTORY")
+    _check_json([told.cwd, told.input], is_text=True)
+
+
+def _check_names(tool: str, *others: str) -> None:
+    # Printable: the name is shown to people and matched by rules, which see no control character.
+    if not tool or not all(name.isprintable() for name in (tool, *others)):
+        raise BadInput("a tool has a name of printable characters", code="CW-BAD-TOOL")
+    if max(map(len, (tool, *others))) > _MAX_TOOL_NAME:
+        raise BadInput("the name of the tool or of its call is too long", code="CW-BAD-TOOL")
+
+
+def _check_json(value: Json, *, is_text: bool) -> None:
+    """Walks without recursion: a deep nest must not overflow whoever comes after."""
+    room, count = MAX_TOOL_BYTES, 0
+    level: list[Json] = [value]
+    for _depth in range(MAX_TOOL_DEPTH):
+        inner: list[Json] = []
+        for item in level:
+            count += 1
+            match item:
+                case str():
+                    room -= len(item)
+                    if is_text and _SURROGATE.search(item):
+                        # The program would see other bytes than the ones that were judged.
+                        raise BadInput("the input holds a lone surrogate", code="CW-NOT-TEXT")
+                case Mapping():
+                    inner += [*item, *item.values()]
+                case Sequence():
+                    inner += item
+        if room < 0 or count + len(inner) > MAX_TOOL_VALUES:
+            raise BadInput("that is too much for one tool", code="CW-TOOL-TOO-LARGE")
+        if not inner:
+            return
+        level = inner
+    raise BadInput(f"nested more than {MAX_TOOL_DEPTH} deep", code="CW-TOOL-TOO-DEEP")

@@ -50,7 +50,7 @@ def check_domain(text: str) -> None:
     parse_rule(text)
 
 
-def reaching(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
+def with_configured_domains(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
     """The action with what the configuration lets every sandbox reach whose user may at all."""
     may = Permission.NETWORK_USE in role.permissions
     if not may or not isinstance(action.operation, _REACHING):
@@ -65,7 +65,7 @@ def reaching(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
 
 
 @asynccontextmanager
-async def way_out(
+async def open_egress(
     vault: VaultPort, egress: EgressPort, action: Action
 ) -> AsyncIterator[tuple[CellNetwork | None, Mapping[str, str]]]:
     """A way out and what the code gets to know of it: placeholders, never values (SEC-5)."""
@@ -77,7 +77,7 @@ async def way_out(
         yield network, {**network.env, **action.env, **lent}
 
 
-class Outward:
+class ConfiguredEgress:
     """Keeps `EgressPort`; nothing runs until the first session."""
 
     def __init__(self, settings: Settings, audit: AuditLog, known: KnownValues) -> None:

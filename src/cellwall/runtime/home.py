@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+import sys
+import time
 from collections.abc import Mapping
 
-from cellwall.core.errors import CellwallError
-from cellwall.core.home import state_path
+from cellwall.core.errors import CellwallError, SandboxFailed
+from cellwall.core.home import SHAPING, SUPERVISOR_SOCKET, state_path
+from cellwall.sandbox.linux.programs import start_detached
 
 
 def state_home(environ: Mapping[str, str]) -> str:
@@ -35,3 +39,44 @@ def no_state(error: OSError) -> CellwallError:
         code="CW-STATE",
         detail=str(error),
     )
+
+
+_START_WITHIN_S = 20.0
+_LOOK_EVERY_S = 0.02
+
+
+def is_running(home: str) -> bool:
+    """Whether somebody answers on the socket of this state folder."""
+    folder = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.connect(f"/proc/self/fd/{folder}/{SUPERVISOR_SOCKET}")
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def start_supervisor(environ: Mapping[str, str], *, wait: bool = True) -> None:
+    """Start one unless it runs already. It holds nothing of ours: no descriptor, no variable."""
+    home = state_home(environ)
+    if is_running(home):
+        return
+    kept = {name: environ[name] for name in (*SHAPING, "PATH", "LANG") if name in environ}
+    for name in ("CELLWALL_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME"):
+        if kept.get(name):
+            kept[name] = os.path.abspath(kept[name])  # it works in another directory
+    words = [sys.executable, "-I", "-m", "cellwall.interfaces.supervisor"]
+    start_detached(words, env={**kept, "CELLWALL_HOME": home}, cwd="/")
+    deadline = time.monotonic() + (_START_WITHIN_S if wait else 0.0)
+    while time.monotonic() < deadline:
+        if is_running(home):
+            return
+        time.sleep(_LOOK_EVERY_S)
+    if wait:
+        raise SandboxFailed(
+            "the supervisor did not start",
+            hint="Try `cellwall supervisor start --foreground` to see why.",
+            code="CW-SUPERVISOR-START",
+        )

@@ -55,14 +55,14 @@ from cellwall.core.types import (
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.approvals import decision_of
 from cellwall.runtime.bounds import Bounds, check_room
-from cellwall.runtime.denials import asked_outside, denied
-from cellwall.runtime.egress import reaching, way_out
+from cellwall.runtime.cell_io import CleanedOutput, Listener, called, tool_caller
+from cellwall.runtime.egress import open_egress, with_configured_domains
 from cellwall.runtime.guarding import withheld
-from cellwall.runtime.listening import CleanedOutput, Listener
-from cellwall.runtime.needs import beyond
 from cellwall.runtime.outcomes import (
     allowed,
+    asked_outside,
     denial,
+    denied,
     ended,
     host_failure,
     intent,
@@ -73,9 +73,9 @@ from cellwall.runtime.outcomes import (
     unread,
     without_network,
 )
+from cellwall.runtime.permissions import beyond
 from cellwall.runtime.questions import question_of, showing_question
 from cellwall.runtime.recording import Recorder
-from cellwall.runtime.toolcalls import called, tool_caller
 
 _SMALL_BYTES = 4 * 1024
 """What is scanned at once: the worst text of this length takes 50 ms. More is scanned in a thread,
@@ -203,7 +203,7 @@ class Runtime:
                 )
                 error = denied(action, decision, by_role=lacking is not None)
                 return ended(action, Status.DENIED, decision, findings, audit_id, error)
-            action = reaching(action, role, self.domains)
+            action = with_configured_domains(action, role, self.domains)
             # (6) Skills are verified now, so that the record names what the cell will hold (SKL-1).
             # Durable before the effect, or there is no effect (AUD-1).
             skills = await self._verified(action)
@@ -286,7 +286,7 @@ class Runtime:
             # directory does not become harmless because its run was cancelled (FS-4).
             try:
                 # Its way out ends before the files are looked at: what it had open then is gone.
-                async with way_out(self.vault, self.egress, action) as (network, env):
+                async with open_egress(self.vault, self.egress, action) as (network, env):
                     run = partial(
                         self.sandbox.run,
                         replace(action, env=env),

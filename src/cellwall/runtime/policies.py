@@ -28,7 +28,7 @@ from cellwall.policy.engine import Policy
 from cellwall.policy.files import load_policy_file
 from cellwall.policy.parse import parse_rule
 from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
-from cellwall.runtime import policy_places, policy_trusted
+from cellwall.runtime import policy_places
 from cellwall.runtime.policy_places import is_there, project_files, user_policy
 
 __all__ = [
@@ -82,7 +82,7 @@ def set_aside(
 def _effective(named: Sequence[str], cwd: str, environ: Mapping[str, str]) -> _Loaded:
     found = places(named=named, cwd=cwd, environ=environ)
     is_project = any(each.layer is Layer.PROJECT for each in found)
-    trust = policy_trusted.stamp(environ) if is_project else None
+    trust = policy_places.trust_stamp(environ) if is_project else None
     own = own_places(environ, found)
     return _loaded(found, _stamp(found), os.path.expanduser("~"), trust, own)
 
@@ -110,7 +110,7 @@ def _loaded(
     found: tuple[PolicyPlace, ...],
     _: Stamp,
     home: str,
-    trust: policy_trusted.Stamp | None,
+    trust: policy_places.TrustStamp | None,
     own: tuple[str, ...],
 ) -> _Loaded:
     files = [(each.path, load_policy_file(each.path, each.layer, home=home)) for each in found]
@@ -119,7 +119,7 @@ def _loaded(
         for _, file in files
         for rule in file.rules
     )
-    trusted = frozenset() if trust is None else policy_trusted.read_trusted(trust)
+    trusted = frozenset() if trust is None else policy_places.read_trusted(trust)
     rules: list[Rule] = [_protecting(path) for path in own]
     aside = []
     for path, file in files:

@@ -19,19 +19,18 @@ from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
 from cellwall.runtime.approval_queue import ApprovalQueue
-from cellwall.runtime.approvals import Broker
+from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.approver_key import approver_key
 from cellwall.runtime.bounds import Bounds
-from cellwall.runtime.egress import Outward, domains_of
+from cellwall.runtime.egress import ConfiguredEgress, domains_of
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
 from cellwall.runtime.judging import RuledPolicy
-from cellwall.runtime.lending import Lending
 from cellwall.runtime.permissions import roles_of
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
-from cellwall.runtime.record import note_configuration, open_record
-from cellwall.runtime.redacting import Redactor
+from cellwall.runtime.recording import note_configuration, open_record
+from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 from cellwall.sandbox import environments, protected
 from cellwall.sandbox.given import identity_of, open_given
 from cellwall.sandbox.governor import Governor
@@ -47,8 +46,7 @@ from cellwall.sandbox.workspace_store import WorkspaceStore
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
-    from cellwall.runtime.vault import Vault
-    from cellwall.runtime.vault_keys import AskPassphrase
+    from cellwall.runtime.vault import AskPassphrase, AuditedVault
 
 _PROMISED_SHARE = 0.8
 
@@ -68,8 +66,8 @@ class House:
     governor: Governor
     pool: Pool
     native: NativeSettings
-    egress: Outward
-    lending: Lending
+    egress: ConfiguredEgress
+    leaser: SecretLeaser
 
     def warm_up(self) -> None:
         """For a process that will serve many runs: start the templates now, in the background."""
@@ -84,7 +82,7 @@ class House:
         """End its templates, and with them every cell that is left."""
         self.pool.close()
         self.egress.close()
-        self.lending.close()
+        self.leaser.close()
         self.governor.close()
         self.ledger.close()
         self.audit.close()
@@ -203,13 +201,15 @@ def open_house(
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = _governor(settings, home)
     roles = roles_of(settings)
-    lending = Lending(functools.partial(_open_vault, home, settings, ask_passphrase, audit), home)
-    audit.redact_with(Redactor(lending))
-    egress = Outward(settings, audit, lending)
+    leaser = SecretLeaser(
+        functools.partial(_open_vault, home, settings, ask_passphrase, audit), home
+    )
+    audit.redact_with(RecordRedactor(leaser))
+    egress = ConfiguredEgress(settings, audit, leaser)
     sandbox = NativeSandbox(native, layers, ledger, pool)
     runtime = Runtime(
         roles=roles,
-        approvals=Broker(
+        approvals=ApprovalBroker(
             audit=audit,
             roles=roles,
             timeout_s=settings.approvals.timeout_s,
@@ -224,13 +224,13 @@ def open_house(
         policy=RuledPolicy(
             settings.policy.files, settings.policy.dangerously_observe, dict(environ)
         ),
-        guard=LazyGuard(functools.partial(guard_of, settings, environ, known_values(lending))),
+        guard=LazyGuard(functools.partial(guard_of, settings, environ, known_values(leaser))),
         audit=audit,
         governor=governor,
         sandbox=sandbox,
         workspaces=Workspaces(store, _workspace_settings(settings, protection), sandbox.views),
         skills=SkillStore(home, settings.skills.trusted_keys),
-        vault=lending,
+        vault=leaser,
         egress=egress,
         domains=domains_of(settings),
     )
@@ -246,14 +246,16 @@ def open_house(
         pool,
         native,
         egress,
-        lending,
+        leaser,
     )
 
 
-def _open_vault(home: str, settings: Settings, ask: AskPassphrase | None, audit: AuditLog) -> Vault:
-    from cellwall.runtime.vault import Vault  # noqa: PLC0415  # most runs need none
+def _open_vault(
+    home: str, settings: Settings, ask: AskPassphrase | None, audit: AuditLog
+) -> AuditedVault:
+    from cellwall.runtime.vault import AuditedVault  # noqa: PLC0415  # most runs need none
 
-    return Vault(home, settings, ask=ask, audit=audit)
+    return AuditedVault(home, settings, ask=ask, audit=audit)
 
 
 def _governor(settings: Settings, home: str) -> Governor:

@@ -26,7 +26,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.learnt_place import Place
 from cellwall.policy.rules import Layer
 from cellwall.runtime.outcomes import denial, intent
-from cellwall.runtime.record import open_record
+from cellwall.runtime.recording import open_record
 
 AGENT = Principal("ann", "hook")
 DENIED = Decision(Verdict.DENY, "default", "no rule allows this", "built-in")

@@ -11,7 +11,7 @@ from cellwall.core.events import Event
 from cellwall.core.types import Action, Principal, RunCommand
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.approval_queue import ApprovalQueue
-from cellwall.runtime.approvals import Broker
+from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.questions import question_of
 
 ME = Principal("me", "cli")
@@ -68,8 +68,8 @@ def broker_for(
     timeout_s: float = 30.0,
     channels: Sequence[str] = ("terminal", "queue", "callback"),
     policy_path: str = "/nonexistent/policy.toml",
-) -> Broker:
-    return Broker(
+) -> ApprovalBroker:
+    return ApprovalBroker(
         audit=record or Record(),
         roles=roles or Roles(),
         timeout_s=timeout_s,

@@ -20,7 +20,7 @@ from cellwall.core.types import Principal
 from cellwall.core.verdict import Verdict
 from cellwall.runtime import approvals
 from cellwall.runtime.approval_queue import ApprovalQueue
-from cellwall.runtime.approvals import Asking, Broker, decision_of
+from cellwall.runtime.approvals import ApprovalBroker, Asking, decision_of
 from cellwall.runtime.wiring import principal
 from unit.runtime.questions_for_tests import (
     ASK,
@@ -42,7 +42,7 @@ PUSH = "Bash(git push)"
 
 
 def ask(
-    broker: Broker, question: Question, function: Callable[[Question], object] | None = None
+    broker: ApprovalBroker, question: Question, function: Callable[[Question], object] | None = None
 ) -> Answer:
     near = None if function is None else Asking(function)  # type: ignore[arg-type]  # also wrong ones
 

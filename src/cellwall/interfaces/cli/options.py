@@ -319,7 +319,7 @@ class SandboxOptions:
         ask = Passphrases(self.passphrase_fd)
         house = open_house(config=self.config, profile=self.profile, ask_passphrase=ask)
         # Now, and not in the middle of a run whose output goes to the same terminal.
-        house.lending.own.unlock(principal("cli"))
+        house.leaser.own.unlock(principal("cli"))
         return house
 
     def action(

@@ -47,7 +47,7 @@ def want_supervisor() -> None:
         os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         os.utime(stamp)
     if recent:
-        from cellwall.runtime.supervision import start_supervisor  # noqa: PLC0415  # heavy
+        from cellwall.runtime.home import start_supervisor  # noqa: PLC0415  # heavy
 
         with suppress(CellwallError, OSError):
             start_supervisor(os.environ, wait=False)

@@ -18,8 +18,7 @@ from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink
 from cellwall.interfaces.sdk.hosting import Operation
 from cellwall.interfaces.supervisor.codec import decode_outcome, encode_operation
-from cellwall.runtime.home import state_home
-from cellwall.runtime.supervision import start_supervisor
+from cellwall.runtime.home import start_supervisor, state_home
 
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.runtime.prepared import PreparedFiles
+from cellwall.runtime.guarding import PreparedFiles
 
 
 def made(folder: Path, source: bytes = b"source") -> tuple[bytes, bool]:

@@ -6,11 +6,9 @@ import base64
 
 import pytest
 
+from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.types import Principal
-from cellwall.runtime.lending import Lending
-from cellwall.runtime.redacting import Redactor
-from cellwall.runtime.vault import Vault
-from cellwall.runtime.vault_keys import KeyChoice
+from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 
 ME = Principal("somebody", "cli")
 VALUE = "a-value-that-is-looked-for"
@@ -18,19 +16,19 @@ OLD = "the-value-before-the-last-one"
 
 
 @pytest.fixture
-def vault(state_home: str) -> Vault:
-    vault = Vault.configured()
-    vault.init(choice=KeyChoice(source="file"), principal=ME)
+def vault(state_home: str) -> VaultAdmin:
+    vault = VaultAdmin.configured()
+    vault.init(choice=VaultKeyChoice(source="file"), principal=ME)
     for value in (OLD, "in-between-value", VALUE):
         vault.set("TOKEN", value.encode(), ME)
     return vault
 
 
 @pytest.fixture
-def redact(vault: Vault, state_home: str) -> Redactor:
-    lending = Lending(lambda: vault, state_home)
-    assert lending.own is vault
-    return Redactor(lending)
+def redact(vault: VaultAdmin, state_home: str) -> RecordRedactor:
+    leaser = SecretLeaser(lambda: vault, state_home)
+    assert leaser.own is vault
+    return RecordRedactor(leaser)
 
 
 @pytest.mark.requirement("SEC-2")

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from cellwall.guard.service import Guard, RedactedSink
-from cellwall.runtime import listening
-from cellwall.runtime.listening import CleanedOutput
+from cellwall.runtime import cell_io
+from cellwall.runtime.cell_io import CleanedOutput
 
 pytestmark = pytest.mark.requirement("GRD-11")
 
@@ -84,8 +84,8 @@ def test_small_pieces_that_cost_too_much_leave_the_loop(monkeypatch):
         feed(self, name, chunk)
 
     monkeypatch.setattr(RedactedSink, "__call__", noted)
-    monkeypatch.setattr(listening, "_AT_ONCE_S", -1.0)
-    monkeypatch.setattr(listening, "_AT_ONCE_S_PER_BYTE", 0.0)
+    monkeypatch.setattr(cell_io, "_AT_ONCE_S", -1.0)
+    monkeypatch.setattr(cell_io, "_AT_ONCE_S_PER_BYTE", 0.0)
 
     async def work(output: CleanedOutput) -> None:
         for number in range(20):
@@ -127,7 +127,7 @@ def test_pieces_that_wait_are_joined_however_the_two_streams_take_turns(monkeypa
         feed(self, name, chunk)
 
     monkeypatch.setattr(RedactedSink, "__call__", count)
-    monkeypatch.setattr(listening, "_AT_ONCE_S", -1.0)
+    monkeypatch.setattr(cell_io, "_AT_ONCE_S", -1.0)
 
     async def work(output: CleanedOutput, turns: int) -> None:
         for _ in range(turns):

@@ -11,13 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
+from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.errors import AuditFailed, VaultError
 from cellwall.core.events import EventKind
 from cellwall.core.network import Binding
 from cellwall.core.types import Action, Principal, RunCommand
-from cellwall.runtime.lending import Lending
-from cellwall.runtime.vault import Vault
-from cellwall.runtime.vault_keys import KeyChoice
+from cellwall.runtime.secret_leases import SecretLeaser
 from conftest import audit_records
 from interfaces.test_cli_vault import QUICK
 
@@ -32,11 +31,11 @@ def told() -> list[tuple[str, str]]:
     return [(body["change"], body["status"]) for body in bodies]
 
 
-def lending(home: str) -> Lending:
-    return Lending(Vault.configured, home)
+def leaser(home: str) -> SecretLeaser:
+    return SecretLeaser(VaultAdmin.configured, home)
 
 
-def lend(lender: Lending, action: Action = ACTION) -> tuple[Any, ...]:
+def lend(lender: SecretLeaser, action: Action = ACTION) -> tuple[Any, ...]:
     async def use() -> tuple[Any, ...]:
         async with lender.lease(action) as uses:
             return uses
@@ -52,8 +51,8 @@ def refusal(work: Callable[..., object], *words: object) -> VaultError:
 
 @pytest.fixture
 def home(state_home: str) -> str:
-    vault = Vault.configured()
-    vault.init(choice=KeyChoice(source="file"), principal=ME)
+    vault = VaultAdmin.configured()
+    vault.init(choice=VaultKeyChoice(source="file"), principal=ME)
     vault.set("TOKEN", VALUE, ME)
     vault.grant("TOKEN", Binding(host="api.example.com"), ME)
     vault.lock()
@@ -65,13 +64,13 @@ def home(state_home: str) -> str:
 
 @pytest.mark.requirement("NET-5")
 def test_without_a_vault_there_is_nothing_to_know(state_home):
-    lender = lending(state_home)
+    lender = leaser(state_home)
     assert (lend(lender), dict(lender.values())) == ((), {})
 
 
 @pytest.mark.requirement("NET-5")
 def test_what_opens_without_a_person_is_opened_whatever_the_role(home):
-    lender = lending(home)
+    lender = leaser(home)
     # The role may reach out and may use no secrets: what must not leave is the same for it.
     assert lend(lender, replace(ACTION, principal=replace(ME, role="user"))) == ()
     assert dict(lender.values()) == {"TOKEN": VALUE}
@@ -103,9 +102,9 @@ BREAKS = {
 @pytest.mark.requirement("NET-5")
 @pytest.mark.parametrize("how", BREAKS)
 def test_a_vault_that_does_not_open_refuses_the_way_out(home, how):
-    assert lend(lending(home)) == ()
+    assert lend(leaser(home)) == ()
     BREAKS[how](Path(home))
-    lender = lending(home)
+    lender = leaser(home)
     error = refusal(lend, lender)
     assert error.code == "CW-VAULT-SHUT"
     assert "no way out" in error.hint or "Without a way out" in error.hint
@@ -118,8 +117,8 @@ def test_a_vault_that_another_process_holds_refuses_the_way_out(home, monkeypatc
     monkeypatch.setattr("cellwall.secrets.folder._LOCK_TIMEOUT_S", 0.05)
     with Path(home, "vault/lock").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert refusal(lend, lending(home)).code == "CW-VAULT-SHUT"
-    assert lend(lending(home)) == ()
+        assert refusal(lend, leaser(home)).code == "CW-VAULT-SHUT"
+    assert lend(leaser(home)) == ()
 
 
 @pytest.mark.requirement("NET-5", "AUD-1")
@@ -128,7 +127,7 @@ def test_an_opening_that_cannot_be_written_down_refuses_the_way_out(home, monkey
         raise AuditFailed("the disk is full")
 
     monkeypatch.setattr("cellwall.audit.log.AuditLog.write", fail)
-    lender = lending(home)
+    lender = leaser(home)
     with pytest.raises(AuditFailed):
         lend(lender)
     assert refusal(lender.values).code == "CW-VAULT-SHUT"
@@ -136,7 +135,7 @@ def test_an_opening_that_cannot_be_written_down_refuses_the_way_out(home, monkey
 
 @pytest.mark.requirement("NET-5")
 def test_a_vault_that_breaks_or_is_locked_later_is_told_to_whoever_watches(home):
-    lender = lending(home)
+    lender = leaser(home)
     lend(lender)
     store = Path(home, "vault/store")
     whole = store.read_bytes()
@@ -157,12 +156,12 @@ def test_a_passphrase_that_nobody_has_typed_refuses_nothing(state_home, monkeypa
     config.write_text(QUICK)
     config.chmod(0o600)
     monkeypatch.setenv("CELLWALL_CONFIG", str(config))
-    vault = Vault.configured(ask=lambda _: bytearray(b"a long passphrase"))
-    vault.init(choice=KeyChoice(), principal=ME)
+    vault = VaultAdmin.configured(ask=lambda _: bytearray(b"a long passphrase"))
+    vault.init(choice=VaultKeyChoice(), principal=ME)
     vault.set("TOKEN", VALUE, ME)
-    lender = lending(state_home)
+    lender = leaser(state_home)
     assert (lend(lender), dict(lender.values())) == ((), {})  # the limit that the docs tell
-    assert dict(Lending(lambda: vault, state_home).values()) == {"TOKEN": VALUE}
+    assert dict(SecretLeaser(lambda: vault, state_home).values()) == {"TOKEN": VALUE}
     # Damaged so that nobody can tell what opens it: then it may be one that needs nobody.
     flip(Path(state_home))
     assert refusal(lend, lender).code == "CW-VAULT-SHUT"
@@ -173,7 +172,7 @@ def test_a_passphrase_that_nobody_has_typed_refuses_nothing(state_home, monkeypa
 
 @pytest.mark.requirement("SEC-3", "SEC-7")
 def test_the_lease_of_a_live_sandbox_is_released_on_the_record(home):
-    lender = lending(home)
+    lender = leaser(home)
     action = replace(ACTION, secrets=("TOKEN",), session_id=SESSION)
     uses = lend(lender, action)
     assert lend(lender, action) == uses  # as long as it lives
@@ -191,7 +190,7 @@ def test_the_lease_of_a_live_sandbox_is_released_on_the_record(home):
 
 @pytest.mark.requirement("SEC-3", "SEC-7")
 def test_two_first_actions_of_a_sandbox_leave_one_lease(home):
-    lender, uses = lending(home), []
+    lender, uses = leaser(home), []
 
     async def use() -> None:
         action = replace(ACTION, secrets=("TOKEN",), session_id=SESSION)
@@ -211,7 +210,7 @@ def test_two_first_actions_of_a_sandbox_leave_one_lease(home):
 
 @pytest.mark.requirement("SEC-3")
 def test_a_lease_ends_though_its_release_cannot_be_written_down(home, monkeypatch):
-    lender = lending(home)
+    lender = leaser(home)
     uses = lend(lender, replace(ACTION, secrets=("TOKEN",), session_id=SESSION))
 
     def fail(*_: object) -> str:
@@ -227,7 +226,7 @@ def test_a_lease_ends_though_its_release_cannot_be_written_down(home, monkeypatc
 
 @pytest.mark.requirement("SEC-2")
 def test_a_value_that_was_typed_as_a_name_is_not_written_down(home):
-    vault, typed = Vault.configured(), "MyS3cret"
+    vault, typed = VaultAdmin.configured(), "MyS3cret"
     binding = Binding(host="api.example.com")
     for change in (
         lambda: vault.remove(typed, ME),
@@ -235,7 +234,7 @@ def test_a_value_that_was_typed_as_a_name_is_not_written_down(home):
         lambda: vault.end_overlap(typed, ME),
         lambda: vault.grant(typed, binding, ME),
         lambda: vault.revoke(typed, None, ME),
-        lambda: lend(lending(home), replace(ACTION, secrets=("TOKEN", typed))),
+        lambda: lend(leaser(home), replace(ACTION, secrets=("TOKEN", typed))),
     ):
         assert refusal(change).code == "CW-VAULT-UNKNOWN"
     found = [path.read_bytes() for path in Path(home, "audit").rglob("*") if path.is_file()]

@@ -10,17 +10,16 @@ from typing import Any
 import anyio
 import pytest
 
+from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.errors import AuditFailed, BadInput, Denied, VaultError
 from cellwall.core.events import EventKind
 from cellwall.core.network import Binding
 from cellwall.core.types import Principal
-from cellwall.runtime.vault import Vault
-from cellwall.runtime.vault_keys import KeyChoice
 from conftest import audit_records
 
 ME = Principal("somebody", "cli")
 VALUE = b"a value that is looked for"
-BY_FILE = KeyChoice(source="file")
+BY_FILE = VaultKeyChoice(source="file")
 GITHUB = Binding(host="API.GitHub.com")
 
 
@@ -33,8 +32,8 @@ def told() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def vault() -> Vault:
-    vault = Vault.configured()
+def vault() -> VaultAdmin:
+    vault = VaultAdmin.configured()
     vault.init(choice=BY_FILE, principal=ME)
     vault.set("TOKEN", VALUE, ME)
     return vault
@@ -61,12 +60,12 @@ def test_every_change_is_on_the_record_with_its_generation_and_no_value(vault):
 
 @pytest.mark.requirement("SEC-7")
 def test_opening_is_on_the_record_also_when_it_fails(vault, state_home):
-    again = Vault.configured()
+    again = VaultAdmin.configured()
     assert [each.name for each in again.list(ME)] == ["TOKEN"]
     assert told()[-1] == ("unlock", "ok")
     Path(state_home, "vault-key").unlink()
     with pytest.raises(VaultError):
-        Vault.configured().list(ME)
+        VaultAdmin.configured().list(ME)
     assert (told()[-1], recorded()[-1]["error_code"]) == (("unlock", "failed"), "CW-VAULT-NO-KEY")
 
 
@@ -85,7 +84,7 @@ def test_what_cannot_be_written_down_is_not_done(vault, monkeypatch):
         with pytest.raises(AuditFailed):
             change()
     assert (vault.generation, dict(vault.values())) == (2, {"TOKEN": VALUE})
-    locked = Vault.configured()
+    locked = VaultAdmin.configured()
     with pytest.raises(AuditFailed):
         locked.list(ME)
     assert not locked.is_unlocked
@@ -157,7 +156,7 @@ def test_a_role_bounds_use_and_change(vault):
             lambda who=who: vault.set("TOKEN", b"other", who),
             lambda who=who: vault.grant("TOKEN", GITHUB, who),
             lambda who=who: vault.rekey(choice=BY_FILE, principal=who),
-            lambda who=who: Vault.configured().init(choice=BY_FILE, principal=who),
+            lambda who=who: VaultAdmin.configured().init(choice=BY_FILE, principal=who),
         ):
             with pytest.raises(Denied):
                 change()
@@ -185,14 +184,14 @@ def test_a_grant_names_a_host_as_an_allowlist_does(vault, host):
 @pytest.mark.parametrize(
     "choice",
     [
-        KeyChoice(source="nothing"),
-        KeyChoice(source="keyring", file="x"),
-        KeyChoice(file="x", command=("y",)),
+        VaultKeyChoice(source="nothing"),
+        VaultKeyChoice(source="keyring", file="x"),
+        VaultKeyChoice(file="x", command=("y",)),
     ],
 )
 def test_a_key_is_of_one_kind(choice):
     with pytest.raises(BadInput):
-        Vault.configured().init(choice=choice, principal=ME)
+        VaultAdmin.configured().init(choice=choice, principal=ME)
 
 
 # Passphrases
@@ -200,7 +199,7 @@ def test_a_key_is_of_one_kind(choice):
 SETTINGS = "[vault]\nargon2_memory_kib = {memory}\nargon2_passes = 1\nargon2_lanes = 1\n"
 
 
-def configured(home: str, memory: int, *typed: str) -> Vault:
+def configured(home: str, memory: int, *typed: str) -> VaultAdmin:
     config = Path(home, "cellwall.toml")
     config.write_text(SETTINGS.format(memory=memory))
     config.chmod(0o600)
@@ -212,7 +211,7 @@ def configured(home: str, memory: int, *typed: str) -> Vault:
         handed.append(bytearray(next(words).encode()))
         return handed[-1]
 
-    return Vault.configured(config=str(config), ask=ask)
+    return VaultAdmin.configured(config=str(config), ask=ask)
 
 
 asked: list[bool] = []
@@ -222,10 +221,10 @@ handed: list[bytearray] = []
 def test_a_passphrase_is_asked_for_and_wiped(state_home):
     handed.clear()
     vault = configured(state_home, 64, "the old passphrase")
-    vault.init(choice=KeyChoice(), principal=ME)
+    vault.init(choice=VaultKeyChoice(), principal=ME)
     vault.set("TOKEN", VALUE, ME)
     vault = configured(state_home, 64, "the old passphrase", "the new passphrase")
-    vault.rekey(choice=KeyChoice(), principal=ME)
+    vault.rekey(choice=VaultKeyChoice(), principal=ME)
     assert asked == [False, True]
     assert [any(each) for each in handed] == [False, False, False]
     with pytest.raises(VaultError) as caught:
@@ -236,7 +235,7 @@ def test_a_passphrase_is_asked_for_and_wiped(state_home):
 
 @pytest.mark.requirement("SEC-1")
 def test_a_dearer_hash_is_taken_when_the_configuration_wants_it(state_home):
-    configured(state_home, 64, "the passphrase").init(choice=KeyChoice(), principal=ME)
+    configured(state_home, 64, "the passphrase").init(choice=VaultKeyChoice(), principal=ME)
     configured(state_home, 128, "the passphrase").list(ME)
     assert told()[-2:] == [("strengthen", "begins"), ("strengthen", "ok")]
     configured(state_home, 128, "the passphrase").list(ME)
@@ -245,8 +244,8 @@ def test_a_dearer_hash_is_taken_when_the_configuration_wants_it(state_home):
 
 
 def test_where_nobody_can_be_asked_it_is_told(state_home):
-    configured(state_home, 64, "the passphrase").init(choice=KeyChoice(), principal=ME)
+    configured(state_home, 64, "the passphrase").init(choice=VaultKeyChoice(), principal=ME)
     with pytest.raises(VaultError) as caught:
-        Vault.configured().list(ME)
+        VaultAdmin.configured().list(ME)
     assert caught.value.code == "CW-VAULT-NO-KEY"
     assert os.listdir(Path(state_home, "vault")) != []

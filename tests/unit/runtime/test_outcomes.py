@@ -10,8 +10,8 @@ import pytest
 from cellwall.core.errors import ConfigError
 from cellwall.core.types import Action, CallTool, Principal, RunCommand, UseTool
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.denials import denied
 from cellwall.runtime.judging import RuledPolicy
+from cellwall.runtime.outcomes import denied
 from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.policy_places import shown_source
 

@@ -25,7 +25,7 @@ from cellwall.core.types import (
     WorkspaceRequest,
 )
 from cellwall.core.verdict import Verdict
-from cellwall.runtime.needs import beyond, needed
+from cellwall.runtime.permissions import beyond, needed
 
 RUN = Action(principal=Principal("me", "sdk"), operation=RunCommand(("true",)))
 P = Permission

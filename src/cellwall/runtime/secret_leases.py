@@ -1,0 +1,256 @@
+"""Secrets for actions: lent for one of them, or for as long as a live sandbox lives (SEC-3)."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from cellwall.core.errors import AuditFailed, BadInput, VaultError
+from cellwall.core.network import SecretUse
+from cellwall.core.types import Action, FetchUrl, Json, Principal, RunCode
+
+if TYPE_CHECKING:
+    from cellwall.guard.redact.known import KnownValues
+    from cellwall.runtime.vault import AuditedVault, Lease
+
+_OPENED: weakref.WeakValueDictionary[str, AuditedVault] = weakref.WeakValueDictionary()
+
+
+def register_vault(vault: AuditedVault, home: str) -> None:
+    """Let the sandboxes of this process use it for as long as it is unlocked."""
+    _OPENED[home] = vault
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionLease:
+    """A live sandbox's lease, and what the record needs at its end."""
+
+    lease: Lease
+    vault: AuditedVault
+    principal: Principal
+    action_id: str
+
+
+class SecretLeaser:
+    """Keeps `VaultPort`, and `KnownValues` for whoever watches what leaves."""
+
+    def __init__(self, make: Callable[[], AuditedVault], home: str) -> None:
+        """`make` is called with the first use: most runs have none, and it takes its time."""
+        self._make = make
+        self._made: AuditedVault | None = None
+        self._home = home
+        self._lock = threading.Lock()
+        self._kept: dict[str, _SessionLease] = {}
+
+    @property
+    def own(self) -> AuditedVault:
+        """Ours."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    @property
+    def opened(self) -> AuditedVault | None:
+        """One that is unlocked: ours, or the one that the program around us has opened."""
+        for vault in (self._made, _OPENED.get(self._home)):
+            if vault is not None and vault.is_unlocked:
+                return vault
+        return None
+
+    @property
+    def vault(self) -> AuditedVault:
+        """The one to use."""
+        return self.opened or self.own
+
+    def close(self) -> None:
+        """Forget its keys; every lease ends."""
+        if self._made is not None:
+            self._made.lock()
+
+    async def check(self, action: Action) -> None:
+        if action.secrets:
+            check = self.vault.check_names
+            await anyio.to_thread.run_sync(check, action.secrets, action.principal)
+
+    @asynccontextmanager
+    async def lease(self, action: Action) -> AsyncIterator[tuple[SecretUse, ...]]:
+        if not action.secrets:
+            # Whoever has a way out: what the vault holds is recognised on it, or there is none.
+            vault = self.vault
+            if vault.exists and not vault.is_unlocked:
+                await anyio.to_thread.run_sync(vault.watch, action.principal)
+            yield ()
+        elif action.session_id is not None:
+            # The same placeholders for as long as it lives: code keeps them in its variables.
+            yield (await self._kept_for(action, action.session_id)).uses
+        else:
+            vault = self.vault
+            lease = await _lease(vault, action)
+            try:
+                yield lease.uses
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await vault.release(lease, principal=action.principal, action_id=action.id)
+
+    async def _kept_for(self, action: Action, session_id: str) -> Lease:
+        kept = self._kept.get(session_id)
+        if kept is None:
+            vault, who = self.vault, action.principal
+            made = _SessionLease(await _lease(vault, action), vault, who, action.id)
+            with self._lock:
+                kept = self._kept.setdefault(session_id, made)
+            if kept is not made:
+                await vault.release(made.lease, principal=who, action_id=action.id)
+        if set(kept.lease.names) != set(action.secrets):
+            raise BadInput("the secrets of a live sandbox are those it began with")
+        return kept.lease
+
+    def values(self) -> Mapping[str, bytes]:
+        """Empty only where there is nothing to know, or a person would have to be asked.
+
+        A vault that opens without one is open before there is a way out; if it is not any more,
+        whoever watches must not find nothing (NET-5).
+        """
+        from cellwall.secrets import failures  # noqa: PLC0415  # only with a way out
+
+        vault = self.vault
+        if not vault.is_unlocked and vault.opens_alone:
+            raise failures.shut(failures.locked())
+        return vault.values()
+
+    def end_session(self, session_id: str) -> None:
+        with self._lock:
+            kept = self._kept.pop(session_id, None)
+        if kept is not None:
+            # Whose record cannot be written is told by the session's own end, which follows.
+            with suppress(AuditFailed):
+                kept.vault.release_now(
+                    kept.lease, principal=kept.principal, action_id=kept.action_id
+                )
+        if self._made is not None:
+            self._made.end_session(session_id)
+
+
+async def _lease(vault: AuditedVault, action: Action) -> Lease:
+    return await vault.lease(
+        action.secrets,
+        tool=_tool(action),
+        principal=action.principal,
+        session_id=action.session_id or "",
+        action_id=action.id,
+    )
+
+
+def _tool(action: Action) -> str:
+    """The word that grants use for it. In a live sandbox nobody can tell whose request it is."""
+    if action.session_id is not None:
+        return "sandbox"
+    if isinstance(action.operation, FetchUrl):
+        return "fetch"
+    return "code" if isinstance(action.operation, RunCode) else "run"
+
+
+_SHORTEST = 6
+"""Shorter ones stand in every text by chance."""
+_NUMBER_FROM, _NUMBER_UNTIL = 10**5, 10**1000
+"""No shorter value is known; no longer number can be written down."""
+
+
+class RecordRedactor:
+    """A body of an event without them."""
+
+    def __init__(self, leaser: SecretLeaser) -> None:
+        self._lending = leaser
+        self._seen: tuple[int, int] | None = None
+        self._known: KnownValues | None = None
+        self._short: tuple[tuple[str, bytes], ...] = ()
+
+    def __call__(self, body: Mapping[str, Json]) -> dict[str, Json]:
+        vault = self._lending.opened
+        if vault is None:
+            return dict(body)
+        try:
+            seen = (id(vault), vault.generation)
+            if seen != self._seen:
+                # Most runs have no vault, and need not wait for this.
+                from cellwall.guard.redact.known import KnownValues  # noqa: PLC0415
+                from cellwall.parsing.credentials.known.encodings import MIN_BYTES  # noqa: PLC0415
+
+                values = vault.values()
+                self._known = KnownValues(values.items())
+                self._short = tuple(
+                    (name, value)
+                    for name, value in values.items()
+                    if _SHORTEST <= len(value) < MIN_BYTES
+                )
+                self._seen = seen
+        except VaultError:
+            pass  # broken meanwhile: what was known is still known
+        # Its own keys are ours: a secret that is the word `status` must not take them away.
+        return {key: self._clean(value) for key, value in body.items()}
+
+    def _clean(self, value: Json) -> Json:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, Mapping):
+            return self._clean_all(value)
+        if isinstance(value, Sequence):
+            return [self._clean(each) for each in value]
+        if isinstance(value, int) and _NUMBER_FROM <= abs(value) < _NUMBER_UNTIL:
+            # A card or an account that is kept as a text may stand here as a number.
+            text = str(value)
+            shown = self._text(text)
+            return value if shown == text else shown
+        return value
+
+    def _clean_all(self, told: Mapping[str, Json]) -> dict[str, Json]:
+        """Of keys below the first level anybody may have chosen some, as of a tool's arguments."""
+        cleaned: dict[str, Json] = {}
+        times: dict[str, int] = {}
+        for key, value in told.items():
+            clean = name = self._text(key)
+            # Two that hold secrets can look the same by now; none of them is lost.
+            while name in cleaned or (name != key and name in told):
+                times[clean] = times.get(clean, 1) + 1
+                name = f"{clean} ({times[clean]})"
+            cleaned[name] = self._clean(value)
+        return cleaned
+
+    def _text(self, text: str) -> str:
+        if len(text) < _SHORTEST:
+            return text
+        try:
+            data, handler = text.encode("utf-8", "surrogateescape"), "surrogateescape"
+        except UnicodeEncodeError:  # half a character, which no bytes stand for
+            data, handler = text.encode("utf-8", "surrogatepass"), "surrogatepass"
+        cleaned = self._without_known(data)
+        try:
+            old = self._lending.vault.contains_old(cleaned)
+        except VaultError:
+            old = ()
+        if old:
+            return f"[left out: holds an old value of {', '.join(old)}]"
+        if cleaned == data:
+            return text
+        try:
+            return cleaned.decode("utf-8", handler)
+        except UnicodeDecodeError:  # a value of no text was cut out of the middle of a character
+            return cleaned.decode("utf-8", "replace")
+
+    def _without_known(self, data: bytes) -> bytes:
+        parts: list[bytes] = []
+        done = 0
+        for span in self._known.find(data, 0, is_final=True)[0] if self._known else ():
+            parts += data[done : span.start], b"[%s]" % span.rule.encode()
+            done = span.end
+        data = b"".join([*parts, data[done:]])
+        # The guard looks for these as words alone; the record can do without them anywhere.
+        for name, value in self._short:
+            data = data.replace(value, b"[secret %s]" % name.encode())
+        return data
