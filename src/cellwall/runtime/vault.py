@@ -136,7 +136,7 @@ class AuditedVault:
             except CellwallError as error:
                 self._store.lock()
                 with suppress(AuditFailed):  # a second failure must not hide the first
-                    self._write(audit, principal, "unlock", "failed", told_error(error))
+                    self._write(audit, principal, "unlock", "failed", _error_body(error))
                 raise
 
     def lock(self) -> None:
@@ -187,7 +187,7 @@ class AuditedVault:
             lease = self._store.lease(names, tool=tool, session=session_id)
             told["generation"] = self._store.generation
         except CellwallError as error:
-            body = told | told_error(error)
+            body = told | _error_body(error)
             with suppress(AuditFailed):  # a second failure must not hide the first
                 await self._write_use(principal, "lease", "refused", body, action_id, session_id)
             raise
@@ -283,7 +283,7 @@ def released(lease: Lease) -> dict[str, Json]:
     return {"names": list(lease.names), "revealed": dict(lease.revealed)}
 
 
-def told_error(error: CellwallError) -> dict[str, Json]:
+def _error_body(error: CellwallError) -> dict[str, Json]:
     """Why it was refused, with what is for the record alone."""
     return {"error_code": error.code, "reason": error.message, "detail": error.detail}
 

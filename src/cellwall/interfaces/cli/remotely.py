@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from cellwall import __version__
-from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, told_error
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, make_error
 from cellwall.core.home import shaping, state_path
 from cellwall.interfaces.cli.main import REFUSED
 from cellwall.interfaces.cli.options import read_bounded
@@ -221,7 +221,7 @@ class _Follower:
         if "error" in told:
             error = told["error"]
             kind = error.get("kind", "")
-            raise told_error(kind, error["message"], hint=error["hint"], code=error["code"])
+            raise make_error(kind, error["message"], hint=error["hint"], code=error["code"])
         if told.get("stopped"):
             return self._tell_stopped(told.get("workspace_id"))
         if self._as_json:

@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 
 import cellwall
-from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, told_error
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, make_error
 from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import Outcome
@@ -121,7 +121,7 @@ async def _ask(
 def _judged(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if "error" in message:
         told = message["error"]
-        raise told_error(
+        raise make_error(
             told.get("kind", ""), told["message"], hint=told["hint"], code=told["code"]
         )
     if "stale" in message:
