@@ -32,10 +32,9 @@ from cellwall.policy.rules import Layer
 from cellwall.policy.tables import Case, read_table
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require
-from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.policies import INSIDE, WRITING, effective_policy
 from cellwall.runtime.policy_file import Draft, draft_rules, write_draft
 from cellwall.runtime.policy_places import PROJECT_FILES, is_there, project_files, user_policy
-from cellwall.runtime.ruling import INSIDE, WRITING
 
 __all__ = [
     "Draft",

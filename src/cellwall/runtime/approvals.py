@@ -10,6 +10,8 @@
 While it waits nothing is leased: steps 1 to 6 of an action hold no slot and no workspace.
 """
 
+# ruff: noqa: PLC0415  # late imports: the policy parser loads only when a person asks for a rule
+
 from __future__ import annotations
 
 import inspect
@@ -154,7 +156,7 @@ class ApprovalBroker:
                 self._remembered.pop(next(iter(self._remembered)), None)
             self._remembered[question.session_id, question.call_sha256] = answer
         if answer.kind is AnswerKind.RULE:
-            from cellwall.runtime.policy_file import add_rule  # noqa: PLC0415  # heavy, seldom
+            from cellwall.runtime.policy_file import add_rule
 
             reason = f"allowed by {answer.by.name} at {question.id}"
             try:

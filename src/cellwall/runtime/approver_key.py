@@ -5,6 +5,8 @@ it is made from the passphrase and the salt by Argon2id, each time a yes is sign
 the signature, so a process that writes answers by itself needs the passphrase as well.
 """
 
+# ruff: noqa: PLC0415  # late imports: cryptography and argon2 take longer to import than most runs last
+
 from __future__ import annotations
 
 import base64
@@ -72,8 +74,8 @@ class ApproverKey:
         return _encoded(private.sign(_text(question, answer)))
 
     def has_signed(self, question: Question, answer: Answer) -> bool:
-        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  # heavy, seldom
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import (
             Ed25519PublicKey,
         )
 
@@ -99,8 +101,8 @@ def _text(question: Question, answer: Answer) -> bytes:
 
 
 def _private(passphrase: bytearray, salt: bytes) -> Ed25519PrivateKey:
-    from argon2.low_level import Type, hash_secret_raw  # noqa: PLC0415  # heavy, seldom
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+    from argon2.low_level import Type, hash_secret_raw
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey,
     )
 

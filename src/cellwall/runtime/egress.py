@@ -3,6 +3,8 @@
 Most runs have none, so what stands behind it is imported with the first that has.
 """
 
+# ruff: noqa: PLC0415  # late imports: most runs have no egress, so its modules load with the first session
+
 from __future__ import annotations
 
 import ipaddress
@@ -45,7 +47,7 @@ def domains_of(settings: Settings) -> tuple[str, ...]:
 
 def check_domain(text: str) -> None:
     """Raises `BadInput` for what names nothing that can be allowed."""
-    from cellwall.egress.reach.allowlist import parse_rule  # noqa: PLC0415  # see above
+    from cellwall.egress.reach.allowlist import parse_rule
 
     parse_rule(text)
 
@@ -57,7 +59,7 @@ def with_configured_domains(action: Action, role: Role, domains: tuple[str, ...]
         return action
     own = action.allow_domains
     if isinstance(action.operation, FetchUrl) and not own:
-        from cellwall.egress.pages.urls import domain_of  # noqa: PLC0415  # see above
+        from cellwall.egress.pages.urls import domain_of
 
         # Exactly this address was judged and allowed; where it redirects to was not.
         own = (domain_of(action.operation.url),)
@@ -106,7 +108,7 @@ class ConfiguredEgress:
             self._service.close()
 
     def _opened(self) -> EgressService:
-        from cellwall.egress.service import EgressService  # noqa: PLC0415  # see above
+        from cellwall.egress.service import EgressService
 
         with self._lock:
             if self._service is None:
@@ -131,7 +133,7 @@ def _header_rules(settings: Settings) -> tuple[HeaderRule, ...]:
     """What requests must keep to; raises `ConfigError` for what is no such rule."""
     if not settings.egress.header_rules:
         return ()
-    from cellwall.egress.reach.header_rules import parse_header_rule  # noqa: PLC0415  # see above
+    from cellwall.egress.reach.header_rules import parse_header_rule
 
     try:
         return tuple(map(parse_header_rule, settings.egress.header_rules))
@@ -142,7 +144,7 @@ def _header_rules(settings: Settings) -> tuple[HeaderRule, ...]:
 
 
 def _bounds(settings: Settings) -> EgressSettings:
-    from cellwall.egress.settings import EgressSettings  # noqa: PLC0415  # see above
+    from cellwall.egress.settings import EgressSettings
 
     egress = settings.egress
     servers = [read_server(text) for text in egress.dns_servers]

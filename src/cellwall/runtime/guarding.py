@@ -1,5 +1,7 @@
 """The guard, made from the configuration; its rules are read when the first text comes."""
 
+# ruff: noqa: PLC0415  # late imports: rule sets load with the first text that needs them, not with every run
+
 from __future__ import annotations
 
 import functools
@@ -17,19 +19,21 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.home import cache_path
 from cellwall.core.languages import canonical
-from cellwall.core.outcomes import Finding, Outcome, RunResult, Severity
+from cellwall.core.outcomes import SEVERITIES, Finding, Outcome, RunResult, Severity
 from cellwall.core.types import Action, OutputSink, Principal, RunCommand
+from cellwall.guard.mark import MODES, Mode, unwrap, wrap
+from cellwall.guard.report import Report, Treatment
+from cellwall.guard.scanning import Scanner
+from cellwall.guard.service import Guard, RedactedSink
+from cellwall.guard.settings import GuardSettings, Treatments
+from cellwall.parsing.keeping import keep_with
 from cellwall.runtime.secret_leases import SecretLeaser
 
 if TYPE_CHECKING:
     from cellwall.guard.channels import Channel
     from cellwall.guard.detect import Pack
-    from cellwall.guard.mark import Mode
     from cellwall.guard.pii import Pseudonyms
     from cellwall.guard.redact import Redactor, SecretRules
-    from cellwall.guard.report import Report
-    from cellwall.guard.service import Guard, RedactedSink
-    from cellwall.guard.settings import GuardSettings, Treatments
 
 __all__ = [
     "Channel",
@@ -91,11 +95,6 @@ def guard_of(
     known: Callable[[], Mapping[str, bytes]] | None = None,
 ) -> Guard:
     """As configured. `known` are values that must not be shown, whatever they look like."""
-    # What it knows of words, secrets and codes is much: loaded by what looks at a text.
-    from cellwall.guard.scanning import Scanner  # noqa: PLC0415  # see above
-    from cellwall.guard.service import Guard  # noqa: PLC0415  # see above
-    from cellwall.parsing.keeping import keep_with  # noqa: PLC0415  # see above
-
     keep_with(PreparedFiles(os.path.join(cache_path(environ), "prepared")))
     section = settings.guard
     chosen = _settings(section)
@@ -110,14 +109,14 @@ def guard_of(
 def _redactor(
     extra: Sequence[SecretRules], known: Callable[[], Mapping[str, bytes]] | None
 ) -> Redactor:
-    from cellwall.guard.redact import Redactor, shipped  # noqa: PLC0415  # as above
+    from cellwall.guard.redact import Redactor, shipped
 
     rules = functools.reduce(lambda all_, more: all_.with_rules(more), extra, shipped())
     return Redactor(rules, known=known)
 
 
 def _pack(path: str) -> Pack:
-    from cellwall.guard.detect import load_pack  # noqa: PLC0415  # as above
+    from cellwall.guard.detect import load_pack
 
     return load_pack(_read(path), name=path)
 
@@ -139,9 +138,6 @@ def known_values(leaser: SecretLeaser) -> Callable[[], Mapping[str, bytes]]:
 
 
 def _settings(section: GuardSection) -> GuardSettings:
-    from cellwall.guard.mark import MODES  # noqa: PLC0415  # as above
-    from cellwall.guard.settings import GuardSettings  # noqa: PLC0415  # as above
-
     (marking,) = [mode for mode in MODES if mode == section.marking]
     return GuardSettings(
         input=_treatments(section, "input"),
@@ -155,9 +151,6 @@ def _settings(section: GuardSection) -> GuardSettings:
 
 
 def _treatments(section: GuardSection, kind: str) -> Treatments:
-    from cellwall.core.outcomes import SEVERITIES  # noqa: PLC0415  # as above
-    from cellwall.guard.report import Treatment  # noqa: PLC0415  # as above
-
     found: dict[Severity, Treatment] = {}
     for severity in SEVERITIES:
         chosen = Treatment(getattr(section, f"{kind}_{severity}"))
@@ -168,7 +161,7 @@ def _treatments(section: GuardSection, kind: str) -> Treatments:
 
 
 def _gitleaks(path: str) -> SecretRules:
-    from cellwall.guard.redact import load_gitleaks  # noqa: PLC0415  # as above
+    from cellwall.guard.redact import load_gitleaks
 
     return load_gitleaks(_read(path))
 
@@ -214,28 +207,24 @@ def withheld(why: str) -> str:
 
 def screened_code(code: str, language: str) -> tuple[Finding, ...]:
     """Advice about code (GRD-9)."""
-    from cellwall.guard.code import screen  # noqa: PLC0415  # as above
+    from cellwall.guard.code import screen
 
     return tuple(hit.finding() for hit in screen(code, canonical(language)))
 
 
 def mark(text: str, *, source: str, mode: Mode) -> str:
     """A text as data for a model (GRD-4)."""
-    from cellwall.guard.mark import wrap  # noqa: PLC0415  # as above
-
     return wrap(text, source=source, mode=mode)
 
 
 def unmark(text: str) -> str:
     """What was marked."""
-    from cellwall.guard.mark import unwrap  # noqa: PLC0415  # as above
-
     return unwrap(text)
 
 
 def pseudonyms() -> Pseudonyms:
     """A table of tokens for personal data, empty."""
-    from cellwall.guard.pii import Pseudonyms  # noqa: PLC0415  # as above
+    from cellwall.guard.pii import Pseudonyms
 
     return Pseudonyms()
 

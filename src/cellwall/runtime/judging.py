@@ -5,6 +5,8 @@ command or embeds Cellwall has allowed what they ask for by asking, unless they 
 administrator has one.
 """
 
+# ruff: noqa: PLC0415  # late imports: the policy engine loads only where rules judge
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +45,7 @@ class RuledPolicy:
             reason = f"asked for explicitly by {action.principal.name}"
             return _ours(Verdict.ALLOW, "explicit", reason)
         # The engine and all that it knows of programs: only where there are rules.
-        from cellwall.runtime.ruling import ruled  # noqa: PLC0415  # see above
+        from cellwall.runtime.policies import ruled
 
         try:
             return ruled(action, named=named, environ=self.environ, is_observing=self.is_observing)

@@ -1,5 +1,7 @@
 """Secrets for actions: lent for one of them, or for as long as a live sandbox lives (SEC-3)."""
 
+# ruff: noqa: PLC0415  # late imports: most runs open no vault
+
 from __future__ import annotations
 
 import threading
@@ -117,7 +119,7 @@ class SecretLeaser:
         A vault that opens without one is open before there is a way out; if it is not any more,
         whoever watches must not find nothing (NET-5).
         """
-        from cellwall.secrets import failures  # noqa: PLC0415  # only with a way out
+        from cellwall.secrets import failures
 
         vault = self.vault
         if not vault.is_unlocked and vault.opens_alone:
@@ -179,8 +181,8 @@ class RecordRedactor:
             seen = (id(vault), vault.generation)
             if seen != self._seen:
                 # Most runs have no vault, and need not wait for this.
-                from cellwall.guard.redact.known import KnownValues  # noqa: PLC0415
-                from cellwall.parsing.credentials.known.encodings import MIN_BYTES  # noqa: PLC0415
+                from cellwall.guard.redact.known import KnownValues
+                from cellwall.parsing.credentials.known.encodings import MIN_BYTES
 
                 values = vault.values()
                 self._known = KnownValues(values.items())

@@ -1,5 +1,7 @@
 """The composition root: configuration in, a `Runtime` out. The only place that names all parts."""
 
+# ruff: noqa: PLC0415  # late imports: most runs open no vault
+
 from __future__ import annotations
 
 import functools
@@ -32,10 +34,10 @@ from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.recording import note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 from cellwall.sandbox import environments, protected
-from cellwall.sandbox.given import identity_of, open_given
+from cellwall.sandbox.given import identity_of, open_given, own_path
 from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.leases import WorkspaceSettings
-from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path
+from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path, walls_for
 from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.specs import PYTHON, SHELL, python_spec
@@ -47,6 +49,7 @@ from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
+
 
 _PROMISED_SHARE = 0.8
 
@@ -253,7 +256,7 @@ def open_house(
 def _open_vault(
     home: str, settings: Settings, ask: AskPassphrase | None, audit: AuditLog
 ) -> AuditedVault:
-    from cellwall.runtime.vault import AuditedVault  # noqa: PLC0415  # most runs need none
+    from cellwall.runtime.vault import AuditedVault
 
     return AuditedVault(home, settings, ask=ask, audit=audit)
 
@@ -310,3 +313,15 @@ def _workspace_settings(settings: Settings, protection: Protection) -> Workspace
         max_walk_entries=workspace.max_walk_entries,
         protection=protection,
     )
+
+
+def check_walls(house: House) -> None:
+    """Raise `LayerMissing`, with a hint, if a run under this configuration would be refused."""
+    walls_for(house.native, HostLayers.detect(), uid_offset=0, open_files=house.limits.open_files)
+
+
+def check_workspace(house: House, directory: str) -> None:
+    """Raise `WorkspaceError`, with a hint, if this directory cannot be given at its own path."""
+    descriptor, place = open_given(directory, state_home=house.store.home)
+    os.close(descriptor)
+    own_path(place)

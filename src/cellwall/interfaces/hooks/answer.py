@@ -27,8 +27,7 @@ from cellwall.interfaces.hooks.calls import (
 )
 from cellwall.interfaces.hooks.command import isolated, pins
 from cellwall.interfaces.requests import named_policy
-from cellwall.runtime.walls import check_walls, check_workspace
-from cellwall.runtime.wiring import House, principal
+from cellwall.runtime.wiring import House, check_walls, check_workspace, principal
 
 _FLAGS = frozenset({"dangerously_outside", "after"})
 
