@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
-from cellwall.core.skills import Skill
 from cellwall.core.text import to_bytes
 from cellwall.core.types import (
     Action,
@@ -20,6 +19,7 @@ from cellwall.core.types import (
     RunCode,
     RunCommand,
     SetDomains,
+    Skill,
     ToolResult,
     UseTool,
     check_id,

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
+from cellwall.config.egress import read_server
 from cellwall.config.models import Settings
-from cellwall.config.outward import read_server
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.events import Event, EventKind
 from cellwall.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller

@@ -14,7 +14,6 @@ from cellwall.core.files import Transfer
 from cellwall.core.limits import LimitName
 from cellwall.core.network import Page
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
-from cellwall.core.skills import Skill
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -24,6 +23,7 @@ from cellwall.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    Skill,
     ToolResult,
     UseTool,
 )

@@ -37,7 +37,6 @@ from cellwall.core.ports import (
     WorkspacePort,
 )
 from cellwall.core.roles import Role
-from cellwall.core.skills import Skill
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -49,6 +48,7 @@ from cellwall.core.types import (
     RunCode,
     RunCommand,
     SetDomains,
+    Skill,
     ToolResult,
     UseTool,
 )

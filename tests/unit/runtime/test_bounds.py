@@ -8,8 +8,7 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import MIB, Limits
-from cellwall.core.skills import Skill
-from cellwall.core.types import Action, Principal, RunCode, RunCommand
+from cellwall.core.types import Action, Principal, RunCode, RunCommand, Skill
 from cellwall.runtime.bounds import Bounds, check_room
 
 BOUNDS = Bounds(max_code_bytes=100, max_stdin_bytes=100)

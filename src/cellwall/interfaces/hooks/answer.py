@@ -9,7 +9,7 @@ from typing import Any
 
 from cellwall.core.errors import BadInput, CellwallError, Denied
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
-from cellwall.core.plain import plain
+from cellwall.core.text import plain
 from cellwall.core.types import Action, Json, ToolResult, UseTool
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.hooks import rewrite

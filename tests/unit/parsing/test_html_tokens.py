@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.core import html_tokens
-from cellwall.core.html_tokens import RAW_WITH_SCRIPTS, characters, tokens
+from cellwall.parsing import html_tokens
+from cellwall.parsing.html_tokens import RAW_WITH_SCRIPTS, characters, tokens
 
 
 def told(page: str, *, is_xml: bool = False) -> list[tuple[str, str, str]]:
