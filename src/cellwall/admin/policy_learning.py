@@ -20,7 +20,7 @@ from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.events import EventKind
 from cellwall.core.roles import Permission
-from cellwall.core.types import Principal
+from cellwall.core.types import FILE_READS, Principal
 from cellwall.core.verdict import Decision
 from cellwall.policy.calls import ToolCall, from_json
 from cellwall.policy.files import parse_policy
@@ -32,7 +32,7 @@ from cellwall.policy.rules import Layer
 from cellwall.policy.tables import Case, read_table
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.permissions import require
-from cellwall.runtime.policies import INSIDE, WRITING, effective_policy
+from cellwall.runtime.policies import INSIDE, effective_policy
 from cellwall.runtime.policy_file import Draft, draft_rules, write_draft
 from cellwall.runtime.policy_places import PROJECT_FILES, is_there, project_files, user_policy
 
@@ -181,7 +181,7 @@ def _calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
         case {"language": str() as language, "code_sha256": str()}:
             return [_inside("Code", language=language)]
         case {"file": str() as name, "path": str() as path}:
-            tool = "Write" if name in WRITING else "Read"
+            tool = "Read" if name in FILE_READS else "Write"
             target = body.get("target")
             paths = [path, *([target] if isinstance(target, str) and target else [])]
             return [_inside(tool, file_path=each or ".") for each in paths]

@@ -82,6 +82,10 @@ class RunCode:
     code: bytes
 
 
+FILE_READS = frozenset({"read", "list", "stat", "exists", "download", "watch"})
+"""Names of file operations that change nothing; every other one counts as a write."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileOperation:
     """One call of the file API on a session's workspace (FS-7)."""

@@ -199,7 +199,7 @@ class ApprovalBroker:
         await self.audit.record(event)
 
 
-def decision_of(decision: Decision, answer: Answer) -> Decision:
+def decision_after_answer(decision: Decision, answer: Answer) -> Decision:
     """The policy's decision after a person was asked."""
     who = f"{answer.by.name} ({answer.via})"
     if answer.allows:
@@ -216,7 +216,7 @@ def decision_of(decision: Decision, answer: Answer) -> Decision:
     )
 
 
-class Asking:
+class CallbackApprover:
     """A plain or asynchronous function as a channel: it gets the question and returns the answer.
 
     Returning None, or raising, is no answer.

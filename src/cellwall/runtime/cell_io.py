@@ -1,4 +1,7 @@
-"""Output on its way from a sandbox through the guard to the caller's own sink (GRD-5, GRD-11)."""
+"""What a running cell sends: its output on the way to the caller, and its calls of host functions.
+
+Output passes the guard first (GRD-5, GRD-11). A tool call is an action of its own (LANG-3).
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,18 @@ Name = Literal["stdout", "stderr"]
 Result = TypeVar("Result")
 
 _AT_ONCE_BYTES = 4096
-"""Of a piece that is cleaned where it arrives; a longer one is cleaned in a thread."""
+"""Chunks up to this size are redacted where they arrive; longer ones in a thread."""
 _AT_ONCE_S, _AT_ONCE_S_PER_BYTE = 0.05, 2e-6
-"""Processor time on the event loop that a run may take for that. Ordinary text takes a tenth; a run
-that takes more is cleaned in a thread from then on, and others do not wait for it."""
+"""CPU time on the event loop that one run may take for that. Ordinary text takes a tenth. Above it
+the output is redacted in a thread from then on, so that other runs do not wait."""
 
 
 _MAX_TURNS = 32
-"""Between standard output and error among pieces that wait: beyond it each is joined to one."""
+"""Switches between stdout and stderr in the queue; beyond it the chunks of a stream are joined."""
 
 
 class Listener:
-    """The caller's sink; an error of its own is the caller's, not the host's."""
+    """The caller's sink; keeps its exception, which is the caller's fault and not the host's."""
 
     def __init__(self, sink: OutputSink) -> None:
         self._sink = sink
@@ -46,10 +49,10 @@ class Listener:
 
 
 class CleanedOutput:
-    """What a sandbox writes, handed on without secrets and in order.
+    """A sandbox's output, passed on redacted and in order.
 
-    Called by the sandbox on its event loop, and so is the caller's sink; only the guard's work is
-    done elsewhere where it may take long.
+    The sandbox calls it on the event loop, and it calls the caller's sink there as well; only
+    guard work that may take long runs in a thread.
     """
 
     def __init__(self, guard: GuardPort, sink: OutputSink) -> None:
@@ -75,7 +78,7 @@ class CleanedOutput:
             self._arrived.set()
 
     async def beside(self, work: Callable[[], Awaitable[Result]]) -> Result:
-        """Do the work and clean meanwhile. An error of the sink ends the work."""
+        """Run `work` and redact meanwhile. An exception of the sink cancels `work`."""
         results: list[Result] = []
         problems: list[Exception] = []
 
@@ -101,7 +104,7 @@ class CleanedOutput:
         return results[0]
 
     async def end(self) -> None:
-        """There is no more: what was held back is handed on."""
+        """End of output: pass on what the guard held back."""
         await self._work_off()
         async with self._turn:
             await anyio.to_thread.run_sync(self._guarded.end)
@@ -113,17 +116,17 @@ class CleanedOutput:
     async def _work_off(self) -> None:
         async with self._turn:
             while self._waiting:
-                # All that came meanwhile together: many small pieces cost more than one large one.
+                # One batch: many small chunks cost more than one large one.
                 batch = list(self._waiting)
                 self._waiting.clear()
-                # Shielded: what was taken from the queue arrives, whatever becomes of the run.
+                # Shielded: a chunk taken from the queue is delivered even if the run is cancelled.
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(self._clean, batch)
                 self._hand_on()
 
     def _clean(self, batch: list[tuple[Name, bytes]]) -> None:
         if sum(one[0] != other[0] for one, other in pairwise(batch)) > _MAX_TURNS:
-            # The order of two pipes is a guess, and each turn would cost a look of its own.
+            # The order of two pipes is a guess, and each switch costs one more guard pass.
             batch = sorted(batch, key=lambda piece: piece[0], reverse=True)
         at = 0
         while at < len(batch):
@@ -143,14 +146,14 @@ Perform = Callable[[Action], Awaitable[Outcome]]
 
 
 def tool_caller(action: Action, tools: ToolsPort | None, perform: Perform) -> ToolCaller | None:
-    """How code of this action reaches a tool: through all the steps again."""
+    """The function by which code of this action calls a host tool, through all steps again."""
     if tools is None or not action.tools:
         return None
 
     async def call(message: Mapping[str, Json]) -> Mapping[str, Json]:
         name, args, kwargs = (message.get(key) for key in ("name", "args", "kwargs"))
         if not isinstance(name, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
-            return {"error": "this is not how a tool is called"}
+            return {"error": "malformed tool call"}
         if name not in action.tools:
             return {"error": "the host offers no such tool"}
         operation = CallTool(name, args, kwargs, parent=action.id)
@@ -168,8 +171,8 @@ def tool_caller(action: Action, tools: ToolsPort | None, perform: Perform) -> To
     return call
 
 
-async def called(tools: ToolsPort | None, operation: CallTool) -> Json:
-    """What the host's own function answers."""
+async def call_tool(tools: ToolsPort | None, operation: CallTool) -> Json:
+    """Call the host's own function."""
     if tools is None:
         raise BadInput("the host offers no tools", code="CW-NO-TOOLS")
     return await tools.call(operation.name, operation.args, operation.kwargs)

@@ -1,4 +1,8 @@
-"""What a role permits beside actions: changes of the rules, the skills and the host's files."""
+"""Step 2: the permissions that an action or a change needs, and whether a role holds them (RBAC-1).
+
+Checked before the policy and before any question: no rule, no person's yes and no isolation layer
+grants what the role of the principal lacks (RBAC-2).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from cellwall.accounts.roles import Roles
 from cellwall.config.models import Settings
 from cellwall.core.roles import Permission, Role
 from cellwall.core.types import (
+    FILE_READS,
     Action,
     CallTool,
     FetchUrl,
@@ -25,18 +30,17 @@ from cellwall.core.verdict import Decision, Verdict
 
 
 def roles_of(settings: Settings) -> Roles:
-    """Who may do what, as configured."""
+    """The roles as configured."""
     roles = settings.roles
     return Roles(roles.default, roles.users, roles.interfaces)
 
 
 def require(settings: Settings, who: Principal, permission: Permission) -> None:
-    """Raises `Denied` unless the role of whoever asks permits it."""
+    """Raise `Denied` unless the role of the principal holds the permission."""
     roles_of(settings).require(who, permission)
 
 
-_READING_OPERATIONS = frozenset({"read", "list", "stat", "exists", "download", "watch"})
-# An agent's own tools, by the names its host gives them. One that is not here is a tool like any.
+# An agent's own tools, by the names that its host uses. Any other tool needs TOOLS_CALL.
 _OF_TOOL = {
     "Bash": Permission.SANDBOX_EXECUTE,
     "Read": Permission.FILES_READ,
@@ -53,8 +57,8 @@ _OF_TOOL = {
 }
 
 
-def needed(action: Action) -> frozenset[Permission]:
-    """All of them; what an action only might do counts as if it did."""
+def required_permissions(action: Action) -> frozenset[Permission]:
+    """All permissions that an action needs; an effect that is only possible counts as certain."""
     found: set[Permission] = set()
     match action.operation:
         case RunCommand() | RunCode():
@@ -63,9 +67,7 @@ def needed(action: Action) -> frozenset[Permission]:
         case ProcessOperation():
             found.add(Permission.SANDBOX_EXECUTE)
         case FileOperation(name):
-            found.add(
-                Permission.FILES_READ if name in _READING_OPERATIONS else Permission.FILES_WRITE
-            )
+            found.add(Permission.FILES_READ if name in FILE_READS else Permission.FILES_WRITE)
         case CallTool():
             found.add(Permission.TOOLS_CALL)
         case FetchUrl() | SetDomains():
@@ -75,7 +77,7 @@ def needed(action: Action) -> frozenset[Permission]:
             if tool == "Bash":
                 found |= _of_shell(action.operation)
         case ToolResult():
-            pass  # it has happened
+            pass  # the tool has already run
         case _ as unknown:
             assert_never(unknown)
     for wanted, permission in (
@@ -90,7 +92,7 @@ def needed(action: Action) -> frozenset[Permission]:
 
 
 def _of_shell(operation: UseTool) -> set[Permission]:
-    """Without walls a shell command can do whatever its host can, whatever its words say."""
+    """Outside a sandbox a shell command can do all that its host can, whatever its text."""
     inside = {Permission.FILES_READ, Permission.FILES_WRITE}
     outside = {Permission.NETWORK_USE, Permission.PACKAGES_INSTALL}
     return inside if operation.is_inside else inside | outside
@@ -101,16 +103,16 @@ def _of_workspace(action: Action) -> set[Permission]:
         case WorkspaceMode.PRIVATE:
             return set()
         case WorkspaceMode.READ_ONLY | WorkspaceMode.COPY_ON_WRITE:
-            return {Permission.FILES_READ}  # copies are taken over by another command
+            return {Permission.FILES_READ}  # `cellwall apply` writes the changes back
         case WorkspaceMode.READ_WRITE:
             return {Permission.FILES_READ, Permission.FILES_WRITE}
         case _ as unknown:
             assert_never(unknown)
 
 
-def beyond(role: Role, action: Action) -> Decision | None:
-    """The denial, if the role lacks something that the action needs."""
-    lacking = needed(action) - role.permissions
+def missing_permissions(role: Role, action: Action) -> Decision | None:
+    """The denial, if the role lacks a permission that the action needs."""
+    lacking = required_permissions(action) - role.permissions
     if not lacking:
         return None
     names = " and ".join(sorted(permission.value for permission in lacking))

@@ -1,4 +1,7 @@
-"""Where policy files lie. Light: most runs of a person's are judged without one."""
+"""Where policy files lie, and which project files a person has trusted, by path and content.
+
+Light: most runs of a person are judged without a policy. admin/policy_trust.py changes the list.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ _NAME = "policy.toml"
 
 
 def is_given(named: Sequence[str]) -> bool:
-    """Whether rules judge what a person asks for as well: they said so, or the administrator."""
+    """Whether rules also judge a person's own request: the person or the administrator wants it."""
     return bool(named) or is_there(ADMINISTRATOR)
 
 
 def user_policy(environ: Mapping[str, str]) -> str:
-    """Where the user's own would lie."""
+    """The path of the user's own policy file."""
     return os.path.join(os.path.dirname(candidates(None, environ)[0]), _NAME)
 
 
 def project_files(cwd: str) -> Iterator[str]:
-    """Those of all projects that a folder belongs to: one inside of another hides nothing of it."""
+    """The policy files of all projects around a folder: an inner project hides no outer one."""
     folder = os.path.abspath(cwd)
     home = os.path.expanduser("~")
     while folder not in {"/", home}:
@@ -40,15 +43,15 @@ def project_files(cwd: str) -> Iterator[str]:
 
 
 def shown_source(source: str, *, cwd: str, environ: Mapping[str, str]) -> str:
-    """The file and line of a rule as people and models may see them; no other path of the host.
+    """The file and line of a rule as people and models may see them; no other host path.
 
-    A file of the project is named from the working directory, the user's own from `~`. A file that
-    lies elsewhere was named by whoever started Cellwall: its name alone is enough for them.
+    A project's file is shown relative to the working directory, the user's own from `~`. A file
+    elsewhere was named by the person who started Cellwall, so its base name is enough.
     """
     path, colon, line = source.rpartition(":")
     if not (colon and line.isdigit()):
         path, colon, line = source, "", ""
-    path = os.path.expanduser(path)  # a policy file below the home folder is named so
+    path = os.path.expanduser(path)  # a policy file below the home directory is shown with `~`
     if not os.path.isabs(path):
         return source  # `built-in`
     return f"{_shown_path(path, cwd, environ)}{colon}{line}"
@@ -58,11 +61,11 @@ def _shown_path(path: str, cwd: str, environ: Mapping[str, str]) -> str:
     if path == ADMINISTRATOR:
         return path
     here = os.path.abspath(cwd)
-    new = (os.path.join(here, name) for name in PROJECT_FILES)  # one that is written now
+    new = (os.path.join(here, name) for name in PROJECT_FILES)  # a file about to be written
     if path in project_files(here) or path in new:
         return os.path.relpath(path, here)
     home = os.path.expanduser("~")
-    # An agent chooses its working directory: below `/` or `/home` no name on the way is told.
+    # An agent chooses its working directory: below `/` or `/home` no directory name is shown.
     if os.path.dirname(path) != here and home != "/" and _is_below(path, home):
         return os.path.join("~", os.path.relpath(path, home))
     name = os.path.basename(path)
@@ -74,7 +77,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def is_there(path: str) -> bool:
-    """A file that may not even be looked at is there: then it is told that it cannot be read."""
+    """A file without permission to stat counts as present: the error then says it is unreadable."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -90,9 +93,9 @@ _MAX_ENTRIES = 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Trusted = frozenset[tuple[str, str]]
-"""Real paths, each with the SHA-256 of what was trusted in it."""
+"""Real paths, each with the SHA-256 of the trusted content."""
 TrustStamp = tuple[str, int, int, int]
-"""The state folder; and the list's time, size and number."""
+"""The state folder, and the list's modification time, size and inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class Entry:
 
 
 def trust_stamp(environ: Mapping[str, str]) -> TrustStamp:
-    """Differs after every change of the list."""
+    """A value that differs after every change of the list."""
     home = os.path.realpath(state_path(environ))
     try:
         found = os.stat(os.path.join(home, FOLDER, NAME))
@@ -118,7 +121,7 @@ def trust_stamp(environ: Mapping[str, str]) -> TrustStamp:
 
 
 def read_trusted(found: TrustStamp) -> Trusted:
-    """What is trusted. A list that cannot be read, or that others could write, trusts nothing."""
+    """The trusted files. A list that is unreadable, or that others could write, trusts nothing."""
     try:
         entries = read_entries(found[0])
     except (CellwallError, OSError):
@@ -127,20 +130,20 @@ def read_trusted(found: TrustStamp) -> Trusted:
 
 
 def encoded(entries: Iterable[Entry]) -> bytes:
-    """The list as it is written; what could not be read again is not written."""
+    """The list as bytes; raises for a list that could not be read again."""
     told = [each.to_json() for each in entries]
     data = json.dumps({"version": 1, "trusted": told}, indent=1).encode("ascii") + b"\n"
     if len(told) > _MAX_ENTRIES or len(data) > _MAX_BYTES:
         raise CellwallError(
             "too many policy files are trusted already",
-            hint="Take some back with `cellwall policy untrust`.",
+            hint="Remove some with `cellwall policy untrust`.",
             code="CW-POLICY-TRUST",
         )
     return data
 
 
 def read_entries(home: str) -> list[Entry]:
-    """Raises for a list that is not as we wrote it, or not ours alone."""
+    """Raise for a list that is malformed, or open to other users."""
     try:
         os.close(open_folder(home))
         folder = open_folder(os.path.join(home, FOLDER))
@@ -184,7 +187,7 @@ def _entry(found: object) -> Entry:
 
 
 def broken(detail: str = "") -> CellwallError:
-    """What a person is told."""
+    """The error for a list that cannot be used."""
     return CellwallError(
         "the list of trusted policy files is broken or open to other users: nothing is trusted",
         hint=f"Remove {FOLDER}/{NAME} in the state folder, then trust the files anew.",

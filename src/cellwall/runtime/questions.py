@@ -15,6 +15,7 @@ from cellwall.core.approvals import ID_PREFIX, Proposal, Question
 from cellwall.core.errors import Denied
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
 from cellwall.core.types import (
+    FILE_READS,
     Action,
     CallTool,
     FetchUrl,
@@ -38,14 +39,13 @@ _MAX_ROWS, _MAX_CHARACTERS = 120, 8000
 """Of what is asked for; more than a person would read."""
 _VALUE_CHARACTERS = (4000, 1000, 300, 100)
 """To which the texts in a tool's input are cut, until all of its keys can be shown."""
-_READING = frozenset({"read", "list", "stat", "exists", "download", "watch"})
 # By full name: `./sh` is not a shell but whatever lies in the workspace under that name.
 _SHELLS = frozenset({"sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash"})
 # Where an agent's own tools keep what a person has to see first.
 _SUBJECT_KEYS = ("command", "file_path", "notebook_path", "path", "url", "query", "pattern")
 
 
-def question_of(action: Action, decision: Decision, *, timeout_s: float) -> Question:
+def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Question:
     """The question, with the clock started."""
     tool, text = asked_for(action)
     return make_question(
@@ -61,7 +61,7 @@ def question_of(action: Action, decision: Decision, *, timeout_s: float) -> Ques
     )
 
 
-def showing_question(action: Action, reason: str, *, timeout_s: float) -> Question:
+def disclosure_question(action: Action, reason: str, *, timeout_s: float) -> Question:
     """Whether a model may see what came of an action. It holds for this one result: an answer that
     was given for a session allows the call, and says nothing of what it brings back."""
     _, text = asked_for(action)
@@ -133,7 +133,7 @@ def asked_for(action: Action) -> tuple[str, str]:
         case RunCode(language, code):
             return "Code", f"# {language}\n" + code.decode("utf-8", "backslashreplace")
         case FileOperation() as file:
-            tool = "Read" if file.name in _READING else "Write"
+            tool = "Read" if file.name in FILE_READS else "Write"
             moved = f" -> {file.target}" if file.target else ""
             return tool, f"{file.name} {file.path}{moved}"
         case ProcessOperation() as process:

@@ -25,7 +25,7 @@ from cellwall.core.types import (
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.learnt_place import Place
 from cellwall.policy.rules import Layer
-from cellwall.runtime.outcomes import denial, intent
+from cellwall.runtime.outcomes import denial_body, intent_body
 from cellwall.runtime.recording import open_record
 
 AGENT = Principal("ann", "hook")
@@ -48,7 +48,7 @@ def record(state_home: str, *entries: tuple[Action, Decision]) -> None:
     with open_record(state_home, settings) as audit:
         for action, decision in entries:
             is_denied = decision.verdict is Verdict.DENY
-            body = denial(action, decision) if is_denied else intent(action, decision, ())
+            body = denial_body(action, decision) if is_denied else intent_body(action, decision, ())
             kind = EventKind.DENIAL if is_denied else EventKind.INTENT
             who = action.principal
             audit.write(

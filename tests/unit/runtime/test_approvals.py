@@ -20,7 +20,7 @@ from cellwall.core.types import Principal
 from cellwall.core.verdict import Verdict
 from cellwall.runtime import approvals
 from cellwall.runtime.approval_queue import ApprovalQueue
-from cellwall.runtime.approvals import ApprovalBroker, Asking, decision_of
+from cellwall.runtime.approvals import ApprovalBroker, CallbackApprover, decision_after_answer
 from cellwall.runtime.wiring import principal
 from unit.runtime.questions_for_tests import (
     ASK,
@@ -44,7 +44,7 @@ PUSH = "Bash(git push)"
 def ask(
     broker: ApprovalBroker, question: Question, function: Callable[[Question], object] | None = None
 ) -> Answer:
-    near = None if function is None else Asking(function)  # type: ignore[arg-type]  # also wrong ones
+    near = None if function is None else CallbackApprover(function)  # type: ignore[arg-type]  # also wrong ones
 
     async def run() -> Answer:
         return await broker.ask(question, near=near)
@@ -393,6 +393,6 @@ def test_a_yes_counts_only_from_somebody_who_may_say_it() -> None:
     ],
 )
 def test_the_decision_tells_who_made_it(answer: Answer, verdict: Verdict, begin: str) -> None:
-    decision = decision_of(ASK, answer)
+    decision = decision_after_answer(ASK, answer)
     assert (decision.verdict, decision.rule, decision.source) == (verdict, ASK.rule, ASK.source)
     assert decision.reason.startswith(begin)

@@ -11,7 +11,7 @@ from cellwall.core.errors import ConfigError
 from cellwall.core.types import Action, CallTool, Principal, RunCommand, UseTool
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.judging import RuledPolicy
-from cellwall.runtime.outcomes import denied
+from cellwall.runtime.outcomes import denial_error
 from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.policy_places import shown_source
 
@@ -37,7 +37,7 @@ def told(cwd: Path, command: str) -> tuple[str, str]:
     decision = policy.check({"tool": "Bash", "input": {"command": command}}, cwd=str(cwd))
     assert decision.verdict is not Verdict.ALLOW
     operation = UseTool("Bash", {"command": command}, str(cwd))
-    error = denied(
+    error = denial_error(
         Action(principal=Principal("ann", "hook"), operation=operation), decision, by_role=False
     )
     assert error.code == "CW-DENIED"
@@ -77,7 +77,7 @@ def test_code_inside_is_not_told_the_rules_of_the_host():
     decision = Decision(Verdict.DENY, "Bash(x)", "no", "/home/ann/secret/policy.toml:3")
     ann = Principal("ann", "sdk")
     for operation, is_told in ((CallTool("look", [], {}), False), (RunCommand(("x",)), True)):
-        error = denied(Action(principal=ann, operation=operation), decision, by_role=False)
+        error = denial_error(Action(principal=ann, operation=operation), decision, by_role=False)
         assert ("(rule Bash(x), " in error.message) is is_told
         assert "/home/ann" not in error.message + error.hint
 

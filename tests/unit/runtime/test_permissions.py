@@ -25,7 +25,7 @@ from cellwall.core.types import (
     WorkspaceRequest,
 )
 from cellwall.core.verdict import Verdict
-from cellwall.runtime.permissions import beyond, needed
+from cellwall.runtime.permissions import missing_permissions, required_permissions
 
 RUN = Action(principal=Principal("me", "sdk"), operation=RunCommand(("true",)))
 P = Permission
@@ -76,7 +76,7 @@ CASES = [
 @pytest.mark.requirement("RBAC-1")
 @pytest.mark.parametrize(("changes", "expected"), CASES)
 def test_what_an_action_needs(changes: dict[str, object], expected: set[Permission]) -> None:
-    assert needed(replace(RUN, **changes)) == expected
+    assert required_permissions(replace(RUN, **changes)) == expected
 
 
 def test_every_kind_of_action_is_in_the_table() -> None:
@@ -94,10 +94,10 @@ def test_every_kind_of_action_is_in_the_table() -> None:
 @pytest.mark.requirement("RBAC-1")
 def test_what_a_role_lacks_is_a_denial_that_names_both() -> None:
     role = shipped_roles()["guest"]
-    decision = beyond(role, replace(RUN, allow_domains=("a.example",)))
+    decision = missing_permissions(role, replace(RUN, allow_domains=("a.example",)))
     assert decision is not None
     assert (decision.verdict, decision.rule) == (Verdict.DENY, "role:guest")
     assert decision.reason == (
         "me has the role guest, which lacks network:use and sandbox:execute"
     )  # fmt: skip
-    assert beyond(shipped_roles()["user"], RUN) is None
+    assert missing_permissions(shipped_roles()["user"], RUN) is None

@@ -419,7 +419,7 @@ def test_an_error_that_the_guard_cannot_read_is_not_told() -> None:
     outcome = perform(stage)
     assert (outcome.status, outcome.error and outcome.error.message) == (
         Status.ERROR,
-        "it failed, and why cannot be told",
+        "the action failed, and its error message could not be redacted",
     )
 
 
