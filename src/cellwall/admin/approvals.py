@@ -1,4 +1,4 @@
-"""Answers questions of other processes of the same user, as far as one's role goes (POL-8)."""
+"""A person answers questions of other processes of the same user, within the role (POL-8)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cellwall.runtime.approver_key import ApproverKey, approver_key
 from cellwall.runtime.home import state_home
 from cellwall.runtime.permissions import roles_of
 
-__all__ = ["Answer", "AnswerKind", "Answering", "Question"]
+__all__ = ["Answer", "AnswerKind", "ApprovalInbox", "Question"]
 
 
-class Answering:
-    """The questions of one state folder, for one person."""
+class ApprovalInbox:
+    """The open questions of one state folder, for one person."""
 
     def __init__(
         self, who: Principal, *, config: str | None = None, profile: str | None = None
@@ -33,7 +33,7 @@ class Answering:
         self._queue = ApprovalQueue(state_home(os.environ), key=self._key)
 
     def waiting(self) -> list[Question]:
-        return self._queue.listed()
+        return self._queue.list_waiting()
 
     def read(self, question_id: str) -> Question:
         return self._queue.read(question_id)
@@ -47,7 +47,7 @@ class Answering:
         via: str = "queue",
         ask: Callable[[], bytearray] | None = None,
     ) -> Answer:
-        """Refused here with a clear word, and by who asks again if this process should lie."""
+        """Answer a question. Checked here for a clear error, and again by the asking process."""
         self.check(question, kind, rule=rule)
         answer = Answer(kind=kind, by=self._who, via=via, rule=rule)
         if self._key is not None and answer.allows:
@@ -64,7 +64,7 @@ class Answering:
     ) -> str:
         if ask is None:
             raise Denied(
-                "a yes needs the passphrase of the approver",
+                "an approval needs the passphrase of the approver",
                 hint=f"In a terminal: cellwall approvals allow {question.id}",
             )
         passphrase = ask()
@@ -74,14 +74,14 @@ class Answering:
             passphrase[:] = bytes(len(passphrase))
 
     def check(self, question: Question, kind: AnswerKind, *, rule: str = "") -> None:
-        """Raises for an answer that would be refused; before anybody is asked to confirm it."""
+        """Raise for an answer that would be refused, before the person confirms it."""
         if "queue" not in self._settings.approvals.channels:
             raise Denied(
-                "the configuration takes no answers from other processes",
+                "the configuration accepts no answers from other processes",
                 hint='Add "queue" to approvals.channels.',
             )
         if kind is not AnswerKind.DENY:
-            refuse_agents("a yes to a question")
+            refuse_agents("an approval")
             self._roles.require(self._who, Permission.APPROVALS_ANSWER)
         if kind is AnswerKind.RULE:
             self._roles.require(self._who, Permission.POLICY_WRITE)
@@ -90,13 +90,13 @@ class Answering:
 
 
 def chosen_rule(question: Question, text: str) -> str:
-    """A rule that the question proposes, by its number or its text."""
+    """A rule that the question proposes, by number or text."""
     rules = [proposal.rule for proposal in question.proposals]
     if text in rules:
         return text
     if text.isascii() and text.isdigit() and 0 < int(text[:4]) <= len(rules):
         return rules[int(text[:4]) - 1]
-    # Only what was shown with what it would also allow; other rules are written in the policy.
+    # Only a rule that was shown with its side effects; other rules belong in the policy file.
     raise BadInput(
         "this rule was not proposed" if rules else "no rule is proposed for this",
         hint="Name one by its number: 1" + (f" to {len(rules)}." if len(rules) > 1 else ".")

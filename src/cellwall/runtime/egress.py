@@ -1,7 +1,4 @@
-"""The way out as configured: its bounds, its record, what must never leave by it.
-
-Most runs have none, so what stands behind it is imported with the first that has.
-"""
+"""Egress as configured: allowed domains, bounds, the audit record, values that must not leave."""
 
 # ruff: noqa: PLC0415  # late imports: most runs have no egress, so its modules load with the first session
 
@@ -30,11 +27,11 @@ if TYPE_CHECKING:
     from cellwall.egress.settings import EgressSettings
 
 _REACHING = (RunCommand, RunCode, FetchUrl, SetDomains)
-"""What can reach the network itself."""
+"""Operations that reach the network themselves."""
 
 
 def domains_of(settings: Settings) -> tuple[str, ...]:
-    """What every sandbox may reach; raises `ConfigError` for what is not a domain."""
+    """The domains that every sandbox may reach; raises `ConfigError` for an invalid one."""
     for text in settings.egress.allow_domains:
         try:
             check_domain(text)
@@ -46,22 +43,22 @@ def domains_of(settings: Settings) -> tuple[str, ...]:
 
 
 def check_domain(text: str) -> None:
-    """Raises `BadInput` for what names nothing that can be allowed."""
+    """Raise `BadInput` for a text that is not a domain rule."""
     from cellwall.egress.reach.allowlist import parse_rule
 
     parse_rule(text)
 
 
 def with_configured_domains(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
-    """The action with what the configuration lets every sandbox reach whose user may at all."""
-    may = Permission.NETWORK_USE in role.permissions
-    if not may or not isinstance(action.operation, _REACHING):
+    """The action with the configured domains, if the role permits the network."""
+    is_permitted = Permission.NETWORK_USE in role.permissions
+    if not is_permitted or not isinstance(action.operation, _REACHING):
         return action
     own = action.allow_domains
     if isinstance(action.operation, FetchUrl) and not own:
         from cellwall.egress.pages.urls import domain_of
 
-        # Exactly this address was judged and allowed; where it redirects to was not.
+        # Exactly this URL was judged and allowed; the targets of its redirects were not.
         own = (domain_of(action.operation.url),)
     return replace(action, allow_domains=(*own, *domains)) if own or domains else action
 
@@ -70,7 +67,7 @@ def with_configured_domains(action: Action, role: Role, domains: tuple[str, ...]
 async def open_egress(
     vault: VaultPort, egress: EgressPort, action: Action
 ) -> AsyncIterator[tuple[CellNetwork | None, Mapping[str, str]]]:
-    """A way out and what the code gets to know of it: placeholders, never values (SEC-5)."""
+    """The cell's network and environment: placeholders of secrets, never values (SEC-5)."""
     if not action.allow_domains and not action.secrets:
         yield None, action.env
         return
@@ -80,7 +77,7 @@ async def open_egress(
 
 
 class ConfiguredEgress:
-    """Keeps `EgressPort`; nothing runs until the first session."""
+    """Implements `EgressPort`; the proxy starts with the first session."""
 
     def __init__(self, settings: Settings, audit: AuditLog, known: KnownValues) -> None:
         self._settings, self._audit, self._known = settings, audit, known
@@ -91,13 +88,13 @@ class ConfiguredEgress:
     def session(
         self, action: Action, secrets: Sequence[SecretUse]
     ) -> AbstractAsyncContextManager[CellNetwork]:
-        return self._opened().session(action, secrets)
+        return self._open_service().session(action, secrets)
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
-        return await self._opened().fetch(action, secrets)
+        return await self._open_service().fetch(action, secrets)
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
-        self._opened().allow(session_id, domains)
+        self._open_service().allow(session_id, domains)
 
     def end_session(self, session_id: str) -> None:
         if self._service is not None:
@@ -107,7 +104,7 @@ class ConfiguredEgress:
         if self._service is not None:
             self._service.close()
 
-    def _opened(self) -> EgressService:
+    def _open_service(self) -> EgressService:
         from cellwall.egress.service import EgressService
 
         with self._lock:
@@ -130,7 +127,7 @@ class ConfiguredEgress:
 
 
 def _header_rules(settings: Settings) -> tuple[HeaderRule, ...]:
-    """What requests must keep to; raises `ConfigError` for what is no such rule."""
+    """The configured header rules; raises `ConfigError` for an invalid one."""
     if not settings.egress.header_rules:
         return ()
     from cellwall.egress.reach.header_rules import parse_header_rule

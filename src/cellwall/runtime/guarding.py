@@ -1,4 +1,4 @@
-"""The guard, made from the configuration; its rules are read when the first text comes."""
+"""The guard as configured; its rules load with the first text that needs them."""
 
 # ruff: noqa: PLC0415  # late imports: rule sets load with the first text that needs them, not with every run
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Channel",
+    "CompiledRuleCache",
     "Guard",
     "LazyGuard",
     "Mode",
-    "PreparedFiles",
     "Report",
     "guard_for",
     "guard_of",
@@ -54,10 +54,15 @@ __all__ = [
 ]
 
 _MAX_FILE_BYTES = 8 << 20
+_MAX_CACHED_BYTES = 64 << 20
+_MAX_CACHED_FILES = 64
+_DIGEST_BYTES = 32
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LazyGuard:
-    """Keeps `GuardPort`; made with its first use, since a `--help` or a quiet run needs none."""
+    """Implements `GuardPort`; builds the guard on first use: a run without text needs none."""
 
     def __init__(self, make: Callable[[], Guard]) -> None:
         self._make = make
@@ -66,7 +71,7 @@ class LazyGuard:
     @property
     def guard(self) -> Guard:
         if self._made is None:
-            self._made = self._make()  # twice at most, by two threads: they are the same
+            self._made = self._make()  # two threads may both build it; the results are equal
         return self._made
 
     def screen(self, action: Action) -> Sequence[Finding]:
@@ -94,11 +99,11 @@ def guard_of(
     environ: Mapping[str, str],
     known: Callable[[], Mapping[str, bytes]] | None = None,
 ) -> Guard:
-    """As configured. `known` are values that must not be shown, whatever they look like."""
-    keep_with(PreparedFiles(os.path.join(cache_path(environ), "prepared")))
+    """The guard as configured. `known` gives values to redact whatever their form."""
+    keep_with(CompiledRuleCache(os.path.join(cache_path(environ), "prepared")))
     section = settings.guard
     chosen = _settings(section)
-    # The user's own files are read now: a mistake in them must be told before anything runs.
+    # The user's own files are read now: a mistake in them must be reported before a run.
     packs = tuple(_pack(path) for path in section.rule_files)
     extra = [_gitleaks(path) for path in section.secret_rule_files]
     return Guard(
@@ -122,13 +127,13 @@ def _pack(path: str) -> Pack:
 
 
 def guard_for(*, config: str | None, profile: str | None, environ: Mapping[str, str]) -> Guard:
-    """For texts alone: no sandbox, no record, no vault."""
+    """A guard for texts alone: no sandbox, no audit log, no vault."""
     settings = load_settings(file=config, profile=profile, environ=environ)
     return guard_of(settings, environ)
 
 
 def known_values(leaser: SecretLeaser) -> Callable[[], Mapping[str, bytes]]:
-    """What the vault holds while it is open; who never opens it has nothing that could be shown."""
+    """The values of the vault while it is unlocked; a vault never opened has nothing to leak."""
 
     def known() -> Mapping[str, bytes]:
         vault = leaser.opened
@@ -172,18 +177,18 @@ def _read(path: str) -> str:
             data = file.read(_MAX_FILE_BYTES + 1)
         if len(data) > _MAX_FILE_BYTES:
             raise ConfigError(
-                f"{os.path.basename(path)} is larger than rules are",
-                hint="Name a file of rules in [guard].",
+                f"{os.path.basename(path)} is too large for a rule file",
+                hint="Name a rule file in [guard].",
             )
         return data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"the rules in {path} cannot be read", hint="Mend or remove it in [guard]."
+            f"the rules in {path} cannot be read", hint="Fix the file, or remove it from [guard]."
         ) from error
 
 
 def shown(guard: Guard, outcome: Outcome) -> str:
-    """An outcome that a program got, as a model may see it."""
+    """The outcome of a program's call as a model may see it."""
     result = RunResult(
         outcome.exit_code,
         outcome.stdout_bytes,
@@ -194,61 +199,59 @@ def shown(guard: Guard, outcome: Outcome) -> str:
         code_error=outcome.code_error,
         payload=outcome.payload,
     )
-    # What it was asked for stands in no outcome; only files are named by it.
+    # An outcome does not hold its operation, which the guard needs only for file names.
     action = Action(principal=Principal("", ""), operation=RunCommand(()), audience="model")
-    told = guard.clean(action, result)
-    return withheld(told.withheld) if told.withheld else told.shown
+    cleaned = guard.clean(action, result)
+    return withheld(cleaned.withheld) if cleaned.withheld else cleaned.shown
 
 
 def withheld(why: str) -> str:
-    """What a model sees in the place of what it may not see."""
+    """The text that a model sees in place of withheld content."""
     return f"[cellwall: withheld: {why}]"
 
 
 def screened_code(code: str, language: str) -> tuple[Finding, ...]:
-    """Advice about code (GRD-9)."""
+    """Findings about code: advice, never the boundary (GRD-9)."""
     from cellwall.guard.code import screen
 
     return tuple(hit.finding() for hit in screen(code, canonical(language)))
 
 
 def mark(text: str, *, source: str, mode: Mode) -> str:
-    """A text as data for a model (GRD-4)."""
+    """The text marked as data for a model (GRD-4)."""
     return wrap(text, source=source, mode=mode)
 
 
 def unmark(text: str) -> str:
-    """What was marked."""
+    """The text that was marked."""
     return unwrap(text)
 
 
 def pseudonyms() -> Pseudonyms:
-    """A table of tokens for personal data, empty."""
+    """An empty table of tokens for personal data."""
     from cellwall.guard.pii import Pseudonyms
 
     return Pseudonyms()
 
 
-_MAX_BYTES = 64 << 20
-_MAX_FILES = 64
-_DIGEST_BYTES = 32
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+class CompiledRuleCache:
+    """Compiled rules in the user's cache directory, by the digest of their source.
 
-
-class PreparedFiles:
-    """In a folder of the user's own."""
+    To compile some thousand words takes 100 ms and more, to read the result back 1 ms. A file that
+    is damaged, or that another user could have written, is compiled anew: the cache saves time and
+    decides nothing.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def __call__(self, source: bytes, make: Callable[[], bytes]) -> bytes:
-        """What `make` returns, or has returned for the same source before."""
+        """The result of `make`, from the cache where it holds one for the same source."""
         name = sha256(source).hexdigest()
         kept = self._read(name)
         if kept is None:
             kept = make()
-            with suppress(OSError):  # a full disk costs time, and nothing else
+            with suppress(OSError):  # a full disk costs time alone
                 self._write(name, kept)
         return kept
 
@@ -262,7 +265,7 @@ class PreparedFiles:
             is_ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
             if not is_ours or not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
                 return None
-            data = file.read(_MAX_BYTES)
+            data = file.read(_MAX_CACHED_BYTES)
         kept, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
         return kept if sha256(kept).digest() == digest else None
 
@@ -280,9 +283,9 @@ class PreparedFiles:
             raise
 
     def _make_room(self) -> None:
-        """Of old versions nothing is left for ever."""
+        """Remove all files once there are too many: old versions must not pile up."""
         names = os.listdir(self._folder)
-        if len(names) < _MAX_FILES:
+        if len(names) < _MAX_CACHED_FILES:
             return
         for name in names:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The state folder: made private, refused if it is not."""
+"""The state folder, created private and refused otherwise; and the supervisor that serves it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cellwall.sandbox.linux.programs import start_detached
 
 
 def state_home(environ: Mapping[str, str]) -> str:
-    """`$CELLWALL_HOME`, else the XDG state folder; made 0700, refused if others may write to it."""
+    """`$CELLWALL_HOME`, else the XDG state folder; created 0700, refused if open to others."""
     home = state_path(environ)
     try:
         os.makedirs(home, mode=0o700, exist_ok=True)
@@ -25,16 +25,16 @@ def state_home(environ: Mapping[str, str]) -> str:
     if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
         raise CellwallError(
             "the Cellwall state folder is open to other users",
-            hint="chmod 700 it, and make sure that it belongs to you.",
+            hint="Run chmod 700 on it, and make sure that you own it.",
             code="CW-STATE-UNSAFE",
         )
     return os.path.realpath(home)
 
 
 def no_state(error: OSError) -> CellwallError:
-    """What is told when it cannot be used."""
+    """The error for a state folder that cannot be used."""
     return CellwallError(
-        "the Cellwall state folder cannot be made or read",
+        "the Cellwall state folder cannot be created or read",
         hint="Set CELLWALL_HOME to a directory you can write to, with space left.",
         code="CW-STATE",
         detail=str(error),
@@ -46,7 +46,7 @@ _LOOK_EVERY_S = 0.02
 
 
 def is_running(home: str) -> bool:
-    """Whether somebody answers on the socket of this state folder."""
+    """Whether a supervisor accepts connections on the socket of this state folder."""
     folder = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
@@ -59,14 +59,15 @@ def is_running(home: str) -> bool:
 
 
 def start_supervisor(environ: Mapping[str, str], *, wait: bool = True) -> None:
-    """Start one unless it runs already. It holds nothing of ours: no descriptor, no variable."""
+    """Start the per-user supervisor unless it runs already. It inherits no descriptor and only the
+    variables named here."""
     home = state_home(environ)
     if is_running(home):
         return
     kept = {name: environ[name] for name in (*SHAPING, "PATH", "LANG") if name in environ}
     for name in ("CELLWALL_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME"):
         if kept.get(name):
-            kept[name] = os.path.abspath(kept[name])  # it works in another directory
+            kept[name] = os.path.abspath(kept[name])  # the supervisor runs in another directory
     words = [sys.executable, "-I", "-m", "cellwall.interfaces.supervisor"]
     start_detached(words, env={**kept, "CELLWALL_HOME": home}, cwd="/")
     deadline = time.monotonic() + (_START_WITHIN_S if wait else 0.0)
@@ -77,6 +78,6 @@ def start_supervisor(environ: Mapping[str, str], *, wait: bool = True) -> None:
     if wait:
         raise SandboxFailed(
             "the supervisor did not start",
-            hint="Try `cellwall supervisor start --foreground` to see why.",
+            hint="`cellwall supervisor start --foreground` shows the reason.",
             code="CW-SUPERVISOR-START",
         )

@@ -1,4 +1,4 @@
-"""What happens to an action, put on record (AUD-1)."""
+"""Writes actions and changes of configuration to the audit log (AUD-1)."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class Traffic(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Writes about actions."""
+    """Writes events of actions."""
 
     audit: AuditPort
     traffic: Traffic = field(default_factory=Traffic)
 
     async def record(self, action: Action, kind: EventKind, body: dict[str, Json]) -> str:
-        """On the disk when it returns; its id."""
+        """Write an event durably; returns its id."""
         event = _event(action, kind, body)
-        # Alone on its loop, the way through another thread takes longer than the disk, and other
-        # threads share the flush anyway; among many tasks, none waits for another's disk.
-        # What is long enough to take long is looked through in a thread in any case.
+        # Alone on its loop, a thread switch takes longer than the disk, and other threads share
+        # the flush anyway; among many tasks, none waits for another's flush. A long body is
+        # redacted in a thread in any case.
         is_alone = self.traffic.count < 2 and len(str(body)) <= _SHORT_CHARACTERS
         return self.audit.write(event) if is_alone else await self.audit.record(event)
 
     def quietly(
         self, action: Action, body: dict[str, Json], kind: EventKind = EventKind.OUTCOME
     ) -> str:
-        """For what already failed: a second failure must not hide the first."""
+        """Write an event of an action that has failed: a second failure must not hide the first."""
         try:
             return self.audit.write(_event(action, kind, body))
         except AuditFailed:
@@ -63,12 +63,12 @@ _CONFIGURATION = "configuration"
 
 
 def audit_directory(home: str) -> str:
-    """Where the record of a state folder lies."""
+    """The directory of the audit log of a state folder."""
     return os.path.join(home, "audit")
 
 
 def log_settings(settings: Settings) -> LogSettings:
-    """How the configuration wants it kept."""
+    """The settings of the audit log as configured."""
     audit = settings.audit
     return LogSettings(
         max_field_bytes=audit.max_field_bytes,
@@ -84,12 +84,12 @@ def log_settings(settings: Settings) -> LogSettings:
 
 
 def open_record(home: str, settings: Settings) -> AuditLog:
-    """The log, open for writing."""
+    """The audit log, open for writing."""
     return AuditLog.open(audit_directory(home), settings=log_settings(settings))
 
 
 def note_configuration(home: str, settings: Settings, audit: AuditLog, who: Principal) -> None:
-    """A configuration that is not the one before it is an event of its own."""
+    """Write an event if the configuration differs from the last one in the log."""
     text = settings.model_dump_json()
     digest = hashlib.sha256(text.encode()).hexdigest()
     path = os.path.join(audit_directory(home), _CONFIGURATION)
@@ -112,7 +112,7 @@ def note_configuration(home: str, settings: Settings, audit: AuditLog, who: Prin
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Of what agents find: a template, a skill."""
+    """A change by a person: of a template, a skill, the vault, a policy."""
 
     kind: EventKind
     what: str
@@ -122,8 +122,8 @@ class Change:
 
     @contextmanager
     def recorded(self, audit: AuditLog, who: Principal) -> Iterator[dict[str, Json]]:
-        """Around the change itself, which fills in the outcome. A failed write of the intent
-        refuses it."""
+        """Write intent and outcome around the change, which fills in the outcome. A failed write of
+        the intent refuses the change."""
         action_id = new_id("act")
 
         def write(step: str, status: str, body: dict[str, Json]) -> None:

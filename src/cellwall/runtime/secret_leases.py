@@ -1,4 +1,9 @@
-"""Secrets for actions: lent for one of them, or for as long as a live sandbox lives (SEC-3)."""
+"""Secrets for actions: leased for one action, or for the life of a live sandbox (SEC-3).
+
+Also keeps values of the vault out of the audit log, whoever put them into an action (SEC-2):
+current values in every encoding that the guard knows, replaced ones by their digests. Texts that
+merely look like a credential are redacted by the log itself.
+"""
 
 # ruff: noqa: PLC0415  # late imports: most runs open no vault
 
@@ -25,13 +30,13 @@ _OPENED: weakref.WeakValueDictionary[str, AuditedVault] = weakref.WeakValueDicti
 
 
 def register_vault(vault: AuditedVault, home: str) -> None:
-    """Let the sandboxes of this process use it for as long as it is unlocked."""
+    """Let the sandboxes of this process use the vault while it is unlocked."""
     _OPENED[home] = vault
 
 
 @dataclass(frozen=True, slots=True)
 class _SessionLease:
-    """A live sandbox's lease, and what the record needs at its end."""
+    """The lease of a live sandbox, with the data that its release event needs."""
 
     lease: Lease
     vault: AuditedVault
@@ -40,10 +45,10 @@ class _SessionLease:
 
 
 class SecretLeaser:
-    """Keeps `VaultPort`, and `KnownValues` for whoever watches what leaves."""
+    """Implements `VaultPort`, and `KnownValues` for the egress leak check."""
 
     def __init__(self, make: Callable[[], AuditedVault], home: str) -> None:
-        """`make` is called with the first use: most runs have none, and it takes its time."""
+        """`make` is called on first use: most runs use no secret, and opening takes time."""
         self._make = make
         self._made: AuditedVault | None = None
         self._home = home
@@ -52,14 +57,14 @@ class SecretLeaser:
 
     @property
     def own(self) -> AuditedVault:
-        """Ours."""
+        """The vault of this runtime."""
         if self._made is None:
             self._made = self._make()
         return self._made
 
     @property
     def opened(self) -> AuditedVault | None:
-        """One that is unlocked: ours, or the one that the program around us has opened."""
+        """An unlocked vault: of this runtime, or one that the embedding program has opened."""
         for vault in (self._made, _OPENED.get(self._home)):
             if vault is not None and vault.is_unlocked:
                 return vault
@@ -67,7 +72,7 @@ class SecretLeaser:
 
     @property
     def vault(self) -> AuditedVault:
-        """The one to use."""
+        """The vault to use: an unlocked one, else that of this runtime."""
         return self.opened or self.own
 
     def close(self) -> None:
@@ -83,14 +88,14 @@ class SecretLeaser:
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[tuple[SecretUse, ...]]:
         if not action.secrets:
-            # Whoever has a way out: what the vault holds is recognised on it, or there is none.
+            # Egress without secrets: the leak check must know the values, or there is no egress.
             vault = self.vault
             if vault.exists and not vault.is_unlocked:
                 await anyio.to_thread.run_sync(vault.watch, action.principal)
             yield ()
         elif action.session_id is not None:
-            # The same placeholders for as long as it lives: code keeps them in its variables.
-            yield (await self._kept_for(action, action.session_id)).uses
+            # The same placeholders for its whole life: code keeps them in variables.
+            yield (await self._lease_for_session(action, action.session_id)).uses
         else:
             vault = self.vault
             lease = await _lease(vault, action)
@@ -100,7 +105,7 @@ class SecretLeaser:
                 with anyio.CancelScope(shield=True):
                     await vault.release(lease, principal=action.principal, action_id=action.id)
 
-    async def _kept_for(self, action: Action, session_id: str) -> Lease:
+    async def _lease_for_session(self, action: Action, session_id: str) -> Lease:
         kept = self._kept.get(session_id)
         if kept is None:
             vault, who = self.vault, action.principal
@@ -110,14 +115,14 @@ class SecretLeaser:
             if kept is not made:
                 await vault.release(made.lease, principal=who, action_id=action.id)
         if set(kept.lease.names) != set(action.secrets):
-            raise BadInput("the secrets of a live sandbox are those it began with")
+            raise BadInput("a live sandbox keeps the secrets that it was created with")
         return kept.lease
 
     def values(self) -> Mapping[str, bytes]:
-        """Empty only where there is nothing to know, or a person would have to be asked.
+        """Empty only where there is no value, or a person would have to type the passphrase.
 
-        A vault that opens without one is open before there is a way out; if it is not any more,
-        whoever watches must not find nothing (NET-5).
+        A vault that opens without a person is unlocked before there is egress. If it is locked
+        again, the leak check must fail rather than see no values (NET-5).
         """
         from cellwall.secrets import failures
 
@@ -130,7 +135,7 @@ class SecretLeaser:
         with self._lock:
             kept = self._kept.pop(session_id, None)
         if kept is not None:
-            # Whose record cannot be written is told by the session's own end, which follows.
+            # A failing audit log is reported by the session-end event, which follows.
             with suppress(AuditFailed):
                 kept.vault.release_now(
                     kept.lease, principal=kept.principal, action_id=kept.action_id
@@ -150,7 +155,7 @@ async def _lease(vault: AuditedVault, action: Action) -> Lease:
 
 
 def _tool(action: Action) -> str:
-    """The word that grants use for it. In a live sandbox nobody can tell whose request it is."""
+    """The tool name in grants. In a live sandbox a request cannot be traced to one action."""
     if action.session_id is not None:
         return "sandbox"
     if isinstance(action.operation, FetchUrl):
@@ -158,14 +163,14 @@ def _tool(action: Action) -> str:
     return "code" if isinstance(action.operation, RunCode) else "run"
 
 
-_SHORTEST = 6
-"""Shorter ones stand in every text by chance."""
-_NUMBER_FROM, _NUMBER_UNTIL = 10**5, 10**1000
-"""No shorter value is known; no longer number can be written down."""
+_MIN_VALUE_BYTES = 6
+"""Shorter values occur in every text by chance."""
+_MIN_NUMBER, _MAX_NUMBER = 10**5, 10**1000
+"""The digits of a shorter number are no known value; a longer one cannot be serialised."""
 
 
 class RecordRedactor:
-    """A body of an event without them."""
+    """Removes values of the vault from the body of an event."""
 
     def __init__(self, leaser: SecretLeaser) -> None:
         self._lending = leaser
@@ -180,7 +185,6 @@ class RecordRedactor:
         try:
             seen = (id(vault), vault.generation)
             if seen != self._seen:
-                # Most runs have no vault, and need not wait for this.
                 from cellwall.guard.redact.known import KnownValues
                 from cellwall.parsing.credentials.known.encodings import MIN_BYTES
 
@@ -189,12 +193,12 @@ class RecordRedactor:
                 self._short = tuple(
                     (name, value)
                     for name, value in values.items()
-                    if _SHORTEST <= len(value) < MIN_BYTES
+                    if _MIN_VALUE_BYTES <= len(value) < MIN_BYTES
                 )
                 self._seen = seen
         except VaultError:
-            pass  # broken meanwhile: what was known is still known
-        # Its own keys are ours: a secret that is the word `status` must not take them away.
+            pass  # damaged meanwhile: values read before are still redacted
+        # Top-level keys are our own: a secret with the value `status` must not remove them.
         return {key: self._clean(value) for key, value in body.items()}
 
     def _clean(self, value: Json) -> Json:
@@ -204,20 +208,20 @@ class RecordRedactor:
             return self._clean_all(value)
         if isinstance(value, Sequence):
             return [self._clean(each) for each in value]
-        if isinstance(value, int) and _NUMBER_FROM <= abs(value) < _NUMBER_UNTIL:
-            # A card or an account that is kept as a text may stand here as a number.
+        if isinstance(value, int) and _MIN_NUMBER <= abs(value) < _MAX_NUMBER:
+            # A card or account number stored as text may occur here as a number.
             text = str(value)
             shown = self._text(text)
             return value if shown == text else shown
         return value
 
     def _clean_all(self, told: Mapping[str, Json]) -> dict[str, Json]:
-        """Of keys below the first level anybody may have chosen some, as of a tool's arguments."""
+        """Keys below the first level may be chosen by an agent, as in a tool's arguments."""
         cleaned: dict[str, Json] = {}
         times: dict[str, int] = {}
         for key, value in told.items():
             clean = name = self._text(key)
-            # Two that hold secrets can look the same by now; none of them is lost.
+            # Two keys with secrets may be equal once redacted; neither is lost.
             while name in cleaned or (name != key and name in told):
                 times[clean] = times.get(clean, 1) + 1
                 name = f"{clean} ({times[clean]})"
@@ -225,11 +229,11 @@ class RecordRedactor:
         return cleaned
 
     def _text(self, text: str) -> str:
-        if len(text) < _SHORTEST:
+        if len(text) < _MIN_VALUE_BYTES:
             return text
         try:
             data, handler = text.encode("utf-8", "surrogateescape"), "surrogateescape"
-        except UnicodeEncodeError:  # half a character, which no bytes stand for
+        except UnicodeEncodeError:  # a lone surrogate that stands for no byte
             data, handler = text.encode("utf-8", "surrogatepass"), "surrogatepass"
         cleaned = self._without_known(data)
         try:
@@ -242,7 +246,7 @@ class RecordRedactor:
             return text
         try:
             return cleaned.decode("utf-8", handler)
-        except UnicodeDecodeError:  # a value of no text was cut out of the middle of a character
+        except UnicodeDecodeError:  # a binary value was cut out of the middle of a character
             return cleaned.decode("utf-8", "replace")
 
     def _without_known(self, data: bytes) -> bytes:
@@ -252,7 +256,7 @@ class RecordRedactor:
             parts += data[done : span.start], b"[%s]" % span.rule.encode()
             done = span.end
         data = b"".join([*parts, data[done:]])
-        # The guard looks for these as words alone; the record can do without them anywhere.
+        # The guard finds short values as whole words alone; the log removes them anywhere.
         for name, value in self._short:
             data = data.replace(value, b"[secret %s]" % name.encode())
         return data

@@ -32,11 +32,11 @@ from cellwall.secrets.settings import KEY_SOURCES, KeySource, VaultSettings
 from cellwall.secrets.vault import Vault as Store
 
 AskPassphrase = Callable[[bool], bytearray]
-"""Given by the interface; told whether it is a new one, which a person types twice. We wipe it."""
+"""Asks for the passphrase; the argument is true for a new one, typed twice. The vault wipes it."""
 
 
 def vault_settings(settings: Settings) -> VaultSettings:
-    """As the configuration says it."""
+    """The key settings as configured."""
     vault = settings.vault
     source = next(each for each in KEY_SOURCES if each == vault.key)
     return VaultSettings(
@@ -75,13 +75,13 @@ class AuditedVault:
         profile: str | None = None,
         ask: AskPassphrase | None = None,
     ) -> Self:
-        """As the configuration and the environment say."""
+        """The vault of the configuration and the environment."""
         settings = load_settings(file=config, profile=profile, environ=os.environ)
         return cls(state_home(os.environ), settings, ask=ask)
 
     @property
     def home(self) -> str:
-        """The state folder that it belongs to."""
+        """The state folder of the vault."""
         return self._home
 
     @property
@@ -98,7 +98,7 @@ class AuditedVault:
 
     @property
     def opens_alone(self) -> bool:
-        """Whether it needs no person; also where that cannot be read, since it is damaged."""
+        """Whether it opens without a person; also true where a damaged vault cannot say."""
         if not self._store.exists:
             return False
         try:
@@ -107,15 +107,15 @@ class AuditedVault:
             return True
 
     def unlock(self, principal: Principal, *, restored: bool = False) -> None:
-        """With the key that opens it. Success and failure are both on the record."""
+        """Unlock the vault. Success and failure are both logged."""
         require(self._settings, principal, Permission.SECRETS_USE)
         self._unlock(principal, restored=restored)
 
     def watch(self, principal: Principal) -> None:
-        """Open what opens without a person, so that its values do not leave unseen (NET-5).
+        """Unlock a vault that opens without a person: the leak check needs its values (NET-5).
 
-        No role is asked, since nothing is used: what must not leave is the same for everybody.
-        Raises `VaultError` if it does not open.
+        No role is checked, since no secret is used: the values that must not leave are the same for
+        every principal. Raises `VaultError` if the vault does not open.
         """
         if self._store.is_unlocked or not self.opens_alone:
             return
@@ -140,28 +140,28 @@ class AuditedVault:
                 raise
 
     def lock(self) -> None:
-        """Forget its keys; every lease ends."""
+        """Forget the keys; every lease ends."""
         self._store.lock()
 
     def _strengthen(self, audit: AuditLog, principal: Principal, passphrase: bytearray) -> None:
-        """SEC-1: what a guess costs is raised over time, when the passphrase is at hand."""
+        """SEC-1: raise the cost of a guess while the passphrase is at hand."""
         change = Change(EventKind.VAULT, "strengthen", "vault", {})
         with change.recorded(audit, principal) as outcome:
             self._store.strengthen(passphrase)
             outcome["generation"] = self._store.generation
 
     def check_names(self, names: Sequence[str], principal: Principal) -> None:
-        """Raises unless each of them is the name of a secret."""
+        """Raise unless each name is the name of a secret."""
         self._open(principal, Permission.SECRETS_USE)
         if not all(self._store.has(name) for name in names):
             raise failures.unknown_secret()
 
     def values(self) -> Mapping[str, bytes]:
-        """What must not leave; see `core.network.KnownValues`."""
+        """Values that must not leave; see `core.network.KnownValues`."""
         return self._store.values()
 
     def contains_old(self, text: bytes) -> tuple[str, ...]:
-        """Names of values, also of old ones, that stand in a text."""
+        """Names of the secrets whose current or old value occurs in the text."""
         return self._store.contains_old(text)
 
     async def lease(
@@ -173,7 +173,7 @@ class AuditedVault:
         session_id: str = "",
         action_id: str = "",
     ) -> Lease:
-        """Lend secrets to an action or a session; on the record before anybody has them."""
+        """Lease secrets to an action or a session; logged before the caller gets them."""
         require(self._settings, principal, Permission.SECRETS_USE)
         told: dict[str, Json] = {"names": [], "tool": tool}
         lease: Lease | None = None
@@ -182,7 +182,7 @@ class AuditedVault:
         try:
             if not self._store.is_unlocked:
                 await anyio.to_thread.run_sync(self.unlock, principal)
-            # Only what is a name: what somebody typed in its place may be a value (SEC-2).
+            # Known names only: a text typed in place of a name may be a value (SEC-2).
             told["names"] = [each for each in names if self._store.has(each)]
             lease = self._store.lease(names, tool=tool, session=session_id)
             told["generation"] = self._store.generation
@@ -199,23 +199,23 @@ class AuditedVault:
         return lease
 
     async def release(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None:
-        """The lease ends, whatever becomes of the record of it."""
+        """End the lease, even if the event cannot be written."""
         lease.end()
         await self._write_use(principal, "release", "ok", released(lease), action_id, lease.session)
 
     def release_now(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None:
-        """The same, for whoever has no event loop any more."""
+        """`release` for a caller without an event loop."""
         lease.end()
         told = released(lease)
         with self._record() as audit:
             audit.write(vault_event(principal, "release", "ok", told, action_id, lease.session))
 
     def end_session(self, session_id: str) -> None:
-        """Every lease of it ends."""
+        """End every lease of the session."""
         self._store.end_session(session_id)
 
     def _open(self, principal: Principal, permission: Permission) -> None:
-        """(1) and (2)."""
+        """Steps (1) and (2) of a change: the role permits it, the vault opens."""
         require(self._settings, principal, permission)
         if not self._store.is_unlocked:
             self.unlock(principal)
@@ -249,14 +249,14 @@ class AuditedVault:
     def _passphrase(
         self, source: KeySource, *, is_new: bool, ask: AskPassphrase | None = None
     ) -> Iterator[bytearray | None]:
-        keep_out_of_core_files()  # every way to a key leads through here
+        keep_out_of_core_files()  # every path to a key passes here
         ask = ask or self._ask
         if source != "passphrase":
             yield None
             return
         if ask is None:
             raise VaultError(
-                "the vault is opened by a passphrase, and nobody can be asked for it here",
+                "the vault needs a passphrase, and no person can be asked for it here",
                 hint="A program opens it with cellwall.Vault.open(passphrase); for use without a "
                 "person, choose another key: `cellwall vault rekey --key file`.",
                 code="CW-VAULT-NO-KEY",
@@ -271,7 +271,7 @@ class AuditedVault:
 def vault_event(
     who: Principal, what: str, status: str, body: dict[str, Json], action_id: str, session_id: str
 ) -> Event:
-    """Of something that was done with the vault; names, never values."""
+    """An event of the vault; names, never values."""
     names = body.get("names")
     about = ", ".join(map(str, names)) if isinstance(names, list) else "vault"
     told = {"change": what, "message": f"{what} {about}: {status}", "status": status, **body}
@@ -279,12 +279,12 @@ def vault_event(
 
 
 def released(lease: Lease) -> dict[str, Json]:
-    """What was lent, and how often each was handed to the proxy."""
+    """The leased names, and how often the proxy read each value."""
     return {"names": list(lease.names), "revealed": dict(lease.revealed)}
 
 
 def _error_body(error: CellwallError) -> dict[str, Json]:
-    """Why it was refused, with what is for the record alone."""
+    """The error with its detail, which is for the audit log alone."""
     return {"error_code": error.code, "reason": error.message, "detail": error.detail}
 
 
@@ -292,16 +292,18 @@ _kept_out_by: int | None = None
 
 
 def keep_out_of_core_files() -> None:
-    """For the rest of this process's life, and of what it forks; programs it starts have a memory
-    of their own, and only the limit goes on to them. Before the first key is read.
+    """Keep secret values out of core files and debuggers (ISO-13), before the first key is read.
 
-    (1) the limit: no core file is written, and none is handed to a program behind `|` in
-    core_pattern. For that it is 1: at 0 the kernel starts it, core(5), also for a crash in a cell,
-    which could not raise the limit again;
-    (2) not dumpable: no program either way, and nobody without CAP_SYS_PTRACE can look in;
-    (3) the filter: were somebody to make it dumpable again, no memory would be in the file.
+    For the rest of this process and its forks; programs it executes have memory of their own and
+    inherit only the limit.
+
+    (1) the limit: no core file is written, and none is piped to a program in core_pattern. It is 1,
+    not 0: at 0 the kernel still starts that program, core(5), also for a crash in a cell, which
+    could not raise the limit again;
+    (2) not dumpable: no core file either way, and only CAP_SYS_PTRACE can read the memory;
+    (3) the filter: if the process becomes dumpable again, the core file holds no memory.
     """
-    global _kept_out_by  # of the process, as what it stands for
+    global _kept_out_by  # a state of the process
     if _kept_out_by == os.getpid():
         return
     try:
@@ -314,7 +316,7 @@ def keep_out_of_core_files() -> None:
     except (OSError, ValueError) as error:
         raise VaultError(
             "the memory of this process cannot be kept out of core files",
-            hint="Let it lower its own limit of core files, and call prctl(PR_SET_DUMPABLE).",
+            hint="Allow it to lower RLIMIT_CORE and to call prctl(PR_SET_DUMPABLE).",
             code="CW-VAULT-MEMORY",
             detail=str(error),
         ) from error

@@ -74,6 +74,6 @@ def broker_for(
         roles=roles or Roles(),
         timeout_s=timeout_s,
         channels=tuple(channels),
-        queue=None if home is None else ApprovalQueue(home, witness=anybody),
+        queue=None if home is None else ApprovalQueue(home, check_process=anybody),
         policy_path=policy_path,
     )

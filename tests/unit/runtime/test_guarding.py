@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.runtime.guarding import PreparedFiles
+from cellwall.runtime.guarding import CompiledRuleCache
 
 
 def made(folder: Path, source: bytes = b"source") -> tuple[bytes, bool]:
@@ -18,7 +18,7 @@ def made(folder: Path, source: bytes = b"source") -> tuple[bytes, bool]:
         calls.append(1)
         return b"made of " + source
 
-    return PreparedFiles(str(folder))(source, make), bool(calls)
+    return CompiledRuleCache(str(folder))(source, make), bool(calls)
 
 
 def the_file(folder: Path) -> Path:

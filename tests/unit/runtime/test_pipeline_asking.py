@@ -178,7 +178,7 @@ def test_a_cancelled_question_is_denied_on_the_record(state_home: str) -> None:
     assert (approval.kind, approval.body["verdict"]) == (EventKind.APPROVAL, "deny")
     assert (outcome.kind, outcome.body["status"]) == (EventKind.OUTCOME, "interrupted")
     assert "run" not in stage.steps
-    assert ApprovalQueue(state_home).listed() == []
+    assert ApprovalQueue(state_home).list_waiting() == []
     assert not list(Path(state_home, "approvals").glob(".*"))
 
 

@@ -12,7 +12,7 @@ from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.telling import say
 
 if TYPE_CHECKING:
-    from cellwall.admin.approvals import Answering, AnswerKind, Question
+    from cellwall.admin.approvals import AnswerKind, ApprovalInbox, Question
     from cellwall.core.types import Json
 
 
@@ -168,11 +168,11 @@ def _is_wanted(question: Question, kind: AnswerKind, rule: str) -> bool:
     return confirm(f"{question.shown}{written}", what=f"a yes ({kind.value}) to {question.id}")
 
 
-def _answering(config: str | None, profile: str | None) -> Answering:
-    from cellwall.admin.approvals import Answering  # noqa: PLC0415  # heavy
+def _answering(config: str | None, profile: str | None) -> ApprovalInbox:
+    from cellwall.admin.approvals import ApprovalInbox  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
-    return Answering(principal("cli"), config=config, profile=profile)
+    return ApprovalInbox(principal("cli"), config=config, profile=profile)
 
 
 def _fitted(text: str) -> str:
@@ -183,7 +183,7 @@ def _fitted(text: str) -> str:
 
 
 def _answer(
-    answering: Answering,
+    answering: ApprovalInbox,
     question: Question,
     kind: AnswerKind,
     *,
