@@ -21,8 +21,8 @@ from steps import steps
 
 import cellwall
 from cellwall import Execution
+from cellwall.admin.templates import Templates
 from cellwall.interfaces.sdk.blocking import run_command
-from cellwall.runtime.templates import Templates
 from cellwall.runtime.wiring import principal
 from cellwall.sandbox.linux import pool
 from cellwall.sandbox.linux.standing import spares

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from cellwall.config.schema import schema_text, with_reference
+from cellwall.core import errors
+from cellwall.core.errors import CellwallError
 
 HERE = Path(__file__).parent
-BEGIN = "<!-- generated: promises -->"
+PROMISES = "<!-- generated: promises -->"
+ERRORS = "<!-- generated: errors -->"
 END = "<!-- end of generated -->"
 
 
@@ -36,19 +39,40 @@ def promises() -> str:
     return "\n".join(rows)
 
 
-def specification() -> str:
-    """docs/specification.md with a current table."""
-    text = (HERE / "specification.md").read_text("utf-8")
-    before, rest = text.split(BEGIN, 1)
+def error_classes(root: type[CellwallError] = CellwallError, depth: int = 0) -> list[str]:
+    """The tree of the public error classes, one line for each, in the order of their definition."""
+    public = [kind for kind in root.__subclasses__() if kind.__module__ == errors.__name__]
+    lines = []
+    for kind in public:
+        edge = "└── " if kind is public[-1] else "├── "
+        lines += [f"{'    ' * depth}{edge}{kind.__name__}", *error_classes(kind, depth + 1)]
+    return lines if depth else [root.__name__, *lines]
+
+
+def error_reference() -> str:
+    """The tree, and for each class its default code and meaning."""
+    rows = ["```text", *error_classes(), "```", "", "| class | code | meaning |", "|---|---|---|"]
+    rows += [
+        f"| `{kind.__name__}` | `{kind.default_code}` | {kind.__doc__} |"
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, CellwallError)
+    ]
+    return "\n".join(rows)
+
+
+def with_generated(name: str, begin: str, generated: str) -> str:
+    """A document with a current generated part."""
+    before, rest = (HERE / name).read_text("utf-8").split(begin, 1)
     after = rest.split(END, 1)[1]
-    return f"{before}{BEGIN}\n{promises()}\n{END}{after}"
+    return f"{before}{begin}\n{generated}\n{END}{after}"
 
 
 def documents() -> dict[Path, str]:
     """Every generated document and what it should hold."""
     configuration = HERE / "configuration.md"
     return {
-        HERE / "specification.md": specification(),
+        HERE / "specification.md": with_generated("specification.md", PROMISES, promises()),
+        HERE / "errors.md": with_generated("errors.md", ERRORS, error_reference()),
         configuration: with_reference(configuration.read_text("utf-8")),
         HERE / "cellwall.schema.json": schema_text(),
     }

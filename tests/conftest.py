@@ -21,8 +21,9 @@ from typing import Any
 import hypothesis
 import pytest
 
+from cellwall.admin import audit_queries
 from cellwall.audit import log as audit_log
-from cellwall.runtime import reading, wiring
+from cellwall.runtime import wiring
 from scheduling import FilesInTurn
 
 _ENDS_WITHIN_S = 30.0
@@ -77,7 +78,7 @@ def _can_start_us() -> bool:
 
 def audit_records(**wanted: Any) -> list[dict[str, Any]]:
     """What the record of this test holds, the oldest first."""
-    return [found.record for found in reading.everything(reading.Query(**wanted))]
+    return [found.record for found in audit_queries.everything(audit_queries.Query(**wanted))]
 
 
 def growing_segment(home: str | os.PathLike[str]) -> Path:

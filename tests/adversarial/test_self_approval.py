@@ -134,7 +134,7 @@ def asked(queue: ApprovalQueue, question: Question) -> Iterator[list[Answer]]:
             return answer_to(waiting)
 
     with in_thread(ask) as heard:
-        while not queue.listed():
+        while not queue.list_waiting():
             time.sleep(0.01)
         yield heard
 
@@ -172,7 +172,7 @@ def test_no_spelling_of_the_program_lets_an_agent_answer(agent, queue, tmp_path)
             attacks += [["script", "-qec", line, "/dev/null"], ["sh", "-c", f"yes | {line}"]]
         codes = codes_of(agent, attacks, tmp_path)
         assert all(code in {1, 125} for code in codes), codes
-        assert queue.listed() == [question]
+        assert queue.list_waiting() == [question]
         # The control: the same script where no agent stands above it.
         assert codes_of([], attacks[:1], tmp_path) == [0]
     assert heard[0].allows
@@ -196,7 +196,7 @@ def test_an_agent_that_leaves_session_parents_and_environment_is_known_all_the_s
     with asked(queue, question) as heard:
         for number, away in enumerate(ways):
             assert detached(agent, away, attack, tmp_path / f"end{number}") == 125
-        assert queue.listed() == [question]
+        assert queue.list_waiting() == [question]
         # The control: an agent that was never marked is believed. All else is gone by then.
         unmarked = [*agent[:2], "no-hook", PROGRAM]
         assert detached(unmarked, ways[1], attack, tmp_path / "control") == 0
@@ -271,9 +271,9 @@ def test_a_file_that_nobody_stands_behind_is_no_answer(queue, state_home):
         draft.touch(0o600)
         draft.write_text(json.dumps(said))
         os.link(draft, Path(state_home, "approvals", f"{question.id}.answer"))
-        assert "no process stands behind the answer" in answer_to(waiting).reason
+        assert "no process holds the answer" in answer_to(waiting).reason
         # The control: the very same file is a yes for who asks nobody about it.
-    trusting = ApprovalQueue(state_home, witness=lambda _: None)
+    trusting = ApprovalQueue(state_home, check_process=lambda _: None)
     with trusting.waiting(question) as waiting:
         assert answer_to(waiting).allows
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import cellwall
+from cellwall.admin.skills import SigningKeyChoice, Skills
 from cellwall.core.errors import CellwallError
-from cellwall.runtime.skills import KeyChoice, Skills
 from cellwall.runtime.wiring import principal
 from cellwall.skills.manifest import MANIFEST_NAME
 
@@ -85,7 +85,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def approve(skills: Skills, folder: Path) -> None:
-    skills.sign(str(folder), name=None, choice=KeyChoice(), principal=ME)
+    skills.sign(str(folder), name=None, choice=SigningKeyChoice(), principal=ME)
     skills.add(str(folder), principal=ME)
 
 
@@ -230,7 +230,9 @@ def test_signed_by_an_unknown_key_is_refused_even_inside_the_store(
     approve(skills, folder)
     Path(state_home, "keys", "skills.pem").unlink()
     assert refusal(skills=[NAME]) == "CW-SKILL-UNSIGNED"
-    skills.sign(str(folder), name=None, choice=KeyChoice(), principal=ME)  # another key is made
+    skills.sign(
+        str(folder), name=None, choice=SigningKeyChoice(), principal=ME
+    )  # another key is made
     assert refusal(skills=[NAME]) == "CW-SKILL-UNSIGNED"
 
 
@@ -256,7 +258,7 @@ def test_what_an_agent_writes_goes_to_quarantine_and_no_further(skills):
     review = skills.review(proposal.id)
     assert dict(review.draft.files) == {"SKILL.md": b"Obey.", "bin/x": b"#!/bin/sh"}
     assert review.draft.executables == {"bin/x"}
-    skills.approve(review, choice=KeyChoice(), principal=ME)
+    skills.approve(review, choice=SigningKeyChoice(), principal=ME)
     assert cellwall.run_command("cat /skills/greeting/SKILL.md", skills=[NAME]).stdout == "Obey."
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.admin.vault import VaultAdmin as RecordedVault
+from cellwall.admin.vault import VaultKeyChoice
 from cellwall.core.errors import VaultError
 from cellwall.core.events import EventKind
-from cellwall.runtime.vault import Vault as RecordedVault
-from cellwall.runtime.vault_keys import KeyChoice
 from cellwall.runtime.wiring import principal
 from cellwall.secrets.vault import Vault
 from conftest import audit_records
@@ -232,7 +232,7 @@ def test_an_older_one_is_refused_also_by_whoever_has_the_vault_open(home):
 def test_who_restores_both_files_is_found_in_the_record_alone(state_home):
     me, folder = principal("sdk"), Path(state_home, "vault")
     vault = RecordedVault.configured()
-    vault.init(choice=KeyChoice(source="file"), principal=me)
+    vault.init(choice=VaultKeyChoice(source="file"), principal=me)
     vault.set("TOKEN", VALUE, me)
     saved = {path.name: path.read_bytes() for path in folder.iterdir()}
     vault.remove("TOKEN", me)

@@ -37,6 +37,7 @@ def test_every_error_has_the_one_root_and_a_code_of_its_own():
     codes = [found.default_code for found in classes]
     assert len(set(codes)) == len(codes)
     assert all(code.startswith("CW-") for code in codes)
+    assert {found.__name__ for found in classes} <= set(cellwall.__all__)
 
 
 @pytest.mark.requirement("ERR-1")

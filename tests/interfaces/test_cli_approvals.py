@@ -125,7 +125,7 @@ def test_without_an_answer_in_time_it_is_denied_and_a_late_one_is_told(policy, s
     with asking(policy, settings) as (process, name):
         outcome = outcome_of(process)
     assert outcome["status"] == "denied"
-    assert "nobody answered within 3 s" in outcome["error"]["message"]
+    assert "no answer within 3 s" in outcome["error"]["message"]
     late = cellwall("approvals", "allow", name)
     assert (late.returncode, error_code(late)) == (125, "CW-APPROVAL-LATE")
 
@@ -210,7 +210,7 @@ def test_channels_that_are_switched_off_ask_nobody(policy, settings):
     done = cellwall(
         "run", "--json", "--config", str(settings), "--policy", policy, "--", "echo", "hi"
     )
-    assert "nobody could be asked" in json.loads(done.stdout)["error"]["message"]
+    assert "no person could be asked" in json.loads(done.stdout)["error"]["message"]
 
 
 def test_show_tells_programs_everything(policy, settings):

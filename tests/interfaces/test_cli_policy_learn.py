@@ -13,8 +13,8 @@ from cellwall.config.load import load_settings
 from cellwall.core.events import Event, EventKind
 from cellwall.core.types import Action, Principal, UseTool
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.outcomes import denial
-from cellwall.runtime.record import open_record
+from cellwall.runtime.outcomes import denial_body
+from cellwall.runtime.recording import open_record
 from interfaces.test_cli_process import cellwall, error_code, person
 
 
@@ -27,7 +27,7 @@ def recorded(tmp_path: Path, state_home: str, monkeypatch: pytest.MonkeyPatch) -
         for command in ("git status", "sudo ls", "echo '\x1b[31m'"):
             operation = UseTool("Bash", {"command": command}, str(tmp_path), "agent-1")
             action = Action(principal=Principal("ann", "hook"), operation=operation)
-            body = denial(action, denied)
+            body = denial_body(action, denied)
             audit.write(Event(EventKind.DENIAL, action.id, "ann", "hook", body))
 
 

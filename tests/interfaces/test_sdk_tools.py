@@ -14,12 +14,12 @@ import pytest
 
 import cellwall
 from cellwall import Sandbox, Status
+from cellwall.admin.audit_queries import check
 from cellwall.core.outcomes import Finding, Outcome
 from cellwall.core.types import Action, CallTool, RunCode
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.sdk.tools import ToolBroker
 from cellwall.runtime import wiring
-from cellwall.runtime.reading import check
 from conftest import audit_records
 
 pytestmark = [pytest.mark.usefixtures("path"), pytest.mark.requirement("LANG-3")]

@@ -1,5 +1,7 @@
 """Whether traces of errors are shown: they hold host paths, environment and secrets (ERR-1)."""
 
+# ruff: noqa: PLC0415  # late imports: the configuration loads only where traces are asked for
+
 from __future__ import annotations
 
 import os
@@ -14,7 +16,7 @@ def shows_traces() -> bool:
     if os.environ.get(_VARIABLE) != "1":
         return False
     try:
-        from cellwall.config.load import load_settings  # noqa: PLC0415  # only for whoever asks
+        from cellwall.config.load import load_settings
 
         return load_settings(environ=os.environ).profile == "development"
     except Exception:  # noqa: BLE001  # whatever is wrong with it, no word of it is shown

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from cellwall.config.content import GuardSection
+from cellwall.config.egress import EgressSection, VaultSection
 from cellwall.config.fields import (
     PATH_MOST_BYTES,
     Section,
@@ -27,7 +28,6 @@ from cellwall.config.fields import (
     number,
     size,
 )
-from cellwall.config.outward import EgressSection, VaultSection
 from cellwall.config.people import ApprovalsSection, HookSection, PolicySection, RolesSection
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey

@@ -1,30 +1,20 @@
-"""One error root. What leaves Cellwall is one of these, or it is a bug.
+"""One error root: every exception that leaves Cellwall on purpose is one of these classes.
 
-    CellwallError
-    ├── ConfigError          the configuration file or a profile is wrong
-    ├── BadInput             a call or an option cannot be understood
-    ├── Denied               policy, guard or a person said no
-    ├── LayerMissing         a wall the profile requires cannot be had on this host (ISO-4)
-    ├── SandboxFailed        the sandbox itself broke; never the code's own failure (ERR-2)
-    ├── Busy                 the governor has no room now (LIM-4)
-    ├── WorkspaceError       a path or a file operation was refused
-    ├── AuditFailed          the record could not be written, so nothing was done (AUD-1)
-    ├── SkillRefused         a skill is not what a person has signed, so it is not used (SKL-1)
-    ├── EgressRefused        a connection or a request out of a cell was refused (NET-2)
-    ├── VaultError           the vault is locked, damaged, or has no such secret (SEC-7)
-    ├── RunFailed            raised only by `raise_for_status()`: the program failed
-    └── LimitReached         raised only by `raise_for_status()`: a limit ended the run
-
-`code` is stable and can be matched by programs. `message` and `hint` are safe to show to anybody,
-the model included: no host path, environment, secret or internal state (ERR-1). `detail` is for
-the audit record alone and never leaves by any interface.
+docs/errors.md draws the tree, generated from this file by `./dev docs`. `code` is stable, and
+programs can match on it. `message` and `hint` are safe to show to anybody, the model included: no
+host path, environment, secret or internal state (ERR-1). `detail` goes to the audit log alone and
+never leaves by any interface.
 """
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # `typing` itself takes as long to import as Python takes to start
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
 
 class CellwallError(Exception):
-    """Everything Cellwall raises on purpose."""
+    """The root of every error that Cellwall raises on purpose."""
 
     default_code = "CW-ERROR"
 
@@ -42,92 +32,106 @@ class CellwallError(Exception):
 
 
 class ConfigError(CellwallError):
-    """The configuration cannot be used; every mistake is listed in the message."""
+    """The configuration is invalid; the message lists every mistake."""
 
     default_code = "CW-CONFIG"
 
 
 class BadInput(CellwallError):
-    """A call that cannot be understood; nothing was done."""
+    """A call or an option is malformed; nothing was done."""
 
     default_code = "CW-BAD-INPUT"
 
 
 class Denied(CellwallError):
-    """Refused by policy, guard or a person."""
+    """Policy, a role, the guard or a person refused the action."""
 
     default_code = "CW-DENIED"
 
 
 class LayerMissing(CellwallError):
-    """A required wall cannot be had here; Cellwall never runs without it (ISO-4)."""
+    """The host lacks an isolation layer that the profile requires (ISO-4)."""
 
     default_code = "CW-LAYER-MISSING"
 
 
 class SandboxFailed(CellwallError):
-    """The sandbox broke before or while it ran the code (ERR-2)."""
+    """The sandbox itself failed; never a failure of the code inside (ERR-2)."""
 
     default_code = "CW-SANDBOX-FAILED"
 
 
 class Busy(CellwallError):
-    """No room for one more sandbox within the time allowed to wait (LIM-4)."""
+    """The host had no capacity for another sandbox within the queue timeout (LIM-4)."""
 
     default_code = "CW-BUSY"
 
 
 class WorkspaceError(CellwallError):
-    """A workspace or a path in it was refused."""
+    """A workspace, or a path or file operation in it, was refused."""
 
     default_code = "CW-WORKSPACE"
 
 
 class AuditFailed(CellwallError):
-    """The record could not be written; the action was refused (AUD-1)."""
+    """The audit log could not be written, so the action was refused (AUD-1)."""
 
     default_code = "CW-AUDIT-FAILED"
 
 
 class RunFailed(CellwallError):
-    """The program ended with a failure of its own."""
+    """The program failed; raised by `raise_for_status()` alone."""
 
     default_code = "CW-RUN-FAILED"
 
 
 class LimitReached(CellwallError):
-    """A resource limit ended the run."""
+    """A resource limit ended the run; raised by `raise_for_status()` alone."""
 
     default_code = "CW-LIMIT"
 
 
 class KeyFailed(CellwallError):
-    """A signing key cannot be read, made or used."""
+    """A signing key cannot be read, created or used."""
 
     default_code = "CW-KEY"
 
 
 class SkillRefused(CellwallError):
-    """A skill that is not, or not any more, what a person has signed (SKL-1)."""
+    """A skill is unsigned or differs from its signed content, so it is not used (SKL-1)."""
 
     default_code = "CW-SKILL"
 
 
 class EgressRefused(CellwallError):
-    """A way out that nobody allowed, or that leads where nothing may go (NET-2, NET-3)."""
+    """A connection or request out of a sandbox was refused (NET-2, NET-3)."""
 
     default_code = "CW-EGRESS"
 
 
 class VaultError(CellwallError):
-    """The vault cannot be used, or does not give this secret for this (SEC-1 to SEC-7)."""
+    """The vault is locked or damaged, or does not grant this use of a secret (SEC-1 to SEC-7)."""
 
     default_code = "CW-VAULT"
 
 
-def told_error(kind: str, message: str, *, hint: str, code: str) -> CellwallError:
-    """An error that another process of ours told, as the kind it was there."""
-    found = globals().get(kind)
-    if isinstance(found, type) and issubclass(found, CellwallError):
-        return found(message, hint=hint, code=code)
-    return CellwallError(message, hint=hint, code=code)
+def error_kind(error: CellwallError) -> str:
+    """The name of the public class of an error; a part's own subclass counts as its parent."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == __name__)
+
+
+def make_error(kind: str, message: str, *, hint: str = "", code: str) -> CellwallError:
+    """The exception that another step or process has described.
+
+    Its class is `kind` where that names one, else the class whose default code is the longest
+    prefix of the code (`CW-VAULT-LOCKED` is a `VaultError`), else the root.
+    """
+    classes = [found for found in globals().values() if _is_error_class(found)]
+    named = [found for found in classes if found.__name__ == kind]
+    prefixed = [found for found in classes if f"{code}-".startswith(f"{found.default_code}-")]
+    found = max(named or prefixed, key=lambda each: len(each.default_code), default=CellwallError)
+    return found(message, hint=hint, code=code)
+
+
+def _is_error_class(value: object) -> TypeGuard[type[CellwallError]]:
+    return isinstance(value, type) and issubclass(value, CellwallError)

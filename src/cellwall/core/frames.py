@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cellwall.core.plain import plain
+from cellwall.core.text import plain
 from cellwall.core.types import Json
 
 _HEAD = struct.Struct(">II")

@@ -12,6 +12,8 @@ For each, every directory on the way counts, and every link is followed step by 
 write to one of them can put another file in the program's place.
 """
 
+# ruff: noqa: PLC0415  # late imports: runs that look for no wheel skip these modules
+
 from __future__ import annotations
 
 import os
@@ -148,7 +150,7 @@ def _own_folders() -> set[str]:
 
 def _own_places() -> list[str]:
     """Where wheels of our own installation lie: beside us, and in this interpreter's own place."""
-    import sysconfig  # noqa: PLC0415  # as light as can be where no wheel is looked for
+    import sysconfig
 
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     places = [ours, sysconfig.get_path("platlib"), sysconfig.get_path("purelib")]
@@ -178,8 +180,8 @@ def _recorded(folder: str, distribution: str, name: str) -> Iterator[tuple[str, 
 
 
 def _has_digest(path: str, digest: str) -> bool:
-    import base64  # noqa: PLC0415  # as above
-    import hashlib  # noqa: PLC0415  # as above
+    import base64
+    import hashlib
 
     found = hashlib.sha256()
     try:

@@ -1,5 +1,7 @@
 """Private keys in files: made at first use, readable by their owner alone."""
 
+# ruff: noqa: PLC0415  # late imports: cryptography takes longer to import than most runs last
+
 from __future__ import annotations
 
 import os
@@ -67,7 +69,7 @@ def load_key(path: str, name: str) -> SigningKey:
 
 
 def _parsed(text: bytes) -> Ed25519PrivateKey | None:
-    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  # heavy
+    from cryptography.hazmat.primitives.asymmetric import ed25519
 
     if text.startswith(_BEGIN) and text.endswith(_END):
         with suppress(ValueError):
@@ -75,7 +77,7 @@ def _parsed(text: bytes) -> Ed25519PrivateKey | None:
             if told.startswith(_PKCS8) and len(told) == len(_PKCS8) + _SEED_BYTES:
                 return ed25519.Ed25519PrivateKey.from_private_bytes(told[len(_PKCS8) :])
     # Written in another way than ours. What reads that takes longer to load than all of a run.
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives import serialization
 
     try:
         key = serialization.load_pem_private_key(text, password=None)
@@ -86,7 +88,7 @@ def _parsed(text: bytes) -> Ed25519PrivateKey | None:
 
 def make_key(path: str, name: str) -> SigningKey:
     """A new one, durable before it is used; if another process was first, theirs."""
-    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  # heavy
+    from cryptography.hazmat.primitives.asymmetric import ed25519
 
     private = ed25519.Ed25519PrivateKey.generate()
     text = _BEGIN + b64encode(_PKCS8 + private.private_bytes_raw()) + _END

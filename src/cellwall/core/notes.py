@@ -7,6 +7,8 @@
 Pure but for the signature itself, which is `cryptography`'s work.
 """
 
+# ruff: noqa: PLC0415  # late imports: cryptography takes longer to import than most runs last
+
 from __future__ import annotations
 
 import base64
@@ -66,8 +68,8 @@ class PublicKey:
 
     def has_signed(self, text: str, signature: bytes) -> bool:
         # Late: it takes longer to import than most runs take.
-        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import (
             Ed25519PublicKey,
         )
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, get_args
 
-from cellwall.core.errors import CellwallError, Denied, LimitReached, RunFailed
+from cellwall.core.errors import (
+    CellwallError,
+    Denied,
+    LimitReached,
+    RunFailed,
+    error_kind,
+    make_error,
+)
 from cellwall.core.limits import LimitName
 from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
@@ -104,10 +111,16 @@ class ErrorInfo:
     code: str
     message: str
     hint: str = ""
+    kind: str = field(default="", compare=False, repr=False)
+    """The name of the error's class, for `to_exception`; not part of the JSON form."""
 
     @classmethod
     def of(cls, error: CellwallError) -> ErrorInfo:
-        return cls(error.code, error.message, error.hint)
+        return cls(error.code, error.message, error.hint, error_kind(error))
+
+    def to_exception(self) -> CellwallError:
+        """The exception of the class that the failure had."""
+        return make_error(self.kind, self.message, hint=self.hint, code=self.code)
 
     def to_json(self) -> dict[str, str]:
         return {"code": self.code, "message": self.message, "hint": self.hint}
@@ -201,10 +214,11 @@ class Outcome:
                 return self
             case Status.DENIED:
                 error = self.error or ErrorInfo("CW-DENIED", self.decision.reason)
+                # Every denial can be caught as `Denied`, whatever its code (CW-ROLE, CW-ASK).
                 raise Denied(error.message, hint=error.hint, code=error.code)
             case Status.ERROR:
                 error = self.error or ErrorInfo("CW-ERROR", "the action failed")
-                raise CellwallError(error.message, hint=error.hint, code=error.code)
+                raise error.to_exception()
             case Status.LIMIT:
                 raise LimitReached(
                     f"the run was ended by its {self.limit} limit",

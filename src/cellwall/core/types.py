@@ -82,6 +82,10 @@ class RunCode:
     code: bytes
 
 
+FILE_READS = frozenset({"read", "list", "stat", "exists", "download", "watch"})
+"""Names of file operations that change nothing; every other one counts as a write."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileOperation:
     """One call of the file API on a session's workspace (FS-7)."""
@@ -273,3 +277,24 @@ class Action:
     """Names of approved skills that the code sees below /skills (SKL-1)."""
     audience: Audience = "program"
     id: str = field(default_factory=lambda: new_id("act"))
+
+
+SKILLS_INSIDE = "/skills"
+"""Where a cell sees them, read-only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One whose every byte was compared with what was signed. Only such ones are ever made."""
+
+    name: str
+    files: Mapping[str, bytes] = field(repr=False)
+    """path below the skill's folder -> content."""
+    executables: frozenset[str] = field(repr=False)
+    digest: str
+    """SHA-256 of the manifest: it stands for the name, every path, mode and content."""
+    signers: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.files.values()))

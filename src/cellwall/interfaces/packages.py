@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from cellwall.admin.templates import PYTHON, SHIPPED, Templates
 from cellwall.core.errors import BadInput
-from cellwall.runtime.templates import PYTHON, SHIPPED, Templates
 from cellwall.runtime.wiring import principal
 
 

@@ -1,18 +1,18 @@
-"""Tells an agent's processes from a person's (POL-13), by what the kernel says of them.
+"""Distinguishes an agent's processes from a person's (POL-13) by facts of the kernel.
 
-An agent's shell runs as the same user as the person, can make pseudo-terminals and can clear its
-environment. Three facts are looked at, of a process, of its ancestors, of its session leader and of
-the process at the other side of its terminal:
+An agent's shell runs as the same user as the person, can open pseudo-terminals and can clear its
+environment. Three facts are checked, of a process, its ancestors, its session leader and the
+process at the other side of its terminal:
 
-   (1) the mark: a hard resource limit that `mark_agent` lowers on the agent's own process. The
-       kernel hands it to every child, whatever `setsid`, `env -i`, a double fork or a new terminal
-       do, and only CAP_SYS_RESOURCE can raise it again (setrlimit(2)). Any limit below that of the
-       first process counts, so that lowering it further takes no mark off.
+   (1) the mark: a hard resource limit that `mark_agent` lowers on the agent's own process. Every
+       child inherits it, whatever `setsid`, `env -i`, a double fork or a new terminal do, and only
+       CAP_SYS_RESOURCE can raise it again (setrlimit(2)). Any limit below that of PID 1 counts, so
+       lowering it further does not remove the mark.
    (2) the name of an agent's program
    (3) variables that agents set for their shells
 
-What remains: a process that another daemon of the user starts on the agent's behalf (systemd-run,
-tmux, cron) is no descendant of the agent. docs/limitations.md names these, and the built-in rules
+Not covered: a process that another daemon of the user starts on the agent's behalf (systemd-run,
+tmux, cron) is no descendant of the agent. docs/limitations.md names them, and the built-in rules
 deny or ask about them.
 """
 
@@ -30,10 +30,10 @@ from importlib import resources
 from cellwall.core.errors import Denied
 
 _RTTIME = 15
-"""RLIMIT_RTTIME, which Python does not name: microseconds of processor time that a process of a
-real-time scheduling class may use in one go. No limit by default, and no tool sets it."""
-_LARGEST = 1 << 62
-"""A marked limit where there was none: no process of a real-time class ever reaches it."""
+"""RLIMIT_RTTIME, which Python does not name: CPU microseconds that a process of a real-time class
+may use without blocking. Unlimited by default, and no tool sets it."""
+_MAX_MARKED_LIMIT = 1 << 62
+"""The marked limit where there was none: no real-time process ever reaches it."""
 _MAX_ANCESTORS = 64
 _MAX_ENVIRONMENT_BYTES = 1 << 20
 _INTERPRETERS = ("node", "bun", "deno", "python", "ruby")
@@ -52,7 +52,7 @@ class KnownAgents:
 
 @cache
 def known_agents() -> KnownAgents:
-    """Read once."""
+    """The parsed agents.toml."""
     text = resources.files("cellwall.runtime").joinpath("agents.toml").read_text("utf-8")
     told = tomllib.loads(text)
     return KnownAgents(
@@ -69,12 +69,12 @@ class Process:
     parent: int
     session: int
     terminal: int
-    """The number of the controlling terminal's device; 0: none."""
+    """The device number of the controlling terminal; 0: none."""
     words: tuple[str, ...]
 
 
 def read_process(pid: int) -> Process | None:
-    """None: there is no such process, or it is not shown to us."""
+    """None: no such process, or /proc hides it."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             head, _, rest = file.read().rpartition(")")
@@ -89,7 +89,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def ancestors(pid: int) -> Iterator[Process]:
-    """The process itself first, the first process of the system last."""
+    """The process itself first, PID 1 last."""
     for _ in range(_MAX_ANCESTORS):
         process = read_process(pid)
         if process is None:
@@ -101,10 +101,10 @@ def ancestors(pid: int) -> Iterator[Process]:
 
 
 def mark_agent(pid: int) -> bool:
-    """Mark the agent that has started this process of ours; whether there was one to mark.
+    """Mark the agent that has started this process; False if there is none.
 
-    The nearest ancestor that is an agent by its name: all processes between it and us, the shell
-    and the `timeout` of the hook's command among them, are the agent's own.
+    The nearest ancestor that is an agent by its name: all processes between it and this one, such
+    as the shell and the `timeout` of the hook's command, are the agent's own.
     """
     for process in list(ancestors(pid))[1:]:
         if _is_agent(process):
@@ -117,7 +117,7 @@ def _mark(pid: int) -> bool:
         soft, hard = resource.prlimit(pid, _RTTIME)
         if _is_mark(hard):
             return True
-        lowered = _LARGEST if hard == resource.RLIM_INFINITY else max(0, hard - 1)
+        lowered = _MAX_MARKED_LIMIT if hard == resource.RLIM_INFINITY else max(0, hard - 1)
         unlimited = soft == resource.RLIM_INFINITY
         resource.prlimit(pid, _RTTIME, (lowered if unlimited else min(soft, lowered), lowered))
     except (OSError, ValueError):
@@ -126,8 +126,8 @@ def _mark(pid: int) -> bool:
 
 
 def _is_mark(hard: int) -> bool:
-    """Below the limit of the first process, which an agent cannot change; without a limit there, as
-    is usual, every limit is a mark. No tool sets this limit, and PAM has no setting for it."""
+    """A limit below that of PID 1, which an agent cannot change. PID 1 usually has none, so every
+    limit is a mark. No tool sets this limit, and PAM has no setting for it."""
     if hard == resource.RLIM_INFINITY:
         return False
     usual = _hard_limit(1)
@@ -135,7 +135,7 @@ def _is_mark(hard: int) -> bool:
 
 
 def _hard_limit(pid: int) -> int | None:
-    """Of a process; the file is open to all users. None: the process is not shown to us."""
+    """The hard limit of a process, readable by all users. None: /proc hides the process."""
     with suppress(OSError, ValueError), open(f"/proc/{pid}/limits", encoding="ascii") as file:
         for line in file:
             if line.startswith("Max realtime timeout"):
@@ -145,15 +145,15 @@ def _hard_limit(pid: int) -> int | None:
 
 
 def is_marked(pid: int) -> bool:
-    """Whether a process descends from an agent."""
+    """Whether the process bears the mark of an agent."""
     hard = _hard_limit(pid)
     return hard is not None and _is_mark(hard)
 
 
-def agent_behind(pid: int) -> str | None:
-    """Why this process counts as an agent's; None: nothing says so."""
+def find_agent(pid: int) -> str | None:
+    """Why this process counts as an agent's; None: no sign of one."""
     seen: set[int] = set()
-    for start in (pid, *_connected(pid)):
+    for start in (pid, *_connected_processes(pid)):
         for process in ancestors(start):
             if process.pid in seen:
                 break
@@ -162,7 +162,7 @@ def agent_behind(pid: int) -> str | None:
                 return f"process {process.pid} ({process.name}) was started by an agent"
             if _is_agent(process):
                 return f"process {process.pid} ({process.name}) is an agent"
-            variable = _variable_of_agents(process.pid)
+            variable = _agent_variable(process.pid)
             if variable is not None:
                 told = f"process {process.pid} ({process.name})"
                 return f"{told} has the variable {variable}, which agents set for their shells"
@@ -170,22 +170,22 @@ def agent_behind(pid: int) -> str | None:
 
 
 def objection_to(pid: int | None) -> str | None:
-    """Why an answer that this process gives is not a person's; None: it may be one."""
+    """Why an answer of this process is not a person's; None: no objection."""
     process = None if pid is None else read_process(pid)
     if process is None:
-        return "no process stands behind the answer"
+        return "no process holds the answer"
     if process.terminal == 0:
-        return "the process that answers has no terminal"
-    return agent_behind(process.pid)
+        return "the answering process has no terminal"
+    return find_agent(process.pid)
 
 
 def refuse_agents(what: str) -> None:
-    """Raises where this process is an agent's: for all that only a person may do."""
-    why = agent_behind(os.getpid())
+    """Raise `Denied` if this process is an agent's; for all that only a person may do."""
+    why = find_agent(os.getpid())
     if why is not None:
         raise Denied(
-            f"{what} is for a person, and this is an agent's shell: {why}",
-            hint="A person does it, in a terminal that no agent has started.",
+            f"{what} needs a person, and this is an agent's shell: {why}",
+            hint="Ask a person to do it, in a terminal that no agent has started.",
             code="CW-AGENT-SHELL",
         )
 
@@ -202,21 +202,21 @@ def _is_agent(process: Process) -> bool:
     return not names.isdisjoint(known.programs)
 
 
-def _variable_of_agents(pid: int) -> str | None:
+def _agent_variable(pid: int) -> str | None:
     if pid == os.getpid():
         names = set(os.environ)
     else:
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 text = file.read(_MAX_ENVIRONMENT_BYTES).decode("utf-8", "replace")
-        except OSError:  # of another user, or not dumpable
+        except OSError:  # another user's process, or not dumpable
             return None
         names = {entry.partition("=")[0] for entry in text.split("\0")}
     return min(names & known_agents().variables, default=None)
 
 
-def _connected(pid: int) -> Iterator[int]:
-    """The session leader, and who reads and writes at the other side of the terminal."""
+def _connected_processes(pid: int) -> Iterator[int]:
+    """The session leader, and the processes at the other side of the terminal."""
     process = read_process(pid)
     if process is None:
         return
@@ -225,11 +225,11 @@ def _connected(pid: int) -> Iterator[int]:
     major = process.terminal >> 8 & 0xFFF
     minor = process.terminal & 0xFF | process.terminal >> 12 & 0xFFF00
     if process.terminal and major in _PSEUDO_TERMINALS:
-        yield from _holders((major - _PSEUDO_TERMINALS.start) * 256 + minor)
+        yield from _terminal_holders((major - _PSEUDO_TERMINALS.start) * 256 + minor)
 
 
-def _holders(index: int) -> Iterator[int]:
-    """Processes with the master of this pseudo-terminal open, as far as they are shown to us."""
+def _terminal_holders(index: int) -> Iterator[int]:
+    """Processes with the master of this pseudo-terminal open, as far as /proc shows them."""
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             for number in os.listdir(f"/proc/{entry}/fd"):

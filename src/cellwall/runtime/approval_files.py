@@ -1,6 +1,6 @@
-"""The files of the queue of questions: written whole, read only if nobody else can have made them.
+"""Files of the approval queue: written atomically, read only if no other user can have made them.
 
-Whatever lies in the folder and is not exactly of our form is refused, as if it were an attack.
+A file in the folder that is not exactly of this form is refused like an attack.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_question(name: str) -> bool:
-    """Whether a file of this name can be one."""
+    """Whether the file name is that of a question."""
     with suppress(BadInput):
         check_question_id(name)
         return True
@@ -52,14 +52,14 @@ def is_question(name: str) -> bool:
 
 
 def check_question_id(question_id: str) -> None:
-    """`BadInput` unless it has the form of one: it becomes a file's name."""
+    """Raise `BadInput` unless the id is well formed: it becomes a file name."""
     check_id(question_id, what="question")
     if not question_id.startswith(f"{ID_PREFIX}_"):
-        raise BadInput("this is not the id of a question", code="CW-BAD-ID")
+        raise BadInput("not the id of a question", code="CW-BAD-ID")
 
 
-def lay_down(folder: int, question: Question) -> int:
-    """Locked before it has its name: under that name it is never without somebody who waits."""
+def put_question(folder: int, question: Question) -> int:
+    """Write a question, locked before its rename: no reader sees it without a waiting process."""
     draft = f".{question.id}.{secrets.token_hex(8)}"
     held = os.open(draft, _NEW, 0o600, dir_fd=folder)
     try:
@@ -75,7 +75,7 @@ def lay_down(folder: int, question: Question) -> int:
 
 
 def claim(folder: int, question: Question, answer: Answer) -> bool:
-    """Make the answer in one step, whole; False if there is one already."""
+    """Create the answer atomically; False if there is one already."""
     file = claim_held(folder, question, answer)
     if file is not None:
         os.close(file)
@@ -83,9 +83,9 @@ def claim(folder: int, question: Question, answer: Answer) -> bool:
 
 
 def claim_held(folder: int, question: Question, answer: Answer) -> int | None:
-    """As `claim`, with the file still open and locked: by this lock the kernel names who answers.
+    """`claim` with the file still open and locked: the lock identifies the answering process.
 
-    A record lock (fcntl(2)), since unlike one of flock(2) it tells the process that holds it.
+    A record lock of fcntl(2), since the kernel reports its holder, unlike that of flock(2).
     """
     draft = f".{question.id}.{secrets.token_hex(8)}"
     file = os.open(draft, _NEW, 0o600, dir_fd=folder)
@@ -94,7 +94,7 @@ def claim_held(folder: int, question: Question, answer: Answer) -> int | None:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         told = {"question": question.id, "shown_sha256": question.shown_sha256}
         said = answer.to_json()
-        for name in ("by", "interface", "reason"):  # only plain text can be read again
+        for name in ("by", "interface", "reason"):  # the reader accepts plain text only
             said[name] = one_line(str(said[name]), most=_MAX_TEXT)
         _write(file, {**told, **said, "at_s": time.time()})
         name = question.id + ANSWER
@@ -118,7 +118,7 @@ def _write(file: int, value: Mapping[str, Any]) -> None:
 
 
 def exists(name: str, folder: int) -> bool:
-    """Whatever it is."""
+    """Whether a file of any type exists."""
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -127,13 +127,13 @@ def exists(name: str, folder: int) -> bool:
 
 
 def _read_private(name: str, folder: int) -> tuple[int, dict[str, Any]]:
-    """A file of ours, still open, and what it says; nothing that another user could have made."""
+    """An open private file and its JSON object; refuses a file that another user could make."""
     file = os.open(name, READ, dir_fd=folder)
     try:
         status = os.fstat(file)
         is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
         if not is_ours or status.st_mode & 0o077 or status.st_size > _MAX_BYTES:
-            raise PermissionError(errno.EPERM, "not a private plain file of ours")
+            raise PermissionError(errno.EPERM, "not a private regular file of this user")
         value = json.loads(os.pread(file, _MAX_BYTES, 0))
         if not isinstance(value, dict):
             raise TypeError("not an object")
@@ -144,29 +144,29 @@ def _read_private(name: str, folder: int) -> tuple[int, dict[str, Any]]:
 
 
 def open_question(name: str, folder: int) -> Question:
-    """A question that somebody waits for, or the reason why there is none."""
+    """A question that still waits; raises with the reason if it does not."""
     try:
         return read_question(name, folder)
     except FileNotFoundError:
-        raise _over(name, folder) from None
+        raise _closed_error(name, folder) from None
     except OSError as error:
         raise unusable(str(error)) from None
 
 
 def read_question(name: str, folder: int) -> Question:
-    """As `open_question`; an `OSError` leaves as it is."""
+    """`open_question`, without mapping an `OSError`."""
     try:
         file, value = _read_private(name, folder)
         try:
             if not is_held(file):
-                raise gone(name)
+                raise not_waiting(name)
         finally:
             os.close(file)
         question = _question_of(value)
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise unusable("a question that cannot be read") from None
+        raise unusable("a malformed question") from None
     if question.id != name:
-        raise unusable("a question under another name")
+        raise unusable("a question under a wrong name")
     return question
 
 
@@ -192,7 +192,7 @@ def _question_of(value: Mapping[str, Any]) -> Question:
 
 
 def answerer(folder: int, question_id: str) -> int | None:
-    """The process that holds the lock of an answer; None: no other process does."""
+    """The process that holds the lock of an answer; None: no other process holds it."""
     try:
         file = os.open(question_id + ANSWER, READ, dir_fd=folder)
     except OSError:
@@ -208,27 +208,27 @@ def answerer(folder: int, question_id: str) -> int | None:
 
 
 def read_answer(folder: int, question: Question) -> Answer:
-    """What was answered; `CellwallError` for what is not an answer to this very question."""
+    """The answer; raises `CellwallError` for a file that does not answer this question."""
     try:
-        answer, value = _answer_at(question.id, folder)
+        answer, value = _read_answer_file(question.id, folder)
         at_s, seen = float(value["at_s"]), (value["question"], value["shown_sha256"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise unusable("an answer that cannot be read") from None
+        raise unusable("a malformed answer") from None
     if seen != (question.id, question.shown_sha256):
         raise unusable("an answer to another question")
     if not question.takes(answer.kind, answer.rule):
         raise unusable("an answer that was not offered")
-    # Written so that a time that is no number is late, too.
+    # Negated, so that NaN counts as late.
     if answer.allows and not at_s <= question.deadline_s:
-        raise late(question.id)
+        raise too_late(question.id)
     return answer
 
 
-def _answer_at(question_id: str, folder: int) -> tuple[Answer, dict[str, Any]]:
-    """What a file can say: yes or no. Who made it is the kernel's word, and the way is this file.
+def _read_answer_file(question_id: str, folder: int) -> tuple[Answer, dict[str, Any]]:
+    """The answer in a file. The principal is the owner of the file, the channel always the queue.
 
-    Any process of the same user can write one; it must not pass for another person, or for what
-    was typed at the terminal of the one who asks.
+    Any process of the same user can write the file: it must not pass for another person, or for an
+    answer typed at the terminal of the asking process.
     """
     file, value = _read_private(question_id + ANSWER, folder)
     try:
@@ -245,7 +245,7 @@ def _answer_at(question_id: str, folder: int) -> tuple[Answer, dict[str, Any]]:
         return denial(reason), value
     if via not in CHANNELS:
         raise ValueError("no channel")
-    by = Principal(_name_of(owner), _FILES_INTERFACE)
+    by = Principal(_user_name(owner), _FILES_INTERFACE)
     answer = Answer(kind=kind, by=by, via=_QUEUE, rule=rule, reason=reason, signature=signature)
     return answer, value
 
@@ -254,7 +254,7 @@ def _is_plain(word: object) -> bool:
     return isinstance(word, str) and len(word) <= _MAX_TEXT and word.isprintable()
 
 
-def _name_of(uid: int) -> str:
+def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -262,7 +262,7 @@ def _name_of(uid: int) -> str:
 
 
 def is_held(file: int) -> bool:
-    """Whether somebody else holds its lock. Asked for shared, so that two who ask do not meet."""
+    """Whether another process holds the lock. A shared probe, so two probes do not collide."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -271,48 +271,48 @@ def is_held(file: int) -> bool:
     return False
 
 
-def _over(name: str, folder: int) -> BadInput:
-    """Why it does not wait any more; its answer is left for a while to tell."""
+def _closed_error(name: str, folder: int) -> BadInput:
+    """The error for a question that no longer waits; its answer is kept for a while."""
     try:
-        answer, _ = _answer_at(name, folder)
+        answer, _ = _read_answer_file(name, folder)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return gone(name)
-    return late(name) if answer.via == _NOBODY else already(answer)
+        return not_waiting(name)
+    return too_late(name) if answer.via == _NOBODY else already_answered(answer)
 
 
-def gone(question_id: str) -> BadInput:
-    """Nobody waits for it."""
+def not_waiting(question_id: str) -> BadInput:
+    """The error for a question that does not wait."""
     name = f"question {question_id} does" if question_id else "questions do"
     return BadInput(
         f"{name} not wait for an answer",
-        hint="It was answered, or who asked is gone. `cellwall approvals list` shows what waits.",
+        hint="It was answered, or its process ended. See `cellwall approvals list`.",
         code="CW-NO-QUESTION",
     )
 
 
-def late(question_id: str) -> BadInput:
-    """Nobody waits for it any more."""
+def too_late(question_id: str) -> BadInput:
+    """The error for an answer after the deadline."""
     return BadInput(
-        f"the time to answer {question_id} is over; it was denied",
+        f"the deadline of {question_id} has passed; it was denied",
         hint="Run it again, or raise approvals.timeout_s.",
         code="CW-APPROVAL-LATE",
     )
 
 
-def already(answer: Answer) -> BadInput:
-    """There was another answer first."""
+def already_answered(answer: Answer) -> BadInput:
+    """The error for a second answer."""
     word = "allowed" if answer.allows else "denied"
     return BadInput(
-        f"it has been answered: {word} by {answer.by.name}",
+        f"the question has been answered: {word} by {answer.by.name}",
         code="CW-APPROVAL-TAKEN",
     )
 
 
 def unusable(detail: str) -> CellwallError:
-    """What lies there is not what we put there."""
+    """The error for a foreign or malformed file in the queue."""
     return CellwallError(
-        "the queue of questions holds what is not ours",
-        hint="Look at the folder approvals of the state folder, and remove what others put there.",
+        "the approval queue holds a foreign or malformed file",
+        hint="Inspect the folder `approvals` in the state folder, and remove foreign files.",
         code="CW-APPROVALS-UNSAFE",
         detail=detail,
     )

@@ -1,14 +1,14 @@
-"""Questions that wait for an answer, in a folder where other processes of the same user find them.
+"""Open questions, in a folder where other processes of the same user find them.
 
-    ask_...            a question; whoever asks holds a lock on it, and dies with it
-    ask_....answer     its answer; it can be made once, so of two answers the first one stands
+    ask_...            a question; the asking process holds a lock on it for its whole life
+    ask_....answer     its answer; created once, so of two answers the first one counts
 
-Who asks makes the answer itself when it stops waiting. So a late answer finds the place taken and
-is told so, and what somebody was told was accepted is what counts.
+The asking process creates the answer itself when it stops waiting. A late answer then finds the
+file taken and is refused, so an answer that was accepted is the one that counts.
 
-Any process of the user can write such a file, an agent's shell as well. So who asks, not who
-answers, looks at the process behind a yes (POL-13): it holds a lock on its answer until that is
-taken, and the kernel tells which process that is.
+Any process of the user can write such a file, an agent's shell as well. So the asking process, not
+the answering one, inspects the process behind an approval (POL-13): that process holds a lock on
+its answer until the answer is taken, and the kernel reports the holder.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from cellwall.runtime.agent_processes import objection_to
 from cellwall.runtime.approval_files import (
     ANSWER,
     READ,
-    already,
+    already_answered,
     answerer,
     check_question_id,
     claim,
     claim_held,
     exists,
-    gone,
     is_held,
     is_question,
-    late,
-    lay_down,
+    not_waiting,
     open_question,
+    put_question,
     read_answer,
     read_question,
+    too_late,
     unusable,
 )
 from cellwall.runtime.approver_key import ApproverKey
@@ -52,42 +52,46 @@ _DRAFT_AGE_S = 60.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-Witness = Callable[[int | None], str | None]
-"""Why the process behind a yes is not a person's; None: it may be one."""
+ProcessCheck = Callable[[int | None], str | None]
+"""Why the process behind an approval is not a person's; None: no objection."""
 
 
 class ApprovalQueue:
     """The folder `approvals` of a state folder."""
 
     def __init__(
-        self, home: str, *, witness: Witness = objection_to, key: ApproverKey | None = None
+        self,
+        home: str,
+        *,
+        check_process: ProcessCheck = objection_to,
+        key: ApproverKey | None = None,
     ) -> None:
         self._path = os.path.join(home, "approvals")
-        self._witness = witness
+        self._check_process = check_process
         self.key = key
-        """Whose signature a yes needs; None: nobody's."""
+        """The key that must sign an approval; None: no signature needed."""
 
     @contextmanager
-    def waiting(self, question: Question) -> Iterator[Waiting]:
-        """Lay a question down for as long as the block lasts."""
-        with self._opened(make=True) as folder:
+    def waiting(self, question: Question) -> Iterator[OpenQuestion]:
+        """Publish a question for as long as the block lasts."""
+        with self._open_folder(make=True) as folder:
             self._sweep(folder)
             if sum(is_question(name) for name in os.listdir(folder)) >= MAX_WAITING:
                 raise CellwallError("too many questions wait already", code="CW-APPROVALS-FULL")
-            held = lay_down(folder, question)
+            held = put_question(folder, question)
             made_by = os.getpid()
             try:
-                yield Waiting(folder, question, self._witness, self.key)
+                yield OpenQuestion(folder, question, self._check_process, self.key)
             finally:
-                if os.getpid() == made_by:  # a forked child that ends leaves its parent's alone
+                if os.getpid() == made_by:  # a forked child must not remove its parent's question
                     with suppress(OSError):
                         os.unlink(question.id, dir_fd=folder)
                 os.close(held)
 
-    def listed(self) -> list[Question]:
-        """All that wait, the oldest first; what is none of ours, or nobody's any more, is not."""
+    def list_waiting(self) -> list[Question]:
+        """All open questions, the oldest first; foreign files and abandoned ones are skipped."""
         found = []
-        with self._opened(make=True) as folder:
+        with self._open_folder(make=True) as folder:
             self._sweep(folder)
             for name in os.listdir(folder):
                 if is_question(name) and not exists(name + ANSWER, folder):
@@ -98,42 +102,42 @@ class ApprovalQueue:
         return sorted(waiting, key=lambda question: question.asked_s)
 
     def read(self, question_id: str) -> Question:
-        """One of them; `BadInput` if it does not wait."""
+        """One open question; raises `BadInput` if it does not wait."""
         check_question_id(question_id)
-        with self._opened(make=False) as folder:
+        with self._open_folder(make=False) as folder:
             self._sweep(folder)
             return open_question(question_id, folder)
 
-    def answer(self, question: Question, answer: Answer) -> Delivery:
-        """Answer it, once; `BadInput` if somebody was quicker, or nobody waits any more."""
+    def answer(self, question: Question, answer: Answer) -> GivenAnswer:
+        """Answer a question once; raises `BadInput` if it is answered or no longer waits."""
         if not question.takes(answer.kind, answer.rule):
             raise not_offered(question, answer.kind)
-        with self._opened(make=False) as folder:
+        with self._open_folder(make=False) as folder:
             current = open_question(question.id, folder)
             if current.shown != question.shown:
-                raise gone(question.id)
+                raise not_waiting(question.id)
             if time.time() > current.deadline_s:
-                raise late(question.id)
+                raise too_late(question.id)
             held = claim_held(folder, current, answer)
             if held is None:
                 taken = read_answer(folder, current)
-                raise late(question.id) if taken.via == "nobody" else already(taken)
-            return Delivery(self._path, current, held)
+                raise too_late(question.id) if taken.via == "nobody" else already_answered(taken)
+            return GivenAnswer(self._path, current, held)
 
     def _sweep(self, folder: int) -> None:
-        """Remove what the dead left."""
+        """Remove files of dead processes."""
         for name in os.listdir(folder):
             with suppress(OSError):
                 _sweep_one(name, folder)
 
     @contextmanager
-    def _opened(self, *, make: bool) -> Iterator[int]:
+    def _open_folder(self, *, make: bool) -> Iterator[int]:
         try:
             if make:
                 os.makedirs(self._path, mode=0o700, exist_ok=True)
             folder = os.open(self._path, _FOLDER)
         except FileNotFoundError:
-            raise gone("") from None
+            raise not_waiting("") from None
         except OSError as error:
             raise unusable(str(error)) from error
         try:
@@ -145,14 +149,14 @@ class ApprovalQueue:
             os.close(folder)
 
 
-class Delivery:
-    """An answer that was given. Who asks takes a yes only while its giver is there."""
+class GivenAnswer:
+    """A given answer. An approval is accepted only while the answering process lives."""
 
     def __init__(self, path: str, question: Question, held: int) -> None:
         self._path, self._question, self._held = path, question, held
 
     def until_taken(self) -> None:
-        """Stay until who asked has seen it, or waits no more."""
+        """Block until the asking process has read the answer, or waits no more."""
         with suppress(OSError, CellwallError):
             folder = os.open(self._path, _FOLDER)
             try:
@@ -172,43 +176,44 @@ class Delivery:
         self.close()
 
 
-class Waiting:
-    """A question that lies there."""
+class OpenQuestion:
+    """A published question."""
 
     def __init__(
-        self, folder: int, question: Question, witness: Witness, key: ApproverKey | None
+        self, folder: int, question: Question, check_process: ProcessCheck, key: ApproverKey | None
     ) -> None:
         self._folder = folder
         self._question = question
-        self._witness = witness
+        self._check_process = check_process
         self._key = key
         self._seen: Answer | None = None
-        """What was read once: its giver may be gone when it is asked for again."""
+        """The answer once read: the answering process may be gone at a second call."""
 
     async def answered(self) -> Answer:
-        """The answer of another process, once there is one."""
+        """Wait for the answer of another process."""
         while not exists(self._question.id + ANSWER, self._folder):  # noqa: ASYNC110  # a file
             await anyio.sleep(_LOOK_EVERY_S)
         return await anyio.to_thread.run_sync(self._read)
 
     def settle(self, answer: Answer) -> Answer:
-        """No more answers are taken; one that came before this one is what counts."""
+        """Close the question with this answer; an earlier answer takes precedence."""
         if claim(self._folder, self._question, answer):
             return answer
         return self._read()
 
     def _read(self) -> Answer:
-        """A yes counts only by a process that can be a person's; a no by any."""
+        """An approval counts only from a process that can be a person's; a denial from any."""
         if self._seen is not None:
             return self._seen
-        giver = answerer(self._folder, self._question.id)  # first: it may leave when it is read
+        # Before the answer is read: the answering process may end once it is.
+        pid = answerer(self._folder, self._question.id)
         answer = read_answer(self._folder, self._question)
-        why = self._witness(giver) if answer.allows else None
-        if why is None and answer.allows and answerer(self._folder, self._question.id) != giver:
-            why = "the process that answered was gone before it was looked at"
+        why = self._check_process(pid) if answer.allows else None
+        if why is None and answer.allows and answerer(self._folder, self._question.id) != pid:
+            why = "the answering process ended before it was inspected"
         if why is None and answer.allows and self._key is not None:
             is_signed = self._key.has_signed(self._question, answer)
-            why = None if is_signed else "it bears no signature of the approver's"
+            why = None if is_signed else "the approver's signature is missing or wrong"
         if why is not None:
             answer = denial(f"the answer was not given by a person at a terminal: {why}")
         self._seen = answer
@@ -216,7 +221,7 @@ class Waiting:
 
 
 def not_offered(question: Question, kind: AnswerKind) -> BadInput:
-    """It cannot be answered so."""
+    """The error for an answer that the question does not offer."""
     return BadInput(
         f"this question does not offer {kind.value!r}",
         hint=f"See `cellwall approvals show {question.id}` for what it offers.",
@@ -230,7 +235,7 @@ def _sweep_one(name: str, folder: int) -> None:
     if name.startswith("."):
         is_dead = age_s > _DRAFT_AGE_S
     elif name.endswith(ANSWER):
-        # It keeps the place taken while somebody may still be about to answer.
+        # The file stays, so that a late answer still finds it taken.
         is_dead = age_s > _KEEP_ANSWERS_S and not exists(name.removesuffix(ANSWER), folder)
     elif is_question(name) and stat.S_ISREG(status.st_mode):
         file = os.open(name, READ, dir_fd=folder)

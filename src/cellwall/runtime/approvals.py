@@ -1,14 +1,16 @@
-"""The broker: where the policy asks, a person decides, and the answer is on record (POL-8).
+"""Approval broker: where the policy asks, a person decides, and the answer is logged (POL-8).
 
-   (1) the same call in the same session, allowed for it before: nobody is asked again
-   (2) lay the question into the queue, ask the interface's own person: whoever is first decides
-   (3) no answer in time, nobody to ask, a broken channel: denied, with the reason
-   (4) an answer counts only as far as the role of who gave it goes (RBAC-2)
-   (5) write the answer and what was shown to the record; a failed write refuses (AUD-1)
-   (6) only now remember it for the session, or write the rule
+   (1) the same call, allowed before for this session: no question
+   (2) put the question into the queue and ask the interface's own user: the first answer decides
+   (3) no answer in time, no channel, a broken channel: denied, with the reason
+   (4) an answer counts only as far as the role of its giver permits (RBAC-2)
+   (5) log the answer and the text that was shown; a failed write refuses (AUD-1)
+   (6) only then remember it for the session, or write the rule
 
-While it waits nothing is leased: steps 1 to 6 of an action hold no slot and no workspace.
+While a question waits nothing is leased: steps 1 to 6 of an action hold no slot and no workspace.
 """
+
+# ruff: noqa: PLC0415  # late imports: the policy parser loads only when a person asks for a rule
 
 from __future__ import annotations
 
@@ -27,39 +29,39 @@ from cellwall.core.ports import ApproverPort, AuditPort, RolesPort
 from cellwall.core.roles import Permission
 from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.approval_queue import ApprovalQueue, Waiting
+from cellwall.runtime.approval_queue import ApprovalQueue, OpenQuestion
 
 _MAX_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    """Keeps `BrokerPort`."""
+class ApprovalBroker:
+    """Implements `BrokerPort`."""
 
     audit: AuditPort
     roles: RolesPort
     timeout_s: float
     channels: tuple[str, ...]
     queue: ApprovalQueue | None
-    """None where no other process can answer."""
+    """None: no other process can answer."""
     policy_path: str
-    """Where rules are written to."""
+    """The policy file to which rules are added."""
     _remembered: dict[tuple[str, str], Answer] = field(default_factory=dict, init=False)
 
     async def ask(self, question: Question, *, near: ApproverPort | None = None) -> Answer:
-        """A person's answer, or a denial that says why there is none; recorded in any case.
+        """A person's answer, or a denial with the reason why there is none; logged in any case.
 
-        Raises `AuditFailed` if it cannot be recorded, and then nothing is allowed.
+        Raises `AuditFailed` if the answer cannot be logged; then nothing is allowed.
         """
         before = self._remembered.get((question.session_id, question.call_sha256))  # (1)
         if before is not None and question.takes(AnswerKind.SESSION):
             await self._record(question, before, how="remembered")
             return before
         try:
-            answer = await self._answered(question, near)  # (2) (3)
+            answer = await self._collect_answer(question, near)  # (2) (3)
         except BaseException:
-            # Cancelled, most likely: whoever waited for it is gone, and that is a no.
-            gone = denial("who asked did not wait for the answer")
+            # Cancelled, most likely: the caller is gone, which denies.
+            gone = denial("the caller did not wait for the answer")
             with anyio.CancelScope(shield=True), suppress(AuditFailed):
                 await self._record(question, gone, how="interrupted")
             raise
@@ -72,58 +74,58 @@ class Broker:
         for key in [key for key in list(self._remembered) if key[0] == session_id]:
             self._remembered.pop(key, None)
 
-    async def _answered(self, question: Question, near: ApproverPort | None) -> Answer:
+    async def _collect_answer(self, question: Question, near: ApproverPort | None) -> Answer:
         near = near if near is not None and near.name in self.channels else None
         is_signed = self.queue is not None and self.queue.key is not None
         if near is not None and near.name == "terminal" and is_signed:
-            near = None  # nothing is signed there
-        troubles: list[str] = []
+            near = None  # the terminal cannot sign an answer
+        problems: list[str] = []
         with ExitStack() as stack:
-            waiting = self._laid_down(question, stack, troubles)
+            waiting = self._enqueue(question, stack, problems)
             if near is None and waiting is None:
-                return denial(_nobody(troubles))
-            found = await self._first(question, near, waiting, troubles)
+                return denial(_unasked_reason(problems))
+            found = await self._first_answer(question, near, waiting, problems)
             if found is None and time.time() < question.deadline_s:
-                found = denial(_nobody(troubles))
+                found = denial(_unasked_reason(problems))
             elif found is None:
-                found = denial(f"nobody answered within {self.timeout_s:g} s")
+                found = denial(f"no answer within {self.timeout_s:g} s")
             if waiting is None:
                 return found
             try:
                 return waiting.settle(found)
             except (CellwallError, OSError) as error:
-                return denial(f"the answer could not be used: {_told(error)}")
+                return denial(f"the answer could not be used: {_message_of(error)}")
 
-    def _laid_down(
-        self, question: Question, stack: ExitStack, troubles: list[str]
-    ) -> Waiting | None:
+    def _enqueue(
+        self, question: Question, stack: ExitStack, problems: list[str]
+    ) -> OpenQuestion | None:
         if self.queue is None or "queue" not in self.channels:
             return None
         try:
             return stack.enter_context(self.queue.waiting(question))
         except (CellwallError, OSError) as error:
-            troubles.append(f"queue: {_told(error)}")
+            problems.append(f"queue: {_message_of(error)}")
             return None
 
-    async def _first(
+    async def _first_answer(
         self,
         question: Question,
         near: ApproverPort | None,
-        waiting: Waiting | None,
-        troubles: list[str],
+        waiting: OpenQuestion | None,
+        problems: list[str],
     ) -> Answer | None:
-        """The first answer of any channel; None when time is over or every channel has failed."""
+        """The first answer of any channel; None after the timeout or if every channel failed."""
         answers: list[Answer] = []
 
         async def listen(name: str, ask: Callable[[], Awaitable[Answer]]) -> None:
             try:
                 answer = await ask()
                 if not question.takes(answer.kind, answer.rule):
-                    answer = denial("the answer is none that was offered")
+                    answer = denial("the answer was not among those offered")
                 answers.append(answer)
                 tasks.cancel_scope.cancel()
-            except Exception as error:  # noqa: BLE001  # a broken channel is no answer, whatever broke
-                troubles.append(f"{name}: {_told(error)}")
+            except Exception as error:  # noqa: BLE001  # any exception means no answer
+                problems.append(f"{name}: {_message_of(error)}")
 
         left_s = max(0.0, question.deadline_s - time.time())
         with anyio.move_on_after(min(left_s, self.timeout_s)):
@@ -154,7 +156,7 @@ class Broker:
                 self._remembered.pop(next(iter(self._remembered)), None)
             self._remembered[question.session_id, question.call_sha256] = answer
         if answer.kind is AnswerKind.RULE:
-            from cellwall.runtime.policy_file import add_rule  # noqa: PLC0415  # heavy, seldom
+            from cellwall.runtime.policy_file import add_rule
 
             reason = f"allowed by {answer.by.name} at {question.id}"
             try:
@@ -164,7 +166,7 @@ class Broker:
                     )
                 )
             except CellwallError as error:
-                # Less than was allowed, never more: this once, and no rule.
+                # Less than the person allowed, never more: once, and no rule.
                 answer = replace(answer, kind=AnswerKind.ONCE, rule="", reason=error.message)
                 await self._record(question, answer, how="rule not written")
         return answer
@@ -182,7 +184,7 @@ class Broker:
             "asked_rule": question.rule,
             "call_sha256": question.call_sha256,
             "shown_sha256": question.shown_sha256,
-            # By lines, since the record cuts long texts and a list of short ones stays whole.
+            # As lines: the log truncates long texts, and keeps a list of short ones whole.
             "shown": question.shown.splitlines(),
         }
         who = question.principal
@@ -197,8 +199,8 @@ class Broker:
         await self.audit.record(event)
 
 
-def decision_of(decision: Decision, answer: Answer) -> Decision:
-    """The policy's decision after a person was asked."""
+def decision_after_answer(decision: Decision, answer: Answer) -> Decision:
+    """The decision after a person has answered."""
     who = f"{answer.by.name} ({answer.via})"
     if answer.allows:
         told = {
@@ -214,10 +216,10 @@ def decision_of(decision: Decision, answer: Answer) -> Decision:
     )
 
 
-class Asking:
-    """A plain or asynchronous function as a channel: it gets the question and returns the answer.
+class CallbackApprover:
+    """A plain or async function as a channel: takes the question, returns the answer.
 
-    Returning None, or raising, is no answer.
+    None or an exception is no answer.
     """
 
     def __init__(
@@ -233,7 +235,7 @@ class Asking:
         found: Answer | Awaitable[Answer | None] | None
         if inspect.iscoroutinefunction(self._function):
             found = self._function(question)
-        else:  # it may wait for a person, and the others must not wait with it
+        else:  # it may block on a person, so it gets a thread
             found = await anyio.to_thread.run_sync(
                 lambda: self._function(question),
                 abandon_on_cancel=True,
@@ -241,16 +243,16 @@ class Asking:
             )
         answer = await found if inspect.isawaitable(found) else found
         if not isinstance(answer, Answer):
-            raise CellwallError("it gave no answer", code="CW-NO-ANSWER")
+            raise CellwallError("the channel gave no answer", code="CW-NO-ANSWER")
         return replace(answer, via=self.name)
 
 
-def _nobody(troubles: Sequence[str]) -> str:
-    return "nobody could be asked" + (f" ({'; '.join(troubles)})" if troubles else "")
+def _unasked_reason(problems: Sequence[str]) -> str:
+    return "no person could be asked" + (f" ({'; '.join(problems)})" if problems else "")
 
 
-def _told(error: Exception) -> str:
-    # An error of others may hold anything; only our own sentences are told (ERR-1).
+def _message_of(error: Exception) -> str:
+    # A foreign exception may quote anything; only our own messages are shown (ERR-1).
     return (
-        error.message if isinstance(error, CellwallError) else f"it broke ({type(error).__name__})"
+        error.message if isinstance(error, CellwallError) else f"it failed ({type(error).__name__})"
     )

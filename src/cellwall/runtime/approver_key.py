@@ -1,9 +1,11 @@
-"""The approver's key: a yes that only who knows a passphrase can give, whatever runs as the user.
+"""The approver's key: an approval needs a passphrase, whatever processes run as the user.
 
-`approvals.key` in the configuration is a salt and a public Ed25519 key. The private key is nowhere:
-it is made from the passphrase and the salt by Argon2id, each time a yes is signed. Who asks checks
-the signature, so a process that writes answers by itself needs the passphrase as well.
+`approvals.key` in the configuration is a salt and a public Ed25519 key. The private key is stored
+nowhere: Argon2id derives it from passphrase and salt each time an approval is signed. The asking
+process checks the signature, so a process that forges answers needs the passphrase as well.
 """
+
+# ruff: noqa: PLC0415  # late imports: cryptography and argon2 take longer to import than most runs last
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ _DOMAIN = b"cellwall approval 1"
 
 @dataclass(frozen=True, slots=True)
 class ApproverKey:
-    """What the configuration says."""
+    """The key in the configuration."""
 
     salt: bytes
     public: bytes
@@ -39,8 +41,8 @@ class ApproverKey:
     def parse(cls, text: str) -> ApproverKey:
         if _FORM.fullmatch(text) is None:
             raise ConfigError(
-                "approvals.key is not a key of an approver",
-                hint="Make one with `cellwall approvals key`, and copy the whole line.",
+                "approvals.key is not an approver's key",
+                hint="Create one with `cellwall approvals key`, and copy the whole line.",
                 code="CW-APPROVER-KEY",
             )
         salt, public = (_decoded(part) for part in text.split("."))
@@ -48,11 +50,11 @@ class ApproverKey:
 
     @classmethod
     def make(cls, passphrase: bytearray) -> ApproverKey:
-        """A new one, for a passphrase that is not short."""
+        """A new key; short passphrases are refused."""
         if len(passphrase) < MIN_PASSPHRASE_BYTES:
             raise BadInput(
                 f"the passphrase has fewer than {MIN_PASSPHRASE_BYTES} bytes",
-                hint="Who can read the configuration can guess at it: take several words.",
+                hint="A reader of the configuration can guess offline: use several words.",
                 code="CW-APPROVER-KEY",
             )
         salt = os.urandom(_SALT_BYTES)
@@ -65,15 +67,15 @@ class ApproverKey:
         private = _private(passphrase, self.salt)
         if private.public_key().public_bytes_raw() != self.public:
             raise BadInput(
-                "this is not the passphrase of the approver",
-                hint="Try again. A new key is made by `cellwall approvals key`.",
+                "wrong passphrase of the approver",
+                hint="Try again, or create a new key with `cellwall approvals key`.",
                 code="CW-APPROVER-KEY",
             )
         return _encoded(private.sign(_text(question, answer)))
 
     def has_signed(self, question: Question, answer: Answer) -> bool:
-        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  # heavy, seldom
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import (
             Ed25519PublicKey,
         )
 
@@ -88,19 +90,19 @@ class ApproverKey:
 
 
 def approver_key(settings: Settings) -> ApproverKey | None:
-    """Of the configuration; None where it names none."""
+    """The configured key, if any."""
     return ApproverKey.parse(settings.approvals.key) if settings.approvals.key else None
 
 
 def _text(question: Question, answer: Answer) -> bytes:
-    """No part holds a NUL: an id, digests, a word, a rule in printable text."""
+    """The signed text. No part holds a NUL: an id, digests, a word, a printable rule."""
     parts = (question.id, question.shown_sha256, question.call_sha256, answer.kind.value)
     return b"\0".join((_DOMAIN, *(part.encode() for part in parts), answer.rule.encode()))
 
 
 def _private(passphrase: bytearray, salt: bytes) -> Ed25519PrivateKey:
-    from argon2.low_level import Type, hash_secret_raw  # noqa: PLC0415  # heavy, seldom
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+    from argon2.low_level import Type, hash_secret_raw
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey,
     )
 

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
-from cellwall.core.skills import Skill
 from cellwall.core.text import to_bytes
 from cellwall.core.types import (
     Action,
     CallTool,
     FetchUrl,
     FileOperation,
+    Json,
     ProcessOperation,
     RunCode,
     RunCommand,
     SetDomains,
+    Skill,
     ToolResult,
     UseTool,
     check_id,
 )
-from cellwall.runtime.outward import check_domain
-from cellwall.runtime.toolbounds import check_tool
+from cellwall.runtime.egress import check_domain
 from cellwall.skills.manifest import check_name
 
 _MAX_PATH = 4095
@@ -42,7 +42,7 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How large an action may be."""
+    """Upper bounds of an action."""
 
     max_code_bytes: int
     max_stdin_bytes: int
@@ -56,7 +56,7 @@ class Bounds:
         if action.stdin is not None and len(action.stdin) > self.max_stdin_bytes:
             raise BadInput(
                 f"standard input is larger than the {self.max_stdin_bytes} bytes allowed",
-                hint="Give the data as a file of the workspace.",
+                hint="Give the data as a file in the workspace.",
                 code="CW-STDIN-TOO-LARGE",
             )
         _check_env(action)
@@ -64,8 +64,8 @@ class Bounds:
         _check_skills(action.skills)
         if not isinstance(action.template, str):
             raise BadInput(
-                "the template is not given by its name",
-                hint="`cellwall template list` tells which there are.",
+                "the template must be given by name",
+                hint="`cellwall template list` shows the templates.",
                 code="CW-NO-TEMPLATE",
             )
         to_bytes(action.workspace.directory or "", what="the workspace's name")
@@ -79,7 +79,7 @@ class Bounds:
                 if len(code) > self.max_code_bytes:
                     raise BadInput(
                         f"the code has {len(code)} bytes; {self.max_code_bytes} are allowed",
-                        hint="Put data into a file of the workspace, or raise "
+                        hint="Put data into a file in the workspace, or raise "
                         "sandbox.max_code_bytes.",
                         code="CW-CODE-TOO-LARGE",
                     )
@@ -92,17 +92,17 @@ class Bounds:
             case ProcessOperation(data=data, size=size):
                 _check_size(size, least=0)
                 if len(data) > self.max_stdin_bytes:
-                    raise BadInput("that is too much input at once", code="CW-STDIN-TOO-LARGE")
+                    raise BadInput("too much input in one call", code="CW-STDIN-TOO-LARGE")
             case CallTool():
-                pass  # came in a frame, whose size is bounded
+                pass  # arrived in a frame, whose size is bounded
             case UseTool() | ToolResult() as told:
                 check_tool(told)
             case FetchUrl(url):
                 if len(url) > _MAX_URL:
                     raise BadInput("the address is too long", hint="Shorten it.", code="CW-BAD-URL")
             case SetDomains() | FileOperation():
-                # Domains stand in the action as well; paths are bounded where they are resolved,
-                # sizes by the workspace's limits.
+                # The action repeats the domains; paths are bounded where they are resolved, sizes
+                # by the workspace's limits.
                 pass
 
 
@@ -110,7 +110,7 @@ def _check_place(command: RunCommand) -> None:
     place = to_bytes(command.cwd, what="the working directory")
     if not place.startswith(b"/") or len(place) > _MAX_PATH or b"\0" in place:
         raise BadInput(
-            "the working directory must be a path inside, such as /workspace",
+            "the working directory must be an absolute path in the sandbox, such as /workspace",
             code="CW-BAD-DIRECTORY",
         )
     if command.terminal is not None:
@@ -143,13 +143,13 @@ def _check_words(argv: tuple[str, ...]) -> None:
         raise BadInput("an argument holds a NUL byte", hint="Remove it.", code="CW-NUL-BYTE")
 
 
-def check_room(skills: Sequence[Skill], limits: Limits) -> None:
-    """Skills lie in the run's memory; a cell that they fill would end before it begins."""
+def check_skill_size(skills: Sequence[Skill], limits: Limits) -> None:
+    """Skills are copied into the run's memory: too many would exceed its limit at the start."""
     needed = sum(skill.size_bytes + _PAGE_BYTES * len(skill.files) for skill in skills)
     if needed > limits.memory_bytes // 2:
         raise BadInput(
             "the skills need more than half of the run's memory",
-            hint="Raise the memory limit, or name only those that it needs.",
+            hint="Raise the memory limit, or name fewer skills.",
             code="CW-SKILL-TOO-LARGE",
         )
 
@@ -168,7 +168,7 @@ def _check_env(action: Action) -> None:
     for name, value in variables:
         if _NAME.fullmatch(name) is None:
             raise BadInput(
-                f"{name[:60]!r} is not a variable's name",
+                f"{name[:60]!r} is not a valid variable name",
                 hint="Use letters, digits and underscores.",
                 code="CW-BAD-ENV",
             )
@@ -192,6 +192,60 @@ def _check_ways_out(action: Action) -> None:
         if _NAME.fullmatch(name) is None:
             raise BadInput(
                 f"{name[:60]!r} is not the name of a secret",
-                hint="`cellwall vault list` tells which there are.",
+                hint="`cellwall vault list` shows the names.",
                 code="CW-VAULT-NAME",
             )
+
+
+MAX_TOOL_BYTES = 8 * 1024 * 1024
+"""Text in one input or one response of an agent's tool."""
+MAX_TOOL_DEPTH = 64
+MAX_TOOL_VALUES = 200_000
+_MAX_TOOL_NAME = 256
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def check_tool(told: UseTool | ToolResult) -> None:
+    """Raise `BadInput` for the first thing out of bounds."""
+    _check_names(told.tool, told.agent_session, told.call)
+    if isinstance(told, ToolResult):
+        _check_json(told.response, is_text=False)  # a tool may return any bytes
+        return
+    place = told.cwd
+    if not place.startswith("/") or len(place) > _MAX_PATH or "\0" in place:
+        raise BadInput("the working directory is not an absolute path", code="CW-BAD-DIRECTORY")
+    _check_json([told.cwd, told.input], is_text=True)
+
+
+def _check_names(tool: str, *others: str) -> None:
+    # Printable: the name is shown to people and matched by rules, which see no control character.
+    if not tool or not all(name.isprintable() for name in (tool, *others)):
+        raise BadInput("a tool name must be printable characters", code="CW-BAD-TOOL")
+    if max(map(len, (tool, *others))) > _MAX_TOOL_NAME:
+        raise BadInput("the name of the tool or of its call is too long", code="CW-BAD-TOOL")
+
+
+def _check_json(value: Json, *, is_text: bool) -> None:
+    """Walks without recursion: deep nesting must not overflow the stack of a later reader."""
+    room, count = MAX_TOOL_BYTES, 0
+    level: list[Json] = [value]
+    for _depth in range(MAX_TOOL_DEPTH):
+        inner: list[Json] = []
+        for item in level:
+            count += 1
+            match item:
+                case str():
+                    room -= len(item)
+                    if is_text and _SURROGATE.search(item):
+                        # The program would get other bytes than the policy has judged.
+                        raise BadInput("the input holds a lone surrogate", code="CW-NOT-TEXT")
+                case Mapping():
+                    inner += [*item, *item.values()]
+                case Sequence():
+                    inner += item
+        if room < 0 or count + len(inner) > MAX_TOOL_VALUES:
+            raise BadInput("the data of one tool call is too large", code="CW-TOOL-TOO-LARGE")
+        if not inner:
+            return
+        level = inner
+    raise BadInput(f"the data is nested more than {MAX_TOOL_DEPTH} deep", code="CW-TOOL-TOO-DEEP")

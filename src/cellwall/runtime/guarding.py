@@ -1,10 +1,16 @@
-"""The guard, made from the configuration; its rules are read when the first text comes."""
+"""The guard as configured; its rules load with the first text that needs them."""
+
+# ruff: noqa: PLC0415  # late imports: rule sets load with the first text that needs them, not with every run
 
 from __future__ import annotations
 
 import functools
 import os
+import secrets
+import stat
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from cellwall.config.content import GuardSection
@@ -13,30 +19,50 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.home import cache_path
 from cellwall.core.languages import canonical
-from cellwall.core.outcomes import Finding, Outcome, RunResult, Severity
+from cellwall.core.outcomes import SEVERITIES, Finding, Outcome, RunResult, Severity
 from cellwall.core.types import Action, OutputSink, Principal, RunCommand
-from cellwall.runtime.lending import Lending
-from cellwall.runtime.prepared import PreparedFiles
+from cellwall.guard.mark import MODES, Mode, unwrap, wrap
+from cellwall.guard.report import Report, Treatment
+from cellwall.guard.scanning import Scanner
+from cellwall.guard.service import Guard, RedactedSink
+from cellwall.guard.settings import GuardSettings, Treatments
+from cellwall.parsing.keeping import keep_with
+from cellwall.runtime.secret_leases import SecretLeaser
 
 if TYPE_CHECKING:
     from cellwall.guard.channels import Channel
     from cellwall.guard.detect import Pack
-    from cellwall.guard.mark import Mode
     from cellwall.guard.pii import Pseudonyms
     from cellwall.guard.redact import Redactor, SecretRules
-    from cellwall.guard.report import Report
-    from cellwall.guard.service import Guard, RedactedSink
-    from cellwall.guard.settings import GuardSettings, Treatments
 
-__all__ = ["Channel", "Guard", "LazyGuard", "Mode", "Report"]
-__all__ += ["guard_for", "guard_of", "known_values", "mark", "pseudonyms", "screened_code"]
-__all__ += ["shown", "unmark", "withheld"]
+__all__ = [
+    "Channel",
+    "CompiledRuleCache",
+    "Guard",
+    "LazyGuard",
+    "Mode",
+    "Report",
+    "guard_for",
+    "guard_of",
+    "known_values",
+    "mark",
+    "pseudonyms",
+    "screened_code",
+    "shown",
+    "unmark",
+    "withheld",
+]
 
 _MAX_FILE_BYTES = 8 << 20
+_MAX_CACHED_BYTES = 64 << 20
+_MAX_CACHED_FILES = 64
+_DIGEST_BYTES = 32
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LazyGuard:
-    """Keeps `GuardPort`; made with its first use, since a `--help` or a quiet run needs none."""
+    """Implements `GuardPort`; builds the guard on first use: a run without text needs none."""
 
     def __init__(self, make: Callable[[], Guard]) -> None:
         self._make = make
@@ -45,7 +71,7 @@ class LazyGuard:
     @property
     def guard(self) -> Guard:
         if self._made is None:
-            self._made = self._make()  # twice at most, by two threads: they are the same
+            self._made = self._make()  # two threads may both build it; the results are equal
         return self._made
 
     def screen(self, action: Action) -> Sequence[Finding]:
@@ -73,16 +99,11 @@ def guard_of(
     environ: Mapping[str, str],
     known: Callable[[], Mapping[str, bytes]] | None = None,
 ) -> Guard:
-    """As configured. `known` are values that must not be shown, whatever they look like."""
-    # What it knows of words, secrets and codes is much: loaded by what looks at a text.
-    from cellwall.guard.scanning import Scanner  # noqa: PLC0415  # see above
-    from cellwall.guard.service import Guard  # noqa: PLC0415  # see above
-    from cellwall.parsing.keeping import keep_with  # noqa: PLC0415  # see above
-
-    keep_with(PreparedFiles(os.path.join(cache_path(environ), "prepared")))
+    """The guard as configured. `known` gives values to redact whatever their form."""
+    keep_with(CompiledRuleCache(os.path.join(cache_path(environ), "prepared")))
     section = settings.guard
     chosen = _settings(section)
-    # The user's own files are read now: a mistake in them must be told before anything runs.
+    # The user's own files are read now: a mistake in them must be reported before a run.
     packs = tuple(_pack(path) for path in section.rule_files)
     extra = [_gitleaks(path) for path in section.secret_rule_files]
     return Guard(
@@ -93,38 +114,35 @@ def guard_of(
 def _redactor(
     extra: Sequence[SecretRules], known: Callable[[], Mapping[str, bytes]] | None
 ) -> Redactor:
-    from cellwall.guard.redact import Redactor, shipped  # noqa: PLC0415  # as above
+    from cellwall.guard.redact import Redactor, shipped
 
     rules = functools.reduce(lambda all_, more: all_.with_rules(more), extra, shipped())
     return Redactor(rules, known=known)
 
 
 def _pack(path: str) -> Pack:
-    from cellwall.guard.detect import load_pack  # noqa: PLC0415  # as above
+    from cellwall.guard.detect import load_pack
 
     return load_pack(_read(path), name=path)
 
 
 def guard_for(*, config: str | None, profile: str | None, environ: Mapping[str, str]) -> Guard:
-    """For texts alone: no sandbox, no record, no vault."""
+    """A guard for texts alone: no sandbox, no audit log, no vault."""
     settings = load_settings(file=config, profile=profile, environ=environ)
     return guard_of(settings, environ)
 
 
-def known_values(lending: Lending) -> Callable[[], Mapping[str, bytes]]:
-    """What the vault holds while it is open; who never opens it has nothing that could be shown."""
+def known_values(leaser: SecretLeaser) -> Callable[[], Mapping[str, bytes]]:
+    """The values of the vault while it is unlocked; a vault never opened has nothing to leak."""
 
     def known() -> Mapping[str, bytes]:
-        vault = lending.opened
+        vault = leaser.opened
         return {} if vault is None else vault.values()
 
     return known
 
 
 def _settings(section: GuardSection) -> GuardSettings:
-    from cellwall.guard.mark import MODES  # noqa: PLC0415  # as above
-    from cellwall.guard.settings import GuardSettings  # noqa: PLC0415  # as above
-
     (marking,) = [mode for mode in MODES if mode == section.marking]
     return GuardSettings(
         input=_treatments(section, "input"),
@@ -138,9 +156,6 @@ def _settings(section: GuardSection) -> GuardSettings:
 
 
 def _treatments(section: GuardSection, kind: str) -> Treatments:
-    from cellwall.core.outcomes import SEVERITIES  # noqa: PLC0415  # as above
-    from cellwall.guard.report import Treatment  # noqa: PLC0415  # as above
-
     found: dict[Severity, Treatment] = {}
     for severity in SEVERITIES:
         chosen = Treatment(getattr(section, f"{kind}_{severity}"))
@@ -151,7 +166,7 @@ def _treatments(section: GuardSection, kind: str) -> Treatments:
 
 
 def _gitleaks(path: str) -> SecretRules:
-    from cellwall.guard.redact import load_gitleaks  # noqa: PLC0415  # as above
+    from cellwall.guard.redact import load_gitleaks
 
     return load_gitleaks(_read(path))
 
@@ -162,18 +177,18 @@ def _read(path: str) -> str:
             data = file.read(_MAX_FILE_BYTES + 1)
         if len(data) > _MAX_FILE_BYTES:
             raise ConfigError(
-                f"{os.path.basename(path)} is larger than rules are",
-                hint="Name a file of rules in [guard].",
+                f"{os.path.basename(path)} is too large for a rule file",
+                hint="Name a rule file in [guard].",
             )
         return data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"the rules in {path} cannot be read", hint="Mend or remove it in [guard]."
+            f"the rules in {path} cannot be read", hint="Fix the file, or remove it from [guard]."
         ) from error
 
 
 def shown(guard: Guard, outcome: Outcome) -> str:
-    """An outcome that a program got, as a model may see it."""
+    """The outcome of a program's call as a model may see it."""
     result = RunResult(
         outcome.exit_code,
         outcome.stdout_bytes,
@@ -184,40 +199,94 @@ def shown(guard: Guard, outcome: Outcome) -> str:
         code_error=outcome.code_error,
         payload=outcome.payload,
     )
-    # What it was asked for stands in no outcome; only files are named by it.
+    # An outcome does not hold its operation, which the guard needs only for file names.
     action = Action(principal=Principal("", ""), operation=RunCommand(()), audience="model")
-    told = guard.clean(action, result)
-    return withheld(told.withheld) if told.withheld else told.shown
+    cleaned = guard.clean(action, result)
+    return withheld(cleaned.withheld) if cleaned.withheld else cleaned.shown
 
 
 def withheld(why: str) -> str:
-    """What a model sees in the place of what it may not see."""
+    """The text that a model sees in place of withheld content."""
     return f"[cellwall: withheld: {why}]"
 
 
 def screened_code(code: str, language: str) -> tuple[Finding, ...]:
-    """Advice about code (GRD-9)."""
-    from cellwall.guard.code import screen  # noqa: PLC0415  # as above
+    """Findings about code: advice, never the boundary (GRD-9)."""
+    from cellwall.guard.code import screen
 
     return tuple(hit.finding() for hit in screen(code, canonical(language)))
 
 
 def mark(text: str, *, source: str, mode: Mode) -> str:
-    """A text as data for a model (GRD-4)."""
-    from cellwall.guard.mark import wrap  # noqa: PLC0415  # as above
-
+    """The text marked as data for a model (GRD-4)."""
     return wrap(text, source=source, mode=mode)
 
 
 def unmark(text: str) -> str:
-    """What was marked."""
-    from cellwall.guard.mark import unwrap  # noqa: PLC0415  # as above
-
+    """The text that was marked."""
     return unwrap(text)
 
 
 def pseudonyms() -> Pseudonyms:
-    """A table of tokens for personal data, empty."""
-    from cellwall.guard.pii import Pseudonyms  # noqa: PLC0415  # as above
+    """An empty table of tokens for personal data."""
+    from cellwall.guard.pii import Pseudonyms
 
     return Pseudonyms()
+
+
+class CompiledRuleCache:
+    """Compiled rules in the user's cache directory, by the digest of their source.
+
+    To compile some thousand words takes 100 ms and more, to read the result back 1 ms. A file that
+    is damaged, or that another user could have written, is compiled anew: the cache saves time and
+    decides nothing.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __call__(self, source: bytes, make: Callable[[], bytes]) -> bytes:
+        """The result of `make`, from the cache where it holds one for the same source."""
+        name = sha256(source).hexdigest()
+        kept = self._read(name)
+        if kept is None:
+            kept = make()
+            with suppress(OSError):  # a full disk costs time alone
+                self._write(name, kept)
+        return kept
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            descriptor = os.open(os.path.join(self._folder, name), _READ)
+        except OSError:
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            is_ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+            if not is_ours or not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                return None
+            data = file.read(_MAX_CACHED_BYTES)
+        kept, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+        return kept if sha256(kept).digest() == digest else None
+
+    def _write(self, name: str, data: bytes) -> None:
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        self._make_room()
+        draft = os.path.join(self._folder, f".{secrets.token_hex(8)}")
+        try:
+            with os.fdopen(os.open(draft, _NEW, 0o600), "wb") as file:
+                file.write(data + sha256(data).digest())
+            os.rename(draft, os.path.join(self._folder, name))
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(draft)
+            raise
+
+    def _make_room(self) -> None:
+        """Remove all files once there are too many: old versions must not pile up."""
+        names = os.listdir(self._folder)
+        if len(names) < _MAX_CACHED_FILES:
+            return
+        for name in names:
+            with suppress(OSError):
+                os.unlink(os.path.join(self._folder, name))

@@ -1,17 +1,21 @@
-"""The state folder: made private, refused if it is not."""
+"""The state folder, created private and refused otherwise; and the supervisor that serves it."""
 
 from __future__ import annotations
 
 import os
+import socket
 import stat
+import sys
+import time
 from collections.abc import Mapping
 
-from cellwall.core.errors import CellwallError
-from cellwall.core.home import state_path
+from cellwall.core.errors import CellwallError, SandboxFailed
+from cellwall.core.home import SHAPING, SUPERVISOR_SOCKET, state_path
+from cellwall.sandbox.linux.programs import start_detached
 
 
 def state_home(environ: Mapping[str, str]) -> str:
-    """`$CELLWALL_HOME`, else the XDG state folder; made 0700, refused if others may write to it."""
+    """`$CELLWALL_HOME`, else the XDG state folder; created 0700, refused if open to others."""
     home = state_path(environ)
     try:
         os.makedirs(home, mode=0o700, exist_ok=True)
@@ -21,17 +25,59 @@ def state_home(environ: Mapping[str, str]) -> str:
     if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
         raise CellwallError(
             "the Cellwall state folder is open to other users",
-            hint="chmod 700 it, and make sure that it belongs to you.",
+            hint="Run chmod 700 on it, and make sure that you own it.",
             code="CW-STATE-UNSAFE",
         )
     return os.path.realpath(home)
 
 
 def no_state(error: OSError) -> CellwallError:
-    """What is told when it cannot be used."""
+    """The error for a state folder that cannot be used."""
     return CellwallError(
-        "the Cellwall state folder cannot be made or read",
+        "the Cellwall state folder cannot be created or read",
         hint="Set CELLWALL_HOME to a directory you can write to, with space left.",
         code="CW-STATE",
         detail=str(error),
     )
+
+
+_START_WITHIN_S = 20.0
+_LOOK_EVERY_S = 0.02
+
+
+def is_running(home: str) -> bool:
+    """Whether a supervisor accepts connections on the socket of this state folder."""
+    folder = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.connect(f"/proc/self/fd/{folder}/{SUPERVISOR_SOCKET}")
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def start_supervisor(environ: Mapping[str, str], *, wait: bool = True) -> None:
+    """Start the per-user supervisor unless it runs already. It inherits no descriptor and only the
+    variables named here."""
+    home = state_home(environ)
+    if is_running(home):
+        return
+    kept = {name: environ[name] for name in (*SHAPING, "PATH", "LANG") if name in environ}
+    for name in ("CELLWALL_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME"):
+        if kept.get(name):
+            kept[name] = os.path.abspath(kept[name])  # the supervisor runs in another directory
+    words = [sys.executable, "-I", "-m", "cellwall.interfaces.supervisor"]
+    start_detached(words, env={**kept, "CELLWALL_HOME": home}, cwd="/")
+    deadline = time.monotonic() + (_START_WITHIN_S if wait else 0.0)
+    while time.monotonic() < deadline:
+        if is_running(home):
+            return
+        time.sleep(_LOOK_EVERY_S)
+    if wait:
+        raise SandboxFailed(
+            "the supervisor did not start",
+            hint="`cellwall supervisor start --foreground` shows the reason.",
+            code="CW-SUPERVISOR-START",
+        )

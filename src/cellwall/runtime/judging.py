@@ -1,9 +1,11 @@
-"""Step 4 of the path: an action becomes a call in the words of rules, and is judged by them.
+"""Step 4: the decision on an action, by guard findings, explicit request or policy rules.
 
-What agents ask for, through a hook or a protocol, is always judged by rules. A person who types a
-command or embeds Cellwall has allowed what they ask for by asking, unless they name a policy or the
+Requests of agents, through a hook or a protocol, are always judged by rules. A person who types a
+command or embeds Cellwall has allowed it by asking, unless the person names a policy or the
 administrator has one.
 """
+
+# ruff: noqa: PLC0415  # late imports: the policy engine loads only where rules judge
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _SEVERE = SEVERITIES.index("high")
 
 @dataclass(frozen=True, slots=True)
 class RuledPolicy:
-    """Keeps `PolicyPort`; the files behind it are read again when they change."""
+    """Implements `PolicyPort`; policy files are read again when they change."""
 
     named: tuple[str, ...]
     """Policy files that the configuration names."""
@@ -30,32 +32,31 @@ class RuledPolicy:
     environ: Mapping[str, str]
 
     def judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
-        """No match is DENY; findings of the guard can only make it stricter."""
+        """No match is DENY; findings of the guard can only make the verdict stricter."""
         for finding in findings:
             if SEVERITIES.index(finding.severity) >= _SEVERE:
                 rule = f" ({finding.rule})" if finding.rule else ""
                 return _ours(
-                    Verdict.DENY, "guard", f"the guard refuses it: {finding.message}{rule}"
+                    Verdict.DENY, "guard", f"the guard refused it: {finding.message}{rule}"
                 )
         named = action.policy or self.named
         is_by_a_person = action.principal.interface in _BY_A_PERSON
         if is_by_a_person and not is_given(named):
             reason = f"asked for explicitly by {action.principal.name}"
             return _ours(Verdict.ALLOW, "explicit", reason)
-        # The engine and all that it knows of programs: only where there are rules.
-        from cellwall.runtime.ruling import ruled  # noqa: PLC0415  # see above
+        from cellwall.runtime.policies import ruled
 
         try:
             return ruled(action, named=named, environ=self.environ, is_observing=self.is_observing)
         except ConfigError as error:
-            raise error if is_by_a_person else _untold(error) from None
+            raise error if is_by_a_person else _without_detail(error) from None
 
 
-def _untold(error: ConfigError) -> ConfigError:
-    """For a model: the mistake quotes a file, which may be a stranger's, and tells its path."""
+def _without_detail(error: ConfigError) -> ConfigError:
+    """For a model: the full message quotes a file, which may be hostile, and shows its path."""
     return ConfigError(
-        "a policy file that counts here cannot be used, so nothing is allowed",
-        hint="A person sees why, in this folder, with `cellwall policy check 'Bash(ls)'`.",
+        "a policy file that applies here is invalid, so nothing is allowed",
+        hint="A person sees the reason in this folder with `cellwall policy check 'Bash(ls)'`.",
         code=error.code,
         detail=error.message,
     )

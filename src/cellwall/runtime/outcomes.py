@@ -1,4 +1,9 @@
-"""What becomes of an action, in words: for the caller and for the record. Pure."""
+"""Outcomes and denial messages for the caller, event bodies for the audit log. Pure.
+
+A denial's `message` names the rule: interfaces show it to a model only marked as data, since a
+project's rules are text of whoever wrote the project. `hint` is our own text, with a file name as
+`policy_places.shown_source` gives it: no host path (ERR-1).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,6 @@ from cellwall.core.files import Transfer
 from cellwall.core.limits import LimitName
 from cellwall.core.network import Page
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
-from cellwall.core.skills import Skill
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -24,10 +28,13 @@ from cellwall.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    Skill,
     ToolResult,
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.rules import OTHERWISE
+from cellwall.runtime.policy_places import shown_source
 
 _EXIT_WALL = 124
 _EXIT_KILLED = 137
@@ -48,10 +55,10 @@ _NETWORK_SIGNS = (
     b"ENETUNREACH",
 )
 _INDEX_SIGN = b"/simple/"
-"""Of the address that pip and uv ask for a package (PEP 503)."""
+"""Part of every URL by which pip and uv look up a package (PEP 503)."""
 
 
-def ended(
+def failed_outcome(
     action: Action,
     status: Status,
     decision: Decision,
@@ -59,7 +66,7 @@ def ended(
     audit_id: str,
     error: ErrorInfo,
 ) -> Outcome:
-    """Of an action that was refused, or failed before it had a result."""
+    """The outcome of an action that was refused, or failed before it had a result."""
     return Outcome(
         status=status,
         action_id=action.id,
@@ -70,10 +77,10 @@ def ended(
     )
 
 
-def allowed(
+def allowed_outcome(
     action: Action, decision: Decision, findings: Sequence[Finding], audit_id: str
 ) -> Outcome:
-    """Of what somebody else carries out: that it may be."""
+    """The outcome of an action that was allowed and has no result of its own."""
     return Outcome(
         status=Status.OK,
         action_id=action.id,
@@ -83,18 +90,18 @@ def allowed(
     )
 
 
-def outcome_of(
+def run_outcome(
     action: Action,
     decision: Decision,
     audit_id: str,
     result: RunResult,
     workspace_id: str | None,
 ) -> Outcome:
-    """Of an action that ran."""
+    """The outcome of an action that ran."""
     if result.limit is not None:
         status = Status.LIMIT
     else:
-        # What goes on, or was only asked about, has no exit code and has not failed.
+        # A process that still runs, or a query about one, has no exit code and has not failed.
         status = Status.OK if not result.exit_code else Status.FAILED
     return Outcome(
         status=status,
@@ -122,11 +129,11 @@ def outcome_of(
     )
 
 
-def without_network(result: RunResult) -> tuple[Finding, ...]:
-    """The hint for a failed run in a sandbox without network whose output names the reason.
+def network_hint(result: RunResult) -> tuple[Finding, ...]:
+    """A hint for a failed run without network whose output shows a network error.
 
-    The kernel counts no connection that was never made, so the words of the resolvers and of
-    connect(2) are the only sign. A program can print them falsely; a hint grants nothing.
+    The kernel does not count connections that were never made, so the error texts of resolvers
+    and of connect(2) are the only sign. A program can forge them; a hint grants nothing.
     """
     ends = [said[-_MAX_SIGN_BYTES:] for said in (result.stderr, result.stdout)]
     if not result.exit_code or not any(sign in end for end in ends for sign in _NETWORK_SIGNS):
@@ -144,10 +151,10 @@ def without_network(result: RunResult) -> tuple[Finding, ...]:
     return (Finding("network", "low", message),)
 
 
-def unread(result: RunResult) -> RunResult:
-    """Of a run whose words could not be cleaned in its time: without any of them."""
+def without_output(result: RunResult) -> RunResult:
+    """The result without its output, which could not be redacted in time."""
     late = Finding(
-        "late", "high", "the output was not handed on: it could not be checked in the run's time"
+        "late", "high", "the output was dropped: it could not be checked within the run's wall time"
     )
     return replace(
         result,
@@ -165,7 +172,7 @@ def unread(result: RunResult) -> RunResult:
 
 
 def _exit_code(result: RunResult) -> int | None:
-    """The program's own; a run that a limit ended never looks like a success."""
+    """The program's exit code; a run that a limit ended never looks like a success."""
     if result.limit is LimitName.WALL:
         return _EXIT_WALL
     if result.limit is LimitName.MEMORY:
@@ -175,24 +182,24 @@ def _exit_code(result: RunResult) -> int | None:
     return result.exit_code
 
 
-def decided(decision: Decision) -> dict[str, Json]:
-    """A decision, with the rule it came from."""
+def decision_body(decision: Decision) -> dict[str, Json]:
+    """A decision with the source of its rule."""
     return {**decision.to_json(), "source": decision.source}
 
 
-def unasked(decision: Decision) -> Decision:
-    """A question that nobody can be asked is a no."""
-    reason = f"nobody can be asked here: {decision.reason}"
+def deny_unasked(decision: Decision) -> Decision:
+    """A question that cannot be asked becomes a denial."""
+    reason = f"no person can be asked here: {decision.reason}"
     return replace(decision, verdict=Verdict.DENY, reason=reason)
 
 
-def denial(action: Action, decision: Decision) -> dict[str, Json]:
-    """What was refused, and why."""
-    return {**decided(decision), **_asked_for(action)}
+def denial_body(action: Action, decision: Decision) -> dict[str, Json]:
+    """The denied operation and the decision."""
+    return {**decision_body(decision), **_operation_body(action)}
 
 
-def received(operation: ToolResult, result: RunResult) -> dict[str, Json]:
-    """What an agent's tool brought back: its size and digest, never the text itself."""
+def tool_result_body(operation: ToolResult, result: RunResult) -> dict[str, Json]:
+    """A tool's response by size and digest, never the text itself."""
     text = json.dumps(operation.response, default=str).encode("ascii")
     return {
         "status": "ok",
@@ -206,8 +213,8 @@ def received(operation: ToolResult, result: RunResult) -> dict[str, Json]:
     }
 
 
-def _tool_use(operation: UseTool) -> dict[str, Json]:
-    # One text, escaped: no key of the agent's can be read as a key of ours.
+def _tool_use_body(operation: UseTool) -> dict[str, Json]:
+    # One escaped string: no key that the agent chose can be read as a key of the record.
     text = json.dumps(dict(operation.input), default=str)
     return {
         "tool": operation.tool,
@@ -219,7 +226,7 @@ def _tool_use(operation: UseTool) -> dict[str, Json]:
     }
 
 
-def _asked_for(action: Action) -> dict[str, Json]:
+def _operation_body(action: Action) -> dict[str, Json]:
     told: dict[str, Json] = {}
     match action.operation:
         case RunCommand(argv) as command:
@@ -232,7 +239,7 @@ def _asked_for(action: Action) -> dict[str, Json]:
         case FetchUrl() as fetch:
             told = {"url": fetch.url, "form": fetch.form}
         case UseTool() as use:
-            told = _tool_use(use)
+            told = _tool_use_body(use)
         case ProcessOperation() as operation:
             told = {"process": operation.name, "id": operation.process}
             told |= {"signal": operation.number, "data_bytes": len(operation.data)}
@@ -241,19 +248,19 @@ def _asked_for(action: Action) -> dict[str, Json]:
             told["code"] = code.decode("utf-8", "replace")
         case FileOperation() as operation:
             told = {"file": operation.name, "path": operation.path, "target": operation.target}
-            # How long a stream is can be told only when it has ended: it is in the outcome.
+            # The length of a stream is known only at its end: the outcome holds it.
             told["content_bytes"] = None if operation.source is not None else len(operation.content)
     return told
 
 
-def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
-    """What is going to be done. Names of variables, never their values; code by digest."""
-    # What is asked for comes first and with a digest: where the record must be cut, a flood of
-    # other names does not push it out.
-    body = _asked_for(action)
+def intent_body(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
+    """The operation about to run. Names of variables, never their values; code by digest."""
+    # The operation comes first and with a digest: where the record must be truncated, a flood of
+    # other names cannot push it out.
+    body = _operation_body(action)
     workspace = action.workspace
     return {
-        "decision": decided(decision),
+        "decision": decision_body(decision),
         **body,
         **({"allow_domains": list(action.allow_domains)} if action.allow_domains else {}),
         **({"secrets": list(action.secrets)} if action.secrets else {}),
@@ -264,8 +271,8 @@ def intent(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[
     }
 
 
-def summary(outcome: Outcome) -> dict[str, Json]:
-    """What came of it: numbers and digests, never the output itself."""
+def outcome_body(outcome: Outcome) -> dict[str, Json]:
+    """The outcome in numbers and digests, never the output itself."""
     payload = outcome.payload
     transfer = payload.to_json() if isinstance(payload, Transfer) else None
     page: dict[str, Json] = {}
@@ -289,10 +296,68 @@ def summary(outcome: Outcome) -> dict[str, Json]:
 
 
 def host_failure(error: OSError) -> SandboxFailed:
-    """A full disk, no descriptor left: the host's, not a bug of ours."""
+    """The error for a full disk or no free descriptor: the host's failure, not a bug."""
     return SandboxFailed(
         f"the host refused an operation: {os.strerror(error.errno or errno.EIO)}",
-        hint="Check its disk space, memory and descriptor limits, then try again.",
+        hint="Check the host's disk space, memory and descriptor limits, then try again.",
         code="CW-HOST",
         detail=str(error),
+    )
+
+
+_UNCLEAR = frozenset(("not-understood", "variables"))
+_NO_RULE = frozenset(("default", OTHERWISE))
+_LEARN = "`cellwall policy learn --write` proposes a rule"
+
+
+def denial_error(action: Action, decision: Decision, *, by_role: bool) -> ErrorInfo:
+    """The error of an action that is not allowed."""
+    if by_role:
+        hint = "The owner of this machine assigns roles in [roles] of the configuration."
+        return ErrorInfo("CW-ROLE", decision.reason, hint)
+    if decision.rule == "guard":
+        hint = "Change the code, or the patterns in [guard] `denied_code`."
+        return ErrorInfo("CW-DENIED", decision.reason, hint)
+    place = _place(action, decision)
+    return ErrorInfo("CW-DENIED", _message(action, decision, place), _hint(decision, place))
+
+
+def host_question_error(action: Action, decision: Decision) -> ErrorInfo:
+    """The error of an action about which the agent's host asks its own user."""
+    message = _message(action, decision, _place(action, decision))
+    return ErrorInfo("CW-ASK", message, "A person has to allow it.")
+
+
+def _message(action: Action, decision: Decision, place: str) -> str:
+    # Code inside learns that a host tool is denied, and nothing about the rules outside.
+    if not decision.rule or isinstance(action.operation, CallTool):
+        return decision.reason
+    return f"{decision.reason} (rule {decision.rule}, {place})"
+
+
+def _place(action: Action, decision: Decision) -> str:
+    cwd = action.operation.cwd if isinstance(action.operation, UseTool) else os.getcwd()
+    return shown_source(decision.source, cwd=cwd, environ=os.environ)
+
+
+def _hint(decision: Decision, place: str) -> str:
+    """How to change a denial; some have no rule to write."""
+    if decision.rule in _UNCLEAR:
+        return "Rewrite the command; no rule can allow it as it stands."
+    if decision.rule == "arguments":
+        return "Leave this argument out, or ask a person for a rule that names it."
+    is_built_in = decision.source.startswith("built-in")
+    if decision.rule in _NO_RULE:
+        if is_built_in:
+            return (
+                "A person can write rules: `cellwall policy init` begins a policy, "
+                f"and {_LEARN} for what was denied."
+            )
+        file = place.rpartition(":")[0] or place
+        return f"A person can allow it in {file}: {_LEARN} for what was denied."
+    if is_built_in:
+        return "No rule can allow it: work without it, or leave this step to a person."
+    return (
+        f"A person can change that rule in {place}; "
+        "`cellwall policy explain CALL` shows what each part of a call meets."
     )

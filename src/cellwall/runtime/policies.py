@@ -1,14 +1,14 @@
-"""Which policy files count here, and the policy they make together (POL-7).
+"""The policy files that apply to an action, merged (POL-7), and the decision by their rules.
 
    administrator   /etc/cellwall/policy.toml
    user            policy.toml in the folder of the user's configuration
    project         .cellwall/policy.toml, .claude/settings.json and .claude/settings.local.json, in
                    the working directory and in each folder above it
-   session         what was named for this call; the user's and the project's are then left aside
+   session         files named for this call; the user's and the project's are then ignored
 
-A project's files come from whoever wrote the project. They can forbid; what they allow counts only
-where the administrator's, the user's or the session's rules allow it as well, or where a person has
-trusted that very content (`cellwall policy trust`).
+A project's files come from the author of the project, who may be hostile. They can forbid. What
+they allow applies only where the rules of the administrator, the user or the session allow it as
+well, or where a person has trusted that exact content (`cellwall policy trust`).
 """
 
 from __future__ import annotations
@@ -20,24 +20,40 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cellwall.core.home import state_path
-from cellwall.core.verdict import Verdict
+from cellwall.core.types import (
+    FILE_READS,
+    Action,
+    CallTool,
+    FetchUrl,
+    FileOperation,
+    ProcessOperation,
+    RunCode,
+    RunCommand,
+    SetDomains,
+    ToolResult,
+    UseTool,
+)
+from cellwall.core.verdict import Decision, Verdict, strictest
+from cellwall.policy.calls import ToolCall, parse_call
 from cellwall.policy.calls import ToolCall as Call
 from cellwall.policy.calls import from_json as read_call
-from cellwall.policy.calls import parse_call
 from cellwall.policy.engine import Policy
 from cellwall.policy.files import load_policy_file
 from cellwall.policy.parse import parse_rule
 from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source
-from cellwall.runtime import policy_places, policy_trusted
+from cellwall.policy.subjects import only_itself
+from cellwall.runtime import policy_places
 from cellwall.runtime.policy_places import is_there, project_files, user_policy
 
 __all__ = [
+    "INSIDE",
     "Call",
     "Policy",
     "effective_policy",
     "parse_call",
     "places",
     "read_call",
+    "ruled",
     "set_aside",
 ]
 
@@ -48,7 +64,7 @@ Stamp = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class PolicyPlace:
-    """A file that counts."""
+    """A policy file that applies, and its layer."""
 
     path: str
     layer: Layer
@@ -57,7 +73,7 @@ class PolicyPlace:
 def places(
     *, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]
 ) -> tuple[PolicyPlace, ...]:
-    """Those that are there; what was named must be."""
+    """The policy files that exist; a file named for the session must exist."""
     found = [PolicyPlace(policy_places.ADMINISTRATOR, Layer.ADMINISTRATOR)]
     if named:
         found += [PolicyPlace(os.path.join(cwd, each), Layer.SESSION) for each in named]
@@ -68,21 +84,21 @@ def places(
 
 
 def effective_policy(*, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]) -> Policy:
-    """Of all files that count; read again only when one of them has changed."""
+    """The merged policy of all files that apply; read again only after a change."""
     return _effective(named, cwd, environ).policy
 
 
 def set_aside(
     *, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The project's files whose allowing rules do not count, since nobody has trusted them."""
+    """The project's files whose allow rules are ignored, since no person has trusted them."""
     return _effective(named, cwd, environ).aside
 
 
 def _effective(named: Sequence[str], cwd: str, environ: Mapping[str, str]) -> _Loaded:
     found = places(named=named, cwd=cwd, environ=environ)
     is_project = any(each.layer is Layer.PROJECT for each in found)
-    trust = policy_trusted.stamp(environ) if is_project else None
+    trust = policy_places.trust_stamp(environ) if is_project else None
     own = own_places(environ, found)
     return _loaded(found, _stamp(found), os.path.expanduser("~"), trust, own)
 
@@ -92,7 +108,7 @@ def _stamp(found: Sequence[PolicyPlace]) -> Stamp:
     for each in found:
         try:
             status = os.stat(each.path)
-        except OSError:  # told when it is read
+        except OSError:  # reported when the file is read
             stamps.append((each.path, 0, 0, 0))
         else:
             stamps.append((each.path, status.st_mtime_ns, status.st_size, status.st_ino))
@@ -110,7 +126,7 @@ def _loaded(
     found: tuple[PolicyPlace, ...],
     _: Stamp,
     home: str,
-    trust: policy_trusted.Stamp | None,
+    trust: policy_places.TrustStamp | None,
     own: tuple[str, ...],
 ) -> _Loaded:
     files = [(each.path, load_policy_file(each.path, each.layer, home=home)) for each in found]
@@ -119,19 +135,19 @@ def _loaded(
         for _, file in files
         for rule in file.rules
     )
-    trusted = frozenset() if trust is None else policy_trusted.read_trusted(trust)
+    trusted = frozenset() if trust is None else policy_places.read_trusted(trust)
     rules: list[Rule] = [_protecting(path) for path in own]
     aside = []
     for path, file in files:
-        # The digest is of the text that was parsed: nothing can be put in between.
+        # The digest is of the text that was parsed: no file can be swapped in between.
         is_trusted = (os.path.realpath(path), file.sha256) in trusted
         if file.layer is not Layer.PROJECT or is_trusted:
             rules += file.rules
             continue
-        if is_allowed_above:  # it can only tighten; but a question is not for it to answer
+        if is_allowed_above:  # it can only tighten, and must not answer a question
             rules += [replace(rule, is_untrusted=True) for rule in file.rules if not rule.answers]
             continue
-        # `otherwise` turns a denial into a question: that is no more for it to say than an allow.
+        # `otherwise` turns a denial into a question: it loosens, as an allow does.
         kept = [
             replace(rule, is_untrusted=True)
             for rule in file.rules
@@ -143,7 +159,7 @@ def _loaded(
 
 
 def own_places(environ: Mapping[str, str], found: Sequence[PolicyPlace]) -> tuple[str, ...]:
-    """What an agent must not write, wherever it lies: it judges or records the agent."""
+    """Paths that an agent must not write: they judge or log the agent."""
     places = [state_path(environ), os.path.dirname(user_policy(environ)), _PACKAGE]
     places += [each.path for each in found if each.layer is not Layer.PROJECT]
     real = (os.path.realpath(path) for path in places)
@@ -157,5 +173,82 @@ def _protecting(path: str) -> Rule:
         verdict=Verdict.DENY,
         source=Source("built-in"),
         layer=Layer.BUILT_IN,
-        reason="Cellwall's own program, rules, settings and record",
+        reason="Cellwall's own program, rules, settings and audit log",
     )
+
+
+INSIDE = "/workspace"
+_ANY_LABEL = "any-name-at-all"
+
+
+def ruled(
+    action: Action, *, named: Sequence[str], environ: Mapping[str, str], is_observing: bool
+) -> Decision:
+    """The decision by all policy files that apply to the action."""
+    cwd = action.operation.cwd if isinstance(action.operation, UseTool) else os.getcwd()
+    policy = effective_policy(named=named, cwd=cwd, environ=environ)
+    decision = strictest(_judge_operation(policy, action), *_judge_domains(policy, action))
+    if is_observing and decision.verdict is not Verdict.ALLOW:
+        return _observe(decision)
+    return decision
+
+
+def _judge_operation(policy: Policy, action: Action) -> Decision:
+    match action.operation:
+        case UseTool(tool, given, cwd) as use:
+            call = ToolCall(tool, given, cwd, os.path.expanduser("~"))
+            return policy.check(call, outside=not use.is_inside)
+        case RunCommand(argv, cwd):
+            return policy.check_argv(argv, cwd=cwd, home=INSIDE, links=only_itself)
+        case RunCode(language):
+            return policy.check(_inside("Code", language=language), links=only_itself)
+        case FileOperation() as operation:
+            tool = "Read" if operation.name in FILE_READS else "Write"
+            paths = [operation.path, *([operation.target] if operation.target else [])]
+            found = [
+                policy.check(_inside(tool, file_path=path or "."), links=only_itself)
+                for path in paths
+            ]
+            return strictest(*found)
+        case CallTool(name, _, given):
+            return policy.check(ToolCall(name, given, INSIDE, INSIDE), links=only_itself)
+        case ProcessOperation() | SetDomains():
+            return _ours(Verdict.ALLOW, "session", "the process was allowed to run")
+        case FetchUrl(url):
+            return policy.check(_inside("WebFetch", url=url), links=only_itself)
+        case ToolResult():
+            return _ours(Verdict.DENY, "default", "a tool result is not a request")
+
+
+def _judge_domains(policy: Policy, action: Action) -> list[Decision]:
+    """Each allowed domain, judged as a fetch from it."""
+    rules = [text.rpartition(" ")[2].partition("/")[0] for text in action.allow_domains]
+    hosts = [host for rule in rules for host in _hosts_of(rule, policy)]
+    return [policy.check(_inside("WebFetch", url=f"https://{host}/")) for host in hosts]
+
+
+def _hosts_of(rule: str, policy: Policy) -> list[str]:
+    """The hosts to judge for a domain rule. A wildcard stands for a host that no rule names, which
+    only a rule as wide allows, and for each host that a rule names, since the strictest wins."""
+    if not rule.startswith("*."):
+        return [rule]
+    above = rule.partition(":")[0].removeprefix("*")
+    named = [each.specifier for each in policy.rules if each.specifier and each.tool == "WebFetch"]
+    hosts = [name.removeprefix("domain:").replace("*", _ANY_LABEL) for name in named]
+    return [rule.replace("*", _ANY_LABEL), *(host for host in hosts if host.endswith(above))]
+
+
+def _inside(tool: str, **given: str) -> ToolCall:
+    return ToolCall(tool, given, INSIDE, INSIDE)
+
+
+def _observe(decision: Decision) -> Decision:
+    """Observe mode: the action runs, and the log says what would have been decided."""
+    would = "asked about" if decision.verdict is Verdict.ASK else "denied"
+    told = f" by {decision.rule} ({decision.source})" if decision.rule else ""
+    reason = f"would be {would}: {decision.reason}{told}"
+    return replace(decision, verdict=Verdict.ALLOW, rule="observe", reason=reason)
+
+
+def _ours(verdict: Verdict, rule: str, reason: str) -> Decision:
+    return Decision(verdict, rule, reason, "built-in")

@@ -1,11 +1,21 @@
-"""Where policy files lie. Light: most runs of a person's are judged without one."""
+"""Where policy files lie, and which project files a person has trusted, by path and content.
+
+Light: most runs of a person are judged without a policy. admin/policy_trust.py changes the list.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from cellwall.audit.files import open_folder, open_private
 from cellwall.config.load import candidates
+from cellwall.core.errors import CellwallError
+from cellwall.core.home import state_path
+from cellwall.core.types import Json
 
 ADMINISTRATOR = "/etc/cellwall/policy.toml"
 PROJECT_FILES = (".cellwall/policy.toml", ".claude/settings.json", ".claude/settings.local.json")
@@ -13,17 +23,17 @@ _NAME = "policy.toml"
 
 
 def is_given(named: Sequence[str]) -> bool:
-    """Whether rules judge what a person asks for as well: they said so, or the administrator."""
+    """Whether rules also judge a person's own request: the person or the administrator wants it."""
     return bool(named) or is_there(ADMINISTRATOR)
 
 
 def user_policy(environ: Mapping[str, str]) -> str:
-    """Where the user's own would lie."""
+    """The path of the user's own policy file."""
     return os.path.join(os.path.dirname(candidates(None, environ)[0]), _NAME)
 
 
 def project_files(cwd: str) -> Iterator[str]:
-    """Those of all projects that a folder belongs to: one inside of another hides nothing of it."""
+    """The policy files of all projects around a folder: an inner project hides no outer one."""
     folder = os.path.abspath(cwd)
     home = os.path.expanduser("~")
     while folder not in {"/", home}:
@@ -33,15 +43,15 @@ def project_files(cwd: str) -> Iterator[str]:
 
 
 def shown_source(source: str, *, cwd: str, environ: Mapping[str, str]) -> str:
-    """The file and line of a rule as people and models may see them; no other path of the host.
+    """The file and line of a rule as people and models may see them; no other host path.
 
-    A file of the project is named from the working directory, the user's own from `~`. A file that
-    lies elsewhere was named by whoever started Cellwall: its name alone is enough for them.
+    A project's file is shown relative to the working directory, the user's own from `~`. A file
+    elsewhere was named by the person who started Cellwall, so its base name is enough.
     """
     path, colon, line = source.rpartition(":")
     if not (colon and line.isdigit()):
         path, colon, line = source, "", ""
-    path = os.path.expanduser(path)  # a policy file below the home folder is named so
+    path = os.path.expanduser(path)  # a policy file below the home directory is shown with `~`
     if not os.path.isabs(path):
         return source  # `built-in`
     return f"{_shown_path(path, cwd, environ)}{colon}{line}"
@@ -51,11 +61,11 @@ def _shown_path(path: str, cwd: str, environ: Mapping[str, str]) -> str:
     if path == ADMINISTRATOR:
         return path
     here = os.path.abspath(cwd)
-    new = (os.path.join(here, name) for name in PROJECT_FILES)  # one that is written now
+    new = (os.path.join(here, name) for name in PROJECT_FILES)  # a file about to be written
     if path in project_files(here) or path in new:
         return os.path.relpath(path, here)
     home = os.path.expanduser("~")
-    # An agent chooses its working directory: below `/` or `/home` no name on the way is told.
+    # An agent chooses its working directory: below `/` or `/home` no directory name is shown.
     if os.path.dirname(path) != here and home != "/" and _is_below(path, home):
         return os.path.join("~", os.path.relpath(path, home))
     name = os.path.basename(path)
@@ -67,7 +77,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def is_there(path: str) -> bool:
-    """A file that may not even be looked at is there: then it is told that it cannot be read."""
+    """A file without permission to stat counts as present: the error then says it is unreadable."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -75,3 +85,112 @@ def is_there(path: str) -> bool:
     except OSError:
         return True
     return True
+
+
+FOLDER, NAME = "policy", "trusted.json"
+_MAX_BYTES = 1 << 20
+_MAX_ENTRIES = 1024
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+Trusted = frozenset[tuple[str, str]]
+"""Real paths, each with the SHA-256 of the trusted content."""
+TrustStamp = tuple[str, int, int, int]
+"""The state folder, and the list's modification time, size and inode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One trusted file."""
+
+    path: str
+    sha256: str
+    when: str
+
+    def to_json(self) -> dict[str, Json]:
+        return {"path": self.path, "sha256": self.sha256, "when": self.when}
+
+
+def trust_stamp(environ: Mapping[str, str]) -> TrustStamp:
+    """A value that differs after every change of the list."""
+    home = os.path.realpath(state_path(environ))
+    try:
+        found = os.stat(os.path.join(home, FOLDER, NAME))
+    except OSError:
+        return (home, 0, 0, 0)
+    return (home, found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def read_trusted(found: TrustStamp) -> Trusted:
+    """The trusted files. A list that is unreadable, or that others could write, trusts nothing."""
+    try:
+        entries = read_entries(found[0])
+    except (CellwallError, OSError):
+        return frozenset()
+    return frozenset((each.path, each.sha256) for each in entries)
+
+
+def encoded(entries: Iterable[Entry]) -> bytes:
+    """The list as bytes; raises for a list that could not be read again."""
+    told = [each.to_json() for each in entries]
+    data = json.dumps({"version": 1, "trusted": told}, indent=1).encode("ascii") + b"\n"
+    if len(told) > _MAX_ENTRIES or len(data) > _MAX_BYTES:
+        raise CellwallError(
+            "too many policy files are trusted already",
+            hint="Remove some with `cellwall policy untrust`.",
+            code="CW-POLICY-TRUST",
+        )
+    return data
+
+
+def read_entries(home: str) -> list[Entry]:
+    """Raise for a list that is malformed, or open to other users."""
+    try:
+        os.close(open_folder(home))
+        folder = open_folder(os.path.join(home, FOLDER))
+    except FileNotFoundError:
+        return []
+    try:
+        file = open_private(NAME, os.O_RDONLY, folder)
+    except FileNotFoundError:
+        return []
+    finally:
+        os.close(folder)
+    try:
+        raw = os.pread(file, _MAX_BYTES + 1, 0)
+    finally:
+        os.close(file)
+    return _decoded(raw)
+
+
+def _decoded(raw: bytes) -> list[Entry]:
+    try:
+        found = json.loads(raw) if len(raw) <= _MAX_BYTES else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or found.keys() != {"version", "trusted"}:
+        raise broken()
+    listed = found["trusted"]
+    if found["version"] != 1 or not isinstance(listed, list) or len(listed) > _MAX_ENTRIES:
+        raise broken()
+    return [_entry(each) for each in listed]
+
+
+def _entry(found: object) -> Entry:
+    if not isinstance(found, dict) or found.keys() != {"path", "sha256", "when"}:
+        raise broken()
+    path, digest, when = (found[key] for key in ("path", "sha256", "when"))
+    if not (isinstance(path, str) and isinstance(digest, str) and isinstance(when, str)):
+        raise broken()
+    if not os.path.isabs(path) or _DIGEST.fullmatch(digest) is None:
+        raise broken()
+    return Entry(path, digest, when)
+
+
+def broken(detail: str = "") -> CellwallError:
+    """The error for a list that cannot be used."""
+    return CellwallError(
+        "the list of trusted policy files is broken or open to other users: nothing is trusted",
+        hint=f"Remove {FOLDER}/{NAME} in the state folder, then trust the files anew.",
+        code="CW-POLICY-TRUST",
+        detail=detail,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from cellwall.core.approvals import ID_PREFIX, Proposal, Question
 from cellwall.core.errors import Denied
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
 from cellwall.core.types import (
+    FILE_READS,
     Action,
     CallTool,
     FetchUrl,
@@ -29,7 +31,6 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.proposals import asking_parts, propose
 
 _MAX_TEXT = 16_384
 _MAX_PARTS = 32
@@ -38,14 +39,13 @@ _MAX_ROWS, _MAX_CHARACTERS = 120, 8000
 """Of what is asked for; more than a person would read."""
 _VALUE_CHARACTERS = (4000, 1000, 300, 100)
 """To which the texts in a tool's input are cut, until all of its keys can be shown."""
-_READING = frozenset({"read", "list", "stat", "exists", "download", "watch"})
 # By full name: `./sh` is not a shell but whatever lies in the workspace under that name.
 _SHELLS = frozenset({"sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash"})
 # Where an agent's own tools keep what a person has to see first.
 _SUBJECT_KEYS = ("command", "file_path", "notebook_path", "path", "url", "query", "pattern")
 
 
-def question_of(action: Action, decision: Decision, *, timeout_s: float) -> Question:
+def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Question:
     """The question, with the clock started."""
     tool, text = asked_for(action)
     return make_question(
@@ -61,7 +61,7 @@ def question_of(action: Action, decision: Decision, *, timeout_s: float) -> Ques
     )
 
 
-def showing_question(action: Action, reason: str, *, timeout_s: float) -> Question:
+def disclosure_question(action: Action, reason: str, *, timeout_s: float) -> Question:
     """Whether a model may see what came of an action. It holds for this one result: an answer that
     was given for a session allows the call, and says nothing of what it brings back."""
     _, text = asked_for(action)
@@ -133,15 +133,15 @@ def asked_for(action: Action) -> tuple[str, str]:
         case RunCode(language, code):
             return "Code", f"# {language}\n" + code.decode("utf-8", "backslashreplace")
         case FileOperation() as file:
-            tool = "Read" if file.name in _READING else "Write"
+            tool = "Read" if file.name in FILE_READS else "Write"
             moved = f" -> {file.target}" if file.target else ""
             return tool, f"{file.name} {file.path}{moved}"
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
         case CallTool() as call:
             return call.name, _input({"args": list(call.args), "kwargs": dict(call.kwargs)})
-        case FetchUrl() | SetDomains() as way_out:
-            reached = (way_out.url,) if isinstance(way_out, FetchUrl) else way_out.domains
+        case FetchUrl() | SetDomains() as reach:
+            reached = (reach.url,) if isinstance(reach, FetchUrl) else reach.domains
             return "WebFetch", ", ".join(reached)
         case UseTool() | ToolResult() as told:
             return told.tool, _subject(told) if isinstance(told, UseTool) else "its result"
@@ -270,3 +270,92 @@ def _shown_rules(proposals: Sequence[Proposal]) -> list[str]:
         lines.append(f"Rule {number} that could be written:\n")
         lines += [block(proposal.rule), "It would also allow:\n", block(proposal.also_allows)]
     return lines
+
+
+# Nothing that a shell or a rule reads as more than itself: no quote, blank, `*`, `$`, `~`, bracket.
+_WORD = re.compile(r"[A-Za-z0-9_./:@=+,%^-]+")
+_MAX_RULE = 300
+_PATH = re.compile(r"[A-Za-z0-9_./@+,%-]+(?: [A-Za-z0-9_./@+,%-]+)*")
+_DOMAIN = re.compile(r"https?://((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,63})(?:[:/?#].*)?", re.DOTALL)
+_TOOL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
+_FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
+
+# Programs whose first argument says what they do, and which of those never stand for themselves:
+# they run whatever else is named, so a pattern behind them would allow everything.
+_RUNS_ANYTHING = {
+    "cargo": {"run", "install"},
+    "docker": {"run", "exec", "compose", "build"},
+    "gh": {"api", "alias", "extension"},
+    "git": {"config", "submodule", "filter-branch", "bisect", "rebase", "difftool", "mergetool"},
+    "go": {"run", "generate", "tool", "install"},
+    "kubectl": {"exec", "run", "debug", "cp"},
+    "npm": {"exec", "x", "run", "config", "install-test", "init"},
+    "pip": {"install", "config"},
+    "pnpm": {"exec", "dlx", "run", "config", "create"},
+    "systemctl": {"edit", "link", "set-environment"},
+    "uv": {"run", "tool", "x"},
+    "yarn": {"exec", "dlx", "run", "config", "create", "node"},
+}
+
+
+def propose(tool: str, text: str, decision: Decision) -> tuple[Proposal, ...]:
+    """Rules that would allow this call; none where no short literal text means exactly it."""
+    if tool == "Bash":
+        asked = asking_parts(decision)
+        if any(part.source.startswith("built-in") for part in asked):
+            return ()  # asked about every time, whatever a rule says
+        # With two parts that ask one rule would not be enough, and two were never asked for.
+        subjects = {part.subject for part in asked if part.subject}
+        if len(subjects) > 1:
+            return ()
+        return _for_command(subjects.pop() if subjects else text)
+    if tool in _FILE_TOOLS:
+        return _for_path(tool, text)
+    if tool == "WebFetch":
+        return _for_address(text)
+    if _TOOL.fullmatch(tool) and tool not in {"Code", "Process"}:
+        return (Proposal(tool, f"every call of {tool}, with any arguments"),)
+    return ()
+
+
+def asking_parts(decision: Decision) -> tuple[Decision, ...]:
+    """The innermost parts that made it a question."""
+    found: list[Decision] = []
+    for part in decision.parts:
+        if part.verdict is Verdict.ASK:
+            found += asking_parts(part) or (part,)
+    return tuple(found)
+
+
+def _for_command(text: str) -> tuple[Proposal, ...]:
+    words = text.split(" ")
+    if not all(_WORD.fullmatch(word) for word in words) or "=" in words[0]:
+        return ()
+    # `git push:*` is an old way to write a pattern.
+    if len(text) > _MAX_RULE or text.endswith(":"):
+        return ()
+    same = "this same command again, in every session and folder"
+    proposals = [Proposal(f"Bash({text})", same)]
+    if len(words) > 1 and words[1] not in _RUNS_ANYTHING.get(words[0], {words[1]}):
+        begin = " ".join(words[:2])
+        if not words[1].startswith("-"):
+            also = f"every command that begins with `{begin}`, whatever follows"
+            proposals.append(Proposal(f"Bash({begin} *)", also))
+    return tuple(proposals)
+
+
+def _for_path(tool: str, text: str) -> tuple[Proposal, ...]:
+    parts = text.split("/")
+    if not _PATH.fullmatch(text) or ".." in parts or len(text) > _MAX_RULE:
+        return ()
+    if not text.startswith("/") or text.startswith("//"):
+        return ()  # relative to what, a rule would have to guess
+    return (Proposal(f"{tool}(/{text})", "this same file again, in every session"),)
+
+
+def _for_address(text: str) -> tuple[Proposal, ...]:
+    found = _DOMAIN.fullmatch(text)
+    if found is None:
+        return ()
+    domain = found[1]
+    return (Proposal(f"WebFetch(domain:{domain})", f"every page of {domain}"),)

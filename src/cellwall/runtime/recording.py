@@ -1,14 +1,22 @@
-"""What happens to an action, put on record (AUD-1)."""
+"""Writes actions and changes of configuration to the audit log (AUD-1)."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from cellwall.core.errors import AuditFailed
+from cellwall.audit.files import replace_file
+from cellwall.audit.log import AuditLog
+from cellwall.audit.settings import LogSettings
+from cellwall.config.models import Settings, weakened
+from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.events import Event, EventKind
 from cellwall.core.ports import AuditPort
-from cellwall.core.types import Action, Json
+from cellwall.core.types import Action, Json, Principal, new_id
 
 _SHORT_CHARACTERS = 4096
 
@@ -21,24 +29,24 @@ class Traffic(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Writes about actions."""
+    """Writes events of actions."""
 
     audit: AuditPort
     traffic: Traffic = field(default_factory=Traffic)
 
     async def record(self, action: Action, kind: EventKind, body: dict[str, Json]) -> str:
-        """On the disk when it returns; its id."""
+        """Write an event durably; returns its id."""
         event = _event(action, kind, body)
-        # Alone on its loop, the way through another thread takes longer than the disk, and other
-        # threads share the flush anyway; among many tasks, none waits for another's disk.
-        # What is long enough to take long is looked through in a thread in any case.
+        # Alone on its loop, a thread switch takes longer than the disk, and other threads share
+        # the flush anyway; among many tasks, none waits for another's flush. A long body is
+        # redacted in a thread in any case.
         is_alone = self.traffic.count < 2 and len(str(body)) <= _SHORT_CHARACTERS
         return self.audit.write(event) if is_alone else await self.audit.record(event)
 
     def quietly(
         self, action: Action, body: dict[str, Json], kind: EventKind = EventKind.OUTCOME
     ) -> str:
-        """For what already failed: a second failure must not hide the first."""
+        """Write an event of an action that has failed: a second failure must not hide the first."""
         try:
             return self.audit.write(_event(action, kind, body))
         except AuditFailed:
@@ -48,3 +56,95 @@ class Recorder:
 def _event(action: Action, kind: EventKind, body: dict[str, Json]) -> Event:
     who = action.principal
     return Event(kind, action.id, who.name, who.interface, body, action.session_id or "")
+
+
+_DAY_S = 86_400.0
+_CONFIGURATION = "configuration"
+
+
+def audit_directory(home: str) -> str:
+    """The directory of the audit log of a state folder."""
+    return os.path.join(home, "audit")
+
+
+def log_settings(settings: Settings) -> LogSettings:
+    """The settings of the audit log as configured."""
+    audit = settings.audit
+    return LogSettings(
+        max_field_bytes=audit.max_field_bytes,
+        segment_bytes=audit.segment_bytes,
+        segment_age_s=audit.segment_days * _DAY_S,
+        checkpoint_events=audit.checkpoint_events,
+        checkpoint_s=audit.checkpoint_s,
+        keep_days=audit.keep_days,
+        signing_key=audit.signing_key,
+        witness_directory=audit.witness_directory,
+        witness_command=audit.witness_command,
+    )
+
+
+def open_record(home: str, settings: Settings) -> AuditLog:
+    """The audit log, open for writing."""
+    return AuditLog.open(audit_directory(home), settings=log_settings(settings))
+
+
+def note_configuration(home: str, settings: Settings, audit: AuditLog, who: Principal) -> None:
+    """Write an event if the configuration differs from the last one in the log."""
+    text = settings.model_dump_json()
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    path = os.path.join(audit_directory(home), _CONFIGURATION)
+    with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
+        if file.read(128) == digest:
+            return
+    body: dict[str, Json] = {
+        "sha256": digest,
+        "profile": settings.profile,
+        "weakened": list(weakened(settings)),
+        "settings": text,
+    }
+    audit.write(Event(EventKind.CONFIG, "", who.name, who.interface, body))
+    folder = os.open(audit_directory(home), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        replace_file(_CONFIGURATION, digest.encode(), folder, durable=False)
+    finally:
+        os.close(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change by a person: of a template, a skill, the vault, a policy."""
+
+    kind: EventKind
+    what: str
+    """Such as `build`."""
+    name: str
+    known: dict[str, Json]
+
+    @contextmanager
+    def recorded(self, audit: AuditLog, who: Principal) -> Iterator[dict[str, Json]]:
+        """Write intent and outcome around the change, which fills in the outcome. A failed write of
+        the intent refuses the change."""
+        action_id = new_id("act")
+
+        def write(step: str, status: str, body: dict[str, Json]) -> None:
+            # `message` is what `cellwall audit tail` shows.
+            message = f"{self.what} {self.kind} {self.name}: {status}"
+            told = {"step": step, "change": self.what, self.kind.value: self.name}
+            event = {**told, **self.known, "message": message, "status": status, **body}
+            audit.write(Event(self.kind, action_id, who.name, who.interface, event))
+
+        write("intent", "begins", {})
+        outcome: dict[str, Json] = {}
+        try:
+            yield outcome
+        except BaseException as error:
+            with suppress(AuditFailed):  # a second failure must not hide the first
+                write("outcome", "failed", _told(error))
+            raise
+        write("outcome", "ok", outcome)
+
+
+def _told(error: BaseException) -> dict[str, Json]:
+    if isinstance(error, CellwallError):
+        return {"error_code": error.code, "reason": error.message, "detail": error.detail}
+    return {"reason": "interrupted", "detail": type(error).__name__}

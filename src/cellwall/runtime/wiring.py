@@ -1,4 +1,6 @@
-"""The composition root: configuration in, a `Runtime` out. The only place that names all parts."""
+"""The composition root: builds a `Runtime` from the configuration. Only it names all parts."""
+
+# ruff: noqa: PLC0415  # late imports: most runs open no vault
 
 from __future__ import annotations
 
@@ -19,24 +21,23 @@ from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
 from cellwall.runtime.approval_queue import ApprovalQueue
-from cellwall.runtime.approvals import Broker
+from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.approver_key import approver_key
 from cellwall.runtime.bounds import Bounds
+from cellwall.runtime.egress import ConfiguredEgress, domains_of
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
 from cellwall.runtime.judging import RuledPolicy
-from cellwall.runtime.lending import Lending
-from cellwall.runtime.outward import Outward, domains_of
 from cellwall.runtime.permissions import roles_of
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
-from cellwall.runtime.record import note_configuration, open_record
-from cellwall.runtime.redacting import Redactor
+from cellwall.runtime.recording import note_configuration, open_record
+from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 from cellwall.sandbox import environments, protected
-from cellwall.sandbox.given import identity_of, open_given
+from cellwall.sandbox.given import identity_of, open_given, own_path
 from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.leases import WorkspaceSettings
-from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path
+from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, Path, walls_for
 from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.specs import PYTHON, SHELL, python_spec
@@ -47,20 +48,20 @@ from cellwall.sandbox.workspace_store import WorkspaceStore
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
-    from cellwall.runtime.vault import Vault
-    from cellwall.runtime.vault_keys import AskPassphrase
+    from cellwall.runtime.vault import AskPassphrase, AuditedVault
+
 
 _PROMISED_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """A runtime with what interfaces need beside it."""
+    """A runtime with its stores, as interfaces need them."""
 
     runtime: Runtime
     settings: Settings
     limits: Limits
-    """The profile's limits, for calls that set none of their own."""
+    """The profile's limits, for calls without limits of their own."""
     store: WorkspaceStore
     ledger: RunLedger
     audit: AuditLog
@@ -68,36 +69,36 @@ class House:
     governor: Governor
     pool: Pool
     native: NativeSettings
-    egress: Outward
-    lending: Lending
+    egress: ConfiguredEgress
+    leaser: SecretLeaser
 
     def warm_up(self) -> None:
-        """For a process that will serve many runs: start the templates now, in the background."""
+        """Start the templates in the background, in a process that will serve many runs."""
         if self.native.path != "cold":
             self.pool.warm_up(PYTHON, SHELL)
 
     def check_template(self, name: str) -> None:
-        """Raises for a template that nobody knows, or that is not built."""
+        """Raise for a template that is unknown or not built."""
         python_spec(name, self.native.environment_of)
 
     def close(self) -> None:
-        """End its templates, and with them every cell that is left."""
+        """End the templates, and with them every remaining cell."""
         self.pool.close()
         self.egress.close()
-        self.lending.close()
+        self.leaser.close()
         self.governor.close()
         self.ledger.close()
         self.audit.close()
 
     @contextmanager
     def session(self, request: WorkspaceRequest, interface: str = "sdk") -> Iterator[str]:
-        """A workspace that lives as long as somebody holds it; swept if the holder is killed."""
+        """A workspace for as long as the block lasts; swept if this process is killed."""
         who = principal(interface)
         session_id, made_by = new_id("sbx"), os.getpid()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
             if request.directory is not None:
-                # Refused now, with a clear word, rather than at the first command.
+                # Refused now, with a clear error, rather than at the first command.
                 descriptor, place = open_given(request.directory, state_home=self.store.home)
                 identity = identity_of(descriptor)
                 os.close(descriptor)
@@ -108,7 +109,7 @@ class House:
             try:
                 yield session_id
             finally:
-                if os.getpid() == made_by:  # a forked child that ends leaves its parent's alone
+                if os.getpid() == made_by:  # a forked child must not end its parent's session
                     self._end_session(who, session_id)
                     self.store.retire(session)
 
@@ -119,7 +120,7 @@ class House:
         self.runtime.vault.end_session(session_id)
         self.runtime.guard.end_session(session_id)
         findings = self.runtime.workspaces.end_session(session_id)
-        # What was found at a session's end belongs to no action any more.
+        # Findings at the end of a session belong to no action.
         told = [dict(finding.to_json()) for finding in findings]
         self._record_session(who, session_id, {"status": "ended", "findings": told})
 
@@ -129,19 +130,19 @@ class House:
 
 
 def shared_house(config: str | None = None, profile: str | None = None) -> House:
-    """One house for all sandboxes of a process that are configured alike."""
+    """One runtime for all sandboxes of a process with equal configuration."""
     key = (config, profile, *(os.environ.get(name) for name in SHAPING))
     house = _SHARED.get(key)
     if house is None:
         made = open_house(config=config, profile=profile)
-        house = _SHARED.setdefault(key, made)  # no lock: a fork could find it held for ever
+        house = _SHARED.setdefault(key, made)  # no lock: a fork could inherit it held for ever
         if house is not made:
             made.close()
     return house
 
 
 def close_shared(home: str) -> None:
-    """Let go of those with this state folder; what still lives in their sandboxes ends."""
+    """Close the shared runtimes of this state folder; their live sandboxes end."""
     for key, house in list(_SHARED.items()):
         if house.store.home == os.path.realpath(home):
             del _SHARED[key]
@@ -152,13 +153,13 @@ _SHARED: dict[tuple[str | None, ...], House] = {}
 
 
 def settings_files(config: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The files whose change would make another runtime."""
+    """The configuration files on which a runtime depends."""
     return candidates(config, environ)
 
 
 @functools.cache
 def principal(interface: str) -> Principal:
-    """The user who started this process; the kernel's word, not the environment's."""
+    """The user who started this process, by uid and not by the environment."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -173,9 +174,9 @@ def open_house(
     environ: Mapping[str, str] | None = None,
     ask_passphrase: AskPassphrase | None = None,
 ) -> House:
-    """Read the configuration, look at the host, tidy up after the dead, put the parts together.
+    """Read the configuration, detect the host's layers, sweep after dead runs, wire the parts.
 
-    `ask_passphrase`: how the interface asks a person for the vault's, where one can be asked.
+    `ask_passphrase` asks a person for the vault's passphrase, where the interface has one.
     """
     environ = os.environ if environ is None else environ
     settings = load_settings(file=config, profile=profile, environ=environ)
@@ -197,19 +198,21 @@ def open_house(
     note_configuration(home, settings, audit, principal("cellwall"))
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
-        # Use is measured below a keeper, and the cells of a template share one. Who demands the
-        # warm path by CELLWALL_PATH gets it with rlimits alone.
+        # Without cgroups usage is measured per keeper, and the cells of a template share one.
+        # CELLWALL_PATH=warm still selects the warm path, with rlimits alone.
         native = replace(native, path="cold")
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = _governor(settings, home)
     roles = roles_of(settings)
-    lending = Lending(functools.partial(_open_vault, home, settings, ask_passphrase, audit), home)
-    audit.redact_with(Redactor(lending))
-    egress = Outward(settings, audit, lending)
+    leaser = SecretLeaser(
+        functools.partial(_open_vault, home, settings, ask_passphrase, audit), home
+    )
+    audit.redact_with(RecordRedactor(leaser))
+    egress = ConfiguredEgress(settings, audit, leaser)
     sandbox = NativeSandbox(native, layers, ledger, pool)
     runtime = Runtime(
         roles=roles,
-        approvals=Broker(
+        approvals=ApprovalBroker(
             audit=audit,
             roles=roles,
             timeout_s=settings.approvals.timeout_s,
@@ -224,13 +227,13 @@ def open_house(
         policy=RuledPolicy(
             settings.policy.files, settings.policy.dangerously_observe, dict(environ)
         ),
-        guard=LazyGuard(functools.partial(guard_of, settings, environ, known_values(lending))),
+        guard=LazyGuard(functools.partial(guard_of, settings, environ, known_values(leaser))),
         audit=audit,
         governor=governor,
         sandbox=sandbox,
         workspaces=Workspaces(store, _workspace_settings(settings, protection), sandbox.views),
         skills=SkillStore(home, settings.skills.trusted_keys),
-        vault=lending,
+        vault=leaser,
         egress=egress,
         domains=domains_of(settings),
     )
@@ -246,14 +249,16 @@ def open_house(
         pool,
         native,
         egress,
-        lending,
+        leaser,
     )
 
 
-def _open_vault(home: str, settings: Settings, ask: AskPassphrase | None, audit: AuditLog) -> Vault:
-    from cellwall.runtime.vault import Vault  # noqa: PLC0415  # most runs need none
+def _open_vault(
+    home: str, settings: Settings, ask: AskPassphrase | None, audit: AuditLog
+) -> AuditedVault:
+    from cellwall.runtime.vault import AuditedVault
 
-    return Vault(home, settings, ask=ask, audit=audit)
+    return AuditedVault(home, settings, ask=ask, audit=audit)
 
 
 def _governor(settings: Settings, home: str) -> Governor:
@@ -271,7 +276,7 @@ def _governor(settings: Settings, home: str) -> Governor:
 
 
 def _path(environ: Mapping[str, str]) -> Path:
-    """`CELLWALL_PATH`, for tests and measurements: both paths have the same walls."""
+    """`CELLWALL_PATH`, for tests and measurements: both paths have the same layers."""
     match environ.get("CELLWALL_PATH", "auto"):
         case "warm":
             return "warm"
@@ -281,7 +286,7 @@ def _path(environ: Mapping[str, str]) -> Path:
             return "auto"
         case other:
             raise ConfigError(
-                f"CELLWALL_PATH={other!r:.40} is not known", hint="Use auto, warm or cold."
+                f"CELLWALL_PATH={other!r:.40} is unknown", hint="Use auto, warm or cold."
             )
 
 
@@ -308,3 +313,15 @@ def _workspace_settings(settings: Settings, protection: Protection) -> Workspace
         max_walk_entries=workspace.max_walk_entries,
         protection=protection,
     )
+
+
+def check_walls(house: House) -> None:
+    """Raise `LayerMissing`, with a hint, if a run under this configuration would be refused."""
+    walls_for(house.native, HostLayers.detect(), uid_offset=0, open_files=house.limits.open_files)
+
+
+def check_workspace(house: House, directory: str) -> None:
+    """Raise `WorkspaceError`, with a hint, if this directory cannot be given at its own path."""
+    descriptor, place = open_given(directory, state_home=house.store.home)
+    os.close(descriptor)
+    own_path(place)

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from glob import escape, glob
 
-from cellwall.core.cancelling import check_cancelled
+from cellwall.core.cancellation import check_cancelled
 from cellwall.core.errors import CellwallError
 from cellwall.core.packages import Package
 from cellwall.sandbox import definitions, languages, wheels

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from cellwall.core.errors import BadInput, CellwallError, SkillRefused
 from cellwall.core.limits import MIB
 from cellwall.core.notes import PublicKey
-from cellwall.core.skills import Skill
+from cellwall.core.types import Skill
 from cellwall.skills.folders import held, open_directory, write_folder
 from cellwall.skills.loader import Loaded, verify
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, check_name

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 import zstandard
 
+from cellwall.admin import audit_queries
 from cellwall.audit import index as index_module
 from cellwall.audit.keeping import hold, holds, keep, release
 from cellwall.audit.log import AuditLog
@@ -20,7 +21,6 @@ from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
 from cellwall.core.keys import make_key
 from cellwall.core.notes import signed_note
-from cellwall.runtime import reading
 from unit.audit.audit_logs import (
     ANN,
     NEVER,
@@ -301,15 +301,15 @@ def test_the_witness_is_asked_about_what_was_signed_and_not_about_a_file(folder,
     witness = tmp_path / "witness"
     witness.mkdir()
     with pytest.raises(Exception, match="nothing about this log"):
-        reading.check(directory=str(folder), witness=str(witness))
+        audit_queries.check(directory=str(folder), witness=str(witness))
     (witness / "a.checkpoint").write_bytes(note_over(folder, lines_of(folder), private_key(folder)))
-    assert reading.check(directory=str(folder), witness=str(witness)).ok
+    assert audit_queries.check(directory=str(folder), witness=str(witness)).ok
     lines = lines_of(folder)
     put_lines(folder, lines[:6])
     notes = notes_path(folder).read_bytes().split(b"\n\n")
     notes_path(folder).write_bytes(b"\n\n".join(notes[:4]) + b"\n\n")
     (folder / "origin").write_text("cellwall/audit/another\n")
-    assert not reading.check(directory=str(folder), witness=str(witness)).ok
+    assert not audit_queries.check(directory=str(folder), witness=str(witness)).ok
 
 
 def test_an_idle_process_finds_the_segment_that_grows(folder):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from cellwall.admin.policy_trust import Offered
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.cli.policy_trust import shown
 from cellwall.policy.files import parse_policy
 from cellwall.policy.rules import Layer
-from cellwall.runtime.policy_trust import Offered
 
 
 def offered(text: str) -> Offered:

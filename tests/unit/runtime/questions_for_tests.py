@@ -11,8 +11,8 @@ from cellwall.core.events import Event
 from cellwall.core.types import Action, Principal, RunCommand
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.approval_queue import ApprovalQueue
-from cellwall.runtime.approvals import Broker
-from cellwall.runtime.questions import question_of
+from cellwall.runtime.approvals import ApprovalBroker
+from cellwall.runtime.questions import question_about
 
 ME = Principal("me", "cli")
 ASK = Decision(Verdict.ASK, "Bash(git push *)", "pushes are seen by others", "policy.toml:3")
@@ -27,7 +27,7 @@ def action_for(*argv: str, **changes: object) -> Action:
 
 
 def question_for(*argv: str, timeout_s: float = 30.0, **changes: object) -> Question:
-    return question_of(action_for(*argv, **changes), ASK, timeout_s=timeout_s)
+    return question_about(action_for(*argv, **changes), ASK, timeout_s=timeout_s)
 
 
 def said(kind: AnswerKind, rule: str = "", by: Principal = ME, via: str = "queue") -> Answer:
@@ -68,12 +68,12 @@ def broker_for(
     timeout_s: float = 30.0,
     channels: Sequence[str] = ("terminal", "queue", "callback"),
     policy_path: str = "/nonexistent/policy.toml",
-) -> Broker:
-    return Broker(
+) -> ApprovalBroker:
+    return ApprovalBroker(
         audit=record or Record(),
         roles=roles or Roles(),
         timeout_s=timeout_s,
         channels=tuple(channels),
-        queue=None if home is None else ApprovalQueue(home, witness=anybody),
+        queue=None if home is None else ApprovalQueue(home, check_process=anybody),
         policy_path=policy_path,
     )

@@ -28,7 +28,7 @@ OWNER = principal("cli")
 
 @pytest.fixture
 def queue(state_home: str) -> ApprovalQueue:
-    return ApprovalQueue(state_home, witness=anybody)
+    return ApprovalQueue(state_home, check_process=anybody)
 
 
 @pytest.fixture
@@ -47,11 +47,11 @@ def test_a_question_is_found_as_it_was_asked_and_gone_afterwards(
 ) -> None:
     question = question_for("git", "push", session_id=SESSION)
     with queue.waiting(question):
-        assert queue.listed() == [question]
+        assert queue.list_waiting() == [question]
         assert queue.read(question.id) == question
         assert folder.stat().st_mode & 0o777 == 0o700
         assert (folder / question.id).stat().st_mode & 0o777 == 0o600
-    assert queue.listed() == []
+    assert queue.list_waiting() == []
     assert code_of(queue.read, question.id) == "CW-NO-QUESTION"
 
 
@@ -99,7 +99,7 @@ def test_an_answer_after_the_time_is_refused_and_told(queue: ApprovalQueue) -> N
     with queue.waiting(question) as waiting:
         assert waiting.settle(denial("nobody answered")).reason == "nobody answered"
         assert code_of(queue.answer, question, said(ONCE)) == "CW-APPROVAL-LATE"
-        assert queue.listed() == []
+        assert queue.list_waiting() == []
     assert code_of(queue.answer, question, said(ONCE)) == "CW-APPROVAL-LATE"
     assert code_of(queue.read, question.id) == "CW-APPROVAL-LATE"
 
@@ -107,7 +107,7 @@ def test_an_answer_after_the_time_is_refused_and_told(queue: ApprovalQueue) -> N
 def test_a_stopped_asker_takes_no_answer_after_its_deadline(queue: ApprovalQueue) -> None:
     question = question_for(timeout_s=-1.0)
     with queue.waiting(question) as waiting:
-        assert queue.listed() == []
+        assert queue.list_waiting() == []
         assert code_of(queue.answer, question, said(ONCE)) == "CW-APPROVAL-LATE"
         # An answerer that does not look at the clock: who asks does.
         approval_queue.claim(waiting._folder, question, said(ONCE))
@@ -151,10 +151,10 @@ def test_the_question_of_a_killed_asker_is_swept(
         assert process.stdout is not None
         name = process.stdout.readline().strip()
         question = queue.read(name)
-        assert [each.id for each in queue.listed()] == [name]
+        assert [each.id for each in queue.list_waiting()] == [name]
         process.send_signal(signal.SIGKILL)
     assert code_of(queue.answer, question, said(ONCE)) == "CW-NO-QUESTION"
-    assert queue.listed() == []
+    assert queue.list_waiting() == []
     assert list(folder.iterdir()) == []
 
 
@@ -171,7 +171,7 @@ def test_a_hundred_questions_at_once_get_each_their_own_answer(queue: ApprovalQu
             for number in range(100):
                 tasks.start_soon(ask, number)
             await anyio.sleep(0)
-            assert len(queue.listed()) == 100
+            assert len(queue.list_waiting()) == 100
             for number, question in enumerate(questions):
                 queue.answer(question, said(ONCE if number % 3 else DENY))
 
@@ -203,7 +203,7 @@ def forged(folder: Path) -> Path:
 
 
 def test_a_question_that_nobody_holds_is_nobodys(queue: ApprovalQueue, forged: Path) -> None:
-    assert queue.listed() == []
+    assert queue.list_waiting() == []
     assert not forged.exists()
 
 
@@ -231,7 +231,7 @@ def test_a_forged_question_is_not_listed_and_cannot_be_read(
 ) -> None:
     forged.write_bytes(content)
     with held(forged) as process:
-        assert queue.listed() == []
+        assert queue.list_waiting() == []
         assert code_of(queue.read, forged.name) == "CW-APPROVALS-UNSAFE"
         process.kill()
 
@@ -248,7 +248,7 @@ def test_a_question_under_another_name_or_mode_is_refused(
             process.kill()
         (folder / question.id).chmod(0o644)
         assert code_of(queue.read, question.id) == "CW-APPROVALS-UNSAFE"
-        assert queue.listed() == []
+        assert queue.list_waiting() == []
 
 
 @pytest.mark.parametrize("kind", ["symlink", "fifo", "directory"])
@@ -264,7 +264,7 @@ def test_what_is_no_plain_file_is_refused(
         os.mkfifo(path, 0o600)
     else:
         path.mkdir()
-    assert queue.listed() == []
+    assert queue.list_waiting() == []
     assert code_of(queue.read, path.name) == "CW-APPROVALS-UNSAFE"
 
 
@@ -273,7 +273,7 @@ def test_files_of_other_users_are_refused(queue: ApprovalQueue, folder: Path) ->
     question = question_for()
     with queue.waiting(question) as waiting:
         os.chown(folder / question.id, 12345, 12345)
-        assert queue.listed() == []
+        assert queue.list_waiting() == []
         os.chown(folder / question.id, 0, 0)
         answer = folder / f"{question.id}.answer"
         queue.answer(question, said(ONCE))
@@ -362,9 +362,9 @@ def test_what_is_old_is_tidied_away(queue: ApprovalQueue, folder: Path) -> None:
     draft = folder / ".ask_draft"
     draft.touch()
     assert sorted(each.name for each in folder.iterdir()) == [draft.name, f"{question.id}.answer"]
-    queue.listed()
+    queue.list_waiting()
     assert len(list(folder.iterdir())) == 2
     for path in folder.iterdir():
         os.utime(path, (0, 0))
-    queue.listed()
+    queue.list_waiting()
     assert list(folder.iterdir()) == []

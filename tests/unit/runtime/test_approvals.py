@@ -20,7 +20,7 @@ from cellwall.core.types import Principal
 from cellwall.core.verdict import Verdict
 from cellwall.runtime import approvals
 from cellwall.runtime.approval_queue import ApprovalQueue
-from cellwall.runtime.approvals import Asking, Broker, decision_of
+from cellwall.runtime.approvals import ApprovalBroker, CallbackApprover, decision_after_answer
 from cellwall.runtime.wiring import principal
 from unit.runtime.questions_for_tests import (
     ASK,
@@ -42,9 +42,9 @@ PUSH = "Bash(git push)"
 
 
 def ask(
-    broker: Broker, question: Question, function: Callable[[Question], object] | None = None
+    broker: ApprovalBroker, question: Question, function: Callable[[Question], object] | None = None
 ) -> Answer:
-    near = None if function is None else Asking(function)  # type: ignore[arg-type]  # also wrong ones
+    near = None if function is None else CallbackApprover(function)  # type: ignore[arg-type]  # also wrong ones
 
     async def run() -> Answer:
         return await broker.ask(question, near=near)
@@ -83,7 +83,7 @@ def test_no_answer_in_time_is_a_no(state_home: str) -> None:
     started = time.monotonic()
     broker = broker_for(state_home, record=record, timeout_s=0.2)
     answer = ask(broker, question_for(timeout_s=0.2))
-    assert (answer.kind, answer.reason) == (DENY, "nobody answered within 0.2 s")
+    assert (answer.kind, answer.reason) == (DENY, "no answer within 0.2 s")
     assert 0.15 < time.monotonic() - started < 5
     assert record.told() == [("deny", "deny", "nobody", "nobody", "answered")]
 
@@ -95,19 +95,19 @@ def test_a_channel_that_never_ends_does_not_hold_anything_up() -> None:
         raise AssertionError
 
     answer = ask(broker_for(timeout_s=0.2), question_for(timeout_s=0.2), for_ever)
-    assert answer.reason == "nobody answered within 0.2 s"
+    assert answer.reason == "no answer within 0.2 s"
     blocked = threading.Event()
     answer = ask(broker_for(timeout_s=0.2), question_for(timeout_s=0.2), lambda _: blocked.wait(20))
-    assert answer.reason == "nobody answered within 0.2 s"
+    assert answer.reason == "no answer within 0.2 s"
     blocked.set()
 
 
 @pytest.mark.requirement("POL-8")
 def test_nobody_to_ask_is_a_no_at_once() -> None:
     for broker in (broker_for(), broker_for(channels=())):
-        assert ask(broker, question_for()).reason == "nobody could be asked"
+        assert ask(broker, question_for()).reason == "no person could be asked"
     answer = ask(broker_for(channels=("queue",)), question_for(), always(ONCE))
-    assert answer.reason == "nobody could be asked"
+    assert answer.reason == "no person could be asked"
 
 
 def broken(_: Question) -> Answer:
@@ -122,18 +122,18 @@ def refusing(_: Question) -> Answer:
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (broken, "it broke (ZeroDivisionError)"),
+        (broken, "it failed (ZeroDivisionError)"),
         (refusing, "nobody is at a terminal"),
-        (lambda _: None, "it gave no answer"),
-        (lambda _: True, "it gave no answer"),
-        (lambda _: "allow", "it gave no answer"),
+        (lambda _: None, "the channel gave no answer"),
+        (lambda _: True, "the channel gave no answer"),
+        (lambda _: "allow", "the channel gave no answer"),
     ],
 )
 def test_a_broken_channel_is_a_no_with_its_reason(
     function: Callable[[Question], object], told: str
 ) -> None:
     answer = ask(broker_for(), question_for(), function)
-    assert (answer.kind, answer.reason) == (DENY, f"nobody could be asked (callback: {told})")
+    assert (answer.kind, answer.reason) == (DENY, f"no person could be asked (callback: {told})")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_broken_channel_is_a_no_with_its_reason(
 )
 def test_an_answer_that_was_not_offered_is_a_no(answer: Answer) -> None:
     found = ask(broker_for(), question_for("git", "push"), lambda _: answer)
-    assert (found.kind, found.reason) == (DENY, "the answer is none that was offered")
+    assert (found.kind, found.reason) == (DENY, "the answer was not among those offered")
 
 
 @pytest.mark.requirement("POL-8")
@@ -164,7 +164,7 @@ def test_the_queue_is_there_before_the_near_channel_is_asked_and_gone_after(
     seen: list[str] = []
 
     def near(_: Question) -> Answer:
-        seen.extend(each.id for each in queue.listed())
+        seen.extend(each.id for each in queue.list_waiting())
         return said(ONCE)
 
     assert ask(broker_for(state_home), question, near).via == "callback"
@@ -204,7 +204,7 @@ def test_without_a_usable_queue_the_near_channel_still_counts(state_home: str) -
     answer = ask(broker_for(state_home), question_for())
     assert (
         answer.reason
-        == "nobody could be asked (queue: the queue of questions holds what is not ours)"
+        == "no person could be asked (queue: the approval queue holds a foreign or malformed file)"
     )
 
 
@@ -222,7 +222,7 @@ def test_a_hundred_questions_at_once(state_home: str) -> None:
         async with anyio.create_task_group() as tasks:
             for number in range(100):
                 tasks.start_soon(one, number)
-            while len(queue.listed()) < 100:
+            while len(queue.list_waiting()) < 100:
                 await anyio.sleep(0.01)
             for number, question in enumerate(questions):
                 queue.answer(question, said(ONCE if number % 2 else DENY))
@@ -353,7 +353,7 @@ def test_who_does_not_wait_has_it_denied_on_the_record(
     assert anyio.run(main)
     if failure is None:
         assert record.told() == [("deny", "deny", "nobody", "nobody", "interrupted")]
-    assert ApprovalQueue(state_home).listed() == []
+    assert ApprovalQueue(state_home).list_waiting() == []
 
 
 # Roles
@@ -393,6 +393,6 @@ def test_a_yes_counts_only_from_somebody_who_may_say_it() -> None:
     ],
 )
 def test_the_decision_tells_who_made_it(answer: Answer, verdict: Verdict, begin: str) -> None:
-    decision = decision_of(ASK, answer)
+    decision = decision_after_answer(ASK, answer)
     assert (decision.verdict, decision.rule, decision.source) == (verdict, ASK.rule, ASK.source)
     assert decision.reason.startswith(begin)

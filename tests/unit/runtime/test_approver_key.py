@@ -48,13 +48,16 @@ def taken(queue: ApprovalQueue, answer: Answer, **question: object) -> Answer:
 
 
 def test_a_signed_yes_counts_and_another_does_not(state_home: str, key: ApproverKey) -> None:
-    queue = ApprovalQueue(state_home, witness=anybody, key=key)
+    queue = ApprovalQueue(state_home, check_process=anybody, key=key)
     assert taken(queue, replace(said(ONCE), signature="sign")).allows
     for signature in ("", "AAAA", "A" * 86, "not base64 !"):
         refused = taken(queue, replace(said(ONCE), signature=signature))
-        assert (refused.allows, "no signature of the approver" in refused.reason) == (False, True)
+        assert (refused.allows, "the approver's signature is missing" in refused.reason) == (
+            False,
+            True,
+        )
     assert not taken(queue, said(DENY)).reason  # a no needs none
-    without = ApprovalQueue(state_home, witness=anybody)
+    without = ApprovalQueue(state_home, check_process=anybody)
     assert taken(without, said(ONCE)).allows  # the control
 
 

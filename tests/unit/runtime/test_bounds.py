@@ -8,9 +8,8 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import MIB, Limits
-from cellwall.core.skills import Skill
-from cellwall.core.types import Action, Principal, RunCode, RunCommand
-from cellwall.runtime.bounds import Bounds, check_room
+from cellwall.core.types import Action, Principal, RunCode, RunCommand, Skill
+from cellwall.runtime.bounds import Bounds, check_skill_size
 
 BOUNDS = Bounds(max_code_bytes=100, max_stdin_bytes=100)
 FINE = Action(principal=Principal("me", "sdk"), operation=RunCommand(("ls", "-la")))
@@ -87,7 +86,7 @@ def test_text_that_no_encoding_can_carry_is_bad_input_and_not_a_bare_exception(
 
 def test_skills_leave_half_of_the_memory_to_the_program():
     skill = Skill("a", {"b": b"x" * 4 * MIB}, frozenset(), "", ())
-    check_room([skill], Limits(memory_bytes=9 * MIB))
+    check_skill_size([skill], Limits(memory_bytes=9 * MIB))
     with pytest.raises(BadInput) as raised:
-        check_room([skill], Limits(memory_bytes=8 * MIB))
+        check_skill_size([skill], Limits(memory_bytes=8 * MIB))
     assert raised.value.code == "CW-SKILL-TOO-LARGE"

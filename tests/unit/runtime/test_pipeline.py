@@ -27,7 +27,6 @@ from cellwall.core.limits import LimitName
 from cellwall.core.network import Page, SecretUse
 from cellwall.core.outcomes import ErrorInfo, Finding, RunResult, Status
 from cellwall.core.ports import Slot
-from cellwall.core.skills import Skill
 from cellwall.core.types import (
     Action,
     FetchUrl,
@@ -37,6 +36,7 @@ from cellwall.core.types import (
     RunCode,
     RunCommand,
     SetDomains,
+    Skill,
     WorkspaceMode,
     WorkspaceMount,
 )
@@ -419,7 +419,7 @@ def test_an_error_that_the_guard_cannot_read_is_not_told() -> None:
     outcome = perform(stage)
     assert (outcome.status, outcome.error and outcome.error.message) == (
         Status.ERROR,
-        "it failed, and why cannot be told",
+        "the action failed, and its error message could not be redacted",
     )
 
 

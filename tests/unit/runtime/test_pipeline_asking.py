@@ -16,12 +16,12 @@ from cellwall.core.outcomes import Outcome, RunResult, Status
 from cellwall.core.types import CallTool, Principal, RunCode
 from cellwall.core.verdict import Verdict
 from cellwall.runtime.approval_queue import ApprovalQueue
-from cellwall.runtime.approvals import Asking
+from cellwall.runtime.approvals import CallbackApprover
 from cellwall.runtime.pipeline import Runtime
 from unit.runtime.questions_for_tests import Record, broker_for, said
 from unit.runtime.test_pipeline import LEASED, Stage, action
 
-YES = Asking(lambda _: said(AnswerKind.ONCE))
+YES = CallbackApprover(lambda _: said(AnswerKind.ONCE))
 
 
 def runtime(stage: Stage, home: str | None = None, **parts: object) -> Runtime:
@@ -131,9 +131,10 @@ def test_a_yes_runs_it_after_the_answer_and_the_intent_were_recorded() -> None:
 
 @pytest.mark.requirement("POL-8")
 @pytest.mark.parametrize(
-    "ask", [None, Asking(lambda _: said(AnswerKind.DENY)), Asking(lambda _: None)]
+    "ask",
+    [None, CallbackApprover(lambda _: said(AnswerKind.DENY)), CallbackApprover(lambda _: None)],
 )
-def test_a_no_or_no_answer_denies_and_nothing_runs(ask: Asking | None) -> None:
+def test_a_no_or_no_answer_denies_and_nothing_runs(ask: CallbackApprover | None) -> None:
     stage = Stage(verdict=Verdict.ASK)
     outcome = perform(runtime(stage), ask=ask)
     assert stage.steps == ["screen", "judge", "write approval", "write denial"]
@@ -159,7 +160,7 @@ def test_while_a_question_waits_nothing_is_leased(state_home: str) -> None:
         seen.append(list(stage.steps))
         return said(AnswerKind.ONCE)
 
-    perform(runtime(stage, state_home), ask=Asking(person))
+    perform(runtime(stage, state_home), ask=CallbackApprover(person))
     assert seen == [["screen", "judge"]]
 
 
@@ -177,7 +178,7 @@ def test_a_cancelled_question_is_denied_on_the_record(state_home: str) -> None:
     assert (approval.kind, approval.body["verdict"]) == (EventKind.APPROVAL, "deny")
     assert (outcome.kind, outcome.body["status"]) == (EventKind.OUTCOME, "interrupted")
     assert "run" not in stage.steps
-    assert ApprovalQueue(state_home).listed() == []
+    assert ApprovalQueue(state_home).list_waiting() == []
     assert not list(Path(state_home, "approvals").glob(".*"))
 
 
@@ -196,7 +197,7 @@ def test_code_whose_tool_is_asked_about_waits_for_the_same_person() -> None:
 
     wanted = action(operation=RunCode("python", b"1"), tools=("add",))
     stage = Judging()
-    outcome = perform(runtime(stage), wanted, tools=stage, ask=Asking(person))
+    outcome = perform(runtime(stage), wanted, tools=stage, ask=CallbackApprover(person))
     assert (asked, outcome.value) == (["add"], {"value": 3})
 
 
@@ -213,7 +214,7 @@ def test_a_yes_to_the_call_is_no_yes_to_what_it_brings_back() -> None:
         result=RunResult(0, shown="the page", withheld="it may attack", results=({"png": "x"},)),
     )
     wanted = action(audience="model", session_id="sbx_" + "a" * 26)
-    outcome = perform(runtime(stage), wanted, ask=Asking(answer))
+    outcome = perform(runtime(stage), wanted, ask=CallbackApprover(answer))
     assert [question.tool for question in asked] == ["Bash", "Show"]
     assert (asked[1].call_sha256, asked[1].proposals) == ("", ())
     assert not asked[1].takes(AnswerKind.SESSION)

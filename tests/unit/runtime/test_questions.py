@@ -23,7 +23,7 @@ from cellwall.core.types import (
     WorkspaceRequest,
 )
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.questions import asked_for, call_sha256, question_of
+from cellwall.runtime.questions import asked_for, call_sha256, question_about
 from unit.runtime.questions_for_tests import ASK, SESSION, action_for, question_for
 
 OURS = (
@@ -67,7 +67,7 @@ def test_what_changes_the_meaning_of_a_call_is_shown_but_no_values() -> None:
         tools=("add",),
         skills=("one",),
     )
-    shown = question_of(wanted, ASK, timeout_s=1).shown
+    shown = question_about(wanted, ASK, timeout_s=1).shown
     for told in (
         "with /home/me (rw)", "with the variables B, LD_PRELOAD", "7 bytes of standard input",
         "may reach evil.example", "may call add", "sees the skills one",
@@ -79,7 +79,7 @@ def test_what_changes_the_meaning_of_a_call_is_shown_but_no_values() -> None:
 def test_the_parts_that_ask_are_named() -> None:
     parts = (Decision(Verdict.ALLOW, subject="cd x"), Decision(Verdict.ASK, subject="git push"))
     decision = Decision(Verdict.ASK, reason="r", parts=parts)
-    question = question_of(action_for("sh", "-c", "cd x && git push"), decision, timeout_s=1)
+    question = question_about(action_for("sh", "-c", "cd x && git push"), decision, timeout_s=1)
     assert question.parts == ("git push",)
     assert "The policy asks about:\n| git push\n" in question.shown
 
@@ -92,7 +92,7 @@ def test_no_text_of_others_stands_where_ours_does(script: str, reason: str, name
     decision = Decision(
         Verdict.ASK, name, reason, name, parts=(Decision(Verdict.ASK, subject=name),)
     )
-    shown = question_of(wanted, decision, timeout_s=1).shown
+    shown = question_about(wanted, decision, timeout_s=1).shown
     assert shown.endswith("\n")
     for line in shown[:-1].split("\n"):
         assert line.startswith("|") or line.startswith(OURS)
@@ -102,13 +102,13 @@ def test_no_text_of_others_stands_where_ours_does(script: str, reason: str, name
 
 def test_names_are_escaped_and_bounded_too() -> None:
     wanted = replace(action_for(), principal=Principal("a\x1b[2J\n" * 50, "b\u202e"))
-    first = question_of(wanted, ASK, timeout_s=1).shown.splitlines()[0]
+    first = question_about(wanted, ASK, timeout_s=1).shown.splitlines()[0]
     assert first.isprintable()
     assert len(first) < 150
 
 
 def test_a_huge_call_makes_a_small_question() -> None:
-    question = question_of(
+    question = question_about(
         action_for(operation=RunCode("python", b"x = 1\n" * 1_000_000)), ASK, timeout_s=1
     )
     assert len(question.shown) < 10_000
@@ -173,7 +173,7 @@ def asking(*subjects: str) -> Decision:
 def test_no_part_that_asks_is_left_out() -> None:
     subjects = [f"git push origin {number}" for number in range(31)] + ["git push --force"]
     script = "echo '" + "x" * 20_000 + "'; " + "; ".join(subjects) + "; echo '" + "x" * 20_000 + "'"
-    question = question_of(action_for("sh", "-c", script), asking(*subjects), timeout_s=1)
+    question = question_about(action_for("sh", "-c", script), asking(*subjects), timeout_s=1)
     assert question.parts == tuple(subjects)
     assert all(f"| {subject}\n" in question.shown for subject in subjects)
 
@@ -182,14 +182,14 @@ def test_no_part_that_asks_is_left_out() -> None:
 def test_more_parts_than_anybody_reads_are_denied() -> None:
     subjects = [f"git push origin {number}" for number in range(33)]
     with pytest.raises(Denied) as refused:
-        question_of(action_for("sh", "-c", "; ".join(subjects)), asking(*subjects), timeout_s=1)
+        question_about(action_for("sh", "-c", "; ".join(subjects)), asking(*subjects), timeout_s=1)
     assert (refused.value.code, bool(refused.value.hint)) == ("CW-ASK-TOO-MUCH", True)
 
 
 @pytest.mark.requirement("POL-8")
 def test_no_key_of_an_input_hides_between_long_values() -> None:
     given = {"a_note": "x " * 2500, "target": "PRODUCTION", "z": [{"deep": "y" * 50_000, "k": 1}]}
-    question = question_of(action_for(operation=CallTool("deploy", (), given)), ASK, timeout_s=1)
+    question = question_about(action_for(operation=CallTool("deploy", (), given)), ASK, timeout_s=1)
     for told in ('"a_note": "x x', '"target": "PRODUCTION"', '"deep": "yyy', '"k": 1'):
         assert told in question.shown
     assert "characters left out, SHA-256 of all " in question.shown.replace("\n|+", "")
@@ -199,8 +199,9 @@ def test_no_key_of_an_input_hides_between_long_values() -> None:
 def test_an_input_with_more_keys_than_can_be_shown_is_denied() -> None:
     few, many = ({f"key{n}": n for n in range(most)} for most in (50, 500))
     assert (
-        "key49" in question_of(action_for(operation=CallTool("t", (), few)), ASK, timeout_s=1).shown
+        "key49"
+        in question_about(action_for(operation=CallTool("t", (), few)), ASK, timeout_s=1).shown
     )
     with pytest.raises(Denied) as refused:
-        question_of(action_for(operation=CallTool("t", (), many)), ASK, timeout_s=1)
+        question_about(action_for(operation=CallTool("t", (), many)), ASK, timeout_s=1)
     assert refused.value.code == "CW-ASK-TOO-MUCH"

@@ -19,9 +19,8 @@ import pytest
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
-from cellwall.core.types import Action, Principal, RunCode, RunCommand
+from cellwall.core.types import Action, Principal, RunCode, RunCommand, WorkspaceRequest
 from cellwall.runtime import wiring
-from cellwall.runtime.conformance import conformance
 from cellwall.sandbox.linux import cgroups, pool
 from cellwall.sandbox.linux.standing import spares
 from cellwall.sandbox.selfcheck import Check, CheckResult, Run, checks, selfcheck
@@ -66,7 +65,13 @@ def test_native_sandbox_passes_every_check(path: str, monkeypatch: pytest.Monkey
             return outcome
 
         monkeypatch.setattr(type(house.runtime), "perform", noted)
-        return await conformance(house, interface="sdk")
+        with house.session(WorkspaceRequest()) as session_id:
+            return await selfcheck(
+                house.runtime.perform,
+                principal=wiring.principal("sdk"),
+                session_id=session_id,
+                limits=house.limits,
+            )
 
     try:
         results = anyio.run(work)

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cellwall.core.html_tokens import Token, characters, tokens
 from cellwall.guard.channels import html_styles as styles
 from cellwall.guard.channels.addresses import beacon_trick, host_of, is_disguised, runs_code
 from cellwall.guard.channels.html_colours import BLACK, WHITE, Colour, look_alike
@@ -32,6 +31,7 @@ from cellwall.guard.channels.html_names import (
 )
 from cellwall.guard.channels.pieces import Extracted, Gathering
 from cellwall.guard.channels.visible import visible
+from cellwall.parsing.html_tokens import Token, characters, tokens
 
 _MAX_OPEN = 256
 _MAX_INSIDE = 3

@@ -12,8 +12,8 @@ from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.telling import say
 
 if TYPE_CHECKING:
+    from cellwall.admin.approvals import AnswerKind, ApprovalInbox, Question
     from cellwall.core.types import Json
-    from cellwall.runtime.answering import Answering, AnswerKind, Question
 
 
 @click.group(
@@ -103,7 +103,7 @@ def allow(
     as_json: bool,
 ) -> int:
     """Allow what is asked for: this once, unless an option says more."""
-    from cellwall.runtime.answering import AnswerKind, chosen_rule  # noqa: PLC0415  # heavy
+    from cellwall.admin.approvals import AnswerKind, chosen_rule  # noqa: PLC0415  # heavy
 
     if session and rule is not None:
         raise BadInput("--session and --rule are two answers", hint="Use one.", code="CW-USAGE")
@@ -130,7 +130,7 @@ Examples:
 @click.argument("question_id", metavar="ID")
 def deny(question_id: str, profile: str | None, config: str | None, *, as_json: bool) -> int:
     """Deny what is asked for."""
-    from cellwall.runtime.answering import AnswerKind  # noqa: PLC0415  # heavy
+    from cellwall.admin.approvals import AnswerKind  # noqa: PLC0415  # heavy
 
     answering = _answering(config, profile)
     return _answer(answering, answering.read(question_id), AnswerKind.DENY, as_json=as_json)
@@ -168,11 +168,11 @@ def _is_wanted(question: Question, kind: AnswerKind, rule: str) -> bool:
     return confirm(f"{question.shown}{written}", what=f"a yes ({kind.value}) to {question.id}")
 
 
-def _answering(config: str | None, profile: str | None) -> Answering:
-    from cellwall.runtime.answering import Answering  # noqa: PLC0415  # heavy
+def _answering(config: str | None, profile: str | None) -> ApprovalInbox:
+    from cellwall.admin.approvals import ApprovalInbox  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
-    return Answering(principal("cli"), config=config, profile=profile)
+    return ApprovalInbox(principal("cli"), config=config, profile=profile)
 
 
 def _fitted(text: str) -> str:
@@ -183,7 +183,7 @@ def _fitted(text: str) -> str:
 
 
 def _answer(
-    answering: Answering,
+    answering: ApprovalInbox,
     question: Question,
     kind: AnswerKind,
     *,

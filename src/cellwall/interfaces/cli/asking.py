@@ -65,9 +65,9 @@ class NoTerminal(CellwallError):
 
 def _refuse_agents() -> None:
     """An agent can make a terminal and answer on it (POL-13)."""
-    from cellwall.runtime.agent_processes import agent_behind  # noqa: PLC0415  # only where asked
+    from cellwall.runtime.agent_processes import find_agent  # noqa: PLC0415  # only where asked
 
-    why = agent_behind(os.getpid())
+    why = find_agent(os.getpid())
     if why is not None:
         raise NoTerminal(f"a person has to answer, and this is an agent's shell: {why}")
 
@@ -223,11 +223,11 @@ async def answer_from_here(
     question_id: str, config: str | None, profile: str | None, hush: Hush = nullcontext
 ) -> None:
     """For a run in the supervisor: the question lies in the queue, and there goes the answer."""
-    from cellwall.runtime.answering import Answering  # noqa: PLC0415  # heavy, seldom
+    from cellwall.admin.approvals import ApprovalInbox  # noqa: PLC0415  # heavy, seldom
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy, seldom
 
     who = principal("cli")
-    answering = Answering(who, config=config, profile=profile)
+    answering = ApprovalInbox(who, config=config, profile=profile)
     with suppress(CellwallError):  # it waits no more, or nobody is here: others may answer it
         question = answering.read(question_id)
         async with anyio.create_task_group() as tasks:

@@ -16,8 +16,8 @@ from cellwall.interfaces.cli.telling import print_json, print_text, say
 from cellwall.interfaces.cli.terminal import one_line
 
 if TYPE_CHECKING:
+    from cellwall.admin.apply_changes import ApplyReport, Change
     from cellwall.core.types import Json
-    from cellwall.runtime.takeover import ApplyReport, Change
 
 _MAX_DIFF_BYTES = 16 * 1024 * 1024
 
@@ -47,10 +47,10 @@ Examples:
 @json_option("Print one JSON object.")
 def changes(profile: str | None, config: str | None, *, as_json: bool) -> int:
     """List the copy-on-write runs whose changes wait for `apply` or `discard`."""
-    from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
+    from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
 
-    found = takeover.waiting(open_house(config=config, profile=profile))
+    found = apply_changes.waiting(open_house(config=config, profile=profile))
     if as_json:
         rows: list[Json] = [
             {
@@ -112,14 +112,14 @@ def diff(
     What agents obey and what tools run is marked and comes first.
     Nothing is changed by looking. On a terminal control characters in files are shown, not obeyed.
     """
-    from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
+    from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
 
     house = open_house(config=config, profile=profile)
-    found = takeover.describe_changes(house, workspace_id)
+    found = apply_changes.describe_changes(house, workspace_id)
     text = ""
     if not stat:
-        text = takeover.unified_diff(house, workspace_id, max_bytes=_MAX_DIFF_BYTES)
+        text = apply_changes.unified_diff(house, workspace_id, max_bytes=_MAX_DIFF_BYTES)
     if as_json:
         told: dict[str, Json] = {"id": workspace_id, "changes": [_as_json(c) for c in found]}
         print_json(told if stat else {**told, "diff": text})
@@ -171,22 +171,22 @@ def apply(
     bits, blocked extensions, and, without --force, files that changed since the run began. Text
     that agents obey is listed first and taken over only with --instructions.
     """
-    from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
+    from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
     house = open_house(config=config, profile=profile)
     if dry_run:
-        report = takeover.foresee(house, workspace_id, force=force, instructions=instructions)
+        report = apply_changes.foresee(house, workspace_id, force=force, instructions=instructions)
         return _tell(workspace_id, report, as_json=as_json, verb="would be applied")
 
     def confirm(found: Sequence[Change]) -> None:
-        where = one_line(takeover.target_directory(house, workspace_id))
+        where = one_line(apply_changes.target_directory(house, workspace_id))
         click.echo(_summary(found), err=True, nl=False)
         if found and not agreed(f"Take this over into {where}?"):
             say("nothing was changed")
             raise click.exceptions.Exit(1)
 
-    report = takeover.take_over(
+    report = apply_changes.take_over(
         house,
         workspace_id,
         force=force,
@@ -218,16 +218,16 @@ def discard(
     workspace_id: str, profile: str | None, config: str | None, *, yes: bool, as_json: bool
 ) -> int:
     """Remove the changes of a copy-on-write run; the directory it was given stays as it is."""
-    from cellwall.runtime import takeover  # noqa: PLC0415  # heavy
+    from cellwall.admin import apply_changes  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
     house = open_house(config=config, profile=profile)
     if not yes and sys.stdin.isatty():
-        where = one_line(takeover.target_directory(house, workspace_id))
+        where = one_line(apply_changes.target_directory(house, workspace_id))
         if not agreed(f"Remove the changes that wait for {where}?"):
             say("nothing was removed")
             return 1
-    takeover.discard(house, workspace_id, principal=principal("cli"))
+    apply_changes.discard(house, workspace_id, principal=principal("cli"))
     if as_json:
         print_json({"id": workspace_id, "discarded": True})
     else:

@@ -28,7 +28,7 @@ Exit codes:
 @json_option("Print one JSON object with all checks.")
 def doctor(profile: str | None, config: str | None, *, as_json: bool) -> int:
     """Tell which walls work on this host, which do not, why, and what mends it."""
-    from cellwall.runtime.hostcheck import examine_host  # noqa: PLC0415  # heavy
+    from cellwall.admin.host_check import examine_host  # noqa: PLC0415  # heavy
 
     report = examine_host(config=config, profile=profile, interface="cli")
     if as_json:

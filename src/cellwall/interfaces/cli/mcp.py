@@ -103,7 +103,7 @@ def _served(house: House, pattern: Action) -> int:
     import anyio  # noqa: PLC0415  # keeps --help quick
 
     from cellwall.runtime.agent_processes import mark_agent  # noqa: PLC0415  # heavy
-    from cellwall.runtime.walls import check_walls  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import check_walls  # noqa: PLC0415  # heavy
 
     mark_agent(os.getpid())
     # Now, and not at the agent's first call.

@@ -95,7 +95,7 @@ _PLACES = (
 
 def complete_template(_ctx: click.Context, param: click.Parameter, begun: str) -> list[str]:
     """Names of templates that begin like this, for completion: no error is worth telling."""
-    from cellwall.runtime.templates import PYTHON, Templates  # noqa: PLC0415  # heavy
+    from cellwall.admin.templates import PYTHON, Templates  # noqa: PLC0415  # heavy
 
     try:
         names = Templates().names()
@@ -319,7 +319,7 @@ class SandboxOptions:
         ask = Passphrases(self.passphrase_fd)
         house = open_house(config=self.config, profile=self.profile, ask_passphrase=ask)
         # Now, and not in the middle of a run whose output goes to the same terminal.
-        house.lending.own.unlock(principal("cli"))
+        house.leaser.own.unlock(principal("cli"))
         return house
 
     def action(

@@ -50,13 +50,13 @@ def init(
     secrets are denied. The file is .cellwall/policy.toml, and it is trusted, since you have just
     written it; after a change, look at it again with `cellwall policy trust`.
     """
-    from cellwall.runtime import policy_start  # noqa: PLC0415  # heavy
+    from cellwall.admin import policy_init  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
     if is_user and is_project:
         raise BadInput("--user and --project exclude each other", code="CW-USAGE")
     cwd = os.getcwd()
-    found = policy_start.begin(None if is_user else cwd)
+    found = policy_init.begin(None if is_user else cwd)
     told: dict[str, Json] = {
         "kinds": list(found.kinds),
         "rules": found.rules,
@@ -69,9 +69,9 @@ def init(
             _tell(found.notes)
             print_text(found.text)
         return 0
-    place = policy_start.place_of(is_user=is_user, path=path, cwd=cwd, environ=os.environ)
-    written = policy_start.write(found, place, is_forced=force, who=principal("cli"))
-    beside = policy_start.beside(place, environ=os.environ)
+    place = policy_init.place_of(is_user=is_user, path=path, cwd=cwd, environ=os.environ)
+    written = policy_init.write(found, place, is_forced=force, who=principal("cli"))
+    beside = policy_init.beside(place, environ=os.environ)
     if as_json:
         notes = [*found.notes, *beside]
         print_json({"path": place, "trusted": written.is_trusted, **told, "notes": notes})

@@ -16,8 +16,8 @@ from cellwall.interfaces.cli.record_filters import moment
 from cellwall.interfaces.cli.telling import print_json, print_text, say
 
 if TYPE_CHECKING:
+    from cellwall.admin.policy_learning import PolicyTarget
     from cellwall.policy.lessons import Lesson
-    from cellwall.runtime.policy_learnt import PolicyTarget
 
 
 _MAX_SHOWN_ROWS = 400
@@ -80,32 +80,34 @@ def learn(
     the --policy file) after you have seen the diff and typed a word at your terminal; no agent can
     do that. An agent that was misled has left its wishes in the record, too: read every line.
     """
-    from cellwall.runtime import policy_learnt, policy_work  # noqa: PLC0415  # heavy
+    from cellwall.admin import policy_learning  # noqa: PLC0415  # heavy
 
-    at = policy_learnt.target(is_user=is_user, policies=files, cwd=os.getcwd(), environ=os.environ)
-    lesson = policy_work.learn(
+    at = policy_learning.target(
+        is_user=is_user, policies=files, cwd=os.getcwd(), environ=os.environ
+    )
+    lesson = policy_learning.learn(
         session=session, since=since, policies=files, environ=os.environ, place=at.place
     )
     if is_written:
         return _write(lesson, at, as_json=as_json)
     if as_json:
-        print_json({**_told(lesson), "toml": policy_work.to_toml(lesson)})
+        print_json({**_told(lesson), "toml": policy_learning.to_toml(lesson)})
     else:
-        print_text(policy_work.to_toml(lesson))
+        print_text(policy_learning.to_toml(lesson))
     return 0
 
 
 def _write(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
+    from cellwall.admin import policy_learning  # noqa: PLC0415  # heavy
     from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
-    from cellwall.runtime import policy_learnt  # noqa: PLC0415  # heavy
     from cellwall.runtime.policy_places import shown_source  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
     file = shown_source(at.path, cwd=os.getcwd(), environ=os.environ)
     is_new, is_in_force = bool(lesson.proposed), True
     if is_new:
-        change = policy_learnt.draft(lesson, at)
-        lines = [escaped(each) for each in policy_learnt.diff(change, shown=file)]
+        change = policy_learning.draft(lesson, at)
+        lines = [escaped(each) for each in policy_learning.diff(change, shown=file)]
         if len(lines) > _MAX_SHOWN_ROWS:
             raise BadInput(
                 f"the change is longer than can be shown to be judged: {len(lines)} lines",
@@ -116,7 +118,7 @@ def _write(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
         if not confirm(shown, what="that agents may do this without a question"):
             say("nothing was written")
             return 1
-        is_in_force = policy_learnt.write(change, at, who=principal("cli"))
+        is_in_force = policy_learning.write(change, at, who=principal("cli"))
     if as_json:
         print_json({**_told(lesson), "path": at.path, "written": is_new})
         return 0

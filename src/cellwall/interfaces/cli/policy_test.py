@@ -12,8 +12,8 @@ from cellwall.interfaces.cli.telling import print_json, print_text
 from cellwall.interfaces.cli.terminal import one_line
 
 if TYPE_CHECKING:
+    from cellwall.admin.policy_learning import Tried
     from cellwall.core.types import Json
-    from cellwall.runtime.policy_work import Tried
 
 
 @click.command(
@@ -58,9 +58,9 @@ def test(table: str, files: tuple[str, ...], *, as_json: bool) -> int:
 
     Nothing is run; each call is only judged.
     """
-    from cellwall.runtime import policy_work  # noqa: PLC0415  # heavy
+    from cellwall.admin import policy_learning  # noqa: PLC0415  # heavy
 
-    tried = policy_work.test(table, policies=files, environ=os.environ)
+    tried = policy_learning.test(table, policies=files, environ=os.environ)
     wrong = [each for each in tried if not each.is_right]
     if as_json:
         told = [_told(each) for each in tried]

@@ -15,9 +15,9 @@ from cellwall.interfaces.cli.telling import print_json, print_text, say
 from cellwall.interfaces.cli.terminal import one_line
 
 if TYPE_CHECKING:
+    from cellwall.admin.policy_trust import Offered, PolicyTrust
     from cellwall.core.types import Json, Principal
     from cellwall.policy.rules import Rule
-    from cellwall.runtime.policy_trust import Offered, PolicyTrust
 
 _EXIT_CODES = """
 \b
@@ -190,7 +190,7 @@ def _told(offered: Offered, *, is_new: bool) -> dict[str, Json]:
 
 
 def _book(config: str | None, profile: str | None) -> PolicyTrust:
-    from cellwall.runtime.policy_trust import PolicyTrust  # noqa: PLC0415  # heavy
+    from cellwall.admin.policy_trust import PolicyTrust  # noqa: PLC0415  # heavy
 
     return PolicyTrust(config=config, profile=profile)
 

@@ -14,8 +14,8 @@ from cellwall.interfaces.cli.telling import print_json, print_text, say
 from cellwall.interfaces.cli.terminal import one_line
 
 if TYPE_CHECKING:
+    from cellwall.admin.quarantine import Quarantined
     from cellwall.core.types import Json
-    from cellwall.runtime.quarantine_review import Quarantined
 
 _id_argument = click.argument("entry_id", metavar="ID")
 
@@ -50,11 +50,11 @@ Examples:
 @json_option("Print one JSON object.")
 def list_entries(profile: str | None, config: str | None, *, as_json: bool) -> int:
     """List what lies in quarantine: where each was, why it was moved, where it lies."""
-    from cellwall.runtime import quarantine_review  # noqa: PLC0415  # heavy
+    from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house  # noqa: PLC0415  # heavy
 
     house = open_house(config=config, profile=profile)
-    found, places = quarantine_review.waiting(house), quarantine_review.places(house)
+    found, places = quarantine.waiting(house), quarantine.places(house)
     if as_json:
         rows: list[Json] = [_as_json(entry) for entry in found]
         print_json({"places": list(places), "entries": rows})
@@ -87,16 +87,16 @@ def restore(entry_id: str, profile: str | None, config: str | None, *, as_json: 
     Look at it first: a tool on the host may run it or obey it as soon as it is back. Nothing that
     is there now is replaced.
     """
+    from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
     from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
-    from cellwall.runtime import quarantine_review  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
     house = open_house(config=config, profile=profile)
-    entry = quarantine_review.find(house, entry_id)
+    entry = quarantine.find(house, entry_id)
     if not confirm(_line(entry) + "\n", what="that this file goes back to its place"):
         say("nothing was changed")
         return 1
-    quarantine_review.restore(house, entry, principal=principal("cli"))
+    quarantine.restore(house, entry, principal=principal("cli"))
     if as_json:
         print_json({"restored": _as_json(entry)})
     else:
@@ -132,23 +132,20 @@ def delete(
     as_json: bool,
 ) -> int:
     """Remove one thing, or everything, from quarantine for good."""
-    from cellwall.runtime import quarantine_review  # noqa: PLC0415  # heavy
+    from cellwall.admin import quarantine  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 
     if (entry_id is None) != everything:
         raise click.UsageError("Give one ID, or --all.")
     house = open_house(config=config, profile=profile)
-    if entry_id is None:
-        found = quarantine_review.waiting(house)
-    else:
-        found = (quarantine_review.find(house, entry_id),)
+    found = quarantine.waiting(house) if entry_id is None else (quarantine.find(house, entry_id),)
     if found and not yes and sys.stdin.isatty():
         click.echo("\n".join(map(_line, found)), err=True)
         if not agreed(f"Remove {len(found)} for good?"):
             say("nothing was removed")
             return 1
     for entry in found:
-        quarantine_review.delete(house, entry, principal=principal("cli"))
+        quarantine.delete(house, entry, principal=principal("cli"))
     if as_json:
         rows: list[Json] = [_as_json(entry) for entry in found]
         print_json({"deleted": rows})

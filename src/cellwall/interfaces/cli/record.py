@@ -19,7 +19,7 @@ from cellwall.interfaces.cli.terminal import one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cellwall.runtime.reading import Query, VerifyReport
+    from cellwall.admin.audit_queries import Query, VerifyReport
 
 _MAX_RECORDS = 10_000
 _MAX_TOLD = 120
@@ -68,12 +68,12 @@ Examples:
 @json_option("Print one JSON object with the whole records; with -f one a line.")
 def tail(count: int, query: Query, *, follow: bool, as_json: bool) -> int:
     """Show the latest records, one line each, the newest last."""
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
-    coming = reading.following(query)
+    coming = audit_queries.following(query)
     if follow:
         next(coming)  # from now on; what is written while the latest are shown comes after them
-    latest = reading.latest(query, count)
+    latest = audit_queries.latest(query, count)
     if not follow:
         return _print_records(latest, as_json=as_json)
     shown = latest[-1]["seq"] if latest else 0
@@ -101,9 +101,9 @@ def search(count: int, query: Query, *, as_json: bool) -> int:
 
     Exit code 1 if there are none.
     """
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
-    found = reading.latest(query, count)
+    found = audit_queries.latest(query, count)
     _print_records(found, as_json=as_json)
     return 0 if found else 1
 
@@ -123,9 +123,9 @@ def show(wanted: str, *, as_json: bool) -> int:
     ID is the action's (act_...), the sandbox's (sbx_...), or that of one of its records (evt_...),
     such as the `audit_id` of a result.
     """
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
-    records = reading.about(check_id(wanted))
+    records = audit_queries.about(check_id(wanted))
     if not records:
         raise BadInput(
             f"the record has nothing about {wanted}",
@@ -187,9 +187,11 @@ def verify(
     others give one (--checkpoint, --witness). The same for a whole log made anew with another key:
     give the key that you know (--key).
     """
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
-    report = reading.check(keys, checkpoints, since=since, directory=directory, witness=witness)
+    report = audit_queries.check(
+        keys, checkpoints, since=since, directory=directory, witness=witness
+    )
     if as_json:
         print_json(_report(report))
     elif report.ok:
@@ -211,9 +213,9 @@ def verifier() -> int:
 
     It needs plain Python and the package `cryptography`.
     """
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
-    print_text(reading.verifier_source())
+    print_text(audit_queries.verifier_source())
     return 0
 
 
@@ -231,9 +233,9 @@ def prove(event_id: str) -> int:
     It holds the record, the hashes on the way to the tree's root, and the signed root: whoever has
     the public key needs nothing else.
     """
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
-    print_text(reading.prove(check_id(event_id)))
+    print_text(audit_queries.prove(check_id(event_id)))
     return 0
 
 
@@ -253,11 +255,11 @@ def check_proof(proof: str, keys: tuple[str, ...], *, as_json: bool) -> int:
 
     Exit code 1 if it proves nothing.
     """
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
     try:
-        held = reading.check_proof(proof, keys)
-    except reading.BadProof as problem:
+        held = audit_queries.check_proof(proof, keys)
+    except audit_queries.BadProof as problem:
         if as_json:
             print_json({"ok": False, "reason": str(problem)})
         else:

@@ -15,7 +15,7 @@ from cellwall.interfaces.cli.record_filters import filter_options
 from cellwall.interfaces.cli.telling import print_json, say
 
 if TYPE_CHECKING:
-    from cellwall.runtime.reading import Exported, Query
+    from cellwall.admin.audit_queries import Exported, Query
 
 _MAX_HEADER_BYTES = 64 * 1024
 _PROGRESS_EVERY = 50_000
@@ -89,20 +89,22 @@ def export(
     JSON Lines are the log byte for byte; that is the form to keep as evidence. Every record arrives
     at least once; what is altered is not sent.
     """
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
     if after is not None and bookmark is not None:
         raise BadInput("--after and --bookmark do not go together")
     if as_json and destination == "-":
         raise BadInput("standard output can take the records or the JSON object, not both")
-    headers = reading.parse_headers(_text(header_file)) if header_file else None
-    target = reading.ExportTarget.parse(form, destination, headers=headers, **options)
-    with reading.open_bookmark(bookmark) if bookmark else nullcontext() as mark:
+    headers = audit_queries.parse_headers(_text(header_file)) if header_file else None
+    target = audit_queries.ExportTarget.parse(form, destination, headers=headers, **options)
+    with audit_queries.open_bookmark(bookmark) if bookmark else nullcontext() as mark:
         start = after or 0 if mark is None else mark.seq
-        found = reading.everything(query, after=start)
+        found = audit_queries.everything(query, after=start)
         try:
-            sent = reading.export_records(found, target, after_seq=start, progress=_Progress())
-        except reading.ExportFailed as error:
+            sent = audit_queries.export_records(
+                found, target, after_seq=start, progress=_Progress()
+            )
+        except audit_queries.ExportFailed as error:
             if mark is not None:
                 mark.move(error.exported.last_seq)
             raise

@@ -14,7 +14,7 @@ from cellwall.core.events import EventKind
 from cellwall.core.verdict import Verdict
 
 if TYPE_CHECKING:
-    from cellwall.runtime.reading import Query
+    from cellwall.admin.audit_queries import Query
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _AGO = re.compile(r"([0-9]{1,9})([smhd])")
@@ -70,7 +70,7 @@ def filter_options(command: Decorated) -> Decorated:
 
 
 def _query(given: dict[str, Any]) -> Query:
-    from cellwall.runtime.reading import Query  # noqa: PLC0415  # heavy
+    from cellwall.admin.audit_queries import Query  # noqa: PLC0415  # heavy
 
     if given["kind"] is not None:
         given["kind"] = EventKind(given["kind"])

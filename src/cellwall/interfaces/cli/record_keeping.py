@@ -24,10 +24,10 @@ def seal(config: str | None, profile: str | None, *, as_json: bool) -> int:
 
     Happens by itself in every process that lives long enough; this does it now.
     """
-    from cellwall.runtime.record import Keeping  # noqa: PLC0415  # heavy
+    from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
-    sealed = Keeping(principal("cli"), config=config, profile=profile).seal()
+    sealed = AuditLogAdmin(principal("cli"), config=config, profile=profile).seal()
     if as_json:
         print_json({"size": sealed.size, "deleted": sealed.deleted})
     else:
@@ -66,10 +66,10 @@ def key(
     After the loss of a key the log goes on with a new one, and `verify` says so. --trust is for a
     person who knows why.
     """
-    from cellwall.runtime.record import Keeping  # noqa: PLC0415  # heavy
+    from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
-    keeping = Keeping(principal("cli"), config=config, profile=profile)
+    keeping = AuditLogAdmin(principal("cli"), config=config, profile=profile)
     if new_key is not None and not rotate:
         raise BadInput("--to goes with --rotate")
     if trust is not None:
@@ -108,10 +108,10 @@ def hold(
 
     Without NAME, list the holds.
     """
-    from cellwall.runtime.record import Keeping  # noqa: PLC0415  # heavy
+    from cellwall.admin.audit_log import AuditLogAdmin  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
-    keeping = Keeping(principal("cli"), config=config, profile=profile)
+    keeping = AuditLogAdmin(principal("cli"), config=config, profile=profile)
     if release and name is None:
         raise BadInput("name the hold to release", hint="`cellwall audit hold` lists them.")
     if name is not None and release:

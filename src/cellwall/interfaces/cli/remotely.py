@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from cellwall import __version__
-from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, told_error
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, make_error
 from cellwall.core.home import shaping, state_path
 from cellwall.interfaces.cli.main import REFUSED
 from cellwall.interfaces.cli.options import read_bounded
@@ -47,7 +47,7 @@ def want_supervisor() -> None:
         os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         os.utime(stamp)
     if recent:
-        from cellwall.runtime.supervision import start_supervisor  # noqa: PLC0415  # heavy
+        from cellwall.runtime.home import start_supervisor  # noqa: PLC0415  # heavy
 
         with suppress(CellwallError, OSError):
             start_supervisor(os.environ, wait=False)
@@ -221,7 +221,7 @@ class _Follower:
         if "error" in told:
             error = told["error"]
             kind = error.get("kind", "")
-            raise told_error(kind, error["message"], hint=error["hint"], code=error["code"])
+            raise make_error(kind, error["message"], hint=error["hint"], code=error["code"])
         if told.get("stopped"):
             return self._tell_stopped(told.get("workspace_id"))
         if self._as_json:

@@ -170,7 +170,7 @@ def start(foreground: bool) -> int:  # noqa: FBT001  # click's signature
 
         return main()
     from cellwall.interfaces.cli.telling import say  # noqa: PLC0415  # keeps --help quick
-    from cellwall.runtime.supervision import start_supervisor  # noqa: PLC0415  # heavy
+    from cellwall.runtime.home import start_supervisor  # noqa: PLC0415  # heavy
 
     start_supervisor(os.environ)
     answer = _ask({"do": "status"})

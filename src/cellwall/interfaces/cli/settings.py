@@ -36,10 +36,10 @@ Exit codes:
 @json_option("Print one JSON object.")
 def check(profile: str | None, config: str | None, *, as_json: bool) -> int:
     """Check the configuration, and name every wall that it takes away."""
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
-    settings = reading.read_settings(config=config, profile=profile)
-    weak = reading.weakened(settings)
+    settings = audit_queries.read_settings(config=config, profile=profile)
+    weak = audit_queries.weakened(settings)
     if as_json:
         print_json({"ok": True, "profile": settings.profile, "weakened": list(weak)})
     else:
@@ -58,9 +58,9 @@ Examples:
 @json_option("The same: this command always prints JSON.")
 def show(profile: str | None, config: str | None, *, as_json: bool) -> int:  # noqa: ARG001  # see its help
     """Print the effective settings as JSON."""
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
-    settings = reading.read_settings(config=config, profile=profile)
+    settings = audit_queries.read_settings(config=config, profile=profile)
     print_text(settings.model_dump_json(indent=2) + "\n")
     return 0
 
@@ -73,7 +73,7 @@ Examples:
 )
 def schema() -> int:
     """Print the JSON schema of the configuration file, for editors."""
-    from cellwall.runtime import reading  # noqa: PLC0415  # heavy
+    from cellwall.admin import audit_queries  # noqa: PLC0415  # heavy
 
-    print_text(reading.schema_text())
+    print_text(audit_queries.schema_text())
     return 0

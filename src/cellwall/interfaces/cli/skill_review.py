@@ -10,8 +10,8 @@ from cellwall.interfaces.cli.skill_words import when
 from cellwall.interfaces.cli.terminal import one_line
 
 if TYPE_CHECKING:
+    from cellwall.admin.skills import Review
     from cellwall.core.types import Json
-    from cellwall.runtime.skills import Review
 
 # All that Unicode does not call printable, but line ends and tabs, is matched by testing; this only
 # finds the candidates quickly.

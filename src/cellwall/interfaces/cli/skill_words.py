@@ -9,8 +9,8 @@ from cellwall.core.errors import CellwallError
 from cellwall.interfaces.cli.terminal import one_line
 
 if TYPE_CHECKING:
+    from cellwall.admin.skills import Proposal, Skill
     from cellwall.core.types import Json
-    from cellwall.runtime.skills import Proposal, Skill
 
 
 def summary(skill: Skill) -> str:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from cellwall.admin.skills import Comparison, Review, Skills
     from cellwall.core.types import Json, Principal
-    from cellwall.runtime.skills import Comparison, Review, Skills
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
@@ -104,11 +104,11 @@ def sign(
     With --instructions DIR is a project, or one file of it: its CLAUDE.md, AGENTS.md, agent rules
     and the like are signed, at any depth, and the list is written as .cellwall-instructions.
     """
-    from cellwall.runtime.skills import KeyChoice  # noqa: PLC0415  # heavy
+    from cellwall.admin.skills import SigningKeyChoice  # noqa: PLC0415  # heavy
 
     store = _store(config, profile)
     sign_it = store.sign_instructions if instructions else store.sign
-    done = sign_it(folder, name=name, choice=KeyChoice(key, signer), principal=_me())
+    done = sign_it(folder, name=name, choice=SigningKeyChoice(key, signer), principal=_me())
     manifest = done.manifest
     if as_json:
         told: dict[str, Json] = {"name": manifest.name, "digest": manifest.digest}
@@ -342,7 +342,7 @@ def approve(
 
     It asks at your terminal; where there is none it refuses.
     """
-    from cellwall.runtime.skills import KeyChoice  # noqa: PLC0415  # heavy
+    from cellwall.admin.skills import SigningKeyChoice  # noqa: PLC0415  # heavy
 
     store = _store(config, profile)
     found = store.review(proposal_id)
@@ -355,7 +355,7 @@ def approve(
     if not _is_wanted(found):
         say("nothing was approved")
         return 1
-    skill = store.approve(found, choice=KeyChoice(key, signer), principal=_me())
+    skill = store.approve(found, choice=SigningKeyChoice(key, signer), principal=_me())
     if as_json:
         print_json(skill_json(skill))
     else:
@@ -371,7 +371,7 @@ def _is_wanted(found: Review) -> bool:
 
 
 def _store(config: str | None, profile: str | None) -> Skills:
-    from cellwall.runtime.skills import Skills  # noqa: PLC0415  # heavy
+    from cellwall.admin.skills import Skills  # noqa: PLC0415  # heavy
 
     return Skills(config=config, profile=profile)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status
-from cellwall.core.plain import plain
+from cellwall.core.text import plain
 from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.cli.streams import is_terminal, write_all

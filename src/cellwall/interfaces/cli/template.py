@@ -24,8 +24,8 @@ from cellwall.interfaces.cli.progress import Progress
 from cellwall.interfaces.cli.telling import print_json, print_text
 
 if TYPE_CHECKING:
+    from cellwall.admin.templates import Environment
     from cellwall.core.types import Json
-    from cellwall.runtime.templates import Environment
 
 _DEFAULT = "python-data"
 
@@ -90,7 +90,7 @@ def build(
     is removed; without NAME its name is made from the packages, as for `--package`. Only wheels are
     taken, from the index that your pip is set up for, and nothing of them is executed on the host.
     """
-    from cellwall.runtime.templates import Templates  # noqa: PLC0415  # heavy
+    from cellwall.admin.templates import Templates  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
     asked = parse_request([*packages, *_listed_in(requirements)])
@@ -143,7 +143,7 @@ Examples:
 @json_option("Print one JSON object with all packages.")
 def list_(*, as_json: bool) -> int:
     """List the templates, and whether they are built for the Python that runs inside."""
-    from cellwall.runtime.templates import SHIPPED, Templates  # noqa: PLC0415  # heavy
+    from cellwall.admin.templates import SHIPPED, Templates  # noqa: PLC0415  # heavy
 
     templates = Templates()
     found = {name: (templates.find(name), templates.requested(name)) for name in templates.names()}
@@ -178,7 +178,7 @@ def remove(name: str, profile: str | None, config: str | None, *, as_json: bool)
     A template of your own is forgotten with it.
     Sandboxes that use it at this moment lose its packages; end them first.
     """
-    from cellwall.runtime.templates import Templates  # noqa: PLC0415  # heavy
+    from cellwall.admin.templates import Templates  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
     templates = Templates(config=config, profile=profile)

@@ -22,9 +22,8 @@ from cellwall.interfaces.cli.vault_options import (
 from cellwall.interfaces.cli.vault_words import secret_json, secret_lines
 
 if TYPE_CHECKING:
+    from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
     from cellwall.core.types import Json
-    from cellwall.runtime.vault import Vault
-    from cellwall.runtime.vault_keys import KeyChoice
 
 KINDS = ("passphrase", "file", "keyring", "command")
 
@@ -276,8 +275,8 @@ def _store(
     binary: bool,
     as_json: bool,
 ) -> int:
+    from cellwall.admin.vault import MAX_VALUE_BYTES, weakness, wipe  # noqa: PLC0415  # heavy
     from cellwall.interfaces.cli.hidden import read_value  # noqa: PLC0415  # only here
-    from cellwall.runtime.vault import MAX_VALUE_BYTES, weakness, wipe  # noqa: PLC0415  # heavy
 
     name = secret_name(words)
     if passphrase_fd == 0:
@@ -306,17 +305,17 @@ def _store(
     return 0
 
 
-def _choice(key: str | None, key_file: str | None, key_command: str | None) -> KeyChoice:
-    from cellwall.runtime.vault_keys import KeyChoice  # noqa: PLC0415  # heavy
+def _choice(key: str | None, key_file: str | None, key_command: str | None) -> VaultKeyChoice:
+    from cellwall.admin.vault import VaultKeyChoice  # noqa: PLC0415  # heavy
 
     try:
         command = tuple(shlex.split(key_command or ""))
     except ValueError:
         raise BadInput("--key-command has an open quote", code="CW-USAGE") from None
-    return KeyChoice(source=key, file=key_file, command=command)
+    return VaultKeyChoice(source=key, file=key_file, command=command)
 
 
-def _tell_key(found: Vault, what: str, *, as_json: bool) -> None:
+def _tell_key(found: VaultAdmin, what: str, *, as_json: bool) -> None:
     if found.is_cheap_to_guess:
         say(
             "warning: guessing the passphrase is cheap; set [vault] argon2_memory_kib to 19456 and "

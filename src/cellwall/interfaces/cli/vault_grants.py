@@ -21,8 +21,8 @@ from cellwall.interfaces.cli.vault_options import (
 from cellwall.interfaces.cli.vault_words import grant_line
 
 if TYPE_CHECKING:
+    from cellwall.admin.vault import VaultAdmin
     from cellwall.core.network import Place
-    from cellwall.runtime.vault import Vault
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -146,7 +146,7 @@ def revoke(
     return 0
 
 
-def _is_wanted(vault: Vault, name: str, host: str, path: str) -> bool:
+def _is_wanted(vault: VaultAdmin, name: str, host: str, path: str) -> bool:
     """The vault's passphrase is proof enough: a person alone has it, and it is asked for now."""
     if not vault.opens_alone:
         return True

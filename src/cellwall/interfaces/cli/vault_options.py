@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from cellwall.admin.vault import VaultAdmin
     from cellwall.core.types import Principal
-    from cellwall.runtime.vault import Vault
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
@@ -48,12 +48,12 @@ def secret_name(words: tuple[str, ...]) -> str:
     return words[0]
 
 
-def open_vault(config: str | None, profile: str | None, passphrase_fd: int | None) -> Vault:
+def open_vault(config: str | None, profile: str | None, passphrase_fd: int | None) -> VaultAdmin:
     """Locked; it asks for its key when that is needed."""
+    from cellwall.admin.vault import VaultAdmin  # noqa: PLC0415  # heavy
     from cellwall.interfaces.cli.hidden import Passphrases  # noqa: PLC0415  # only here
-    from cellwall.runtime.vault import Vault  # noqa: PLC0415  # heavy
 
-    return Vault.configured(config=config, profile=profile, ask=Passphrases(passphrase_fd))
+    return VaultAdmin.configured(config=config, profile=profile, ask=Passphrases(passphrase_fd))
 
 
 def me() -> Principal:

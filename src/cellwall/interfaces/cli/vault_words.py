@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cellwall.admin.vault import Grant, SecretInfo
     from cellwall.core.types import Json
-    from cellwall.runtime.vault import Grant, SecretInfo
 
 
 def secret_json(secret: SecretInfo) -> dict[str, Json]:

@@ -12,7 +12,7 @@ import anyio
 from cellwall.core.errors import CellwallError
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
 from cellwall.runtime.agent_processes import mark_agent
-from cellwall.runtime.supervision import start_supervisor
+from cellwall.runtime.home import start_supervisor
 from cellwall.runtime.wiring import House, open_house
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cellwall.core.errors import BadInput, CellwallError, Denied
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
-from cellwall.core.plain import plain
+from cellwall.core.text import plain
 from cellwall.core.types import Action, Json, ToolResult, UseTool
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.hooks import rewrite
@@ -27,8 +27,7 @@ from cellwall.interfaces.hooks.calls import (
 )
 from cellwall.interfaces.hooks.command import isolated, pins
 from cellwall.interfaces.requests import named_policy
-from cellwall.runtime.walls import check_walls, check_workspace
-from cellwall.runtime.wiring import House, principal
+from cellwall.runtime.wiring import House, check_walls, check_workspace, principal
 
 _FLAGS = frozenset({"dangerously_outside", "after"})
 

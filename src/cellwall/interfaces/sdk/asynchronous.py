@@ -11,7 +11,7 @@ from typing import Self, TypedDict, Unpack
 
 import anyio
 
-from cellwall.core.cancelling import cancelled_by, check_cancelled
+from cellwall.core.cancellation import cancelled_by, check_cancelled
 from cellwall.core.errors import BadInput
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import Outcome

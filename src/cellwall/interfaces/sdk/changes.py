@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cellwall.runtime import takeover, wiring
+from cellwall.admin import apply_changes
+from cellwall.runtime import wiring
 
 if TYPE_CHECKING:
-    from cellwall.runtime.takeover import ApplyReport, Change
+    from cellwall.admin.apply_changes import ApplyReport, Change
 
 _MAX_DIFF_BYTES = 16 * 1024 * 1024
 
@@ -29,15 +30,15 @@ class Changes:
     @property
     def directory(self) -> str:
         """The directory on the host that the changes belong to."""
-        return takeover.target_directory(self._house(), self.id)
+        return apply_changes.target_directory(self._house(), self.id)
 
     def list(self) -> Sequence[Change]:
         """Every added, modified and deleted path; code and instructions of agents come first."""
-        return takeover.describe_changes(self._house(), self.id)
+        return apply_changes.describe_changes(self._house(), self.id)
 
     def diff(self, *, max_bytes: int = _MAX_DIFF_BYTES) -> str:
         """The changes in the format of `git diff`."""
-        return takeover.unified_diff(self._house(), self.id, max_bytes=max_bytes)
+        return apply_changes.unified_diff(self._house(), self.id, max_bytes=max_bytes)
 
     def apply(
         self, *, force: bool = False, instructions: bool = False, dry_run: bool = False
@@ -49,8 +50,8 @@ class Changes:
         """
         house = self._house()
         if dry_run:
-            return takeover.foresee(house, self.id, force=force, instructions=instructions)
-        return takeover.take_over(
+            return apply_changes.foresee(house, self.id, force=force, instructions=instructions)
+        return apply_changes.take_over(
             house,
             self.id,
             force=force,
@@ -60,7 +61,7 @@ class Changes:
 
     def discard(self) -> None:
         """Remove the changes; the directory stays as it is. A live sandbox is refused."""
-        takeover.discard(self._house(), self.id, principal=wiring.principal("sdk"))
+        apply_changes.discard(self._house(), self.id, principal=wiring.principal("sdk"))
 
     def _house(self) -> wiring.House:
         return wiring.shared_house(self.config, self.profile)
@@ -70,5 +71,5 @@ def waiting_changes(
     *, config: str | None = None, profile: str | None = None
 ) -> tuple[Changes, ...]:
     """All changes that were neither taken over nor discarded, oldest first."""
-    found = takeover.waiting(wiring.shared_house(config, profile))
+    found = apply_changes.waiting(wiring.shared_house(config, profile))
     return tuple(Changes(each.id, config=config, profile=profile) for each in found)

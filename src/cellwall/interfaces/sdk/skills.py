@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from cellwall.admin.skills import MAX_BYTES, MAX_FILES
+from cellwall.admin.skills import Skills as Store
 from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.limits import MIB
 from cellwall.interfaces.sdk.watch import Caller
 from cellwall.runtime import wiring
-from cellwall.runtime.skills import MAX_BYTES, MAX_FILES
-from cellwall.runtime.skills import Skills as Store
 
 if TYPE_CHECKING:
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox

@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 
 from cellwall.core.errors import BadInput, CellwallError
-from cellwall.core.plain import plain
+from cellwall.core.text import plain
 from cellwall.core.types import Json
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeAlias
 
+from cellwall.admin.vault import Grant, SecretInfo, VaultKeyChoice
+from cellwall.admin.vault import VaultAdmin as Kept
 from cellwall.core.network import Binding, Place
 from cellwall.core.types import Principal
 from cellwall.runtime import wiring
-from cellwall.runtime.lending import lend_from
-from cellwall.runtime.vault import Grant, SecretInfo
-from cellwall.runtime.vault import Vault as Kept
-from cellwall.runtime.vault_keys import KeyChoice
+from cellwall.runtime.secret_leases import register_vault
 
 Asked: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
 
@@ -53,13 +52,13 @@ class Vault:
         """
         who = wiring.principal("sdk")
         kept = Kept.configured(config=config, profile=profile, ask=_asking(passphrase))
-        choice = KeyChoice(source=key, file=key_file, command=tuple(key_command))
+        choice = VaultKeyChoice(source=key, file=key_file, command=tuple(key_command))
         if create and not kept.exists:
             kept.init(choice=choice, principal=who)
         else:
             kept.find_by(choice)
             kept.unlock(who)
-        lend_from(kept, kept.home)
+        register_vault(kept, kept.home)
         return cls(kept, who)
 
     def __enter__(self) -> Vault:
@@ -145,7 +144,7 @@ class Vault:
         key_command: Sequence[str] = (),
     ) -> None:
         """Encrypt everything anew with a new key."""
-        choice = KeyChoice(source=key, file=key_file, command=tuple(key_command))
+        choice = VaultKeyChoice(source=key, file=key_file, command=tuple(key_command))
         self._kept.rekey(choice=choice, principal=self._principal, ask=_asking(passphrase))
 
 

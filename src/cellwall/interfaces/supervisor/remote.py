@@ -11,15 +11,14 @@ import anyio
 import anyio.abc
 
 import cellwall
-from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, told_error
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, make_error
 from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink
 from cellwall.interfaces.sdk.hosting import Operation
 from cellwall.interfaces.supervisor.codec import decode_outcome, encode_operation
-from cellwall.runtime.home import state_home
-from cellwall.runtime.supervision import start_supervisor
+from cellwall.runtime.home import start_supervisor, state_home
 
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 
@@ -122,7 +121,7 @@ async def _ask(
 def _judged(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if "error" in message:
         told = message["error"]
-        raise told_error(
+        raise make_error(
             told.get("kind", ""), told["message"], hint=told["hint"], code=told["code"]
         )
     if "stale" in message:

@@ -21,7 +21,7 @@ import anyio
 import anyio.abc
 
 import cellwall
-from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, error_kind
 from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import ErrorInfo
@@ -207,7 +207,7 @@ class Supervisor:
 
 
 def _told(error: CellwallError) -> dict[str, Any]:
-    return {**ErrorInfo.of(error).to_json(), "kind": type(error).__name__}
+    return {**ErrorInfo.of(error).to_json(), "kind": error_kind(error)}
 
 
 def listen(home: str) -> tuple[socket.socket, int] | None:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from cellwall.core.limits import Limits
 from cellwall.core.network import NETWORK_INSIDE
-from cellwall.core.skills import SKILLS_INSIDE, Skill
-from cellwall.core.types import WorkspaceMode, WorkspaceMount
+from cellwall.core.types import SKILLS_INSIDE, Skill, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.linux import bwrap, landlock, rootfs
 from cellwall.sandbox.linux.keeperplan import OuterWall
 from cellwall.sandbox.linux.networkplan import (

@@ -16,8 +16,7 @@ import anyio
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
-from cellwall.core.skills import Skill
-from cellwall.core.types import Action, OutputSink
+from cellwall.core.types import Action, OutputSink, Skill
 from cellwall.sandbox.linux import cellplan, jobs
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, tools_for, walls_for
 from cellwall.sandbox.linux.specs import python_spec

@@ -9,8 +9,7 @@ from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
-from cellwall.core.skills import Skill
-from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
+from cellwall.core.types import Action, OutputSink, RunCode, Skill, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.linux.cold import ColdPath
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.pool import Pool

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
-from cellwall.core.cancelling import check_cancelled
+from cellwall.core.cancellation import check_cancelled
 
 _ANSWER_WITHIN_S = 5.0
 _LOOK_EVERY_S = 0.2

@@ -16,7 +16,6 @@ from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import ToolCaller, WorkspaceLease
-from cellwall.core.skills import Skill
 from cellwall.core.types import (
     Action,
     Json,
@@ -24,6 +23,7 @@ from cellwall.core.types import (
     ProcessOperation,
     RunCode,
     RunCommand,
+    Skill,
     WorkspaceMount,
 )
 from cellwall.sandbox import languages

@@ -18,8 +18,7 @@ from importlib import resources
 
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.core.limits import MIB, Limits
-from cellwall.core.skills import Skill
-from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
+from cellwall.core.types import Skill, WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cellplan, jobs, keeperplan, seccomp
 from cellwall.sandbox.linux.channels import INTERPRETER_FDS_INSIDE

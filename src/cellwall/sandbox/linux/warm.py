@@ -17,8 +17,7 @@ import anyio
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import ToolCaller, WorkspaceLease
-from cellwall.core.skills import Skill
-from cellwall.core.types import Action, OutputSink
+from cellwall.core.types import Action, OutputSink, Skill
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import jobs, newgroups
 from cellwall.sandbox.linux.layers import NativeSettings

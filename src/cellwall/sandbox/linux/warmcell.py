@@ -10,8 +10,7 @@ import anyio
 
 from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.core.limits import LimitName
-from cellwall.core.skills import Skill
-from cellwall.core.types import WorkspaceMount, new_id
+from cellwall.core.types import Skill, WorkspaceMount, new_id
 from cellwall.sandbox.linux import cellplan, groups
 from cellwall.sandbox.linux.channels import Channels, Line, Outside
 from cellwall.sandbox.linux.keeper import memory_file

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.core import html_tokens
 from cellwall.egress.pages import html_view
 from cellwall.egress.pages.html_view import view
 from cellwall.egress.pages.readable import Rendered, absolute, rendered
+from cellwall.parsing import html_tokens
 
 URL = "https://docs.example.com/a/page"
 

@@ -291,7 +291,7 @@ def test_pieces_beyond_the_most_stand_together() -> None:
 
 
 def test_a_page_of_too_many_tags_is_still_read_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellwall.core.html_tokens.MAX_TOKENS", 4)
+    monkeypatch.setattr("cellwall.parsing.html_tokens.MAX_TOKENS", 4)
     assert read("html", "<p>a</p><p>b</p>").pieces == (
         Piece("a", "text", False),
         Piece("<p>b</p>", "unfinished tag", True),

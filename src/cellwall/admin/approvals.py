@@ -1,0 +1,106 @@
+"""A person answers questions of other processes of the same user, within the role (POL-8)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from cellwall.config.load import load_settings
+from cellwall.core.approvals import Answer, AnswerKind, Question
+from cellwall.core.errors import BadInput, Denied
+from cellwall.core.roles import Permission
+from cellwall.core.types import Principal
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.approval_queue import ApprovalQueue, not_offered
+from cellwall.runtime.approver_key import ApproverKey, approver_key
+from cellwall.runtime.home import state_home
+from cellwall.runtime.permissions import roles_of
+
+__all__ = ["Answer", "AnswerKind", "ApprovalInbox", "Question"]
+
+
+class ApprovalInbox:
+    """The open questions of one state folder, for one person."""
+
+    def __init__(
+        self, who: Principal, *, config: str | None = None, profile: str | None = None
+    ) -> None:
+        self._who = who
+        self._settings = load_settings(file=config, profile=profile, environ=os.environ)
+        self._roles = roles_of(self._settings)
+        self._key = approver_key(self._settings)
+        self._queue = ApprovalQueue(state_home(os.environ), key=self._key)
+
+    def waiting(self) -> list[Question]:
+        return self._queue.list_waiting()
+
+    def read(self, question_id: str) -> Question:
+        return self._queue.read(question_id)
+
+    def answer(
+        self,
+        question: Question,
+        kind: AnswerKind,
+        *,
+        rule: str = "",
+        via: str = "queue",
+        ask: Callable[[], bytearray] | None = None,
+    ) -> Answer:
+        """Answer a question. Checked here for a clear error, and again by the asking process."""
+        self.check(question, kind, rule=rule)
+        answer = Answer(kind=kind, by=self._who, via=via, rule=rule)
+        if self._key is not None and answer.allows:
+            answer = replace(answer, signature=self._signed(self._key, question, answer, ask))
+        self._queue.answer(question, answer).until_taken()
+        return answer
+
+    def _signed(
+        self,
+        key: ApproverKey,
+        question: Question,
+        answer: Answer,
+        ask: Callable[[], bytearray] | None,
+    ) -> str:
+        if ask is None:
+            raise Denied(
+                "an approval needs the passphrase of the approver",
+                hint=f"In a terminal: cellwall approvals allow {question.id}",
+            )
+        passphrase = ask()
+        try:
+            return key.sign(passphrase, question, answer)
+        finally:
+            passphrase[:] = bytes(len(passphrase))
+
+    def check(self, question: Question, kind: AnswerKind, *, rule: str = "") -> None:
+        """Raise for an answer that would be refused, before the person confirms it."""
+        if "queue" not in self._settings.approvals.channels:
+            raise Denied(
+                "the configuration accepts no answers from other processes",
+                hint='Add "queue" to approvals.channels.',
+            )
+        if kind is not AnswerKind.DENY:
+            refuse_agents("an approval")
+            self._roles.require(self._who, Permission.APPROVALS_ANSWER)
+        if kind is AnswerKind.RULE:
+            self._roles.require(self._who, Permission.POLICY_WRITE)
+        if not question.takes(kind, rule):
+            raise not_offered(question, kind)
+
+
+def chosen_rule(question: Question, text: str) -> str:
+    """A rule that the question proposes, by number or text."""
+    rules = [proposal.rule for proposal in question.proposals]
+    if text in rules:
+        return text
+    if text.isascii() and text.isdigit() and 0 < int(text[:4]) <= len(rules):
+        return rules[int(text[:4]) - 1]
+    # Only a rule that was shown with its side effects; other rules belong in the policy file.
+    raise BadInput(
+        "this rule was not proposed" if rules else "no rule is proposed for this",
+        hint="Name one by its number: 1" + (f" to {len(rules)}." if len(rules) > 1 else ".")
+        if rules
+        else "Allow it once, or write a rule into the policy file by hand.",
+        code="CW-APPROVAL-NOT-OFFERED",
+    )

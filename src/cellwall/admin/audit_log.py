@@ -1,0 +1,94 @@
+"""Administration of the audit log as a whole: seals, keys, retention holds. Each is logged."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from cellwall.audit.files import LOCK_TIMEOUT_S
+from cellwall.audit.keeping import hold, holds, keep, release
+from cellwall.audit.log import AuditLog
+from cellwall.config.load import load_settings
+from cellwall.core.errors import BadInput
+from cellwall.core.events import Event, EventKind
+from cellwall.core.notes import BadNote, PublicKey
+from cellwall.core.types import Json, Principal
+from cellwall.runtime.home import state_home
+from cellwall.runtime.recording import (
+    audit_directory,
+    log_settings,
+    note_configuration,
+    open_record,
+)
+
+_HOLD_NAME = re.compile(r"[0-9A-Za-z._-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """How many records are signed now, and how many files the retention rule has deleted."""
+
+    size: int
+    deleted: int
+
+
+class AuditLogAdmin:
+    """What is done with the record as a whole; each of these is on the record itself."""
+
+    def __init__(
+        self, who: Principal, *, config: str | None = None, profile: str | None = None
+    ) -> None:
+        self._who = who
+        self._settings = load_settings(file=config, profile=profile, environ=os.environ)
+        self._home = state_home(os.environ)
+        self._directory = audit_directory(self._home)
+
+    def _open(self) -> AuditLog:
+        audit = open_record(self._home, self._settings)
+        note_configuration(self._home, self._settings, audit, self._who)
+        return audit
+
+    def seal(self) -> Sealed:
+        with self._open() as audit:
+            audit.seal()
+            deleted = keep(self._directory, log_settings(self._settings), audit.write, audit.notary)
+            audit.notary.attend(timeout_s=LOCK_TIMEOUT_S)
+            return Sealed(audit.notary.size(), len(deleted))
+
+    def public_key(self) -> str:
+        with self._open() as audit:
+            return str(audit.notary.public_key())
+
+    def rotate(self, new_key: str | None) -> str:
+        with self._open() as audit:
+            return str(audit.notary.rotate(new_key, self._who))
+
+    def trust(self, text: str) -> None:
+        """A person says that a key is theirs, though no other key vouches for it."""
+        try:
+            key = PublicKey.parse(text)
+        except BadNote as problem:
+            raise BadInput(f"{problem}", hint="It has the form name+id+base64.") from None
+        body: dict[str, Json] = {"key": text, "reason": "a person trusts it", "note": ""}
+        with self._open() as audit:
+            audit.write(Event(EventKind.KEY, "", self._who.name, self._who.interface, body))
+            audit.notary.trust(key)
+
+    def hold(self, name: str, reason: str) -> None:
+        if _HOLD_NAME.fullmatch(name) is None:
+            raise BadInput("the name of a hold is of letters, digits, dots, dashes and underscores")
+        with self._open() as audit:
+            hold(self._directory, name, reason, audit.write, self._who)
+
+    def release(self, name: str) -> None:
+        with self._open() as audit:
+            if not release(self._directory, name, audit.write, self._who):
+                raise BadInput(
+                    f"there is no hold {name[:64]!r}",
+                    hint="`cellwall audit hold` lists them.",
+                    code="CW-NO-HOLD",
+                )
+
+    def holds(self) -> dict[str, str]:
+        return holds(self._directory)

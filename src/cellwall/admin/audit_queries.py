@@ -1,0 +1,240 @@
+"""The record and the settings, for interfaces that only read them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+
+from cellwall.audit import proofs, search, verify
+from cellwall.audit.bundle import verifier_source
+from cellwall.audit.checkpoints import unproven_checkpoint
+from cellwall.audit.export import (
+    Exported,
+    ExportFailed,
+    ExportTarget,
+    export_records,
+    open_bookmark,
+    parse_headers,
+    records_after,
+)
+from cellwall.audit.failures import failed
+from cellwall.audit.memory import SignedMemory
+from cellwall.audit.merkle import BadProof
+from cellwall.audit.proofs import Proof
+from cellwall.audit.search import Found, Query
+from cellwall.audit.segments import BadSegment, open_plain
+from cellwall.audit.signers import parse_keys
+from cellwall.audit.verify import VerifyReport
+from cellwall.config.load import load_settings
+from cellwall.config.models import Settings, weakened
+from cellwall.config.schema import schema_text
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.notes import MAX_NOTE_BYTES, BadNote, PublicKey
+from cellwall.runtime.home import state_home
+from cellwall.runtime.recording import audit_directory
+
+__all__ = [
+    "BadProof",
+    "ExportFailed",
+    "ExportTarget",
+    "Exported",
+    "Found",
+    "Proof",
+    "Query",
+    "Settings",
+    "VerifyReport",
+    "about",
+    "check",
+    "check_proof",
+    "everything",
+    "export_records",
+    "following",
+    "latest",
+    "open_bookmark",
+    "parse_headers",
+    "prove",
+    "read_settings",
+    "schema_text",
+    "verifier_source",
+    "weakened",
+]
+_TRUSTED = "trusted-keys"
+_RETIRED = "retired-keys"
+_MAX_PROOF_BYTES = 2 * 1024 * 1024
+
+
+def latest(query: Query, count: int) -> list[dict[str, Any]]:
+    """The newest records that fit, the newest last."""
+    found = islice(search.search(_directory(), query), count)
+    return [each.record for each in found][::-1]
+
+
+def following(query: Query) -> Iterator[dict[str, Any] | None]:
+    """Those that fit as they are written; None now and then, while there is nothing."""
+    for found in search.follow(_directory(), query):
+        yield None if found is None else found.record
+
+
+def everything(query: Query, *, after: int = 0) -> Iterator[Found]:
+    """All that fit, the oldest first, after a record's number."""
+    return records_after(_directory(), query, after_seq=after)
+
+
+def about(wanted: str) -> list[dict[str, Any]]:
+    """All records of an action or a session, or of the action that a record belongs to."""
+    query = Query(action_id=wanted)
+    if wanted.startswith("sbx_"):
+        query = Query(session_id=wanted)
+    elif wanted.startswith("evt_"):
+        found = next(search.search(_directory(), Query(id=wanted)), None)
+        if found is None:
+            return []
+        if not found.record["action_id"]:
+            return [found.record]
+        query = Query(action_id=found.record["action_id"])
+    return [each.record for each in search.search(_directory(), query)][::-1]
+
+
+def check(
+    keys: Sequence[str] = (),
+    checkpoints: Sequence[str] = (),
+    *,
+    since: int | None = None,
+    directory: str | None = None,
+    witness: str | None = None,
+) -> VerifyReport:
+    """Check the log; writes nothing, not even a repair.
+
+    `keys` and `checkpoints` are files. Without keys those count that this user's log began with.
+    `witness` is a directory that has been given checkpoints of it. The log of this user must also
+    contain what is remembered beside its key.
+    """
+    place = directory or _directory()
+    notes = [_read(path, MAX_NOTE_BYTES, "checkpoint") for path in checkpoints]
+    memory = SignedMemory(place)
+    remembered = _remembered(memory) if directory is None and not keys else None
+    is_asked = remembered is not None and memory.is_of_this_log(remembered.origin)
+    if remembered is not None and is_asked:
+        notes.append(remembered.note)
+    known = _keys(place, keys)
+    if since is not None and not keys:  # where a key was retired lies before that, perhaps
+        known = [key for key in known if key not in _listed(place, _RETIRED)]
+    try:
+        if witness:
+            report = verify.verify(place, known)
+            if not report.ok:
+                return report
+            notes += _witnessed(report.origin, witness)
+        report = verify.verify(place, known, checkpoints=notes, since=since)
+        # One that was begun anew is another log than the one that is remembered.
+        if report.ok and remembered and remembered.origin == report.origin and not is_asked:
+            return verify.verify(place, known, checkpoints=[*notes, remembered.note], since=since)
+        return report
+    except OSError as error:
+        raise failed(error) from None
+
+
+def prove(event_id: str) -> str:
+    """A proof that one record is in the log, to be handed to somebody else."""
+    place = _directory()
+    try:
+        return proofs.prove(place, event_id, _all_keys(place))
+    except BadProof as problem:
+        raise CellwallError(
+            f"no proof could be made: {problem}",
+            hint="Check the log with `cellwall audit verify`.",
+            code="CW-NO-PROOF",
+        ) from None
+
+
+def check_proof(path: str, keys: Sequence[str]) -> Proof:
+    """What a proof proves; `BadProof` if it does not hold."""
+    text = _read(path, _MAX_PROOF_BYTES, "proof").decode("utf-8", "replace")
+    if keys:
+        return proofs.check_proof(text, _keys(_directory(), keys))
+    # Without a key of somebody else's it can only be about the log here.
+    report = verify.verify(_directory(), _keys(_directory(), ()))
+    return proofs.check_proof(text, _all_keys(_directory()), origin=report.origin)
+
+
+def _directory() -> str:
+    return audit_directory(state_home(os.environ))
+
+
+def _keys(directory: str, paths: Sequence[str]) -> list[PublicKey]:
+    """From files, or as they are written; else those the log began with."""
+    if paths:
+        found: list[PublicKey] = []
+        for path in paths:
+            text = path if "+" in path and not os.path.exists(path) else ""
+            found += parse_keys(
+                text or _read(path, MAX_NOTE_BYTES, "key").decode("ascii", "replace")
+            )
+        return found
+    return _listed(directory, _TRUSTED)
+
+
+def _listed(directory: str, name: str) -> list[PublicKey]:
+    with suppress(OSError, BadSegment), open_plain(os.path.join(directory, name)) as file:
+        return parse_keys(file.read(MAX_NOTE_BYTES).decode("ascii", "replace"))
+    return []
+
+
+def _all_keys(directory: str) -> list[PublicKey]:
+    """Those that have signed, as far as the log itself vouches for them."""
+    known = _keys(directory, ())
+    report = verify.verify(directory, known)
+    return [*known, *(PublicKey.parse(each) for each in report.keys)]
+
+
+class _Remembered(NamedTuple):
+    """The last checkpoint that was signed here, and which log it is about."""
+
+    origin: str
+    note: bytes
+
+
+def _remembered(memory: SignedMemory) -> _Remembered | None:
+    with suppress(OSError, BadSegment, BadNote):
+        note = memory.note()
+        if note is not None:
+            return _Remembered(unproven_checkpoint(note).origin, note)
+    return None
+
+
+def _witnessed(origin: str | None, witness: str) -> list[bytes]:
+    """Checkpoints of this log that lie with a witness; which log it is, its signatures say."""
+    found = []
+    for name in sorted(os.listdir(witness)):
+        if name.endswith(".checkpoint"):
+            note = _read(os.path.join(witness, name), MAX_NOTE_BYTES, "checkpoint")
+            with suppress(BadNote):  # what is none is not about this log either
+                if unproven_checkpoint(note).origin == origin:
+                    found.append(note)
+    if not found:
+        raise BadInput(
+            "the witness has nothing about this log",
+            hint="Check its directory; a log that was begun anew has another name.",
+            code="CW-NO-WITNESS",
+        )
+    return found
+
+
+def _read(path: str, max_bytes: int, what: str) -> bytes:
+    try:
+        with open_plain(os.path.realpath(path)) as file:
+            return file.read(max_bytes)
+    except (OSError, BadSegment) as error:
+        raise BadInput(
+            f"the {what} {os.path.basename(path)!r} cannot be read",
+            hint="Check the path.",
+            detail=str(error),
+        ) from None
+
+
+def read_settings(*, config: str | None, profile: str | None) -> Settings:
+    """The effective settings, without touching the host or the state folder."""
+    return load_settings(file=config, profile=profile, environ=os.environ)

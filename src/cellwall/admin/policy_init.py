@@ -1,0 +1,212 @@
+"""Begins a policy: looks at a project's folder, writes the file, trusts what was written.
+
+The folder may be anybody's: nothing in it is followed, waited for or read without a bound. The file
+is put in place whole or not at all, and never over a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from cellwall.admin.policy_learning import read_plain
+from cellwall.admin.policy_trust import Offered, PolicyTrust
+from cellwall.config.load import load_settings
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.roles import Permission
+from cellwall.core.types import Principal
+from cellwall.policy.engine import Policy
+from cellwall.policy.files import parse_policy
+from cellwall.policy.rules import Layer
+from cellwall.policy.starting import Found, Start, start
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.permissions import require
+from cellwall.runtime.policy_places import PROJECT_FILES, project_files, user_policy
+
+__all__ = ["Start", "Written", "begin", "beside", "place_of", "write"]
+
+_MAX_ENTRIES = 10_000
+_MAX_BYTES = 1 << 20
+_NAMES = {
+    "package.json": ("package.json",),
+    "composer.json": ("composer.json",),
+    "Makefile": ("GNUmakefile", "makefile", "Makefile"),
+    "justfile": ("justfile", "Justfile", ".justfile"),
+}
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was put where."""
+
+    path: str
+    start: Start
+    is_trusted: bool
+
+
+def begin(folder: str | None) -> Start:
+    """The policy for a folder; None: for a user, wherever they work."""
+    if folder is None:
+        return _checked(start(Found()))
+    try:
+        with os.scandir(folder) as entries:
+            files = frozenset(entry.name for entry in islice(entries, _MAX_ENTRIES))
+    except OSError as error:
+        raise BadInput(
+            "the folder cannot be read", hint="Go to the project's folder.", detail=str(error)
+        ) from None
+    texts, notes = {}, []
+    for known, names in _NAMES.items():
+        name = next((each for each in names if each in files), None)
+        if name is None:
+            continue
+        try:
+            texts[known] = _text(os.path.join(folder, name))
+        except (OSError, ValueError):
+            notes.append(f"{name}: it cannot be read as text, or is too large; it was left out")
+    found = start(Found(files, texts))
+    return _checked(replace(found, notes=(*notes, *found.notes)))
+
+
+def _text(path: str) -> str:
+    raw = read_plain(path, max_bytes=_MAX_BYTES)
+    if len(raw) > _MAX_BYTES:
+        raise ValueError("too large")
+    return raw.decode("utf-8").removeprefix("\ufeff")
+
+
+def _checked(found: Start) -> Start:
+    """What could not be loaded is never written."""
+    name = "policy.toml"
+    parsed = parse_policy(found.text, file=name, name=name, layer=Layer.PROJECT, folder="/project")
+    Policy.of(parsed.rules)
+    return found
+
+
+def place_of(*, is_user: bool, path: str | None, cwd: str, environ: Mapping[str, str]) -> str:
+    """Where it is to be written."""
+    if path is not None:
+        return os.path.join(cwd, path)
+    if is_user:
+        return user_policy(environ)
+    if os.path.realpath(cwd) in {os.path.realpath(os.path.expanduser("~")), "/"}:
+        raise BadInput(
+            "your home folder is not a project: rules in it would not be looked for",
+            hint="Go to the project's folder, or use --user for rules of your own.",
+            code="CW-NO-PROJECT",
+        )
+    return os.path.join(cwd, PROJECT_FILES[0])
+
+
+def write(found: Start, path: str, *, is_forced: bool, who: Principal) -> Written:
+    """Puts the file there, readable for all and writable for the owner."""
+    # Before anything is touched, wherever it is to be written.
+    refuse_agents("a policy")
+    require(load_settings(environ=os.environ), who, Permission.POLICY_WRITE)
+    data = found.text.encode()
+    with _folder_of(path) as folder:
+        _place(folder, os.path.basename(path), data, is_forced=is_forced)
+    is_project = any(path.endswith("/" + name) for name in PROJECT_FILES)
+    if is_project:
+        # A person has just asked for exactly this text, so they need not be shown it.
+        file = parse_policy(found.text, file=path, name=path, layer=Layer.PROJECT, folder="/")
+        offered = Offered(os.path.realpath(path), path, file.sha256, file.rules)
+        PolicyTrust().trust(offered, who=who)
+    return Written(path, found, is_project)
+
+
+def beside(path: str, *, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What else a person should know: which other files count with the new one, or no more."""
+    if not path.endswith("/" + PROJECT_FILES[0]):
+        return ()
+    folder = os.path.dirname(os.path.dirname(path))
+    notes = [
+        f"{each} counts no more here, since the nearest folder with a policy counts"
+        for each in project_files(os.path.dirname(folder))
+    ]
+    notes += [
+        f"{name} counts as well; what it denies or asks about holds"
+        for name in PROJECT_FILES[1:]
+        if os.path.lexists(os.path.join(folder, name))
+    ]
+    if os.path.lexists(user_policy(environ)):
+        notes.append("your own policy counts as well; of the two, the stricter verdict holds")
+    return tuple(notes)
+
+
+@contextmanager
+def _folder_of(path: str) -> Iterator[int]:
+    """The folder to write into; made where it is missing, and never reached by a link."""
+    place = os.path.dirname(path)
+    try:
+        parent, name = os.path.split(place)
+        os.makedirs(parent, mode=0o755, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(place, mode=0o755)
+        folder = os.open(os.path.join(os.path.realpath(parent), name), _DIRECTORY)
+    except OSError as error:
+        raise _unwritten(error) from None
+    try:
+        yield folder
+    except OSError as error:
+        raise _unwritten(error) from None
+    finally:
+        os.close(folder)
+
+
+def _place(folder: int, name: str, data: bytes, *, is_forced: bool) -> None:
+    with suppress(FileNotFoundError):
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(there.st_mode):
+            raise BadInput(
+                "a link or a folder lies where the policy would be written",
+                hint="Remove it, or name another file with --path.",
+                code="CW-POLICY-THERE",
+            )
+        if not is_forced:
+            raise _there()
+    draft = f".{name}.{secrets.token_hex(8)}"
+    file = os.open(draft, _NEW, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(file, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fchmod(stream.fileno(), 0o644)
+            os.fsync(stream.fileno())
+        if is_forced:
+            os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        else:  # unlike a rename, a link never replaces what came there meanwhile
+            os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        raise _there() from None
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+    os.fsync(folder)
+
+
+def _there() -> BadInput:
+    return BadInput(
+        "there is a policy already",
+        hint="Look at it; --force replaces it, and --stdout prints the new one.",
+        code="CW-POLICY-THERE",
+    )
+
+
+def _unwritten(error: OSError) -> CellwallError:
+    is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
+    why = "its folder is a link or no folder" if is_link else os.strerror(error.errno or errno.EIO)
+    return CellwallError(
+        f"the policy could not be written: {why}",
+        hint="Check the folder's permissions, name another file with --path, or use --stdout.",
+        code="CW-POLICY-UNWRITTEN",
+        detail=str(error),
+    )

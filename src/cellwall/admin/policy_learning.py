@@ -1,0 +1,327 @@
+"""What people do with policies besides judging by them: begin one, test one, learn one."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shlex
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+from cellwall.admin import audit_queries
+from cellwall.admin.policy_trust import Offered, PolicyTrust
+from cellwall.config.load import load_settings
+from cellwall.core.errors import BadInput, ConfigError
+from cellwall.core.events import EventKind
+from cellwall.core.roles import Permission
+from cellwall.core.types import FILE_READS, Principal
+from cellwall.core.verdict import Decision
+from cellwall.policy.calls import ToolCall, from_json
+from cellwall.policy.files import parse_policy
+from cellwall.policy.learning import learn as learn_from
+from cellwall.policy.learnt_place import ANY_FOLDER, Place
+from cellwall.policy.lessons import Lesson, Proposed, Refused, rule_lines, to_toml
+from cellwall.policy.links import targets
+from cellwall.policy.rules import Layer
+from cellwall.policy.tables import Case, read_table
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.permissions import require
+from cellwall.runtime.policies import INSIDE, effective_policy
+from cellwall.runtime.policy_file import Draft, draft_rules, write_draft
+from cellwall.runtime.policy_places import PROJECT_FILES, is_there, project_files, user_policy
+
+__all__ = [
+    "Draft",
+    "Lesson",
+    "PolicyTarget",
+    "Proposed",
+    "Refused",
+    "Tried",
+    "diff",
+    "draft",
+    "learn",
+    "target",
+    "test",
+    "to_toml",
+    "write",
+]
+
+_MAX_TABLE_BYTES = 4 << 20
+_MAX_RECORDS = 200_000
+_MAX_CALLS = 2_000
+_PLAIN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+# Tests
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One call of a table, and what became of it."""
+
+    case: Case
+    decision: Decision
+
+    @property
+    def is_right(self) -> bool:
+        return self.decision.verdict is self.case.verdict
+
+
+def test(path: str, *, policies: Sequence[str], environ: Mapping[str, str]) -> list[Tried]:
+    """Judge the calls of a table, by these policy files, else by those that it names, else by those
+    that count where it says."""
+    here, home = os.getcwd(), os.path.expanduser("~")
+    whole = os.path.abspath(path)
+    text = _read_table(path)
+    table = read_table(text, file=path, folder=os.path.dirname(whole), cwd=here, home=home)
+    named = [os.path.abspath(each) for each in policies] or table.policies
+    policy = effective_policy(named=named, cwd=table.cwd, environ=environ)
+    return [Tried(case, policy.check(case.call)) for case in table.cases]
+
+
+def read_plain(path: str, *, max_bytes: int) -> bytes:
+    """A plain file; raises `OSError`, also for what is none. One byte more than allowed tells."""
+    opened = os.open(path, _PLAIN_FILE)
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise OSError("not a plain file")
+        with os.fdopen(opened, "rb", closefd=False) as file:
+            return file.read(max_bytes + 1)
+    finally:
+        os.close(opened)
+
+
+def _read_table(path: str) -> str:
+    try:
+        raw = read_plain(path, max_bytes=_MAX_TABLE_BYTES)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the table {os.path.basename(path)!r} cannot be read",
+            hint="Name a TOML file with calls and their verdicts; see --help.",
+            code="CW-POLICY-TABLE",
+            detail=str(error),
+        ) from None
+    if len(raw) > _MAX_TABLE_BYTES:
+        raise ConfigError("the table is too large", hint="Split it.", code="CW-POLICY-TABLE")
+    try:
+        return raw.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError:
+        raise ConfigError(
+            "the table is not UTF-8 text", hint="Save it as UTF-8.", code="CW-POLICY-TABLE"
+        ) from None
+
+
+# Learning
+
+
+def learn(
+    *,
+    session: str | None,
+    since: datetime | None,
+    policies: Sequence[str],
+    environ: Mapping[str, str],
+    place: Place = ANY_FOLDER,
+) -> Lesson:
+    """The narrowest rules for what the record holds and the rules that count here do not allow.
+
+    `session` is a sandbox's id, or the agent's own name for its session.
+    """
+    calls: dict[str, ToolCall] = {}
+    unread: list[Refused] = []
+    for record in islice(_records(session, since), _MAX_RECORDS):
+        body = record["body"]
+        try:
+            _refuse_elsewhere(body, place)
+            for call in _calls_of(body):
+                calls.setdefault(_key(call), call)
+        except BadInput as problem:
+            unread.append(Refused(_told(body), problem.message))
+            continue
+        if len(calls) > _MAX_CALLS:
+            raise BadInput(
+                f"the record holds more than {_MAX_CALLS} different calls",
+                hint="Choose fewer of them with --since or --session.",
+                code="CW-TOO-MUCH",
+            )
+    policy = effective_policy(named=policies, cwd=os.getcwd(), environ=environ)
+    return learn_from(calls.values(), policy.rules, links=targets, unread=unread, place=place)
+
+
+def _records(session: str | None, since: datetime | None) -> Iterator[dict[str, Any]]:
+    """Denials, and what went on only because nobody stopped it, the oldest first."""
+    is_sandbox = session is not None and session.startswith("sbx_")
+    query = audit_queries.Query(session_id=session if is_sandbox else None, since=since)
+    for found in audit_queries.everything(query):
+        record = found.record
+        body = record["body"]
+        if session is not None and not is_sandbox and body.get("agent_session") != session:
+            continue
+        if record["kind"] == EventKind.DENIAL.value:
+            yield record
+        elif record["kind"] == EventKind.INTENT.value:
+            decision = body.get("decision")
+            is_open = isinstance(decision, dict) and (
+                decision.get("rule") == "observe" or decision.get("verdict") != "allow"
+            )
+            if is_open:
+                yield record
+
+
+def _calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
+    """The calls that a record is about, as they were judged; raises for half of one."""
+    match body:
+        case {"command": _}:
+            return [_command_of(body)]
+        case {"language": str() as language, "code_sha256": str()}:
+            return [_inside("Code", language=language)]
+        case {"file": str() as name, "path": str() as path}:
+            tool = "Read" if name in FILE_READS else "Write"
+            target = body.get("target")
+            paths = [path, *([target] if isinstance(target, str) and target else [])]
+            return [_inside(tool, file_path=each or ".") for each in paths]
+        case {"url": str() as url}:
+            return [_inside("WebFetch", url=url)]
+        case {"tool": str(), "arguments": str()}:
+            return [_tool_call_of(body)]
+    return []
+
+
+def _refuse_elsewhere(body: Mapping[str, Any], place: Place) -> None:
+    """Attack: what a misled agent wished for in one project becomes a rule of another one."""
+    if place.layer is not Layer.PROJECT or not {"tool", "cwd"} <= body.keys():
+        return  # inside a sandbox there is no folder of the host's
+    cwd, folder = os.path.realpath(_cwd_of(body)), os.path.realpath(place.folder)
+    if os.path.commonpath([cwd, folder]) != folder:
+        raise BadInput(
+            "it was seen in another folder, where rules of this project do not count; "
+            "learn there, or for your own policy with --user"
+        )
+
+
+def _inside(tool: str, **given: str) -> ToolCall:
+    return ToolCall(tool, given, INSIDE, INSIDE)
+
+
+def _command_of(body: Mapping[str, Any]) -> ToolCall:
+    words = body["command"]
+    if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
+        raise BadInput("the record holds only a part of it")
+    if _digest("\0".join(words)) != body.get("command_sha256"):
+        raise BadInput("the record holds only a part of it")
+    return ToolCall("Bash", {"command": shlex.join(words)}, _cwd_of(body), INSIDE)
+
+
+def _tool_call_of(body: Mapping[str, Any]) -> ToolCall:
+    arguments = body["arguments"]
+    # What was cut, or had a secret taken out, is not what was asked for.
+    if "arguments_sha256" in body and _digest(arguments) != body["arguments_sha256"]:
+        raise BadInput("the record holds only a part of it, or a secret was taken out")
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        raise BadInput("the record holds only a part of it") from None
+    if isinstance(found, list):  # a function of the host's: those in order, those by name
+        found = found[-1] if found else {}
+    home = os.path.expanduser("~")
+    return from_json({"tool": body["tool"], "input": found}, cwd=_cwd_of(body), home=home)
+
+
+def _cwd_of(body: Mapping[str, Any]) -> str:
+    cwd = body.get("cwd")
+    return cwd if isinstance(cwd, str) and os.path.isabs(cwd) else "/"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _told(body: Mapping[str, Any]) -> str:
+    return f"{body.get('tool', 'a command')}({body.get('arguments', '')})"[:80]
+
+
+def _key(call: ToolCall) -> str:
+    return json.dumps([call.tool, dict(call.input), call.cwd], default=str, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTarget:
+    """A policy file that rules can be added to."""
+
+    path: str
+    layer: Layer
+    folder: str = ""
+    """That of the project."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.layer, self.folder)
+
+
+def target(
+    *, is_user: bool, policies: Sequence[str], cwd: str, environ: Mapping[str, str]
+) -> PolicyTarget:
+    """(1) The named file, the user's own, or that of the project here."""
+    if is_user and policies:
+        raise BadInput("--user and --policy exclude each other", code="CW-USAGE")
+    if policies:
+        return PolicyTarget(os.path.join(cwd, policies[-1]), Layer.SESSION)
+    nearest = next(project_files(cwd), None)
+    own = user_policy(environ)
+    is_home = os.path.realpath(cwd) in {os.path.realpath(os.path.expanduser("~")), "/"}
+    if is_user or (nearest is None and (is_home or is_there(own))):
+        return PolicyTarget(own, Layer.USER)
+    folder = cwd if nearest is None else os.path.dirname(os.path.dirname(nearest))
+    path = os.path.join(folder, PROJECT_FILES[0])
+    real = os.path.join(os.path.realpath(folder), PROJECT_FILES[0])
+    if os.path.realpath(path) != real:
+        # Attack: a project whose policy is a link to a file of the user's.
+        raise BadInput(
+            "the project's policy file, or its folder, is a link",
+            hint="Put a plain file in its place, or use --user.",
+            code="CW-POLICY-THERE",
+        )
+    return PolicyTarget(path, Layer.PROJECT, folder)
+
+
+def draft(lesson: Lesson, at: PolicyTarget) -> Draft:
+    """(2)"""
+    today = datetime.now(UTC).date().isoformat()
+    reason = f"accepted from `cellwall policy learn` on {today}"
+    texts = ["\n".join([*rule_lines(each, reason), ""]) for each in lesson.proposed]
+    tables = [each.table(reason) for each in lesson.proposed]
+    return draft_rules(at.path, "\n".join(texts), tables)
+
+
+def diff(change: Draft, *, shown: str) -> list[str]:
+    """In the unified form, without ends of lines."""
+    before, after = change.before.splitlines(), change.after.splitlines()
+    return list(difflib.unified_diff(before, after, shown, shown, lineterm="", n=2))
+
+
+def write(change: Draft, at: PolicyTarget, *, who: Principal) -> bool:
+    """Whether the new rules count at once; otherwise the file waits for `cellwall policy trust`."""
+    refuse_agents("a rule")
+    require(load_settings(environ=os.environ), who, Permission.POLICY_WRITE)
+    if at.layer is not Layer.PROJECT:
+        write_draft(change)  # (3)
+        return True
+    trust = PolicyTrust()
+    known = {(each.path, each.sha256) for each in trust.entries()}
+    before, after = (_offered(change.path, each) for each in (change.before, change.after))
+    was_trusted = not change.before or (before.path, before.sha256) in known
+    write_draft(change)  # (3)
+    if was_trusted:
+        trust.trust(after, who=who)  # (4)
+    return was_trusted
+
+
+def _offered(path: str, text: str) -> Offered:
+    name = os.path.basename(path)
+    file = parse_policy(text, file=name, name=name, layer=Layer.PROJECT, folder="/")
+    return Offered(path, path, file.sha256, file.rules)

@@ -1,0 +1,155 @@
+"""Which files of projects a person trusts, changed for the record.
+
+A project's policy comes from whoever wrote the project, so what it allows counts only after a
+person has seen it. As with `direnv allow`, the trust is in that very content: any change ends it.
+  (1) read the file once; what is shown, digested and trusted is the same text;
+  (2) write the intent; a failed write refuses (AUD-1);
+  (3) write the list anew, under its lock;
+  (4) write the outcome.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cellwall.audit.files import locked, make_folder, open_folder, replace_file
+from cellwall.config.load import load_settings
+from cellwall.core.errors import BadInput
+from cellwall.core.events import EventKind
+from cellwall.core.roles import Permission
+from cellwall.core.types import Json, Principal
+from cellwall.policy.files import load_policy_file
+from cellwall.policy.rules import Layer, Rule
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.home import state_home
+from cellwall.runtime.permissions import require
+from cellwall.runtime.policy_places import (
+    FOLDER,
+    NAME,
+    PROJECT_FILES,
+    Entry,
+    broken,
+    encoded,
+    project_files,
+    read_entries,
+)
+from cellwall.runtime.recording import Change, open_record
+
+__all__ = ["Entry", "Offered", "PolicyTrust"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A project's file as it was read, once: what a person is shown is what they trust."""
+
+    path: str
+    """With every link followed."""
+    file: str
+    """As people are told it."""
+    sha256: str
+    rules: tuple[Rule, ...]
+    is_trusted: bool = False
+
+
+class PolicyTrust:
+    """The list of one state folder, for a person who looks at it or changes it."""
+
+    def __init__(self, *, config: str | None = None, profile: str | None = None) -> None:
+        self._settings = load_settings(file=config, profile=profile, environ=os.environ)
+        self._home = state_home(os.environ)
+
+    def entries(self) -> list[Entry]:
+        """All of them; raises for a broken list, which trusts nothing."""
+        with _told():
+            return read_entries(self._home)
+
+    def offered(self, paths: Sequence[str], *, cwd: str) -> list[Offered]:
+        """The files that are meant: those named, or those of the project here."""
+        known = {(each.path, each.sha256) for each in self.entries()}
+        user = os.path.expanduser("~")
+        found = []
+        for path in _meant(paths, cwd):
+            file = load_policy_file(path, Layer.PROJECT, home=user)  # (1)
+            real = os.path.realpath(path)
+            is_trusted = (real, file.sha256) in known
+            found.append(Offered(real, file.file, file.sha256, file.rules, is_trusted))
+        if not found:
+            raise BadInput(
+                "there is no policy file of a project here",
+                hint="Name one, or write one with `cellwall policy init`.",
+                code="CW-NO-POLICY",
+            )
+        return found
+
+    def trust(self, offered: Offered, *, who: Principal) -> None:
+        """What was read counts from now on."""
+        refuse_agents("trust in a project's rules")
+        require(self._settings, who, Permission.POLICY_WRITE)
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        with self._changed("trust", offered.path, who, {"sha256": offered.sha256}) as entries:
+            entries[offered.path] = Entry(offered.path, offered.sha256, when)
+
+    def untrust(self, path: str, *, cwd: str, who: Principal) -> list[str]:
+        """The real paths that are trusted no more; a folder stands for all of its files.
+
+        The files themselves may be gone.
+        """
+        real = os.path.realpath(os.path.join(cwd, path))
+        meant = {real, *(os.path.realpath(os.path.join(real, name)) for name in PROJECT_FILES)}
+        listed = [each.path for each in self.entries() if each.path in meant]
+        if not listed:
+            raise BadInput(
+                f"{path[:200]!r} is not trusted",
+                hint="`cellwall policy trust --list` shows what is.",
+                code="CW-NOT-TRUSTED",
+            )
+        for each in listed:
+            with self._changed("untrust", each, who, {}) as entries:
+                entries.pop(each, None)
+        return listed
+
+    @contextmanager
+    def _changed(
+        self, what: str, path: str, who: Principal, known: dict[str, Json]
+    ) -> Iterator[dict[str, Entry]]:
+        """(2) to (4), around what the caller does to the entries by path."""
+        change = Change(EventKind.CONFIG, what, path, known)
+        with (
+            open_record(self._home, self._settings) as audit,
+            change.recorded(audit, who),
+            _told(),
+        ):
+            place = os.path.join(self._home, FOLDER)
+            make_folder(place)
+            folder = open_folder(place)
+            try:
+                with locked(folder):
+                    entries = {each.path: each for each in read_entries(self._home)}
+                    yield entries
+                    replace_file(NAME, encoded(entries.values()), folder)
+            finally:
+                os.close(folder)
+
+
+def _meant(paths: Sequence[str], cwd: str) -> Iterator[str]:
+    if not paths:
+        yield from project_files(cwd)
+    for path in paths:
+        whole = os.path.join(cwd, path)
+        if not os.path.isdir(whole):
+            yield whole
+            continue
+        inside = [os.path.join(whole, name) for name in PROJECT_FILES]
+        yield from (each for each in inside if os.path.lexists(each))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise broken(str(error)) from error

@@ -1,0 +1,265 @@
+"""Skills, signed, approved and removed for the record (SKL-1).
+
+What agents are told to do changes by it, so each is a change of configuration:
+  (1) read what it is about, once; what does not verify ends here;
+  (2) write the intent, with the manifest's digest; a failed write refuses (AUD-1);
+  (3) sign, store or remove exactly what was read;
+  (4) write the outcome.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from cellwall.config.load import load_settings
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.events import EventKind
+from cellwall.core.notes import PublicKey
+from cellwall.core.roles import Permission
+from cellwall.core.types import Json, Principal, Skill, check_id
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.home import state_home
+from cellwall.runtime.permissions import require
+from cellwall.runtime.recording import Change, open_record
+from cellwall.skills.folders import held, open_directory, replace_file
+from cellwall.skills.instructions import (
+    Comparison,
+    collect_instructions,
+    compare,
+    note_name,
+)
+from cellwall.skills.loader import Draft, Loaded, collect, signed, verify
+from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, Manifest, check_name
+from cellwall.skills.quarantine import PREFIX, Proposal, Quarantine
+from cellwall.skills.store import SkillStore
+from cellwall.skills.trust import own_key, signing_key
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_FILES",
+    "Comparison",
+    "Manifest",
+    "Proposal",
+    "Review",
+    "Signed",
+    "SigningKeyChoice",
+    "Skill",
+    "Skills",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKeyChoice:
+    """Which key signs: the user's own, or one in a file, under a name."""
+
+    path: str | None = None
+    signer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """What was signed, and the public key that others have to trust."""
+
+    manifest: Manifest
+    key: PublicKey
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A proposal as it was read for a person: what they see is what they approve."""
+
+    proposal: Proposal
+    draft: Draft
+    approved: Skill | None
+    """The one of that name that is in use now, if it verifies."""
+
+    def state_of(self, path: str) -> str:
+        """What approving would do to a file."""
+        if self.approved is None or path not in self.approved.files:
+            return "new"
+        mode_stays = (path in self.approved.executables) == (path in self.draft.executables)
+        is_same = self.approved.files[path] == self.draft.files[path] and mode_stays
+        return "same" if is_same else "changed"
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        there = () if self.approved is None else self.approved.files
+        return tuple(path for path in there if path not in self.draft.files)
+
+
+class Skills:
+    """The skills of one state folder."""
+
+    def __init__(self, *, config: str | None = None, profile: str | None = None) -> None:
+        self._settings = load_settings(file=config, profile=profile, environ=os.environ)
+        self._home = state_home(os.environ)
+        self._store = SkillStore(self._home, self._settings.skills.trusted_keys)
+        self._quarantine = Quarantine(self._home)
+
+    def own_key(self) -> PublicKey | None:
+        """The user's, if one was made."""
+        return own_key(self._home)
+
+    def approved(self) -> Mapping[str, Skill | CellwallError]:
+        """Each approved skill, or why it cannot be used."""
+        return self._store.survey()
+
+    def proposals(self) -> list[Proposal]:
+        return self._quarantine.listed()
+
+    def sign(
+        self, folder: str, *, name: str | None, choice: SigningKeyChoice, principal: Principal
+    ) -> Signed:
+        """Sign all that lies in a folder; the manifest is written into it."""
+        refuse_agents("a signature under a skill")
+        require(self._settings, principal, Permission.SKILLS_APPROVE)
+        with _opened(folder) as descriptor:
+            chosen = check_name(name or os.path.basename(os.path.abspath(folder)))
+            draft = collect(descriptor, chosen)  # (1)
+            with self._recorded("sign", chosen, principal, draft.manifest.digest) as outcome:
+                key = signing_key(self._home, path=choice.path, signer=choice.signer)
+                note = signed(draft, key, (key.public,)).note
+                replace_file(descriptor, MANIFEST_NAME, note, mode=0o644)
+                outcome["key"] = str(key.public)
+        return Signed(draft.manifest, key.public)
+
+    def sign_instructions(
+        self, place: str, *, name: str | None, choice: SigningKeyChoice, principal: Principal
+    ) -> Signed:
+        """Sign a project's instruction files, or one file; the list is written beside them."""
+        require(self._settings, principal, Permission.SKILLS_APPROVE)
+        folder, only = _folder_and_file(place)
+        with _opened(folder) as descriptor:
+            chosen = check_name(name or "instructions")
+            draft = collect_instructions(descriptor, chosen, only=only)  # (1)
+            with self._recorded("sign", chosen, principal, draft.manifest.digest) as outcome:
+                key = signing_key(self._home, path=choice.path, signer=choice.signer)
+                note = signed(draft, key, (key.public,)).note
+                replace_file(descriptor, note_name(only), note, mode=0o644)
+                outcome["key"] = str(key.public)
+        return Signed(draft.manifest, key.public)
+
+    def compare_instructions(self, place: str) -> Comparison:
+        """Which instruction files are not as a trusted key has signed them."""
+        folder, only = _folder_and_file(place)
+        with _opened(folder) as descriptor:
+            return compare(descriptor, self._store.trusted_keys(), only=only)
+
+    def verify(self, folder: str) -> Skill:
+        """The skill in any folder, if every byte of it is as a trusted key has signed it."""
+        return self._verified(folder).skill
+
+    def add(self, folder: str, *, principal: Principal) -> tuple[Skill, bool]:
+        """Approve a signed skill; tells whether it replaced another one of its name."""
+        refuse_agents("the approval of a skill")
+        require(self._settings, principal, Permission.SKILLS_APPROVE)
+        loaded = self._verified(folder)  # (1)
+        with self._recorded("add", loaded.skill.name, principal, loaded.skill.digest) as outcome:
+            outcome["replaced"] = is_replaced = self._store.add(loaded)
+        return loaded.skill, is_replaced
+
+    def remove(self, name: str, *, principal: Principal) -> None:
+        """Take out an approved skill by its name, or a proposal by its id."""
+        require(self._settings, principal, Permission.SKILLS_APPROVE)
+        is_proposal = name.startswith(f"{PREFIX}_")
+        check_id(name, what="proposal id") if is_proposal else check_name(name)
+        with self._recorded("remove", name, principal, None):
+            self._quarantine.remove(name) if is_proposal else self._store.remove(name)
+
+    def propose_folder(self, folder: str, *, name: str | None, principal: Principal) -> Proposal:
+        """Put what lies in a folder into quarantine."""
+        with _opened(folder) as descriptor:
+            chosen = check_name(name or os.path.basename(os.path.abspath(folder)))
+            draft = collect(descriptor, chosen)  # (1)
+        return self.propose(
+            chosen, draft.files, draft.executables, source="a folder", principal=principal
+        )
+
+    def propose(
+        self,
+        name: str,
+        files: Mapping[str, bytes],
+        executables: frozenset[str],
+        *,
+        source: str,
+        principal: Principal,
+    ) -> Proposal:
+        """Put files into quarantine, where no sandbox sees them, until a person signs them."""
+        with self._recorded("propose", check_name(name), principal, None) as outcome:
+            by = f"{principal.name} ({principal.interface})"
+            made = self._quarantine.put(name, files, executables, by=by, source=source)
+            outcome |= {"proposal": made.id, "source": source}
+        return made
+
+    def review(self, proposal_id: str) -> Review:
+        """A proposal, read once."""
+        proposal, draft = self._quarantine.open(proposal_id)
+        approved = None
+        with suppress(CellwallError):  # none, or none that could be used
+            approved = self._store.load([proposal.name])[0]
+        return Review(proposal, draft, approved)
+
+    def approve(self, review: Review, *, choice: SigningKeyChoice, principal: Principal) -> Skill:
+        """Sign what was shown, put it among the approved ones, end the proposal."""
+        refuse_agents("the approval of a skill")
+        require(self._settings, principal, Permission.SKILLS_APPROVE)
+        draft, proposal = review.draft, review.proposal  # (1) was `review`
+        digest = draft.manifest.digest
+        with self._recorded("approve", proposal.name, principal, digest) as outcome:
+            key = signing_key(self._home, path=choice.path, signer=choice.signer)
+            loaded = signed(draft, key, self._store.trusted_keys())
+            outcome |= {"proposal": proposal.id, "key": str(key.public)}
+            outcome["replaced"] = self._store.add(loaded)
+            self._quarantine.remove(proposal.id)
+        return loaded.skill
+
+    def _verified(self, folder: str) -> Loaded:
+        with _opened(folder) as descriptor:
+            return verify(descriptor, self._store.trusted_keys())
+
+    @contextmanager
+    def _recorded(
+        self, what: str, name: str, principal: Principal, digest: str | None
+    ) -> Iterator[dict[str, Json]]:
+        """(2) and (4), around the caller's (3)."""
+        change = Change(EventKind.SKILL, what, name, {} if digest is None else {"digest": digest})
+        with (
+            open_record(self._home, self._settings) as audit,
+            change.recorded(audit, principal) as outcome,
+        ):
+            yield outcome
+
+
+def _folder_and_file(place: str) -> tuple[str, str | None]:
+    """A project's folder; or the one that a single file lies in, and its name."""
+    whole = os.path.abspath(place)
+    return (whole, None) if os.path.isdir(whole) else os.path.split(whole)
+
+
+@contextmanager
+def _opened(folder: str) -> Iterator[int]:
+    try:
+        # Absolute, since a trailing slash would have a link followed.
+        descriptor = open_directory(os.path.abspath(folder))
+    except (OSError, ValueError) as error:
+        is_there = not isinstance(error, FileNotFoundError | ValueError)
+        raise BadInput(
+            f"{folder[:200]!r} is not a folder that can be read"
+            if is_there
+            else f"{folder[:200]!r} does not exist",
+            hint="Name the skill's own folder; a link to it is not followed.",
+            code="CW-SKILL-FOLDER",
+        ) from None
+    with held(descriptor):
+        try:
+            yield descriptor
+        except OSError as error:
+            raise CellwallError(
+                "the skill's folder cannot be read or written",
+                hint="Check its permissions and the space on its disk.",
+                code="CW-SKILL-FOLDER",
+                detail=str(error),
+            ) from error

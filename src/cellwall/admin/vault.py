@@ -1,0 +1,242 @@
+"""Changes to the vault, made by people and logged.
+
+A change goes:
+  (1) the role permits it; (2) the vault opens, which is an event itself;
+  (3) write the intent, with the name and never a value; a failed write refuses (AUD-1);
+  (4) change; (5) write the outcome with the new generation: who puts an older vault back together
+      with its own note of the last generation is found by comparing with these.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from cellwall.core.errors import BadInput
+from cellwall.core.events import EventKind
+from cellwall.core.network import Binding
+from cellwall.core.roles import Permission
+from cellwall.core.types import Json, Principal
+from cellwall.egress.reach.allowlist import parse_rule
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.permissions import require
+from cellwall.runtime.recording import Change
+from cellwall.runtime.vault import AskPassphrase, AuditedVault, vault_settings
+from cellwall.secrets import failures
+from cellwall.secrets.grants import Grant, check_secret_name
+from cellwall.secrets.leases import Lease
+from cellwall.secrets.memory import wipe
+from cellwall.secrets.settings import KEY_SOURCES, KeySource, VaultSettings
+from cellwall.secrets.values import weakness
+from cellwall.secrets.vault import MAX_VALUE_BYTES, SecretInfo
+from cellwall.secrets.vault import Vault as Store
+
+__all__ = [
+    "KEY_SOURCES",
+    "MAX_VALUE_BYTES",
+    "Grant",
+    "KeySource",
+    "Lease",
+    "SecretInfo",
+    "VaultAdmin",
+    "VaultKeyChoice",
+    "weakness",
+    "wipe",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultKeyChoice:
+    """What shall open the vault from now on, where it is not what the configuration says."""
+
+    source: str | None = None
+    file: str | None = None
+    command: tuple[str, ...] = ()
+
+    def over(self, settings: VaultSettings) -> VaultSettings:
+        # Whoever names a file or a command wants it used.
+        implied = {"file"} if self.file else set()
+        implied |= {"command"} if self.command else set()
+        said = implied | ({self.source} if self.source else set())
+        found = [each for each in KEY_SOURCES if each in said]
+        if len(said) > 1 or len(found) < len(said):
+            raise BadInput(
+                "these options do not name one kind of key",
+                hint=f"One of: {', '.join(KEY_SOURCES)}.",
+                code="CW-VAULT-INPUT",
+            )
+        return replace(
+            settings,
+            key=found[0] if found else settings.key,
+            key_file=os.path.abspath(self.file) if self.file else settings.key_file,
+            key_command=self.command or settings.key_command,
+        )
+
+
+class VaultAdmin(AuditedVault):
+    """The vault of one state folder, for a person who changes it."""
+
+    @property
+    def id(self) -> str:
+        return self._store.id
+
+    @property
+    def source(self) -> KeySource:
+        """What opens it."""
+        return self._store.source
+
+    @property
+    def is_cheap_to_guess(self) -> bool:
+        """Whether the passphrase is hashed for less than is advised."""
+        return self._chosen.is_cheap_to_guess
+
+    @property
+    def missing_setting(self) -> str:
+        """What the configuration has to say now, so that the key is found the next time."""
+        wanted, said = self._chosen, vault_settings(self._settings)
+        if wanted.key == "file" and wanted.key_file != said.key_file:
+            return "[vault] key_file"
+        if wanted.key == "command" and wanted.key_command != said.key_command:
+            return "[vault] key_command"
+        return ""
+
+    def init(self, *, choice: VaultKeyChoice, principal: Principal) -> None:
+        """Make it; it is unlocked then."""
+        require(self._settings, principal, Permission.CONFIG_WRITE)
+        settings = choice.over(vault_settings(self._settings))
+        directory = os.path.join(self._home, "vault")
+        if self._store.exists:
+            raise failures.exists(directory)
+        store = Store(directory, settings)
+        change = Change(EventKind.VAULT, "init", "vault", {"key": settings.key})
+        with (
+            self._passphrase(settings.key, is_new=True) as passphrase,
+            self._record() as audit,
+            change.recorded(audit, principal) as outcome,
+        ):
+            store.init(passphrase)
+            outcome |= {"id": store.id, "generation": store.generation}
+        self._store, self._chosen = store, settings
+
+    def find_by(self, choice: VaultKeyChoice) -> None:
+        """Look for its key where the caller says, and not where the configuration does."""
+        self._chosen = choice.over(vault_settings(self._settings))
+        self._store = Store(os.path.join(self._home, "vault"), self._chosen)
+
+    def list(self, principal: Principal) -> tuple[SecretInfo, ...]:
+        """Names, versions and grants; never a value (SEC-2)."""
+        self._open(principal, Permission.SECRETS_USE)
+        return self._store.list()
+
+    def prepare(self, name: str, principal: Principal, *, must_exist: bool) -> None:
+        """Refuse what can be refused before a person has typed a value."""
+        check_secret_name(name)
+        self._open(principal, Permission.CONFIG_WRITE)
+        if must_exist and not self._store.has(name):
+            raise failures.unknown_secret()
+
+    def set(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
+        """Store a value, new or in the place of another; returns its version."""
+        with self._changing("set", name, principal, may_be_new=True) as outcome:
+            outcome["version"] = version = self._store.set(name, value)
+        return version
+
+    def rotate(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
+        """A new value for a secret that is there; returns its version."""
+        with self._changing("rotate", name, principal) as outcome:
+            outcome["version"] = version = self._store.rotate(name, value)
+        return version
+
+    def end_overlap(self, name: str, principal: Principal) -> bool:
+        """Wipe the value before the current one."""
+        with self._changing("end-overlap", name, principal) as outcome:
+            outcome["wiped"] = is_wiped = self._store.end_overlap(name)
+        return is_wiped
+
+    def remove(self, name: str, principal: Principal) -> None:
+        """The secret with its values and grants."""
+        with self._changing("remove", name, principal):
+            self._store.remove(name)
+
+    def grant(
+        self,
+        name: str,
+        binding: Binding,
+        principal: Principal,
+        *,
+        tools: Sequence[str] = (),
+        session: str = "",
+        until_s: float | None = None,
+    ) -> Grant:
+        """Let it be used at one place on the wire."""
+        refuse_agents("a grant of a secret")
+        binding = replace(binding, host=_canonical_host(binding.host))
+        with self._changing("grant", name, principal) as outcome:
+            made = self._store.grant(name, binding, tools=tools, session=session, until_s=until_s)
+            outcome["grant"] = made.to_json()
+        return made
+
+    def revoke(self, name: str, grant_id: str | None, principal: Principal) -> int:
+        """One grant, or all; tells how many."""
+        with self._changing("revoke", name, principal) as outcome:
+            outcome["grants"] = count = self._store.revoke(name, grant_id)
+        return count
+
+    def rekey(
+        self,
+        *,
+        choice: VaultKeyChoice,
+        principal: Principal,
+        restored: bool = False,
+        ask: AskPassphrase | None = None,
+    ) -> None:
+        """New keys for everything; with `restored` for a vault that a person has put back."""
+        require(self._settings, principal, Permission.CONFIG_WRITE)
+        # What opens it stays of its kind, unless somebody says otherwise.
+        settings = choice.over(replace(self._chosen, key=self._store.source))
+        if restored or not self._store.is_unlocked:
+            self.unlock(principal, restored=restored)
+        known: dict[str, Json] = {"key": settings.key, "restored": restored}
+        with (
+            self._passphrase(settings.key, is_new=True, ask=ask) as passphrase,
+            self._recorded("rekey", "vault", principal, known),
+        ):
+            self._store.rekey(passphrase, settings=settings)
+        self._chosen = settings
+
+    @contextmanager
+    def _changing(
+        self, what: str, name: str, principal: Principal, *, may_be_new: bool = False
+    ) -> Iterator[dict[str, Json]]:
+        """(1) to (3) and (5), around the caller's (4)."""
+        # Before it is written down: it may be a value, put wrongly (SEC-2).
+        check_secret_name(name)
+        self._open(principal, Permission.CONFIG_WRITE)
+        if not may_be_new and not self._store.has(name):
+            raise failures.unknown_secret()
+        with self._recorded(what, name, principal, {}) as outcome:
+            yield outcome
+
+    @contextmanager
+    def _recorded(
+        self, what: str, name: str, principal: Principal, known: dict[str, Json]
+    ) -> Iterator[dict[str, Json]]:
+        known |= {"id": self._store.id, "from_generation": self._store.generation}
+        change = Change(EventKind.VAULT, what, name, known)
+        with self._record() as audit, change.recorded(audit, principal) as outcome:
+            yield outcome
+            outcome["generation"] = self._store.generation
+
+
+def _canonical_host(text: str) -> str:
+    """By the same rules as `--allow-domain`: no wildcard over everybody's names (NET-2)."""
+    if not {"/", ":", " "}.isdisjoint(text):
+        raise BadInput(
+            "a grant's host is a name alone",
+            hint="Give ports, methods and path by --port, --method and --path.",
+            code="CW-VAULT-GRANT",
+        )
+    rule = parse_rule(text)
+    return f"*.{rule.host}" if rule.is_wildcard else rule.host

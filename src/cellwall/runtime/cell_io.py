@@ -1,0 +1,178 @@
+"""What a running cell sends: its output on the way to the caller, and its calls of host functions.
+
+Output passes the guard first (GRD-5, GRD-11). A tool call is an action of its own (LANG-3).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import pairwise
+from typing import Literal, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from cellwall.core.errors import BadInput
+from cellwall.core.outcomes import Outcome
+from cellwall.core.ports import GuardPort, ToolCaller, ToolsPort
+from cellwall.core.types import Action, CallTool, Json, OutputSink
+
+Name = Literal["stdout", "stderr"]
+Result = TypeVar("Result")
+
+_AT_ONCE_BYTES = 4096
+"""Chunks up to this size are redacted where they arrive; longer ones in a thread."""
+_AT_ONCE_S, _AT_ONCE_S_PER_BYTE = 0.05, 2e-6
+"""CPU time on the event loop that one run may take for that. Ordinary text takes a tenth. Above it
+the output is redacted in a thread from then on, so that other runs do not wait."""
+
+
+_MAX_TURNS = 32
+"""Switches between stdout and stderr in the queue; beyond it the chunks of a stream are joined."""
+
+
+class Listener:
+    """The caller's sink; keeps its exception, which is the caller's fault and not the host's."""
+
+    def __init__(self, sink: OutputSink) -> None:
+        self._sink = sink
+        self.error: Exception | None = None
+
+    def __call__(self, name: Name, chunk: bytes) -> None:
+        try:
+            self._sink(name, chunk)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+class CleanedOutput:
+    """A sandbox's output, passed on redacted and in order.
+
+    The sandbox calls it on the event loop, and it calls the caller's sink there as well; only
+    guard work that may take long runs in a thread.
+    """
+
+    def __init__(self, guard: GuardPort, sink: OutputSink) -> None:
+        self._sink = sink
+        self._cleaned: list[tuple[Name, bytes]] = []
+        self._guarded = guard.stream(lambda name, chunk: self._cleaned.append((name, chunk)))
+        self._waiting: deque[tuple[Name, bytes]] = deque()  # bounded by the run's output limit
+        self._arrived = anyio.Event()
+        self._turn = anyio.Lock()
+        self._bytes = 0
+        self._spent_s = 0.0
+
+    def __call__(self, name: Name, chunk: bytes) -> None:
+        self._bytes += len(chunk)
+        is_free = not self._waiting and not self._turn.locked()
+        if is_free and len(chunk) <= _AT_ONCE_BYTES and self._may_work_here():
+            begun_s = time.thread_time()
+            self._guarded(name, chunk)
+            self._spent_s += time.thread_time() - begun_s
+            self._hand_on()
+        else:
+            self._waiting.append((name, chunk))
+            self._arrived.set()
+
+    async def beside(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        """Run `work` and redact meanwhile. An exception of the sink cancels `work`."""
+        results: list[Result] = []
+        problems: list[Exception] = []
+
+        async def clean() -> None:
+            try:
+                while True:
+                    await self._arrived.wait()
+                    self._arrived = anyio.Event()
+                    await self._work_off()
+            except Exception as error:  # noqa: BLE001  # raised below, not as a group
+                problems.append(error)
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(clean)
+            try:
+                results.append(await work())
+            except Exception as error:  # noqa: BLE001  # as above
+                problems.append(error)
+            tasks.cancel_scope.cancel()
+        if problems:
+            raise problems[0]
+        return results[0]
+
+    async def end(self) -> None:
+        """End of output: pass on what the guard held back."""
+        await self._work_off()
+        async with self._turn:
+            await anyio.to_thread.run_sync(self._guarded.end)
+            self._hand_on()
+
+    def _may_work_here(self) -> bool:
+        return self._spent_s <= _AT_ONCE_S + self._bytes * _AT_ONCE_S_PER_BYTE
+
+    async def _work_off(self) -> None:
+        async with self._turn:
+            while self._waiting:
+                # One batch: many small chunks cost more than one large one.
+                batch = list(self._waiting)
+                self._waiting.clear()
+                # Shielded: a chunk taken from the queue is delivered even if the run is cancelled.
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._clean, batch)
+                self._hand_on()
+
+    def _clean(self, batch: list[tuple[Name, bytes]]) -> None:
+        if sum(one[0] != other[0] for one, other in pairwise(batch)) > _MAX_TURNS:
+            # The order of two pipes is a guess, and each switch costs one more guard pass.
+            batch = sorted(batch, key=lambda piece: piece[0], reverse=True)
+        at = 0
+        while at < len(batch):
+            name, end = batch[at][0], at + 1
+            while end < len(batch) and batch[end][0] == name:
+                end += 1
+            self._guarded(name, b"".join(chunk for _, chunk in batch[at:end]))
+            at = end
+
+    def _hand_on(self) -> None:
+        cleaned, self._cleaned = self._cleaned, []
+        for name, chunk in cleaned:
+            self._sink(name, chunk)
+
+
+Perform = Callable[[Action], Awaitable[Outcome]]
+
+
+def tool_caller(action: Action, tools: ToolsPort | None, perform: Perform) -> ToolCaller | None:
+    """The function by which code of this action calls a host tool, through all steps again."""
+    if tools is None or not action.tools:
+        return None
+
+    async def call(message: Mapping[str, Json]) -> Mapping[str, Json]:
+        name, args, kwargs = (message.get(key) for key in ("name", "args", "kwargs"))
+        if not isinstance(name, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
+            return {"error": "malformed tool call"}
+        if name not in action.tools:
+            return {"error": "the host offers no such tool"}
+        operation = CallTool(name, args, kwargs, parent=action.id)
+        asked = Action(
+            principal=action.principal,
+            operation=operation,
+            session_id=action.session_id,
+            policy=action.policy,
+        )
+        outcome = await perform(asked)
+        if outcome.error is not None:
+            return {"error": f"{outcome.error.code}: {outcome.error.message}"}
+        return {"value": outcome.value}
+
+    return call
+
+
+async def call_tool(tools: ToolsPort | None, operation: CallTool) -> Json:
+    """Call the host's own function."""
+    if tools is None:
+        raise BadInput("the host offers no tools", code="CW-NO-TOOLS")
+    return await tools.call(operation.name, operation.args, operation.kwargs)

@@ -1,0 +1,163 @@
+"""Egress as configured: allowed domains, bounds, the audit record, values that must not leave."""
+
+# ruff: noqa: PLC0415  # late imports: most runs have no egress, so its modules load with the first session
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cellwall.audit.log import AuditLog
+from cellwall.config.egress import read_server
+from cellwall.config.models import Settings
+from cellwall.core.errors import BadInput, ConfigError
+from cellwall.core.events import Event, EventKind
+from cellwall.core.network import CellNetwork, KnownValues, Page, SecretUse, Traveller
+from cellwall.core.ports import EgressPort, VaultPort
+from cellwall.core.roles import Permission, Role
+from cellwall.core.types import Action, FetchUrl, Json, RunCode, RunCommand, SetDomains
+
+if TYPE_CHECKING:
+    from cellwall.egress.reach.header_rules import HeaderRule
+    from cellwall.egress.service import EgressService
+    from cellwall.egress.settings import EgressSettings
+
+_REACHING = (RunCommand, RunCode, FetchUrl, SetDomains)
+"""Operations that reach the network themselves."""
+
+
+def domains_of(settings: Settings) -> tuple[str, ...]:
+    """The domains that every sandbox may reach; raises `ConfigError` for an invalid one."""
+    for text in settings.egress.allow_domains:
+        try:
+            check_domain(text)
+        except BadInput as problem:
+            raise ConfigError(
+                f"egress.allow_domains: {problem.message}", hint=problem.hint, code=problem.code
+            ) from None
+    return settings.egress.allow_domains
+
+
+def check_domain(text: str) -> None:
+    """Raise `BadInput` for a text that is not a domain rule."""
+    from cellwall.egress.reach.allowlist import parse_rule
+
+    parse_rule(text)
+
+
+def with_configured_domains(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
+    """The action with the configured domains, if the role permits the network."""
+    is_permitted = Permission.NETWORK_USE in role.permissions
+    if not is_permitted or not isinstance(action.operation, _REACHING):
+        return action
+    own = action.allow_domains
+    if isinstance(action.operation, FetchUrl) and not own:
+        from cellwall.egress.pages.urls import domain_of
+
+        # Exactly this URL was judged and allowed; the targets of its redirects were not.
+        own = (domain_of(action.operation.url),)
+    return replace(action, allow_domains=(*own, *domains)) if own or domains else action
+
+
+@asynccontextmanager
+async def open_egress(
+    vault: VaultPort, egress: EgressPort, action: Action
+) -> AsyncIterator[tuple[CellNetwork | None, Mapping[str, str]]]:
+    """The cell's network and environment: placeholders of secrets, never values (SEC-5)."""
+    if not action.allow_domains and not action.secrets:
+        yield None, action.env
+        return
+    async with vault.lease(action) as secrets, egress.session(action, secrets) as network:
+        lent = {use.name: use.placeholder for use in secrets}
+        yield network, {**network.env, **action.env, **lent}
+
+
+class ConfiguredEgress:
+    """Implements `EgressPort`; the proxy starts with the first session."""
+
+    def __init__(self, settings: Settings, audit: AuditLog, known: KnownValues) -> None:
+        self._settings, self._audit, self._known = settings, audit, known
+        self._header_rules = _header_rules(settings)
+        self._lock = threading.Lock()
+        self._service: EgressService | None = None
+
+    def session(
+        self, action: Action, secrets: Sequence[SecretUse]
+    ) -> AbstractAsyncContextManager[CellNetwork]:
+        return self._open_service().session(action, secrets)
+
+    async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
+        return await self._open_service().fetch(action, secrets)
+
+    def allow(self, session_id: str, domains: Sequence[str]) -> None:
+        self._open_service().allow(session_id, domains)
+
+    def end_session(self, session_id: str) -> None:
+        if self._service is not None:
+            self._service.end_session(session_id)
+
+    def close(self) -> None:
+        if self._service is not None:
+            self._service.close()
+
+    def _open_service(self) -> EgressService:
+        from cellwall.egress.service import EgressService
+
+        with self._lock:
+            if self._service is None:
+                bounds = replace(_bounds(self._settings), header_rules=self._header_rules)
+                self._service = EgressService(bounds, record=self._record, known=self._known)
+            return self._service
+
+    async def _record(self, body: dict[str, Json], who: Traveller) -> None:
+        await self._audit.record(
+            Event(
+                EventKind.CONNECTION,
+                who.action_id,
+                who.principal,
+                who.interface,
+                body,
+                who.session_id,
+            )
+        )
+
+
+def _header_rules(settings: Settings) -> tuple[HeaderRule, ...]:
+    """The configured header rules; raises `ConfigError` for an invalid one."""
+    if not settings.egress.header_rules:
+        return ()
+    from cellwall.egress.reach.header_rules import parse_header_rule
+
+    try:
+        return tuple(map(parse_header_rule, settings.egress.header_rules))
+    except BadInput as problem:
+        raise ConfigError(
+            f"egress.header_rules: {problem.message}", hint=problem.hint, code=problem.code
+        ) from None
+
+
+def _bounds(settings: Settings) -> EgressSettings:
+    from cellwall.egress.settings import EgressSettings
+
+    egress = settings.egress
+    servers = [read_server(text) for text in egress.dns_servers]
+    return EgressSettings(
+        max_connections=egress.max_connections,
+        max_total_connections=egress.max_total_connections,
+        max_upload_bytes=egress.max_upload_bytes,
+        max_download_bytes=egress.max_download_bytes,
+        bytes_per_s=egress.bytes_per_s,
+        connect_timeout_s=egress.connect_timeout_s,
+        head_timeout_s=egress.head_timeout_s,
+        idle_timeout_s=egress.idle_timeout_s,
+        dns_servers=tuple(server for server in servers if server is not None),
+        fetch_max_bytes=egress.fetch_max_bytes,
+        fetch_timeout_s=egress.fetch_timeout_s,
+        dangerously_allow_addresses=tuple(
+            map(ipaddress.ip_network, egress.dangerously_allow_addresses)
+        ),
+    )
