@@ -19,8 +19,8 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import fit
-from cellwall.interfaces.cli.asking import NoTerminal, open_terminal
-from cellwall.interfaces.cli.hidden import LOOK_S, wait_for
+from cellwall.interfaces.cli.approval_prompt import NoTerminal, open_terminal
+from cellwall.interfaces.cli.terminal_input import LOOK_S, wait_for
 from cellwall.runtime.agent_processes import refuse_agents
 
 _LETTERS = "abcdefghkmnpqrstuvwxyz"

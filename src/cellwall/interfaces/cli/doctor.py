@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.telling import print_json, print_text
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text
+from cellwall.interfaces.terminal import one_line
 
 _WORDS = {"ok": "ok", "missing": "MISSING", "weak": "weak", "info": "info"}
 

@@ -62,7 +62,7 @@ def evaluate(
     """
     import os  # noqa: PLC0415  # keeps --help quick
 
-    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # as above
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # as above
     from cellwall.runtime.guard_eval import draw, evaluated  # noqa: PLC0415  # as above
     from cellwall.runtime.guarding import guard_for  # noqa: PLC0415  # as above
 

@@ -22,9 +22,9 @@ from cellwall.core.outcomes import NOT_STARTED, Outcome, Status
 from cellwall.core.types import ProcessInfo, WorkspaceMode
 from cellwall.interfaces.cli.execute import kept_line, limit_line
 from cellwall.interfaces.cli.options import SandboxOptions
+from cellwall.interfaces.cli.output import finding_lines
+from cellwall.interfaces.cli.run_output import Relay, write_all
 from cellwall.interfaces.cli.screen import ScreenFilter
-from cellwall.interfaces.cli.streams import Relay, write_all
-from cellwall.interfaces.cli.telling import finding_lines
 from cellwall.interfaces.requests import parse_workspace
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 from cellwall.interfaces.sdk.commands import AsyncProcess

@@ -314,7 +314,7 @@ class SandboxOptions:
 
         if not self.secret:
             return open_house(config=self.config, profile=self.profile)
-        from cellwall.interfaces.cli.hidden import Passphrases  # noqa: PLC0415  # seldom
+        from cellwall.interfaces.cli.terminal_input import Passphrases  # noqa: PLC0415  # seldom
 
         ask = Passphrases(self.passphrase_fd)
         house = open_house(config=self.config, profile=self.profile, ask_passphrase=ask)

@@ -15,8 +15,8 @@ from cellwall.core.showing import escaped
 from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.cli.options import json_option
+from cellwall.interfaces.cli.output import print_json, print_text, say
 from cellwall.interfaces.cli.policy_tree import draw
-from cellwall.interfaces.cli.telling import print_json, print_text, say
 from cellwall.runtime.policies import (
     Call,
     Policy,
@@ -32,8 +32,8 @@ _MAX_CALLS = 100_000
 _LATER = {
     "init": ("policy_init", "Write a starting policy for the project at hand."),
     "test": ("policy_test", "Try a table of calls with their expected verdicts."),
-    "trust": ("policy_trust", "Let a project's own rules allow things."),
-    "untrust": ("policy_trust", "Take that back."),
+    "trust": ("policy_admin", "Let a project's own rules allow things."),
+    "untrust": ("policy_admin", "Take that back."),
     "learn": ("policy_learn", "Propose the narrowest rules for what was seen."),
 }
 

@@ -9,8 +9,8 @@ import click
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.terminal import one_line
 
 
 @click.command(

@@ -11,9 +11,9 @@ import click
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import escaped, one_line
 from cellwall.core.types import Json
+from cellwall.interfaces.cli.audit_options import moment
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.cli.record_filters import moment
-from cellwall.interfaces.cli.telling import print_json, print_text, say
+from cellwall.interfaces.cli.output import print_json, print_text, say
 
 if TYPE_CHECKING:
     from cellwall.policy.lessons import Lesson

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.cli.telling import print_json, print_text
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.core.types import Json

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cellwall.interfaces.cli.streams import is_terminal, write_all
-from cellwall.interfaces.cli.telling import say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import say
+from cellwall.interfaces.cli.run_output import is_terminal, write_all
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cellwall.core.errors import BadInput
+from cellwall.interfaces.cli.audit_options import filter_options
 from cellwall.interfaces.cli.options import FINITE, json_option
-from cellwall.interfaces.cli.record_filters import filter_options
-from cellwall.interfaces.cli.telling import print_json, say
+from cellwall.interfaces.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from cellwall.runtime.reading import Exported, Query

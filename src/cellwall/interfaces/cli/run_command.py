@@ -59,7 +59,7 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
     needs_run = options.as_json or options.stdin or options.own_path or options.secret
     if is_interactive(command) and not needs_run:
         return open_shell(options, command, cwd)
-    from cellwall.interfaces.cli.remotely import (  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.via_supervisor import (  # noqa: PLC0415  # keeps --help quick
         run_remotely,
         supervisor_link,
         want_supervisor,

@@ -67,7 +67,7 @@ def scan(
     found, also when they are encoded or written with look-alike letters. It is a strong signal and
     never the only wall.
     """
-    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # as above
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # as above
 
     guard = _guard(config, profile)
     most = guard.settings.max_characters
@@ -105,7 +105,7 @@ def redact(file: str, *, profile: str | None, config: str | None, is_personal: b
     What has the shape of a key, a token or a password becomes [redacted:RULE]. With --pii, mail
     addresses, phone and card numbers, accounts and national ids become tokens such as [mail-1-...].
     """
-    from cellwall.interfaces.cli.streams import write_all  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.run_output import write_all  # noqa: PLC0415  # keeps --help quick
     from cellwall.runtime.guarding import pseudonyms  # noqa: PLC0415  # as above
 
     stream = _guard(config, profile).redactor.stream()
@@ -158,7 +158,7 @@ def blocks(file: str, max_bytes: int | None = None) -> Iterator[bytes]:
 
 def _tell(report: Report) -> None:
     from cellwall.core.showing import one_line  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.cli.telling import print_text, say  # noqa: PLC0415  # as above
+    from cellwall.interfaces.cli.output import print_text, say  # noqa: PLC0415  # as above
 
     lines = [f"{report.verdict.value}  (score {report.score:.2f})"]
     for finding in report.findings[:_MAX_SHOWN]:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.core.types import Json

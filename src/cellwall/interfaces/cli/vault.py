@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text, say
 from cellwall.interfaces.cli.vault_grants import grant, revoke
 from cellwall.interfaces.cli.vault_options import (
     EXIT_CODES,
@@ -20,6 +19,7 @@ from cellwall.interfaces.cli.vault_options import (
     vault_options,
 )
 from cellwall.interfaces.cli.vault_words import secret_json, secret_lines
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.core.types import Json
@@ -276,7 +276,7 @@ def _store(
     binary: bool,
     as_json: bool,
 ) -> int:
-    from cellwall.interfaces.cli.hidden import read_value  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli.terminal_input import read_value  # noqa: PLC0415  # only here
     from cellwall.runtime.vault import MAX_VALUE_BYTES, weakness, wipe  # noqa: PLC0415  # heavy
 
     name = secret_name(words)

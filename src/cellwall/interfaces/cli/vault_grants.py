@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.telling import print_json, print_text, say
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text, say
 from cellwall.interfaces.cli.vault_options import (
     EXIT_CODES,
     me,
@@ -19,6 +18,7 @@ from cellwall.interfaces.cli.vault_options import (
     vault_options,
 )
 from cellwall.interfaces.cli.vault_words import grant_line
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.core.network import Place

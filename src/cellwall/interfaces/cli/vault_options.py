@@ -50,7 +50,7 @@ def secret_name(words: tuple[str, ...]) -> str:
 
 def open_vault(config: str | None, profile: str | None, passphrase_fd: int | None) -> Vault:
     """Locked; it asks for its key when that is needed."""
-    from cellwall.interfaces.cli.hidden import Passphrases  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli.terminal_input import Passphrases  # noqa: PLC0415  # only here
     from cellwall.runtime.vault import Vault  # noqa: PLC0415  # heavy
 
     return Vault.configured(config=config, profile=profile, ask=Passphrases(passphrase_fd))

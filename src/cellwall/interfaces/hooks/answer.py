@@ -14,8 +14,9 @@ from cellwall.core.types import Action, Json, ToolResult, UseTool
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.hooks import rewrite
 from cellwall.interfaces.hooks.agents.agent import Agent, Cleaned
-from cellwall.interfaces.hooks.agents.table import agent_named
-from cellwall.interfaces.hooks.calls import (
+from cellwall.interfaces.hooks.agents.registry import agent_named
+from cellwall.interfaces.hooks.command import isolated, pins
+from cellwall.interfaces.hooks.protocol import (
     Asking,
     Malformed,
     Passing,
@@ -25,7 +26,6 @@ from cellwall.interfaces.hooks.calls import (
     blocked,
     line,
 )
-from cellwall.interfaces.hooks.command import isolated, pins
 from cellwall.interfaces.requests import named_policy
 from cellwall.runtime.walls import check_walls, check_workspace
 from cellwall.runtime.wiring import House, principal

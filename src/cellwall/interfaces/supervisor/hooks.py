@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
-from cellwall.interfaces.supervisor.houses import Houses
+from cellwall.interfaces.supervisor.runtime_cache import Houses
 from cellwall.runtime.agent_processes import mark_agent
 from cellwall.runtime.wiring import House
 

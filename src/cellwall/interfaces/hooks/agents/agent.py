@@ -8,7 +8,7 @@ from typing import Any
 
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks.calls import Asking, Passing, Reply, Reporting, Ruling
+from cellwall.interfaces.hooks.protocol import Asking, Passing, Reply, Reporting, Ruling
 from cellwall.interfaces.hooks.settings_text import Layout
 
 

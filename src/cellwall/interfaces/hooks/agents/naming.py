@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cellwall.core.types import Json
-from cellwall.interfaces.hooks.calls import Malformed, ToolUse
+from cellwall.interfaces.hooks.protocol import Malformed, ToolUse
 
 FILE = "file_path"
 _MAX_FILES = 1000

@@ -6,8 +6,8 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.telling import print_json, print_text
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.cli.output import print_json, print_text
+from cellwall.interfaces.terminal import one_line
 
 
 @click.command(

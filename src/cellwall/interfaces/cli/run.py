@@ -65,7 +65,7 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
         )
     extension = os.path.splitext(file or "")[1].lower()
     name = canonical(language or BY_EXTENSION.get(extension, _DEFAULT_LANGUAGE))
-    from cellwall.interfaces.cli.remotely import (  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.via_supervisor import (  # noqa: PLC0415  # keeps --help quick
         run_remotely,
         supervisor_link,
         want_supervisor,

@@ -12,7 +12,7 @@ import click
 from cellwall import __version__
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.interfaces.cli.options import json_option
-from cellwall.interfaces.supervisor.link import connect
+from cellwall.interfaces.supervisor.client import connect
 
 _STOP_WITHIN_S = 20.0
 
@@ -73,7 +73,7 @@ Examples:
 @json_option("Print one JSON object.")
 def ps(as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """List the sandboxes that live in the supervisor."""
-    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     answer = _ask({"do": "status"})
     sandboxes = [] if answer is None else answer[0]["sandboxes"]
@@ -105,7 +105,7 @@ Examples:
 @click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
 def logs(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """Print the last output of a living sandbox (at most 256 KiB)."""
-    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     answer = _ask({"do": "logs", "id": sandbox_id})
     if answer is None:
@@ -128,7 +128,7 @@ Examples:
 @click.argument("sandbox_id", metavar="ID", shell_complete=complete_id)
 def kill(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """End a living sandbox and everything in it."""
-    from cellwall.interfaces.cli.telling import print_json, say  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_json, say  # noqa: PLC0415  # keeps --help quick
 
     if _ask({"do": "kill", "id": sandbox_id}) is None:
         raise _none_lives(sandbox_id)
@@ -169,7 +169,7 @@ def start(foreground: bool) -> int:  # noqa: FBT001  # click's signature
         from cellwall.interfaces.supervisor.__main__ import main  # noqa: PLC0415  # heavy
 
         return main()
-    from cellwall.interfaces.cli.telling import say  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import say  # noqa: PLC0415  # keeps --help quick
     from cellwall.runtime.supervision import start_supervisor  # noqa: PLC0415  # heavy
 
     start_supervisor(os.environ)
@@ -186,7 +186,7 @@ Examples:
 )
 def stop() -> int:
     """End it, and every sandbox that lives in it."""
-    from cellwall.interfaces.cli.telling import say  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import say  # noqa: PLC0415  # keeps --help quick
 
     if _ask({"do": "stop"}) is None:
         say("no supervisor runs")
@@ -214,7 +214,7 @@ Examples:
 @json_option("Print one JSON object.")
 def status(as_json: bool) -> int:  # noqa: FBT001  # click's signature
     """Tell whether it runs."""
-    from cellwall.interfaces.cli.telling import print_json, print_text  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.output import print_json, print_text  # noqa: PLC0415  # keeps --help quick
 
     answer = _ask({"do": "status"})
     if as_json:

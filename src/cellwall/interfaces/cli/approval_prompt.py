@@ -18,7 +18,7 @@ import anyio
 from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import CellwallError
 from cellwall.core.showing import MIN_WIDTH, block, fit
-from cellwall.interfaces.cli.telling import say
+from cellwall.interfaces.cli.output import say
 
 if TYPE_CHECKING:
     from cellwall.core.types import Principal

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.terminal import one_line
 
 MAX_BYTES = 8 * 1024 * 1024
 _MAX_REASON = 2000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cellwall.interfaces.cli.options import json_option, place_options
-from cellwall.interfaces.cli.telling import print_json, print_text
+from cellwall.interfaces.cli.output import print_json, print_text
 
 
 @click.group(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cellwall.core.text import INVISIBLE
 from cellwall.interfaces.cli.skill_words import when
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.core.types import Json

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 
-from cellwall.interfaces.cli.terminal import TerminalFilter
+from cellwall.interfaces.terminal import TerminalFilter
 
 Stream = Literal["stdout", "stderr"]
 

@@ -16,8 +16,8 @@ from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 from cellwall.interfaces.supervisor.codec import decode_operation, encode_outcome
-from cellwall.interfaces.supervisor.following import followed
-from cellwall.interfaces.supervisor.houses import Houses
+from cellwall.interfaces.supervisor.conversation import followed
+from cellwall.interfaces.supervisor.runtime_cache import Houses
 from cellwall.runtime.wiring import House
 
 if TYPE_CHECKING:

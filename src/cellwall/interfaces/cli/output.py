@@ -10,8 +10,8 @@ from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status
 from cellwall.core.plain import plain
 from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.interfaces.cli.streams import is_terminal, write_all
-from cellwall.interfaces.cli.terminal import TerminalFilter, one_line, safe_text
+from cellwall.interfaces.cli.run_output import is_terminal, write_all
+from cellwall.interfaces.terminal import TerminalFilter, one_line, safe_text
 
 _MAX_FINDINGS = 20
 UNWRITABLE = ErrorInfo(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.policy_trust import shown
+from cellwall.interfaces.cli.policy_admin import shown
 from cellwall.policy.files import parse_policy
 from cellwall.policy.rules import Layer
 from cellwall.runtime.policy_trust import Offered

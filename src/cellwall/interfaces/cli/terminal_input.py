@@ -18,7 +18,7 @@ from types import FrameType
 from anyio import from_thread
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.streams import write_all
+from cellwall.interfaces.cli.run_output import write_all
 
 # The kernel keeps 4095 bytes of a line and drops the rest without a word: a line that is as long as
 # that may have been cut.

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cellwall.interfaces.cli import confirming, hidden
+from cellwall.interfaces.cli import confirming, terminal_input
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_signal_right_before_the_wait_is_handled_without_a_line(terminal, monk
             raise KeyboardInterrupt
         return [], writes, []
 
-    for module in (hidden, confirming):
+    for module in (terminal_input, confirming):
         monkeypatch.setattr(module.select, "select", select)
     with pytest.raises(KeyboardInterrupt):
         confirming._typed(terminal[1], "", "this")
@@ -51,13 +51,13 @@ def test_only_the_word_that_is_shown_confirms(terminal, monkeypatch, line, expec
     assert confirming._typed(terminal[1], "", "this") is expected
 
 
-@pytest.mark.parametrize("make", [hidden.ask, hidden.ask_twice])
+@pytest.mark.parametrize("make", [terminal_input.ask, terminal_input.ask_twice])
 def test_without_a_terminal_the_hint_names_no_option_that_is_not_there(make, monkeypatch):
     def missing(*_: object) -> int:
         raise OSError
 
-    monkeypatch.setattr(hidden.os, "open", missing)
-    with pytest.raises(hidden.BadInput) as refused:
+    monkeypatch.setattr(terminal_input.os, "open", missing)
+    with pytest.raises(terminal_input.BadInput) as refused:
         make("Passphrase of the approver")
     assert "--" not in refused.value.hint
     assert "terminal" in refused.value.hint

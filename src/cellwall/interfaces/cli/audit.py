@@ -9,12 +9,12 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.core.types import check_id
-from cellwall.interfaces.cli import record_keeping
+from cellwall.interfaces.cli import audit_admin
+from cellwall.interfaces.cli.audit_options import filter_options
 from cellwall.interfaces.cli.options import json_option
+from cellwall.interfaces.cli.output import print_json, print_text
 from cellwall.interfaces.cli.record_export import export
-from cellwall.interfaces.cli.record_filters import filter_options
-from cellwall.interfaces.cli.telling import print_json, print_text
-from cellwall.interfaces.cli.terminal import one_line
+from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -274,7 +274,7 @@ def check_proof(proof: str, keys: tuple[str, ...], *, as_json: bool) -> int:
     return 0
 
 
-for command in (*record_keeping.COMMANDS, export):
+for command in (*audit_admin.COMMANDS, export):
     audit.add_command(command)
 
 

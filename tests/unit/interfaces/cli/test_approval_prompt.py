@@ -23,7 +23,7 @@ fcntl.ioctl(2, termios.TIOCSCTTY, 0)
 import anyio
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Principal
-from cellwall.interfaces.cli.asking import TerminalApprover
+from cellwall.interfaces.cli.approval_prompt import TerminalApprover
 from unit.runtime.questions_for_tests import SESSION, question_for
 wanted = json.loads(sys.argv[1])
 if wanted.get("background"):

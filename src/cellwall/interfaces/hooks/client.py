@@ -86,13 +86,13 @@ def _withheld(reason: str) -> int:
     """Takes away what a tool has brought back; 2 if the question is about anything else."""
     question = b"".join(_heard)
     if "--after" in _words:
-        from cellwall.interfaces.hooks.withheld import NOTE, TEXT_ONLY  # noqa: PLC0415
+        from cellwall.interfaces.hooks.withheld_results import NOTE, TEXT_ONLY  # noqa: PLC0415
 
         _write(1, TEXT_ONLY.format(note=NOTE).encode() + b"\n")
         return 0
     if b"PostToolUse" not in question or not _is_claude(_words):
         return BLOCK  # which withholds a result of the other agents, as far as anything does
-    from cellwall.interfaces.hooks.withheld import answer_to  # noqa: PLC0415  # seldom needed
+    from cellwall.interfaces.hooks.withheld_results import answer_to  # noqa: PLC0415  # seldom needed
 
     out = answer_to(question, reason)
     if out is None:

@@ -16,7 +16,7 @@ from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink
-from cellwall.interfaces.sdk.hosting import Operation
+from cellwall.interfaces.sdk.hosts import Operation
 from cellwall.interfaces.supervisor.codec import decode_outcome, encode_operation
 from cellwall.runtime.home import state_home
 from cellwall.runtime.supervision import start_supervisor

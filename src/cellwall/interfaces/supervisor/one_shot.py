@@ -14,8 +14,8 @@ from cellwall.core.types import Action, OutputSink, RunCode, RunCommand, Workspa
 from cellwall.interfaces.cli.execute import exit_code, notes_of
 from cellwall.interfaces.cli.options import SandboxOptions
 from cellwall.interfaces.supervisor.codec import decode_operation
-from cellwall.interfaces.supervisor.following import followed
-from cellwall.interfaces.supervisor.houses import Houses
+from cellwall.interfaces.supervisor.conversation import followed
+from cellwall.interfaces.supervisor.runtime_cache import Houses
 from cellwall.runtime.wiring import House
 
 if TYPE_CHECKING:

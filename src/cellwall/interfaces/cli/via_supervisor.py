@@ -16,8 +16,8 @@ from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, told_er
 from cellwall.core.home import shaping, state_path
 from cellwall.interfaces.cli.main import REFUSED
 from cellwall.interfaces.cli.options import read_bounded
-from cellwall.interfaces.cli.streams import Relay, write_all
-from cellwall.interfaces.supervisor.link import Link, connect
+from cellwall.interfaces.cli.run_output import Relay, write_all
+from cellwall.interfaces.supervisor.client import Link, connect
 
 if TYPE_CHECKING:
     from cellwall.interfaces.cli.options import SandboxOptions
@@ -152,7 +152,7 @@ class _Follower:
         """The question is the supervisor's; the terminal, and so the person, is here."""
         import anyio  # noqa: PLC0415  # only here
 
-        from cellwall.interfaces.cli.asking import answer_from_here  # noqa: PLC0415  # only here
+        from cellwall.interfaces.cli.approval_prompt import answer_from_here  # noqa: PLC0415  # only here
 
         hush = nullcontext if self._relay is None else self._relay.hushed
         anyio.run(answer_from_here, question_id, self._options.config, self._options.profile, hush)
@@ -201,7 +201,7 @@ class _Follower:
         assert self._relay is not None  # noqa: S101  # only then can it be unheard
         if isinstance(self._relay.failure, BrokenPipeError):
             return 128 + signal.SIGPIPE  # as every tool before `| head`
-        from cellwall.interfaces.cli.telling import UNWRITABLE, tell_error  # noqa: PLC0415  # only here
+        from cellwall.interfaces.cli.output import UNWRITABLE, tell_error  # noqa: PLC0415  # only here
 
         tell_error(UNWRITABLE, as_json=False)
         return REFUSED
@@ -227,7 +227,7 @@ class _Follower:
         if self._as_json:
             write_all(1, json.dumps(told["outcome"]).encode("ascii") + b"\n")
         elif told["notes"]:
-            from cellwall.interfaces.cli.telling import say  # noqa: PLC0415  # only here
+            from cellwall.interfaces.cli.output import say  # noqa: PLC0415  # only here
 
             if self._relay is not None:
                 self._relay.end_line()

@@ -11,13 +11,13 @@ import pytest
 from cellwall.config.models import PROFILE_NAMES
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import LimitName, Limits
-from cellwall.interfaces.cli import options, run_code, telling
+from cellwall.interfaces.cli import options, output, run
 from cellwall.interfaces.cli.execute import limit_line
 from cellwall.interfaces.cli.main import COMMANDS, cli
 
 
 def printed(value, capfd) -> object:
-    telling.print_json(value)
+    output.print_json(value)
     out = capfd.readouterr().out
     assert out.isascii()
     assert out.count("\n") == 1
@@ -56,7 +56,7 @@ def test_a_deep_nest_is_cut_instead_of_overflowing_the_stack(capfd):
 
 
 def test_text_for_a_pipe_is_unchanged(capfdbinary):
-    telling.print_text("a\x1b[2J\udcff€\n")
+    output.print_text("a\x1b[2J\udcff€\n")
     assert capfdbinary.readouterr().out == b"a\x1b[2J\xff\xe2\x82\xac\n"
 
 
@@ -97,5 +97,5 @@ def test_a_file_that_may_not_be_read_is_told_so(monkeypatch):
 
     monkeypatch.setattr(os, "open", closed)
     with pytest.raises(BadInput) as told:
-        run_code._read("secret.py", 10)
+        run._read("secret.py", 10)
     assert (told.value.code, told.value.message) == ("CW-CODE-FILE", "'secret.py' may not be read")
