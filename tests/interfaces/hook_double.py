@@ -15,7 +15,7 @@ from typing import Any
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.types import Action, UseTool
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.interfaces.hooks import alone, client
+from cellwall.interfaces.hooks import answer, client
 from cellwall.interfaces.supervisor import __main__ as supervisor
 from cellwall.interfaces.supervisor import runtime_cache
 from cellwall.runtime import wiring
@@ -92,7 +92,7 @@ def main() -> int:
     if sys.argv[1] == "supervisor":
         runtime_cache.open_house = open_doubled
         return supervisor.main()
-    alone.open_house = open_doubled
+    answer.open_house = open_doubled
     client._ANSWER_WITHIN_S = float(os.environ.get("DOUBLE_WITHIN_S", client._ANSWER_WITHIN_S))
     return client.answer(sys.argv[2:])
 

@@ -162,7 +162,7 @@ def key() -> int:
 
 def _is_wanted(question: Question, kind: AnswerKind, rule: str) -> bool:
     from cellwall.core.showing import block  # noqa: PLC0415  # keeps --help quick
-    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
 
     written = f"This rule is written to your policy:\n{block(rule)}" if rule else ""
     return confirm(f"{question.shown}{written}", what=f"a yes ({kind.value}) to {question.id}")

@@ -10,10 +10,10 @@ import click
 from cellwall.core.errors import BadInput
 from cellwall.core.types import check_id
 from cellwall.interfaces.cli import audit_admin
+from cellwall.interfaces.cli.audit_admin import export
 from cellwall.interfaces.cli.audit_options import filter_options
 from cellwall.interfaces.cli.options import json_option
 from cellwall.interfaces.cli.output import print_json, print_text
-from cellwall.interfaces.cli.record_export import export
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:

@@ -184,7 +184,7 @@ def uninstall(
 
     Where nothing but our hooks was changed since, the file is byte for byte what it was.
     """
-    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # keeps --help quick
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.hooks import install as work  # noqa: PLC0415  # keeps --help quick
     from cellwall.interfaces.hooks.agents.registry import agent_named  # noqa: PLC0415
 

@@ -29,12 +29,12 @@ AS_JSON = "cellwall.as_json"
 
 # name -> (module, attribute, what --help says)
 COMMANDS = {
-    "run": ("run_command", "run", "Run a command in a new sandbox."),
-    "shell": ("shell", "shell", "Open a shell in a new sandbox."),
+    "run": ("run", "run", "Run a command in a new sandbox."),
+    "shell": ("run", "shell", "Open a shell in a new sandbox."),
     "code": ("run", "code", "Run code in a new sandbox."),
     "fetch": ("fetch", "fetch", "Fetch a web page through the egress rules."),
-    "scan": ("scan", "scan", "Look for attacks on a model in a text."),
-    "redact": ("scan", "redact", "Print a text without the secrets in it."),
+    "scan": ("guard", "scan", "Look for attacks on a model in a text."),
+    "redact": ("guard", "redact", "Print a text without the secrets in it."),
     "guard": ("guard", "guard", "Measure the content guard on texts of your own."),
     "changes": ("changes", "changes", "List the changes that wait for apply or discard."),
     "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
@@ -49,7 +49,7 @@ COMMANDS = {
     "kill": ("supervisor", "kill", "End a living sandbox."),
     "supervisor": ("supervisor", "supervisor", "Start, stop and ask about the supervisor."),
     "approvals": ("approvals", "approvals", "Answer questions that runs put to a person."),
-    "doctor": ("doctor", "doctor", "Tell what works on this host, and hint what does not."),
+    "doctor": ("setup", "doctor", "Tell what works on this host, and hint what does not."),
     "policy": ("policy", "policy", "Judge, explain and write rules for agents."),
     "audit": ("audit", "audit", "Read and check the record of what was done."),
     "template": ("template", "template", "Build the environments that code can import from."),
@@ -58,7 +58,7 @@ COMMANDS = {
     "hook": ("hook", "hook", "Answer an agent that asks before it uses a tool."),
     "mcp": ("mcp", "mcp", "Serve an agent over the Model Context Protocol."),
     "config": ("setup", "config", "Check and show the configuration."),
-    "completion": ("completion", "completion", "Print the completion script of a shell."),
+    "completion": ("setup", "completion", "Print the completion script of a shell."),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status
@@ -12,6 +13,9 @@ from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.cli.run_output import is_terminal, write_all
 from cellwall.interfaces.terminal import TerminalFilter, one_line, safe_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _MAX_FINDINGS = 20
 UNWRITABLE = ErrorInfo(
@@ -93,3 +97,37 @@ def _put(data: bytes) -> None:
     except OSError as error:
         problem = UNWRITABLE
         raise CellwallError(problem.message, hint=problem.hint, code=problem.code) from error
+
+
+_ERASE = "\r\x1b[K"
+
+
+class Progress:
+    """What is being done, on standard error: one line that changes, or one line each."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._show: Callable[[str], None] = say
+        self._is_shown = False
+        if quiet:
+            self._show = lambda _: None
+        elif is_terminal("stderr"):
+            self._show = self._replace
+
+    def __call__(self, text: str) -> None:
+        self._show(one_line(text))
+
+    def end(self) -> None:
+        """Leave a terminal as it was."""
+        if self._is_shown:
+            self._write(_ERASE)
+
+    def _replace(self, text: str) -> None:
+        self._is_shown = True
+        self._write(f"{_ERASE}cellwall: {text}")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        try:
+            write_all(2, text.encode())
+        except OSError:
+            return  # nobody sees it; the result and the exit code still tell

@@ -1,22 +1,28 @@
-"""`cellwall policy trust` and `untrust`: whose word counts for what a project allows."""
+"""`cellwall policy init | learn | trust | untrust`: commands that change which rules apply."""
 
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import block, escaped
+from cellwall.core.showing import one_line as shortened
+from cellwall.core.types import Json
 from cellwall.core.verdict import Verdict
+from cellwall.interfaces.cli.audit_options import moment
 from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.output import print_json, print_text, say
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
-    from cellwall.core.types import Json, Principal
+    from cellwall.core.types import Principal
+    from cellwall.policy.lessons import Lesson
     from cellwall.policy.rules import Rule
+    from cellwall.runtime.policy_learnt import PolicyTarget
     from cellwall.runtime.policy_trust import Offered, PolicyTrust
 
 _EXIT_CODES = """
@@ -74,7 +80,7 @@ def trust(
             return 1
         book.trust(each, who=_me())
     if as_json:
-        print_json({"trusted": [_told(each, is_new=each in fresh) for each in offered]})
+        print_json({"trusted": [_offer_json(each, is_new=each in fresh) for each in offered]})
         return 0
     for each in offered:
         state = "trusted" if each in fresh else "already trusted"
@@ -129,7 +135,7 @@ def _list(book: PolicyTrust, *, as_json: bool) -> int:
 
 
 def _is_wanted(offered: Offered) -> bool:
-    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
 
     return confirm(shown(offered), what="that agents in this project may do what it allows")
 
@@ -176,7 +182,7 @@ def _counts(offered: Offered) -> str:
     return ", ".join(f"{rules.count(each)} {each.word}" for each in Verdict)
 
 
-def _told(offered: Offered, *, is_new: bool) -> dict[str, Json]:
+def _offer_json(offered: Offered, *, is_new: bool) -> dict[str, Json]:
     rules: list[Json] = [
         {
             "verdict": each.verdict.word,
@@ -199,3 +205,206 @@ def _me() -> Principal:
     from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
 
     return principal("cli")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall policy init
+  cellwall policy init --stdout | less
+  cellwall policy init --user
+  cellwall policy init --path ci-policy.toml
+
+\b
+Exit codes:
+  0    written
+  125  refused or failed, and nothing was changed; the reason is on standard error
+"""
+)
+@click.option("--project", "is_project", is_flag=True, help="For the project here. The default.")
+@click.option("--user", "is_user", is_flag=True, help="For you, wherever you work.")
+@click.option("--path", metavar="FILE", type=click.Path(), help="Write this file instead.")
+@click.option("--force", is_flag=True, help="Replace a policy that is there.")
+@click.option("--stdout", "to_stdout", is_flag=True, help="Print it, and write nothing.")
+@json_option("Print one JSON object.")
+def init(
+    path: str | None,
+    *,
+    is_project: bool,
+    is_user: bool,
+    force: bool,
+    to_stdout: bool,
+    as_json: bool,
+) -> int:
+    """Write a starting policy for the project at hand, with a reason for each group of rules.
+
+    It looks at what lies in the folder: package.json with its scripts and lock file, Python, Rust,
+    Go, Ruby, Java, PHP and C projects, Makefile and justfile, git, containers, Terraform. Reading,
+    tests, checks and builds are allowed; what leaves the machine or changes history is asked about;
+    secrets are denied. The file is .cellwall/policy.toml, and it is trusted, since you have just
+    written it; after a change, look at it again with `cellwall policy trust`.
+    """
+    from cellwall.runtime import policy_start  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    if is_user and is_project:
+        raise BadInput("--user and --project exclude each other", code="CW-USAGE")
+    cwd = os.getcwd()
+    found = policy_start.begin(None if is_user else cwd)
+    told: dict[str, Json] = {
+        "kinds": list(found.kinds),
+        "rules": found.rules,
+        "notes": list(found.notes),
+    }
+    if to_stdout:
+        if as_json:
+            print_json({"path": None, "trusted": False, **told, "policy": found.text})
+        else:
+            _say_all(found.notes)
+            print_text(found.text)
+        return 0
+    place = policy_start.place_of(is_user=is_user, path=path, cwd=cwd, environ=os.environ)
+    written = policy_start.write(found, place, is_forced=force, who=principal("cli"))
+    beside = policy_start.beside(place, environ=os.environ)
+    if as_json:
+        notes = [*found.notes, *beside]
+        print_json({"path": place, "trusted": written.is_trusted, **told, "notes": notes})
+        return 0
+    kinds = ", ".join(found.kinds)
+    print_text(f"{one_line(place)}: {found.rules} rules, for {kinds}\n")
+    _say_all((*found.notes, *beside))
+    return 0
+
+
+def _say_all(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        say(note)
+
+
+_MAX_REFUSED = 50
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  cellwall policy learn --since 2h
+  cellwall policy learn --since 2h --write
+  cellwall policy learn --session sbx_... --json
+  cellwall policy learn --since 1d > learnt.toml
+
+\b
+Exit codes:
+  0    told or written, also if there is nothing to propose
+  1    you said no
+  125  the record or the policy cannot be read or written
+"""
+)
+@click.option("--session", metavar="ID", help="Of one sandbox (sbx_...), or one agent's session.")
+@click.option(
+    "--since", metavar="TIME", callback=moment, help="Not before: a time, or 90m, 2h, 3d ago."
+)
+@click.option(
+    "--policy",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Beside this file, in place of yours and the project's. May be given more than once.",
+)
+@click.option("--user", "is_user", is_flag=True, help="For your own policy, not the project's.")
+@click.option(
+    "--write",
+    "is_written",
+    is_flag=True,
+    help="Show the change to the policy file as a diff, and write it after your yes.",
+)
+@json_option("Print one JSON object.")
+def learn(
+    session: str | None,
+    since: datetime | None,
+    files: tuple[str, ...],
+    *,
+    is_user: bool,
+    is_written: bool,
+    as_json: bool,
+) -> int:
+    """Propose the narrowest rules for what was seen and no rule is about, as TOML to paste.
+
+    The calls come from the record: denied ones, those that were asked about, and those that went on
+    only in observe mode. Each command gets a rule for exactly itself. Where more than 3 commands
+    begin with the same program and sub-command, or 3 files lie in one folder, there is one wider
+    rule, with what it stands for and what else it allows. Nothing is proposed for a call that a
+    rule denies or asks about, that is denied built in, or that is not understood; the reason is
+    told in a comment.
+
+    With --write the rules are added to the project's .cellwall/policy.toml (or to your own, or to
+    the --policy file) after you have seen the diff and typed a word at your terminal; no agent can
+    do that. An agent that was misled has left its wishes in the record, too: read every line.
+    """
+    from cellwall.runtime import policy_learnt, policy_work  # noqa: PLC0415  # heavy
+
+    at = policy_learnt.target(is_user=is_user, policies=files, cwd=os.getcwd(), environ=os.environ)
+    lesson = policy_work.learn(
+        session=session, since=since, policies=files, environ=os.environ, place=at.place
+    )
+    if is_written:
+        return _write_rules(lesson, at, as_json=as_json)
+    if as_json:
+        print_json({**_lesson_json(lesson), "toml": policy_work.to_toml(lesson)})
+    else:
+        print_text(policy_work.to_toml(lesson))
+    return 0
+
+
+def _write_rules(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
+    from cellwall.runtime import policy_learnt  # noqa: PLC0415  # heavy
+    from cellwall.runtime.policy_places import shown_source  # noqa: PLC0415  # heavy
+    from cellwall.runtime.wiring import principal  # noqa: PLC0415  # heavy
+
+    file = shown_source(at.path, cwd=os.getcwd(), environ=os.environ)
+    is_new, is_in_force = bool(lesson.proposed), True
+    if is_new:
+        change = policy_learnt.draft(lesson, at)
+        lines = [escaped(each) for each in policy_learnt.diff(change, shown=file)]
+        if len(lines) > _MAX_SHOWN_ROWS:
+            raise BadInput(
+                f"the change is longer than can be shown to be judged: {len(lines)} lines",
+                hint="Choose fewer calls with --since or --session.",
+                code="CW-POLICY-TOO-LONG",
+            )
+        shown = "".join(f"{each}\n" for each in lines)
+        if not confirm(shown, what="that agents may do this without a question"):
+            say("nothing was written")
+            return 1
+        is_in_force = policy_learnt.write(change, at, who=principal("cli"))
+    if as_json:
+        print_json({**_lesson_json(lesson), "path": at.path, "written": is_new})
+        return 0
+    for refused in lesson.refused[:_MAX_REFUSED]:
+        say(f"no rule for {escaped(refused.call)}: {shortened(refused.reason, most=300)}")
+    if not is_new:
+        print_text("There is nothing to propose.\n")
+        return 0
+    print_text(f"{shortened(file)}: {len(lesson.proposed)} rules added\n")
+    if not is_in_force:
+        say("the file was not trusted before; its rules count after: cellwall policy trust")
+    return 0
+
+
+def _lesson_json(lesson: Lesson) -> dict[str, Json]:
+    rules: list[Json] = [
+        {
+            "rule": each.rule,
+            "stands_for": list(each.stands_for),
+            "also_allows": each.also_allows,
+            "answers": each.answers,
+        }
+        for each in lesson.proposed
+    ]
+    refused: list[Json] = [{"call": each.call, "reason": each.reason} for each in lesson.refused]
+    return {
+        "seen": lesson.seen,
+        "allowed_now": lesson.allowed_now,
+        "rules": rules,
+        "not_proposed": refused,
+    }

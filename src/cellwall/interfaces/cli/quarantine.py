@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cellwall.interfaces.cli.confirming import agreed
 from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.output import print_json, print_text, say
+from cellwall.interfaces.cli.terminal_input import agreed
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def restore(entry_id: str, profile: str | None, config: str | None, *, as_json: 
     Look at it first: a tool on the host may run it or obey it as soon as it is back. Nothing that
     is there now is replaced.
     """
-    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # heavy
     from cellwall.runtime import quarantine_review  # noqa: PLC0415  # heavy
     from cellwall.runtime.wiring import open_house, principal  # noqa: PLC0415  # heavy
 

@@ -9,7 +9,7 @@ import click
 from cellwall.core.errors import SkillRefused
 from cellwall.interfaces.cli.options import json_option, place_options
 from cellwall.interfaces.cli.output import print_json, print_text, say
-from cellwall.interfaces.cli.skill_words import (
+from cellwall.interfaces.cli.skill_text import (
     proposal_json,
     proposal_line,
     skill_json,
@@ -364,8 +364,8 @@ def approve(
 
 
 def _is_wanted(found: Review) -> bool:
-    from cellwall.interfaces.cli.confirming import confirm  # noqa: PLC0415  # only here
     from cellwall.interfaces.cli.skill_text import summary_of  # noqa: PLC0415  # only here
+    from cellwall.interfaces.cli.terminal_input import confirm  # noqa: PLC0415  # only here
 
     return confirm(summary_of(found), what="that you have read it and agents may follow it")
 

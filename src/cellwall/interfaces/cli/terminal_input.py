@@ -1,27 +1,34 @@
-"""What must not be seen or remembered: values and passphrases, read without an echo.
+"""What a person types at the terminal: secrets without an echo, and confirmations.
 
-Never from arguments or the environment, which other processes see and shells remember (SEC-2).
+Secrets never come from arguments or the environment, which other processes can read and shells
+keep in their history (SEC-2).
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import secrets
 import select
 import signal
+import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+import click
 from anyio import from_thread
 
 from cellwall.core.errors import BadInput
+from cellwall.core.showing import fit
+from cellwall.interfaces.cli.approval_prompt import NoTerminal, open_terminal
 from cellwall.interfaces.cli.run_output import write_all
+from cellwall.runtime.agent_processes import refuse_agents
 
-# The kernel keeps 4095 bytes of a line and drops the rest without a word: a line that is as long as
-# that may have been cut.
+# The line discipline keeps 4095 bytes of a line and silently drops the rest, so a line of that
+# length may have been cut.
 _MAX_TYPED_BYTES = 4094
 _MAX_PASSPHRASE_BYTES = 1024
 _NEWLINE = ord("\n")
@@ -214,3 +221,84 @@ class Passphrases:
                 hint="Open it in the shell, as in: 3< <(command that prints it)",
                 code="CW-USAGE",
             ) from None
+
+
+_LETTERS = "abcdefghkmnpqrstuvwxyz"
+_WORD_LENGTH = 5
+_MAX_LINE_BYTES = 4096
+_USUAL_COLUMNS = 80
+_RESET = b"\x1b[0m"
+
+
+def confirm(shown: str, *, what: str) -> bool:
+    """Whether the person at the terminal confirms what no agent may do for itself (POL-13).
+
+    (1) This process does not belong to an agent, see `runtime.agent_processes`.
+    (2) There is a terminal, and the question is shown on it.
+    (3) The person types a random word that only the terminal shows: no pipe, file or option can
+        answer.
+
+    No option skips a step. `what` completes the sentence "… is for a person". Raises where there
+    is no terminal.
+    """
+    refuse_agents(what)  # (1)
+    try:
+        with open_terminal() as terminal:  # (2)
+            return _typed(terminal, shown, what)
+    except NoTerminal as problem:
+        raise BadInput(
+            f"{what} is for a person at a terminal: {problem.message}",
+            hint="Type the command in a terminal of your own; no option takes its place.",
+            code="CW-NOT-CONFIRMED",
+        ) from None
+
+
+def agreed(question: str) -> bool:
+    """Whether the person at standard input says yes; no is the default.
+
+    For what a person may also do by an option. Unlike `click.confirm`, a signal ends the wait at
+    any moment, see `wait_for`.
+    """
+    while True:
+        click.echo(f"{question} [y/N]: ", err=True, nl=False)
+        try:
+            wait_for(sys.stdin.fileno())
+            line = sys.stdin.readline()
+        except KeyboardInterrupt:
+            raise click.Abort from None
+        if not line:
+            raise click.Abort
+        answer = line.strip().lower()
+        if answer in ("y", "yes"):
+            return True
+        if answer in ("", "n", "no"):
+            return False
+        click.echo("Type y or n.", err=True)
+
+
+def _typed(terminal: int, shown: str, what: str) -> bool:
+    word = "".join(secrets.choice(_LETTERS) for _ in range(_WORD_LENGTH))
+    columns = os.get_terminal_size(terminal).columns or _USUAL_COLUMNS
+    asked = f"\n{shown}You confirm {what}.\nType {word} to do so (Enter alone: no): "
+    # A word typed before the question was there would be an answer to something else.
+    termios.tcflush(terminal, termios.TCIFLUSH)
+    _write(terminal, _RESET + fit(asked, columns).encode())
+    while True:  # (3)
+        wait_for(terminal)
+        try:
+            line = os.read(terminal, _MAX_LINE_BYTES)
+        except BlockingIOError:
+            continue
+        return line.decode("utf-8", "replace").strip().lower() == word
+
+
+def _write(terminal: int, told: bytes) -> None:
+    data = memoryview(told)
+    while data:
+        # A terminal that takes nothing (Ctrl-S): in short intervals, as for a line that is read.
+        if not select.select([], [terminal], [], LOOK_S)[1]:
+            continue
+        try:
+            data = data[os.write(terminal, data) :]
+        except BlockingIOError:
+            continue

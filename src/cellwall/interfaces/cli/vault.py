@@ -15,10 +15,11 @@ from cellwall.interfaces.cli.vault_options import (
     Decorated,
     me,
     open_vault,
+    secret_json,
+    secret_lines,
     secret_name,
     vault_options,
 )
-from cellwall.interfaces.cli.vault_words import secret_json, secret_lines
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ def _answered(options: dict[str, str | bool | None], question: bytes) -> tuple[i
             told = None if line is None else _asked(line, head, question)
             if told is not None:
                 return told
-    from cellwall.interfaces.hooks.alone import answer_alone  # noqa: PLC0415  # heavy
+    from cellwall.interfaces.hooks.answer import answer_alone  # noqa: PLC0415  # heavy
 
     return answer_alone(options, question, starts_supervisor=is_first)
 

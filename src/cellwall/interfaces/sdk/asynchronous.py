@@ -33,8 +33,7 @@ from cellwall.interfaces.requests import (
     skill_names,
     with_limits,
 )
-from cellwall.interfaces.sdk.commands import AsyncCommands, argv_of
-from cellwall.interfaces.sdk.execution import Execution, TextSink, text_sink
+from cellwall.interfaces.sdk.commands import AsyncCommands, Execution, TextSink, argv_of, text_sink
 from cellwall.interfaces.sdk.files import AsyncFiles
 from cellwall.interfaces.sdk.hosts import Host, LocalHost, Operation
 from cellwall.interfaces.sdk.skills import AsyncSkills
@@ -400,7 +399,7 @@ def prepare_template(
     """The template that holds the packages; built in this process, also for a supervisor."""
     if not parse_request(packages):
         return template
-    from cellwall.interfaces.packages import template_with  # noqa: PLC0415  # seldom
+    from cellwall.interfaces.requests import template_with  # noqa: PLC0415  # seldom
 
     return template_with(
         packages,

@@ -12,7 +12,7 @@ import anyio
 
 from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.limits import MIB
-from cellwall.interfaces.sdk.watch import Caller
+from cellwall.interfaces.sdk.files import Caller
 from cellwall.runtime import wiring
 from cellwall.runtime.skills import MAX_BYTES, MAX_FILES
 from cellwall.runtime.skills import Skills as Store

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,9 +14,11 @@ from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, OutputSink, RunCode, RunCommand, WorkspaceMode
 from cellwall.interfaces.cli.execute import exit_code, notes_of
 from cellwall.interfaces.cli.options import SandboxOptions
+from cellwall.interfaces.hooks.answer import HookOptions, reply_to
 from cellwall.interfaces.supervisor.codec import decode_operation
 from cellwall.interfaces.supervisor.conversation import followed
 from cellwall.interfaces.supervisor.runtime_cache import Houses
+from cellwall.runtime.agent_processes import mark_agent
 from cellwall.runtime.wiring import House
 
 if TYPE_CHECKING:
@@ -84,3 +87,25 @@ def _kept(house: House, action: Action) -> str | None:
         return house.store.session(action.id).id
     except CellwallError:  # ended before there was a workspace
         return None
+
+
+async def answer_hook(
+    talk: Conversation, houses: Houses, message: Mapping[str, Any], question: bytes
+) -> None:
+    """The frame holds exit code, length of the output, output and errors, ready to be written."""
+    mark_agent(talk.pid)  # before the answer: all that the agent starts after it is marked
+    shaping = {str(name): str(value) for name, value in message["shaping"].items()}
+
+    @asynccontextmanager
+    async def taken(options: HookOptions) -> AsyncIterator[House]:
+        house = await anyio.to_thread.run_sync(
+            houses.take, options.config, options.profile, shaping
+        )
+        try:
+            yield house
+        finally:
+            houses.give_back(house)
+
+    reply = await reply_to(question, HookOptions.of(message["options"], shaping), taken)
+    size = len(reply.stdout).to_bytes(4, "big")
+    await talk.send({"hook": True}, bytes([reply.exit_code]) + size + reply.stdout + reply.stderr)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cellwall.interfaces.cli import confirming, terminal_input
+from cellwall.interfaces.cli import terminal_input
 
 
 @pytest.fixture
@@ -31,10 +31,9 @@ def test_a_signal_right_before_the_wait_is_handled_without_a_line(terminal, monk
             raise KeyboardInterrupt
         return [], writes, []
 
-    for module in (terminal_input, confirming):
-        monkeypatch.setattr(module.select, "select", select)
+    monkeypatch.setattr(terminal_input.select, "select", select)
     with pytest.raises(KeyboardInterrupt):
-        confirming._typed(terminal[1], "", "this")
+        terminal_input._typed(terminal[1], "", "this")
     assert all(each is not None and each <= 1 for each in waited)
 
 
@@ -43,12 +42,12 @@ def test_a_signal_right_before_the_wait_is_handled_without_a_line(terminal, monk
     ("line", "expected"), [(b"abcde\n", True), (b"abcd\n", False), (b"\n", False)]
 )
 def test_only_the_word_that_is_shown_confirms(terminal, monkeypatch, line, expected):
-    monkeypatch.setattr(confirming.secrets, "choice", lambda letters: letters[next(chosen)])
+    monkeypatch.setattr(terminal_input.secrets, "choice", lambda letters: letters[next(chosen)])
     monkeypatch.setattr(
-        confirming, "wait_for", lambda _: os.write(terminal[0], line)
+        terminal_input, "wait_for", lambda _: os.write(terminal[0], line)
     )  # typed after the question is there
     chosen = iter(range(5))
-    assert confirming._typed(terminal[1], "", "this") is expected
+    assert terminal_input._typed(terminal[1], "", "this") is expected
 
 
 @pytest.mark.parametrize("make", [terminal_input.ask, terminal_input.ask_twice])
@@ -72,11 +71,11 @@ def test_yes_or_no_is_asked_until_one_of_them_is_typed(
     (answers := tmp_path / "answers").write_text(typed)
     with answers.open() as lines:
         monkeypatch.setattr("sys.stdin", lines)
-        assert confirming.agreed("Remove it?") is expected
+        assert terminal_input.agreed("Remove it?") is expected
 
 
 def test_no_answer_at_all_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         with pytest.raises(click.Abort):
-            confirming.agreed("Remove it?")
+            terminal_input.agreed("Remove it?")

@@ -16,8 +16,7 @@ import pytest
 
 from cellwall.core.errors import AuditFailed, LayerMissing
 from cellwall.interfaces.hooks import answer
-from cellwall.interfaces.hooks.alone import answer_alone
-from cellwall.interfaces.hooks.answer import HookOptions, reply_to
+from cellwall.interfaces.hooks.answer import HookOptions, answer_alone, reply_to
 from cellwall.interfaces.hooks.protocol import Reply
 from cellwall.interfaces.hooks.withheld_results import NOTE
 from cellwall.runtime.wiring import House, open_house
